@@ -1,0 +1,26 @@
+# The same commands as `make serve`: the locked dependencies, then the project itself.
+FROM python:3.13-slim AS build
+WORKDIR /app
+RUN python -m venv /app/.venv
+COPY requirements.lock ./
+RUN .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY proxy ./proxy
+RUN .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps .
+
+FROM python:3.13-slim
+WORKDIR /app
+RUN useradd --system --uid 10001 --home-dir /data accordion && install -d -o accordion -g accordion /data
+COPY --from=build /app/.venv ./.venv
+COPY config.yaml ./
+ENV PATH=/app/.venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    ACCORDION_HOST=0.0.0.0 \
+    ACCORDION_STORE=sqlite:////data/accordion.db \
+    ACCORDION_LOG=json
+USER accordion
+VOLUME /data
+EXPOSE 8787
+HEALTHCHECK --interval=15s --timeout=3s --start-period=10s \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ.get(\"ACCORDION_PORT\", \"8787\")}/healthz', timeout=2)"]
+CMD ["accordion", "serve"]

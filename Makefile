@@ -1,0 +1,65 @@
+# serve and test are all that a newcomer needs; both install what they need into a virtual environment of this folder.
+PYTHON ?= python3
+VENV ?= .venv
+CLIENTS ?= .venv-clients
+BIN := $(VENV)/bin
+PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes
+
+.PHONY: serve test unit clients lint check format lock bench image clean
+
+serve: $(VENV)/.serve            ## install what is needed and start the proxy
+	@$(BIN)/accordion serve
+
+test: unit clients               ## all tests
+
+unit: $(VENV)/.dev               ## the tests of this repository's own
+	$(BIN)/python -m pytest
+
+clients: $(VENV)/.dev $(CLIENTS)/.installed  ## the tests of clients that nobody here wrote
+	$(CLIENTS)/bin/python -m pytest tests/clients -q
+
+lint: $(VENV)/.dev               ## style, types, floors
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+check: lint test                 ## everything
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.dev              ## measure; see bench/README.md
+	$(BIN)/python -m bench
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: requirements.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@ $(VENV)/.serve
+
+$(CLIENTS)/.installed: tests/clients/requirements.lock
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install $(PIP_FLAGS) -r tests/clients/requirements.lock
+	@touch $@
+
+# Needs uv. No file names an index, so that the lock holds wherever the packages come from.
+UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+lock:
+	$(UV_COMPILE) -c constraints.txt pyproject.toml --extra dev --extra mcp -o requirements-dev.lock
+	$(UV_COMPILE) -c requirements-dev.lock pyproject.toml --extra mcp --extra otel -o requirements.lock
+	$(UV_COMPILE) tests/clients/requirements.in -o tests/clients/requirements.lock
+
+image:                           ## the container
+	docker build -t accordion .
+
+clean:
+	rm -rf $(VENV) $(CLIENTS) tests/clients/.cache tests/clients/node/node_modules

@@ -1,0 +1,134 @@
+"""Windows, thresholds, utilization, decisions: how full, how full is too full, and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+WindowSource = Literal["config", "learnt", "table", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A model's limit, in tokens.
+
+    `size` is what utilization is measured against; `usable_input` is how much input may be sent at most,
+    the room for the answer taken off where input and output share the window.
+    """
+
+    size: int
+    usable_input: int
+    source: WindowSource
+    max_output: int = 0
+
+    @property
+    def known(self) -> bool:
+        """False where nothing is known of the model and a default stands in."""
+        return self.source != "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Where folding starts, as shares of the window; 1.0 disables, 0.0 means always.
+
+    `generation` and `hard` are None where the window's size decides (see `generation_limits`).
+    """
+
+    conversation: float = 0.50
+    generation: float | None = None
+    hard: float | None = None
+
+    def limits(self, size: int) -> Limits:
+        """The same in tokens, each floored, for a window of `size` tokens."""
+        hard, buffer = generation_shares(size)
+        hard_limit = size * hard // 100 if self.hard is None else int(size * self.hard)
+        if self.generation is None:
+            generation = max(0, hard_limit - size * buffer // 100)
+        else:
+            generation = int(size * self.generation)
+        return Limits(window=size, conversation=int(size * self.conversation), generation=generation, hard=hard_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Window, triggers and hard limit as separate figures, in tokens. A trigger is inclusive."""
+
+    window: int
+    conversation: int
+    generation: int
+    hard: int
+
+
+def generation_shares(size: int) -> tuple[int, int]:
+    """Hard limit and buffer of a window of `size` tokens, in per cent of it."""
+    if size < 100_000:
+        return 85, 10
+    if size < 500_000:
+        return 90, 7
+    return 95, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """How full a window is: estimated tokens by kind, against the window.
+
+    `carried` says that a count reported by the provider for the beginning of this very list is part of `messages`.
+    """
+
+    window: int
+    preamble: int = 0
+    tools: int = 0
+    messages: int = 0
+    media: int = 0
+    reserved_output: int = 0
+    window_known: bool = True
+    carried: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Everything that would be sent; the room reserved for the answer is not part of it."""
+        return self.preamble + self.tools + self.messages + self.media
+
+    @property
+    def occupied(self) -> int:
+        """What is taken of the window: all that would be sent, and the room reserved for the answer."""
+        return self.tokens + self.reserved_output
+
+    def corrected(self, factor: float, total: int, *, carried: bool) -> Utilization:
+        """The same with the parts times `factor`, and `total` tokens in all: the messages take up the difference."""
+        preamble, tools, media = (round(count * factor) for count in (self.preamble, self.tools, self.media))
+        messages = max(0, total - preamble - tools - media)
+        return replace(self, preamble=preamble, tools=tools, media=media, messages=messages, carried=carried)
+
+    @property
+    def ratio(self) -> float:
+        """The occupied share of the window."""
+        return self.occupied / self.window if self.window else 0.0
+
+
+Action = Literal["pass", "compact", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done with a request, and why, in words that a person reads."""
+
+    action: Action
+    reason: str
+    target: int = 0
+    must_succeed: bool = False
+
+
+def decide(utilization: Utilization, limits: Limits, *, starts_turn: bool) -> Decision:
+    """What to do with a request of this utilization.
+
+    Every request passes; the reason says on which side of its trigger it is. A trigger is inclusive, and measured on
+    the occupied part of the window.
+    """
+    kind, trigger = ("conversation", limits.conversation) if starts_turn else ("generation", limits.generation)
+    share = f"{utilization.ratio:.1%} of the window"
+    if utilization.occupied >= limits.hard:
+        return Decision("pass", f"{share}, over the hard limit of {limits.hard:,} tokens")
+    if utilization.occupied >= trigger:
+        return Decision("pass", f"{share}, over the {kind} trigger of {trigger:,} tokens")
+    return Decision("pass", f"{share}, under the {kind} trigger of {trigger:,} tokens")

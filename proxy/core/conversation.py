@@ -1,0 +1,124 @@
+"""What a request says, whatever its wire protocol: parts, messages, a conversation.
+
+Frozen all the way down. A message keeps the client's own bytes (`wire`), so that what is not edited
+is written back as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+MediaKind = Literal["image", "audio", "video", "file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Plain text that the model reads."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """A model's reasoning: what is readable of it as `text`, `sealed` bytes of an encrypted or signed rest."""
+
+    text: str
+    sealed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model made. `arguments` is the text as it stood on the wire (JSON for function tools)."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image, sound, film or document. Sizes are 0 where unknown: `size` in bytes, `width` and `height` in pixels."""
+
+    kind: MediaKind
+    media_type: str = ""
+    size: int = 0
+    width: int = 0
+    height: int = 0
+    pages: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A part that is not understood: counted by its size in bytes, passed on, never touched."""
+
+    kind: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool answered to the call `call_id`."""
+
+    call_id: str
+    parts: tuple[Text | Reasoning | Media | Opaque, ...]
+    error: bool = False
+
+
+Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of the client's list. `key` is its content's hash (dialects/keys.py), `wire` the client's own JSON."""
+
+    key: bytes
+    role: Role
+    parts: tuple[Part, ...]
+    wire: bytes
+
+    @property
+    def has_user_text(self) -> bool:
+        """Whether a person (or the program in a person's place) says something here."""
+        return self.role == "user" and any(isinstance(p, Text | Media | Opaque) for p in self.parts)
+
+    @property
+    def has_tool_result(self) -> bool:
+        """Whether a tool's answer stands here."""
+        return any(isinstance(p, ToolResult) for p in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A request, read.
+
+    `messages` leaves out what belongs to the `preamble` (the system prompt, wherever the dialect puts it).
+    `chain[i]` is the chain key of `messages[i]`: a hash of everything up to and including it.
+    `envelope` holds every other top-level field as the client's own JSON.
+    """
+
+    dialect: str
+    model: str
+    messages: tuple[Message, ...]
+    chain: tuple[bytes, ...]
+    preamble: tuple[Part, ...] = ()
+    tools: tuple[str, ...] = ()
+    stream: bool = False
+    max_output: int | None = None
+    previous: str | None = None
+    """The id of provider-kept state (`previous_response_id`, `conversation`) that this request goes on from."""
+    envelope: Mapping[str, bytes] = field(default_factory=dict)
+    overhead_key: bytes = b""
+    """Tells one preamble and tool list from another; the same for the same content."""
+
+    @property
+    def starts_turn(self) -> bool:
+        """Whether the last message holds user text and no tool result; anything else is mid-generation."""
+        if not self.messages:
+            return True
+        last = self.messages[-1]
+        return last.has_user_text and not last.has_tool_result

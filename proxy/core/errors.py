@@ -1,0 +1,120 @@
+"""The error tree. Walls translate what they meet into these; nothing else crosses a floor.
+
+AccordionError
+├── RequestError            the client's doing; answered in its own error shape
+│   ├── BadRequest          400
+│   ├── Unauthorized        401
+│   ├── NotFound            404
+│   └── BodyTooLarge        413
+├── UpstreamError           the provider's or the network's doing
+│   ├── Unreachable         502, nothing was sent
+│   ├── UpstreamTimeout     504
+│   └── UpstreamCut         502, or an error at the end of a reply that had begun
+├── Unreadable              a dialect could not read a body; it is forwarded as it came
+├── StoreUnavailable        the store is away or slow; forwarding goes on without it
+└── ConfigError             config.yaml is wrong; names the path of the key
+"""
+
+from __future__ import annotations
+
+
+class AccordionError(Exception):
+    """Anything that goes wrong and has a name.
+
+    `status` is the HTTP status it is answered with, `type` and `code` are OpenAI's words for it,
+    `anthropic_type` is Anthropic's.
+    """
+
+    status = 500
+    type = "api_error"
+    code: str | None = None
+    anthropic_type = "api_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class RequestError(AccordionError):
+    """The request cannot be served as it is; the message says what to change."""
+
+    status = 400
+    type = "invalid_request_error"
+    anthropic_type = "invalid_request_error"
+
+
+class BadRequest(RequestError):
+    """A header or field of ours, or an option, is malformed."""
+
+
+class Unauthorized(RequestError):
+    """A proxy key is required and none, or an unknown one, was presented."""
+
+    status = 401
+    code = "invalid_api_key"
+    anthropic_type = "authentication_error"
+
+
+class NotFound(RequestError):
+    """No such path, session or model here."""
+
+    status = 404
+    code = "not_found"
+    anthropic_type = "not_found_error"
+
+
+class BodyTooLarge(RequestError):
+    """The body is larger than `server.max_body_bytes`."""
+
+    status = 413
+    code = "request_too_large"
+    anthropic_type = "request_too_large"
+
+
+class UpstreamError(AccordionError):
+    """The provider could not be asked, or did not finish its answer."""
+
+    status = 502
+    code = "upstream_error"
+
+
+class Unreachable(UpstreamError):
+    """No connection could be made; nothing was sent, so the same request may be tried again."""
+
+    code = "upstream_unreachable"
+
+
+class UpstreamTimeout(UpstreamError):
+    """The provider took longer than the configured time."""
+
+    status = 504
+    code = "upstream_timeout"
+    anthropic_type = "timeout_error"
+
+
+class UpstreamCut(UpstreamError):
+    """The connection ended before the reply did."""
+
+    code = "upstream_disconnected"
+
+
+class Unreadable(AccordionError):
+    """A body that the dialect does not understand as a whole. Never shown to a client."""
+
+
+class StoreUnavailable(AccordionError):
+    """The store did not answer in time. Never shown to a client."""
+
+    status = 503
+    code = "store_unavailable"
+
+
+class ConfigError(AccordionError):
+    """A setting is wrong; `path` is its place, such as `$.model_list[0].model_name`."""
+
+    def __init__(self, message: str, *, path: str = "$") -> None:
+        super().__init__(f"{path}: {message}", param=path)
+        self.path = path

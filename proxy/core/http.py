@@ -1,0 +1,37 @@
+"""A request as a face hands it in, and an answer as it takes it back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+
+from proxy.core.ports import Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A client's request. Header names are lower-case, `path` and `query` percent-encoded as they came.
+
+    `body` is whole where the path is one that is read, else it may come in pieces.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Headers = field(repr=False)
+    body: bytes | AsyncIterator[bytes] = field(repr=False)
+    request_id: str
+
+    @property
+    def fields(self) -> dict[bytes, bytes]:
+        """The headers by name; the first one where a name comes more than once."""
+        return dict(reversed(self.headers))
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """An answer. A body in pieces that raises has been cut short: the connection must not end as if all were well."""
+
+    status: int
+    headers: Headers
+    body: bytes | AsyncGenerator[bytes, None]

@@ -1,0 +1,65 @@
+import pytest
+
+from proxy.core.budget import Limits, Thresholds, Utilization, decide
+
+
+@pytest.mark.parametrize(
+    ("window", "hard", "trigger"),
+    [
+        (99_999, 84_999, 75_000),
+        (100_000, 90_000, 83_000),
+        (200_000, 180_000, 166_000),
+        (400_000, 360_000, 332_000),
+        (500_000, 475_000, 455_000),
+        (1_048_576, 996_147, 954_204),
+    ],
+)
+def test_the_limits_of_a_generation_follow_from_the_windows_size(window: int, hard: int, trigger: int) -> None:
+    limits = Thresholds().limits(window)
+    assert (limits.hard, limits.generation) == (hard, trigger)
+
+
+def test_a_conversation_is_folded_from_half_of_the_window_on() -> None:
+    assert Thresholds().limits(200_000).conversation == 100_000
+
+
+def test_window_triggers_and_hard_limit_can_each_be_set() -> None:
+    limits = Thresholds(conversation=0.4, generation=0.6, hard=0.8).limits(1_000)
+    assert limits == Limits(window=1_000, conversation=400, generation=600, hard=800)
+
+
+def test_a_given_hard_limit_keeps_the_buffer_below_it() -> None:
+    assert Thresholds(hard=0.5).limits(100_000).generation == 50_000 - 7_000
+
+
+def test_utilization_counts_everything_sent_and_the_room_for_the_answer() -> None:
+    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, media=40, reserved_output=100)
+    assert used.tokens == 100
+    assert used.occupied == 200
+    assert used.ratio == 0.2
+
+
+def test_a_window_of_unknown_size_is_never_divided_by() -> None:
+    assert Utilization(0, messages=5).ratio == 0.0
+
+
+def test_a_correction_keeps_the_parts_and_puts_the_difference_into_the_messages() -> None:
+    used = Utilization(window=1_000, preamble=10, tools=20, messages=30).corrected(2.0, 150, carried=True)
+    assert (used.preamble, used.tools, used.messages, used.tokens) == (20, 40, 90, 150)
+    assert used.carried
+
+
+@pytest.mark.parametrize(
+    ("tokens", "starts_turn", "words"),
+    [
+        (499, True, "under the conversation trigger of 500 tokens"),
+        (500, True, "over the conversation trigger of 500 tokens"),
+        (500, False, "under the generation trigger of 750 tokens"),
+        (750, False, "over the generation trigger of 750 tokens"),
+        (850, False, "over the hard limit of 850 tokens"),
+    ],
+)
+def test_a_decision_says_on_which_side_of_its_trigger_a_request_is(tokens: int, starts_turn: bool, words: str) -> None:
+    decision = decide(Utilization(1_000, messages=tokens), Thresholds().limits(1_000), starts_turn=starts_turn)
+    assert decision.action == "pass"
+    assert words in decision.reason

@@ -1,0 +1,157 @@
+"""Stand-ins for the ports: small, honest, without a library that pretends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from proxy.core.budget import Window
+from proxy.core.errors import AccordionError
+from proxy.core.ports import Append, Headers, Key, Put, Route, Store, UpstreamReply, UpstreamRequest
+
+T = TypeVar("T")
+
+
+@dataclass
+class FakeClock:
+    """Time that moves when it is told to."""
+
+    time: float = 1_000_000.0
+    pending: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def later(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+        entry = (self.time + seconds, call)
+        self.pending.append(entry)
+        return lambda: self.pending.remove(entry) if entry in self.pending else None
+
+    def advance(self, seconds: float) -> None:
+        self.time += seconds
+        due = [entry for entry in self.pending if entry[0] <= self.time]
+        self.pending = [entry for entry in self.pending if entry[0] > self.time]
+        for _, call in due:
+            call()
+
+
+class FakeTasks:
+    """Runs what is offloaded at once, and notes that it was."""
+
+    def __init__(self) -> None:
+        self.offloaded: list[str] = []
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        work.close()
+
+    async def _now(self, call: Callable[..., T], *args: Any) -> T:
+        return call(*args)
+
+    def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
+        self.offloaded.append(getattr(call, "__name__", "?"))
+        return self._now(call, *args)
+
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        return await work
+
+
+@dataclass
+class DirectOutbox:
+    """An outbox that keeps what it takes until it is flushed into the store."""
+
+    store: Store
+    taken: list[Put | Append] = field(default_factory=list)
+
+    def add(self, write: Put | Append) -> None:
+        self.taken.append(write)
+
+    async def flush(self) -> None:
+        batch, self.taken = self.taken, []
+        await self.store.write(batch)
+
+    def keys(self) -> list[Key]:
+        return [write.key for write in self.taken]
+
+
+class FakeWindows:
+    """Windows of one size; notes what it was taught."""
+
+    def __init__(self, size: int = 100_000) -> None:
+        self.size = size
+        self.learnt: list[tuple[str, str, str, str, int]] = []
+
+    def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
+        return Window(self.size, self.size, "table")
+
+    def learn(self, model: str, upstream: str, beta: str, tenant: str, limit: int) -> None:
+        self.learnt.append((model, upstream, beta, tenant, limit))
+
+
+class WordCounter:
+    """Counts words, so that a test can say what a count must be."""
+
+    def encoding(self, model: str) -> str:
+        return "words"
+
+    def count(self, text: str, encoding: str) -> int:
+        return len(text.split())
+
+
+@dataclass
+class FakeRouter:
+    """One route for everything."""
+
+    models: dict[str, Route] = field(default_factory=dict)
+    only: Route = field(default_factory=lambda: Route("openai", "openai", "http://upstream.test/v1"))
+
+    def route(self, path: str, anthropic: bool, model: str | None) -> Route:
+        return self.only
+
+    def for_dialect(self, route: Route, dialect: str) -> Route:
+        return route
+
+    def url(self, route: Route, path_and_query: str) -> str:
+        return route.base_url + path_and_query.removeprefix("/v1")
+
+
+@dataclass
+class FakeReply:
+    """An answer made of given pieces; after the last one `error` is raised, if any."""
+
+    status: int = 200
+    headers: Headers = ((b"content-type", b"application/json"),)
+    pieces: tuple[bytes, ...] = (b"{}",)
+    error: AccordionError | None = None
+    delimited: bool = True
+    closed: bool = False
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        for piece in self.pieces:
+            yield piece
+        if self.error is not None:
+            raise self.error
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeUpstream:
+    """Gives its answers in order and keeps the requests; an error among them is raised."""
+
+    answers: list[FakeReply | AccordionError] = field(default_factory=list)
+    requests: list[UpstreamRequest] = field(default_factory=list)
+
+    async def send(self, request: UpstreamRequest) -> UpstreamReply:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if self.answers else FakeReply()
+        if isinstance(answer, AccordionError):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        return
