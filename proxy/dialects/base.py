@@ -1,0 +1,85 @@
+"""What every dialect can do: read one message, one preamble, one tool list; speak of errors; listen to a reply.
+
+A dialect knows JSON of one wire protocol and nothing else: no I/O, no state between calls.
+The walk over a whole body is the reader's (reader.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.core.conversation import Part, Role
+from proxy.core.errors import AccordionError
+from proxy.core.records import ReplySeen
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMessage:
+    """One entry of the list, understood. `canonical` is what its key is made from (JSON-like values only)."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    canonical: Any
+
+
+class Tap(ABC):
+    """Watches one reply go by; alters nothing and never raises."""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> None:
+        """Takes decoded bytes of the body: of a stream whole events (one or more), else any piece."""
+
+    @abstractmethod
+    def seen(self) -> ReplySeen:
+        """What was understood so far."""
+
+    ended: bool = False
+    """Whether the dialect's own end of a stream went by (`[DONE]`, `message_stop`, `response.completed`, an error)."""
+
+
+class Dialect(ABC):
+    """One wire protocol."""
+
+    name: str
+    listing: str
+    """The top-level field that holds the list of messages: `messages` or `input`."""
+
+    @abstractmethod
+    def message(self, raw: bytes) -> ReadMessage:
+        """Reads one entry of the list from the client's JSON. What is not understood becomes Opaque; raises
+        ValueError (msgspec's errors are such) only where the JSON cannot be decoded at all."""
+
+    @abstractmethod
+    def is_preamble(self, message: ReadMessage) -> bool:
+        """Whether a message that has only such before it belongs to the system prompt."""
+
+    @abstractmethod
+    def preamble(self, fields: Mapping[str, bytes]) -> tuple[Part, ...]:
+        """The system prompt that stands in top-level fields."""
+
+    @abstractmethod
+    def tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Each tool definition (and response schema) as the text that is counted."""
+
+    @abstractmethod
+    def max_output(self, fields: Mapping[str, bytes]) -> int | None:
+        """The room that the request reserves for the answer, in tokens."""
+
+    def previous(self, fields: Mapping[str, bytes]) -> str | None:
+        """The id of provider-kept state that the request goes on from."""
+        return None
+
+    @abstractmethod
+    def error(self, error: AccordionError, request_id: str) -> bytes:
+        """The body of an error of ours, in the shape that this dialect's clients parse."""
+
+    @abstractmethod
+    def stream_error(self, error: AccordionError, request_id: str) -> bytes:
+        """The same as the last event of a stream that has begun."""
+
+    @abstractmethod
+    def tap(self, stream: bool) -> Tap:
+        """A tap for one reply; `stream` tells an event stream from one JSON document."""

@@ -1,0 +1,273 @@
+"""OpenAI Chat Completions: `POST /v1/chat/completions`.
+
+Source: the type files of the openai SDK (`openai/types/chat`), and what compatible servers add to them
+(`reasoning_content` of DeepSeek and vLLM, `reasoning` of OpenRouter, `video_url` of vLLM, `x_groq` of Groq).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from proxy.core.conversation import Media, Part, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.errors import AccordionError
+from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.dialects.base import Dialect, ReadMessage, Tap
+from proxy.dialects.keys import TEXT_TYPES, read, tidy
+from proxy.dialects.shared import (
+    Inner,
+    arguments_text,
+    base64_media,
+    count,
+    definitions,
+    encode,
+    entries,
+    field,
+    file_media,
+    limit,
+    mapping,
+    opaque,
+    openai_error,
+    role_of,
+    string,
+    texts,
+    url_media,
+)
+from proxy.dialects.tap import BodyTap, StreamTap
+
+_USAGE = re.compile(rb'"usage"\s*:\s*\{').search
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*"').search
+_CALL = re.compile(rb'"(?:tool_calls|function_call)"\s*:\s*[\[{]').search
+_NAME = re.compile(rb'"name"\s*:\s*"').search
+_ERROR = re.compile(rb'"error"\s*:\s*[^\sn]').search
+# Some servers give neither id nor model; after so many events they are no longer looked for.
+_OPENING = 8
+
+
+class ChatCompletions(Dialect):
+    """The dialect of Chat Completions."""
+
+    name = "chat"
+    listing = "messages"
+
+    def message(self, raw: bytes) -> ReadMessage:
+        """Reads one message. A legacy `function_call` and its result are paired by the function's name."""
+        entry = read(raw)
+        if type(entry) is not dict:
+            return ReadMessage("other", (opaque(entry),), [entry])
+        role = role_of(entry.get("role"))
+        content = entry.get("content")
+        parts: tuple[Part, ...]
+        if len(entry) == 2 and type(content) is str and role != "tool":
+            parts = (Text(content),) if content else ()
+        elif role == "tool":
+            call_id = entry.get("tool_call_id") or entry.get("name")
+            parts = (ToolResult(string(call_id), tuple(_parts(content))),)
+        else:
+            parts = (*_reasoning(entry), *_parts(content), *_spoken(entry), *_calls(entry))
+        return ReadMessage(role, parts, tidy(entry))
+
+    def is_preamble(self, message: ReadMessage) -> bool:
+        """System and developer messages at the start are the system prompt."""
+        return message.role in {"system", "developer"}
+
+    def preamble(self, fields: Mapping[str, bytes]) -> tuple[Part, ...]:
+        """Nothing: the system prompt stands in the list."""
+        return ()
+
+    def tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Tools, legacy functions, and the schema of the answer."""
+        schema = mapping(field(fields, "response_format")).get("json_schema")
+        return definitions(field(fields, "tools"), field(fields, "functions"), schema)
+
+    def max_output(self, fields: Mapping[str, bytes]) -> int | None:
+        """`max_completion_tokens`, or the older `max_tokens`."""
+        return limit(fields, "max_completion_tokens", "max_tokens")
+
+    def error(self, error: AccordionError, request_id: str) -> bytes:
+        """`{"error": {message, type, param, code}}`."""
+        return encode({"error": openai_error(error, request_id)})
+
+    def stream_error(self, error: AccordionError, request_id: str) -> bytes:
+        """A chunk with `error`, on which the official SDKs raise; no `[DONE]` follows."""
+        return b"data: " + self.error(error, request_id) + b"\n\n"
+
+    def tap(self, stream: bool) -> Tap:
+        """A tap for chunks, or for a whole completion."""
+        return _ChunkTap() if stream else BodyTap(_completion)
+
+
+def _parts(content: Any) -> Iterable[Inner]:
+    if type(content) is str:
+        return (Text(content),) if content else ()
+    if type(content) is list:
+        return [part for entry in content for part in _part(entry)]
+    return () if content is None else (opaque(content),)
+
+
+def _part(part: Any) -> Iterable[Inner]:
+    if type(part) is str:
+        return texts(part)
+    kind = string(mapping(part).get("type"))
+    if kind in TEXT_TYPES:
+        return texts(part.get("text"))
+    reader = _PARTS.get(kind)
+    return (reader(part),) if reader is not None else (opaque(part),)
+
+
+def _image(part: dict[str, Any]) -> Inner:
+    image = part.get("image_url")
+    url, detail = (image.get("url"), image.get("detail")) if type(image) is dict else (image, part.get("detail"))
+    return url_media("image", url, detail)
+
+
+def _video(part: dict[str, Any]) -> Inner:
+    return url_media("video", mapping(part.get("video_url")).get("url"))
+
+
+def _audio_url(part: dict[str, Any]) -> Inner:
+    return url_media("audio", mapping(part.get("audio_url")).get("url"))
+
+
+def _audio(part: dict[str, Any]) -> Inner:
+    audio = mapping(part.get("input_audio"))
+    kind = string(audio.get("format"))
+    return base64_media("audio", f"audio/{kind}" if kind else "", audio.get("data"))
+
+
+def _file(part: dict[str, Any]) -> Inner:
+    file = mapping(part.get("file"))
+    return file_media(file.get("file_data"), file.get("filename"))
+
+
+def _refusal(part: dict[str, Any]) -> Inner:
+    return Text(string(part.get("refusal")))
+
+
+def _thinking(part: dict[str, Any]) -> Inner:
+    return Reasoning(string(part.get("thinking")), len(string(part.get("signature"))))
+
+
+_PARTS: dict[str, Callable[[dict[str, Any]], Inner]] = {
+    "image_url": _image,
+    "video_url": _video,
+    "audio_url": _audio_url,
+    "input_audio": _audio,
+    "file": _file,
+    "refusal": _refusal,
+    "thinking": _thinking,
+}
+
+
+def _reasoning(entry: dict[str, Any]) -> Iterable[Part]:
+    """What servers add to an assistant message; at most one of the names is set."""
+    text = string(entry.get("reasoning_content")) or string(entry.get("reasoning"))
+    return (Reasoning(text),) if text else ()
+
+
+def _spoken(entry: dict[str, Any]) -> Iterable[Part]:
+    """A refusal, and an earlier reply's sound, which is known to the provider by its id."""
+    yield from texts(entry.get("refusal"))
+    if entry.get("audio"):
+        yield Media("audio")
+
+
+def _calls(entry: dict[str, Any]) -> Iterable[Part]:
+    for call in entries(entry.get("tool_calls")):
+        custom = mapping(call).get("custom")
+        function = custom if type(custom) is dict else mapping(mapping(call).get("function"))
+        if not function:
+            yield opaque(call, "tool_call")
+            continue
+        arguments = function.get("input") if custom else function.get("arguments")
+        yield ToolCall(string(call.get("id")), string(function.get("name")), arguments_text(arguments))
+    legacy = entry.get("function_call")
+    if type(legacy) is dict:
+        name = string(legacy.get("name"))
+        yield ToolCall(name, name, arguments_text(legacy.get("arguments")))
+
+
+class _ChunkTap(StreamTap):
+    """Watches chunks. Usage may come with the last one, with every one (then the last counts), or never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opening = _OPENING
+        # The latest call at each (choice, index).
+        self._open: dict[tuple[int, int], str] = {}
+
+    def matters(self, block: bytes) -> bool:
+        """The first events for id and model; then only what ends a choice, begins a call, reports or fails."""
+        return bool(
+            self._opening
+            or (b'"usage"' in block and _USAGE(block))
+            or _FINISH(block)
+            or b"[DONE]" in block
+            or (b'_call' in block and _CALL(block) and _NAME(block))
+            or (b'"error"' in block and _ERROR(block))
+        )  # fmt: skip
+
+    def mark(self, data: bytes) -> None:
+        """`[DONE]` ends the stream."""
+        if data.startswith(b"[DONE]"):
+            self.ended = True
+
+    def event(self, data: dict[str, Any]) -> None:
+        """Reads one chunk."""
+        self.response_id = self.response_id or string(data.get("id"))
+        self.model = self.model or string(data.get("model"))
+        self._opening = 0 if self.response_id and self.model else max(0, self._opening - 1)
+        choices = entries(data.get("choices"))
+        self.usage = _reported(data, choices) or self.usage
+        for entry in choices:
+            choice = mapping(entry)
+            self.finish = string(choice.get("finish_reason")) or self.finish
+            delta = mapping(choice.get("delta"))
+            for position, call in enumerate(entries(delta.get("tool_calls"))):
+                self._call(count(choice.get("index")), position, mapping(call))
+            name = mapping(delta.get("function_call")).get("name")
+            if name:
+                self.call("function_call", name, name)
+
+    def _call(self, choice: int, position: int, call: dict[str, Any]) -> None:
+        """Calls come by index; some servers give parallel calls the same index and tell them apart by id only."""
+        index = call.get("index")
+        place = (choice, index if type(index) is int else position)
+        call_id = string(call.get("id"))
+        if call_id:
+            self._open[place] = call_id
+        function = call.get("function") or call.get("custom")
+        self.call((place, self._open.get(place, "")), call_id, mapping(function).get("name"))
+
+
+def _completion(data: dict[str, Any]) -> ReplySeen:
+    finish, calls = "", []
+    choices = entries(data.get("choices"))
+    for entry in choices:
+        choice = mapping(entry)
+        finish = finish or string(choice.get("finish_reason"))
+        for part in _calls(mapping(choice.get("message"))):
+            if isinstance(part, ToolCall):
+                calls.append(CallSeen(part.call_id, part.name))
+    return ReplySeen(
+        string(data.get("id")), string(data.get("model")), _reported(data, choices), finish, tuple(calls)
+    )  # fmt: skip
+
+
+def _reported(data: dict[str, Any], choices: list[Any]) -> Usage | None:
+    """Usage, wherever a server puts it: beside the choices, in Groq's field, in the last choice."""
+    usage = mapping(data.get("usage") or mapping(data.get("x_groq")).get("usage"))
+    if not usage and choices:
+        usage = mapping(mapping(choices[-1]).get("usage"))
+    if "prompt_tokens" not in usage:
+        return None
+    given = mapping(usage.get("prompt_tokens_details"))
+    made = mapping(usage.get("completion_tokens_details"))
+    return Usage(
+        input=count(usage["prompt_tokens"]),
+        output=count(usage.get("completion_tokens")),
+        cached=count(given.get("cached_tokens")) or count(usage.get("prompt_cache_hit_tokens")),
+        cache_write=count(given.get("cache_write_tokens")),
+        reasoning=count(made.get("reasoning_tokens")),
+    )

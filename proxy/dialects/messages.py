@@ -1,0 +1,235 @@
+"""Anthropic Messages: `POST /v1/messages`.
+
+Source: the type files of the anthropic SDK (`anthropic/types`, `anthropic/types/beta`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from proxy.core.conversation import Media, Opaque, Part, Reasoning, ToolCall, ToolResult
+from proxy.core.errors import AccordionError
+from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.dialects.base import Dialect, ReadMessage, Tap
+from proxy.dialects.keys import read, tidy
+from proxy.dialects.shared import (
+    Inner,
+    arguments_text,
+    base64_media,
+    count,
+    definitions,
+    encode,
+    entries,
+    field,
+    limit,
+    mapping,
+    opaque,
+    role_of,
+    string,
+    texts,
+    url_media,
+)
+from proxy.dialects.tap import BodyTap, StreamTap
+
+_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_INPUTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+class Messages(Dialect):
+    """The dialect of Anthropic's Messages."""
+
+    name = "messages"
+    listing = "messages"
+
+    def message(self, raw: bytes) -> ReadMessage:
+        """Reads one message. Results that a user's tools gave stand in user messages, those of the provider's own
+        tools in assistant messages."""
+        entry = read(raw)
+        if type(entry) is not dict:
+            return ReadMessage("other", (opaque(entry),), [entry])
+        return ReadMessage(role_of(entry.get("role")), tuple(_parts(entry.get("content"))), tidy(entry))
+
+    def is_preamble(self, message: ReadMessage) -> bool:
+        """The system prompt is a field; a system message with nothing before it is read as a part of it."""
+        return message.role in {"system", "developer"}
+
+    def preamble(self, fields: Mapping[str, bytes]) -> tuple[Part, ...]:
+        """`system`, a string or blocks."""
+        return tuple(_parts(field(fields, "system")))
+
+    def tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Tools, and the schema of the answer."""
+        config = mapping(field(fields, "output_config"))
+        output_format = mapping(config.get("format") or field(fields, "output_format"))
+        return definitions(field(fields, "tools"), output_format.get("schema"))
+
+    def max_output(self, fields: Mapping[str, bytes]) -> int | None:
+        """`max_tokens`."""
+        return limit(fields, "max_tokens")
+
+    def previous(self, fields: Mapping[str, bytes]) -> str | None:
+        """The message that a thread kept by the provider goes on from (beta message-threads)."""
+        thread = field(fields, "thread")
+        return string(mapping(thread).get("previous_message_id")) or None
+
+    def error(self, error: AccordionError, request_id: str) -> bytes:
+        """`{"type": "error", "error": {type, message}, "request_id"}`."""
+        inner = {"type": error.anthropic_type, "message": error.message}
+        return encode({"type": "error", "error": inner, "request_id": request_id})
+
+    def stream_error(self, error: AccordionError, request_id: str) -> bytes:
+        """An `error` event, on which the official SDKs raise; no `message_stop` follows."""
+        return b"event: error\ndata: " + self.error(error, request_id) + b"\n\n"
+
+    def tap(self, stream: bool) -> Tap:
+        """A tap for events, or for a whole message."""
+        return _EventTap() if stream else BodyTap(_whole)
+
+
+def _parts(content: Any) -> Iterable[Part]:
+    if type(content) is str:
+        return texts(content)
+    if type(content) is list:
+        return [part for block in content for part in _block(block)]
+    return () if content is None else (opaque(content),)
+
+
+def _block(block: Any) -> Iterable[Part]:
+    """One content block of a message."""
+    kind = string(mapping(block).get("type"))
+    if kind == "text":
+        return texts(block.get("text"))
+    if kind in _CALLS:
+        name, given = string(block.get("name")), arguments_text(block.get("input"))
+        return (ToolCall(string(block.get("id")), name, given),)
+    if kind.endswith("tool_result"):
+        return (_result(block),)
+    return _inner(block, kind)
+
+
+def _result(block: dict[str, Any]) -> Part:
+    """`tool_result` of the user's tools, `*_tool_result` of the provider's."""
+    content = block.get("content")
+    failed = block.get("is_error") is True or string(mapping(content).get("type")).endswith("_error")
+    return ToolResult(string(block.get("tool_use_id")), tuple(_contained(content)), failed)
+
+
+def _contained(content: Any) -> Iterable[Inner]:
+    """What stands inside a result, a document or a search result."""
+    if type(content) is str:
+        return texts(content)
+    if type(content) is dict:
+        return _inner(content, string(content.get("type")))
+    if type(content) is list:
+        return [part for block in content for part in _inner(block, string(mapping(block).get("type")))]
+    return () if content is None else (opaque(content),)
+
+
+def _inner(block: Any, kind: str) -> Iterable[Inner]:
+    if kind in {"text", "advisor_result"}:
+        return texts(block.get("text"))
+    if kind == "thinking":
+        return (Reasoning(string(block.get("thinking")), len(string(block.get("signature")))),)
+    if kind == "redacted_thinking":
+        return (Reasoning("", len(string(block.get("data")))),)
+    if kind == "image":
+        return (_image(mapping(block.get("source"))),)
+    if kind == "document":
+        return (*texts(block.get("title"), block.get("context")), *_document(mapping(block.get("source"))))
+    if kind == "search_result":
+        return (*texts(block.get("title"), block.get("source")), *_contained(block.get("content")))
+    if kind == "web_fetch_result":
+        return (*texts(block.get("url")), *_contained(block.get("content")))
+    if kind.endswith("code_execution_result"):
+        return (*texts(block.get("stdout"), block.get("stderr")), *_contained(block.get("content")))
+    if kind == "compaction":
+        # A summary that the provider wrote and signed. The model reads it once, whether it is sealed or not.
+        held = string(block.get("content")) or string(block.get("encrypted_content"))
+        return (Opaque("compaction", len(held.encode())),)
+    return (opaque(block),)
+
+
+def _image(source: dict[str, Any]) -> Media:
+    if source.get("type") == "base64":
+        return base64_media("image", string(source.get("media_type")), source.get("data"))
+    return url_media("image", source.get("url"))
+
+
+def _document(source: dict[str, Any]) -> Iterable[Inner]:
+    kind = source.get("type")
+    if kind == "text":
+        return texts(source.get("data"))
+    if kind == "content":
+        return _contained(source.get("content"))
+    if kind == "base64":
+        return (base64_media("file", string(source.get("media_type")), source.get("data")),)
+    return (url_media("file", source.get("url")),)
+
+
+class _EventTap(StreamTap):
+    """Watches events. Counts are cumulative: what `message_delta` says replaces what `message_start` said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: dict[str, Any] = {}
+
+    def matters(self, block: bytes) -> bool:
+        """Deltas of content say nothing here."""
+        return (
+            b"message_" in block or b"content_block_start" in block or b'"error"' in block or b"event: error" in block
+        )
+
+    def event(self, data: dict[str, Any]) -> None:
+        """Reads one event by its own type."""
+        kind = data.get("type")
+        if kind == "message_start":
+            message = mapping(data.get("message"))
+            self.response_id = string(message.get("id"))
+            self.model = string(message.get("model"))
+            self._count(message)
+        elif kind == "content_block_start":
+            block = mapping(data.get("content_block"))
+            if string(block.get("type")) in _CALLS:
+                self.call(count(data.get("index")), block.get("id"), block.get("name"))
+        elif kind == "message_delta":
+            self.finish = string(mapping(data.get("delta")).get("stop_reason")) or self.finish
+            self._count(data)
+        elif kind == "message_stop":
+            self.ended = True
+        elif kind == "error":
+            self.fail(data)
+
+    def _count(self, holder: dict[str, Any]) -> None:
+        said = mapping(holder.get("usage"))
+        self._counts.update((name, value) for name, value in said.items() if value is not None)
+        self.usage = _usage(self._counts) or self.usage
+
+
+def _whole(data: dict[str, Any]) -> ReplySeen:
+    blocks = [mapping(block) for block in entries(data.get("content"))]
+    calls = (CallSeen(string(b.get("id")), string(b.get("name"))) for b in blocks if string(b.get("type")) in _CALLS)
+    return ReplySeen(
+        string(data.get("id")),
+        string(data.get("model")),
+        _usage(mapping(data.get("usage"))),
+        string(data.get("stop_reason")),
+        tuple(calls),
+    )
+
+
+def _usage(said: dict[str, Any]) -> Usage | None:
+    """All input is the uncached, the written and the read. Where the provider went through several rounds
+    (`iterations`), the context is that of the last one of the model; a compaction's own count is none."""
+    if "input_tokens" not in said and "output_tokens" not in said:
+        return None
+    rounds = [mapping(entry) for entry in entries(said.get("iterations"))]
+    last = next((entry for entry in reversed(rounds) if entry.get("type") == "message"), said)
+    fresh, written, cached = (count(last.get(name)) for name in _INPUTS)
+    return Usage(
+        input=fresh + written + cached,
+        output=count(said.get("output_tokens")),
+        cached=cached,
+        cache_write=written,
+        reasoning=count(mapping(said.get("output_tokens_details")).get("thinking_tokens")),
+    )

@@ -1,0 +1,185 @@
+"""OpenAI Responses: `POST /v1/responses`.
+
+Source: the type files of the openai SDK (`openai/types/responses`). The items are read in items.py.
+
+Besides what keys.py says, the canonical form leaves out an item's `id` where the item says itself what it is: a
+message, an item with a `call_id`, or one with encrypted content. Clients drop or keep those ids as they like. Any
+other id stands for content that only the provider has. `"type": "message"` is the same as no type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.core.conversation import Part, Text
+from proxy.core.errors import AccordionError
+from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.dialects.base import Dialect, ReadMessage, Tap
+from proxy.dialects.items import CALLS, call, content, item
+from proxy.dialects.keys import read, tidy
+from proxy.dialects.shared import (
+    count,
+    definitions,
+    encode,
+    entries,
+    error_text,
+    field,
+    limit,
+    mapping,
+    opaque,
+    openai_error,
+    string,
+)
+from proxy.dialects.tap import BodyTap, StreamTap
+
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class Responses(Dialect):
+    """The dialect of Responses."""
+
+    name = "responses"
+    listing = "input"
+
+    def message(self, raw: bytes) -> ReadMessage:
+        """Reads one item. A plain string is a user's message."""
+        entry = read(raw)
+        if type(entry) is str:
+            parts = (Text(entry),) if entry else ()
+            return ReadMessage("user", parts, tidy({"role": "user", "content": entry}))
+        if type(entry) is not dict:
+            return ReadMessage("other", (opaque(entry),), [entry])
+        role, read_parts = item(entry, len(raw))
+        return ReadMessage(role, read_parts, _canonical(entry))
+
+    def is_preamble(self, message: ReadMessage) -> bool:
+        """System and developer items at the start are part of the system prompt."""
+        return message.role in {"system", "developer"}
+
+    def preamble(self, fields: Mapping[str, bytes]) -> tuple[Part, ...]:
+        """`instructions`."""
+        return tuple(content(field(fields, "instructions")))
+
+    def tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Tools, and the schema of the answer."""
+        text_format = mapping(mapping(field(fields, "text")).get("format"))
+        schema = text_format if text_format.get("type") == "json_schema" else None
+        return definitions(field(fields, "tools"), schema)
+
+    def max_output(self, fields: Mapping[str, bytes]) -> int | None:
+        """`max_output_tokens`."""
+        return limit(fields, "max_output_tokens")
+
+    def previous(self, fields: Mapping[str, bytes]) -> str | None:
+        """`previous_response_id`, or the id of the `conversation`."""
+        known = field(fields, "previous_response_id") or field(fields, "conversation")
+        return string(known) or string(mapping(known).get("id")) or None
+
+    def error(self, error: AccordionError, request_id: str) -> bytes:
+        """`{"error": {message, type, param, code}}`."""
+        return encode({"error": openai_error(error, request_id)})
+
+    def stream_error(self, error: AccordionError, request_id: str) -> bytes:
+        """An `error` event. The documented form has message, code and param beside the type; the official SDKs raise
+        only on an inner `error`, which the provider sends too: so both are there."""
+        inner = openai_error(error, request_id)
+        flat = {"code": inner["code"], "message": inner["message"], "param": inner["param"]}
+        return (
+            b"event: error\ndata: " + encode({"type": "error", "sequence_number": 0, **flat, "error": inner}) + b"\n\n"
+        )
+
+    def tap(self, stream: bool) -> Tap:
+        """A tap for events, or for a whole response."""
+        return _EventTap() if stream else BodyTap(_response)
+
+
+def _canonical(entry: dict[str, Any]) -> dict[str, Any]:
+    out = tidy(entry)
+    kind = out.get("type")
+    if kind == "message":
+        del out["type"]
+        kind = None
+    if kind is None and "role" not in out:
+        out["type"] = "item_reference"
+    elif kind is None or "call_id" in out or "encrypted_content" in out:
+        out.pop("id", None)
+    return out
+
+
+class _EventTap(StreamTap):
+    """Watches events. The last one carries the whole response; the earlier ones count where it never comes."""
+
+    def matters(self, block: bytes) -> bool:
+        """Deltas of content say nothing here."""
+        return (
+            b"response.output_item." in block
+            or b"response.completed" in block
+            or b"response.created" in block
+            or b"response.incomplete" in block
+            or b"response.failed" in block
+            or b'"error"' in block
+            or b"event: error" in block
+        )
+
+    def event(self, data: dict[str, Any]) -> None:
+        """Reads one event by its own type."""
+        kind = string(data.get("type"))
+        if kind.startswith("response.output_item."):
+            self._item(mapping(data.get("item")))
+        elif kind == "response.created":
+            response = mapping(data.get("response"))
+            self.response_id, self.model = string(response.get("id")), string(response.get("model"))
+        elif kind in _ENDS:
+            self._end(_response(mapping(data.get("response"))))
+        elif kind == "error":
+            self.fail(data)
+
+    def _item(self, entry: dict[str, Any]) -> None:
+        seen = _call(entry)
+        if seen is not None and seen.call_id:
+            self.call(seen.call_id, seen.call_id, seen.name)
+
+    def _end(self, seen: ReplySeen) -> None:
+        self.ended = True
+        self.response_id = seen.response_id or self.response_id
+        self.model = seen.model or self.model
+        self.usage = seen.usage or self.usage
+        self.finish, self.error = seen.finish, seen.error
+        for made in seen.calls:
+            self.call(made.call_id, made.call_id, made.name)
+
+
+def _call(entry: dict[str, Any]) -> CallSeen | None:
+    how = CALLS.get(string(entry.get("type")))
+    if how is None:
+        return None
+    made = call(entry, how)
+    return CallSeen(made.call_id, made.name)
+
+
+def _response(data: dict[str, Any]) -> ReplySeen:
+    status = string(data.get("status"))
+    reason = string(mapping(data.get("incomplete_details")).get("reason"))
+    calls = (_call(mapping(entry)) for entry in entries(data.get("output")))
+    return ReplySeen(
+        response_id=string(data.get("id")),
+        model=string(data.get("model")),
+        usage=_usage(mapping(data.get("usage"))),
+        finish=reason if status == "incomplete" and reason else status,
+        calls=tuple(seen for seen in calls if seen is not None),
+        error=error_text(data) or ("failed" if status == "failed" else ""),
+    )
+
+
+def _usage(said: dict[str, Any]) -> Usage | None:
+    if "input_tokens" not in said:
+        return None
+    given, made = mapping(said.get("input_tokens_details")), mapping(said.get("output_tokens_details"))
+    return Usage(
+        input=count(said["input_tokens"]),
+        output=count(said.get("output_tokens")),
+        cached=count(given.get("cached_tokens")),
+        cache_write=count(given.get("cache_write_tokens")),
+        reasoning=count(made.get("reasoning_tokens")),
+    )

@@ -1,0 +1,176 @@
+"""What the dialects have in common: reading fields, text, media; the shape of OpenAI's errors."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from proxy.core.conversation import Media, MediaKind, Opaque, Reasoning, Role, Text
+from proxy.core.errors import AccordionError
+from proxy.core.media import sniff
+from proxy.dialects.keys import BREAKPOINTS, read
+
+Inner = Text | Reasoning | Media | Opaque
+"""What may stand inside a tool's result."""
+
+encode = msgspec.json.encode
+
+# So much base64 is decoded to look at the beginning of an image: 64 KiB of data, in whole groups of four.
+_HEAD = 87_380
+_DATA_HEADER = 256
+_ROLES: dict[Any, Role] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+def role_of(value: Any) -> Role:
+    """The role that a protocol's word stands for; `other` where it is none that is known."""
+    return _ROLES.get(value, "other") if type(value) is str else "other"
+
+
+def string(value: Any) -> str:
+    """The value if it is a string, else an empty one."""
+    return value if type(value) is str else ""
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if type(value) is dict else {}
+
+
+def entries(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if type(value) is list else []
+
+
+def count(value: Any) -> int:
+    """The value if it is a count (a whole number that is not negative), else 0."""
+    return value if type(value) is int and value >= 0 else 0
+
+
+def field(fields: Mapping[str, bytes], name: str) -> Any:
+    """A top-level field, decoded; None where it is absent or cannot be decoded."""
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return read(raw)
+    except ValueError:
+        return None
+
+
+def limit(fields: Mapping[str, bytes], *names: str) -> int | None:
+    """The first of these fields that holds a whole number."""
+    for name in names:
+        if name in fields:
+            value = field(fields, name)
+            if type(value) is int and value >= 0:
+                return value
+    return None
+
+
+def definitions(*values: Any) -> tuple[str, ...]:
+    """Tool definitions and schemas as compact JSON, cache breakpoints left out. Lists are taken apart."""
+    texts = []
+    for value in values:
+        for entry in value if type(value) is list else [value]:
+            if entry is None:
+                continue
+            if type(entry) is dict:
+                entry = {name: held for name, held in entry.items() if name not in BREAKPOINTS}  # noqa: PLW2901
+            texts.append(encode(entry).decode())
+    return tuple(texts)
+
+
+def opaque(value: Any, kind: str = "") -> Opaque:
+    """A part that is not understood, named by its type, sized by its JSON."""
+    return Opaque(kind or string(mapping(value).get("type")), len(encode(value)))
+
+
+def texts(*values: Any) -> Iterable[Text]:
+    """A Text for each value that is a string and not empty."""
+    return (Text(value) for value in values if type(value) is str and value)
+
+
+def arguments_text(value: Any) -> str:
+    """Arguments as text: as they stood if they were text, else as JSON."""
+    if type(value) is str:
+        return value
+    return "" if value is None else encode(value).decode()
+
+
+def url_media(kind: MediaKind, url: Any, detail: Any = "") -> Media:
+    """Media behind a URL, or within it if it is a data: URL."""
+    url = string(url)
+    if url[:5].lower() != "data:":
+        return Media(kind, detail=string(detail))
+    comma = url.find(",", 0, _DATA_HEADER)
+    header = url[5:comma].lower() if comma > 0 else ""
+    media_type = header.split(";", 1)[0].strip()
+    if comma > 0 and ";base64" in header:
+        return base64_media(kind, media_type, url, comma + 1, detail)
+    return Media(kind, media_type, size=len(url) - comma - 1, detail=string(detail))
+
+
+def base64_media(kind: MediaKind, media_type: str, data: Any, start: int = 0, detail: Any = "") -> Media:
+    """Media within base64 text that begins at `start`. Only its beginning is decoded."""
+    data = string(data)
+    size = max(0, (len(data) - start) * 3 // 4 - data.count("=", max(start, len(data) - 2)))
+    text = "".join(data[start : start + _HEAD].split())
+    try:
+        # Whole groups of four only: what is cut off matters to nobody who looks at the beginning.
+        head = binascii.a2b_base64(text[: len(text) // 4 * 4])
+    except ValueError:
+        head = b""
+    found, width, height = sniff(head) if head else ("", 0, 0)
+    media_type = found or media_type
+    return Media(_kind(kind, media_type), media_type, size, width, height, detail=string(detail))
+
+
+def file_media(data: Any, filename: Any = "", detail: Any = "") -> Media:
+    """A file sent inline, as a data: URL or as bare base64; an empty one is known to the provider only."""
+    data = string(data)
+    if data[:5].lower() == "data:":
+        return url_media("file", data, detail)
+    media_type = "application/pdf" if string(filename).lower().endswith(".pdf") else ""
+    return base64_media("file", media_type, data, 0, detail) if data else Media("file", media_type)
+
+
+def openai_error(error: AccordionError, request_id: str) -> dict[str, Any]:
+    """The inside of an OpenAI error. Its clients show the message alone, so the request id is said there."""
+    return {
+        "message": f"{error.message} (request id: {request_id})",
+        "type": error.type,
+        "param": error.param,
+        "code": error.code,
+    }
+
+
+def error_text(value: Any) -> str:
+    """The text of an error in a reply's JSON, in any of the shapes that providers use; empty where there is none."""
+    if type(value) is list and len(value) == 1:
+        value = value[0]
+    if type(value) is not dict:
+        return ""
+    error = value.get("error")
+    if type(error) is dict:
+        return string(error.get("message")) or encode(error).decode()
+    if type(error) is str and error:
+        return error
+    if value.get("object") == "error" or value.get("type") == "error":
+        return string(value.get("message")) or "error"
+    return ""
+
+
+def _kind(kind: MediaKind, media_type: str) -> MediaKind:
+    """What it is by its media type, where the protocol only says `file`."""
+    family = media_type.partition("/")[0]
+    return cast(MediaKind, family) if kind == "file" and family in {"image", "audio", "video"} else kind

@@ -1,0 +1,89 @@
+"""Where the values of a body stand in its bytes: what lets us compare, and write back, without re-encoding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Decodes the top level of a body to raw values."""
+
+
+class _Named(msgspec.Struct):
+    model: str | None = None
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+
+SPACE = re.compile(rb"\s*")
+_KEY = re.compile(rb'[\s,{]*"(?:[^"\\]|\\.)*"\s*:\s*')
+_GAP = re.compile(rb"[\s,]*")
+
+
+def place(body: bytes, listing: str, raw: Mapping[str, msgspec.Raw]) -> tuple[bytes, dict[str, bytes]] | None:
+    """The body's beginning up to the list's first entry, and the fields that stand there.
+
+    Walks the top level by the lengths of its values. None where the list is no array, or where a field comes twice
+    (then the last one counts, and the places of the others are not known).
+    """
+    at, before, head = 0, {}, b""
+    for name, value in raw.items():
+        key = _KEY.match(body, at)
+        text = bytes(value)
+        if key is None or not body.startswith(text, key.end()):
+            return None
+        if name != listing:
+            if not head:
+                before[name] = text
+        elif text[:1] == b"[":
+            head = body[: key.end() + 1]
+        else:
+            return None
+        at = key.end() + len(text)
+    ends = SPACE.match(body, at).end()  # type: ignore[union-attr]  # it always matches
+    return (head, before) if head and body[ends : ends + 1] == b"}" else None
+
+
+def gaps(body: bytes, at: int, wires: list[bytes]) -> tuple[bytes, ...]:
+    """What stands before each entry from `at` on (commas, white space); shorter than `wires` where they do not fit."""
+    found: list[bytes] = []
+    for wire in wires:
+        start = _GAP.match(body, at).end()  # type: ignore[union-attr]  # it always matches
+        if not body.startswith(wire, start):
+            break
+        found.append(body[at:start])
+        at = start + len(wire)
+    return tuple(found)
+
+
+def named_model(body: bytes) -> str | None:
+    """The model that a JSON body names at its top level; None where it names none, or is no such body."""
+    if body[:1] != b"{":
+        return None
+    try:
+        return _NAMED.decode(body).model
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """The body with another model named and every other byte as it was.
+
+    A body in which a field comes twice is written anew, field by field. Raises msgspec.DecodeError where the body is
+    no JSON object.
+    """
+    raw, named = FIELDS.decode(body), msgspec.json.encode(model)
+    at, span = 0, (0, 0)
+    for name, value in raw.items():
+        key, text = _KEY.match(body, at), bytes(value)
+        if key is None or not body.startswith(text, key.end()):
+            break
+        at = key.end() + len(text)
+        if name == "model":
+            span = (key.end(), at)
+    else:
+        if span[1] and body[at:].strip() == b"}":
+            return body[: span[0]] + named + body[span[1] :]
+    return msgspec.json.encode({**raw, "model": msgspec.Raw(named)})

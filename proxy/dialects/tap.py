@@ -1,0 +1,126 @@
+"""Listening to replies: what every dialect's tap does alike.
+
+A stream is watched at the price of a few byte searches an event; JSON is parsed only where an event can matter.
+Nothing here raises on what a provider sends, and nothing is altered.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.dialects.base import Tap
+from proxy.dialects.keys import read
+from proxy.dialects.shared import error_text, string
+from proxy.dialects.sse import Events, parse, pieces
+
+BOUND = 16 * 2**20
+"""How much of one event, or of a reply that is no stream, is kept for reading, in bytes."""
+
+
+class StreamTap(Tap):
+    """Watches an event stream. A dialect says which events can matter (`matters`) and reads those (`event`)."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.response_id = ""
+        self.model = ""
+        self.usage: Usage | None = None
+        self.finish = ""
+        self.error = ""
+        # Calls in the order in which they came, by whatever tells one from another in this dialect.
+        self.calls: dict[Any, CallSeen] = {}
+        self._events = Events(BOUND)
+
+    def feed(self, data: bytes) -> None:
+        """Takes decoded bytes of the stream; an event that comes in pieces is put together first."""
+        block = self._events.feed(data)
+        if block and self.matters(block):
+            for piece in pieces(block):
+                if self.matters(piece):
+                    self._read(piece)
+
+    def seen(self) -> ReplySeen:
+        """What was understood so far."""
+        return ReplySeen(
+            self.response_id, self.model, self.usage, self.finish, tuple(self.calls.values()), self.error
+        )  # fmt: skip
+
+    @abstractmethod
+    def matters(self, block: bytes) -> bool:
+        """Whether an event in `block` may say something; a quick search that may err on the side of yes."""
+
+    @abstractmethod
+    def event(self, data: dict[str, Any]) -> None:
+        """Reads the data of one event."""
+
+    def mark(self, data: bytes) -> None:
+        """Reads the data of an event that is no JSON object, such as `[DONE]`."""
+
+    def fail(self, data: dict[str, Any]) -> None:
+        """Notes an error event: it ends the stream."""
+        self.error = error_text(data) or self.error or "error"
+        self.ended = True
+
+    def call(self, key: Any, call_id: Any, name: Any) -> None:
+        """Notes a call; what is already known of it stays."""
+        known = self.calls.get(key)
+        if known is None:
+            self.calls[key] = CallSeen(string(call_id), string(name))
+        elif not (known.call_id and known.name):
+            self.calls[key] = CallSeen(known.call_id or string(call_id), known.name or string(name))
+
+    def _read(self, piece: bytes) -> None:
+        event = parse(piece)
+        if event is None:
+            return
+        try:
+            data = read(event.data)
+        except ValueError:
+            data = None
+        if type(data) is not dict:
+            if event.name == b"error":
+                self.fail({"error": event.data.decode(errors="replace")})
+            else:
+                self.mark(event.data)
+        elif event.name == b"error" or data.get("error"):
+            self.fail(data)
+        else:
+            self.event(data)
+
+
+class BodyTap(Tap):
+    """Watches a reply that is one JSON document; `understand` reads it once it is there."""
+
+    def __init__(self, understand: Callable[[dict[str, Any]], ReplySeen]) -> None:
+        self._understand = understand
+        self._body = bytearray()
+        self._seen: ReplySeen | None = None
+        self._too_large = False
+
+    def feed(self, data: bytes) -> None:
+        """Takes any piece of the body. One that outgrows `BOUND` is let go, and nothing is understood of it."""
+        self._seen = None
+        if self._too_large or len(self._body) + len(data) > BOUND:
+            self._too_large = True
+            self._body.clear()
+        else:
+            self._body += data
+
+    def seen(self) -> ReplySeen:
+        """What was understood: nothing until the body is whole."""
+        if self._seen is None:
+            self._seen = self._parse()
+        return self._seen
+
+    def _parse(self) -> ReplySeen:
+        try:
+            data = read(bytes(self._body))
+        except ValueError:
+            return ReplySeen()
+        seen = self._understand(data) if type(data) is dict else ReplySeen()
+        error = error_text(data)
+        return replace(seen, error=error) if error else seen

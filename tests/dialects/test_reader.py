@@ -1,0 +1,207 @@
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.core.conversation import Conversation
+from proxy.core.errors import Unreadable
+from proxy.dialects.base import Dialect
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.reader import Reader
+from proxy.dialects.responses import Responses
+from proxy.dialects.spans import with_model
+
+SPACE = b"tenant" * 5
+LONG = "word " * 100
+
+
+def body(messages: list[Any], listing: str = "messages", **fields: Any) -> bytes:
+    return json.dumps({listing: messages, "model": "m", **fields}).encode()
+
+
+def turns(count: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"role": "system", "content": "be brief"}]
+    for number in range(count):
+        found.append({"role": "user" if number % 2 == 0 else "assistant", "content": f"{number} {LONG}"})
+    return found
+
+
+def same(left: Conversation, right: Conversation) -> bool:
+    return left == right
+
+
+def counting(dialect: Dialect, reads: list[bytes]) -> Dialect:
+    """The same dialect; notes every message that it is asked to read."""
+
+    class Counting(type(dialect)):  # type: ignore[misc]
+        def message(self, raw: bytes) -> Any:
+            reads.append(raw)
+            return super().message(raw)
+
+    return Counting()  # type: ignore[no-any-return]
+
+
+def test_a_conversation_has_its_model_messages_and_preamble() -> None:
+    read = Reader().read(ChatCompletions(), body(turns(3), stream=True, max_tokens=7), SPACE)
+    assert read.model == "m"
+    assert [m.role for m in read.messages] == ["user", "assistant", "user"]
+    assert len(read.preamble) == 1
+    assert read.stream
+    assert read.max_output == 7
+    assert len(read.chain) == len(read.messages)
+
+
+def test_messages_keep_the_clients_own_bytes() -> None:
+    raw = b'{"model":"m","messages":[ {"role" : "user","content":"a\\u00e9"} ,\n {"role":"user","content":"b"}]}'
+    read = Reader().read(ChatCompletions(), raw, SPACE)
+    assert [m.wire for m in read.messages] == [
+        b'{"role" : "user","content":"a\\u00e9"}',
+        b'{"role":"user","content":"b"}',
+    ]
+
+
+def test_only_what_is_new_is_read_when_a_conversation_grows() -> None:
+    reads: list[bytes] = []
+    dialect, reader = counting(ChatCompletions(), reads), Reader()
+    history = turns(9)
+    reader.read(dialect, body(history), SPACE)
+    reads.clear()
+    history += [{"role": "assistant", "content": "new"}, {"role": "user", "content": "newer"}]
+    grown = reader.read(dialect, body(history), SPACE)
+    assert len(reads) == 2
+    assert grown == Reader().read(ChatCompletions(), body(history), SPACE)
+
+
+def test_only_the_restless_end_is_read_again_when_a_client_moves_its_breakpoint() -> None:
+    reads: list[bytes] = []
+    dialect, reader = counting(Messages(), reads), Reader()
+
+    def marked(history: list[dict[str, Any]]) -> bytes:
+        text = {"type": "text", "text": history[-1]["content"], "cache_control": {"type": "ephemeral"}}
+        return body([*history[:-1], {"role": history[-1]["role"], "content": [text]}], system="s" * 300)
+
+    history = turns(30)[1:]
+    for _ in range(5):
+        reader.read(dialect, marked(history), SPACE)
+        reads.clear()
+        history += [{"role": "assistant", "content": "a"}, {"role": "user", "content": LONG}]
+        grown = reader.read(dialect, marked(history), SPACE)
+        assert len(reads) == 3
+        assert grown.chain == Reader().read(Messages(), marked(history), SPACE).chain
+
+
+def test_a_fork_shares_the_beginning_of_its_chain() -> None:
+    reader = Reader()
+    whole = reader.read(ChatCompletions(), body(turns(9)), SPACE)
+    fork = reader.read(ChatCompletions(), body([*turns(4), {"role": "user", "content": "else"}]), SPACE)
+    assert fork.chain[:4] == whole.chain[:4]
+    assert fork.chain[4] != whole.chain[4]
+
+
+def test_tenants_never_share_a_key() -> None:
+    reader = Reader()
+    one = reader.read(ChatCompletions(), body(turns(4)), b"one" * 10)
+    two = reader.read(ChatCompletions(), body(turns(4)), b"two" * 10)
+    assert not set(one.chain) & set(two.chain)
+    assert one.messages[0].key != two.messages[0].key
+
+
+def test_another_system_prompt_is_another_overhead_but_the_same_chain() -> None:
+    reader, history = Reader(), turns(3)
+    one = reader.read(ChatCompletions(), body(history), SPACE)
+    history[0] = {"role": "system", "content": "be long"}
+    two = reader.read(ChatCompletions(), body(history), SPACE)
+    assert one.chain == two.chain
+    assert one.overhead_key != two.overhead_key
+
+
+def test_changed_tools_are_seen_on_a_conversation_that_goes_on() -> None:
+    reader, tool = Reader(), {"type": "function", "function": {"name": "f", "parameters": {}}}
+    one = reader.read(ChatCompletions(), body(turns(5), tools=[tool]), SPACE)
+    two = reader.read(ChatCompletions(), body(turns(7), tools=[tool]), SPACE)
+    three = reader.read(ChatCompletions(), body(turns(9), tools=[tool, tool]), SPACE)
+    assert one.overhead_key == two.overhead_key != three.overhead_key
+    assert len(three.tools) == 2
+
+
+def test_a_string_as_input_is_one_message() -> None:
+    read = Reader().read(Responses(), b'{"model":"m","input":"hello"}', SPACE)
+    assert [m.role for m in read.messages] == ["user"]
+
+
+def test_a_field_that_comes_twice_counts_as_its_last() -> None:
+    first = json.dumps(turns(2)).encode()
+    last = json.dumps(turns(4)).encode()
+    raw = b'{"messages":' + first + b',"model":"a","messages":' + last + b',"model":"b"}'
+    reader = Reader()
+    for _ in range(2):
+        read = reader.read(ChatCompletions(), raw, SPACE)
+        assert (len(read.messages), read.model) == (4, "b")
+    # A beginning that was read before does not hide a second list behind it.
+    reader.read(ChatCompletions(), body(turns(4)), SPACE)
+    twice = body(turns(4))[:-1] + b',"messages":' + first + b"}"
+    assert len(reader.read(ChatCompletions(), twice, SPACE).messages) == 2
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"messages":', b"null", b'{"a":NaN}', b"\xff", b"[" * 3000])
+def test_what_is_no_json_object_is_unreadable_and_nothing_else(raw: bytes) -> None:
+    with pytest.raises(Unreadable):
+        Reader().read(ChatCompletions(), raw, SPACE)
+
+
+def test_nesting_of_two_thousand_levels_is_read_or_unreadable() -> None:
+    deep = b"[" * 2000 + b"]" * 2000
+    raw = b'{"messages":[{"role":"user","content":' + deep + b'}],"model":"m"}'
+    with contextlib.suppress(Unreadable):
+        Reader().read(ChatCompletions(), raw, SPACE)
+
+
+def test_what_is_remembered_stays_within_its_budget() -> None:
+    reader = Reader(budget=200_000)
+    for number in range(60):
+        reader.read(ChatCompletions(), body([{"role": "user", "content": f"{number} {LONG * 8}"}] * 3), SPACE)
+        assert reader.remembered <= 200_000
+    assert reader.remembered > 0
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_reading_on_gives_what_reading_afresh_gives(data: st.DataObject) -> None:
+    """Whatever was read before, forks, rewinds and odd white space included."""
+    reader = Reader(budget=300_000)
+    text = st.text(alphabet=st.sampled_from('ab"\\{}[],: \u00e9\U0001f600'), max_size=40)
+    pool = [{"role": r, "content": LONG + data.draw(text)} for r in ("user", "assistant", "user", "system", "user")]
+    separators = data.draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", ":\t")]))
+    for _ in range(data.draw(st.integers(2, 6))):
+        history = data.draw(st.lists(st.sampled_from(pool), max_size=8))
+        fields = data.draw(st.sampled_from([{}, {"tools": [{"type": "function"}]}, {"x": {"messages": [1, 2]}}]))
+        order = data.draw(st.booleans())
+        items = {"messages": history, "model": "m"} if order else {"model": "m", "messages": history}
+        raw = json.dumps({**items, **fields}, separators=separators).encode()
+        assert same(reader.read(ChatCompletions(), raw, SPACE), Reader().read(ChatCompletions(), raw, SPACE))
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_an_alias_changes_the_models_name_and_no_other_byte(data: st.DataObject) -> None:
+    value = st.recursive(
+        st.none() | st.text(max_size=10) | st.integers(), lambda v: st.lists(v, max_size=3), max_leaves=5
+    )
+    before = data.draw(st.dictionaries(st.text(max_size=5).filter(lambda k: k != "model"), value, max_size=3))
+    after = {f"{k}'": v for k, v in before.items()}
+    gap = data.draw(st.sampled_from(["", " ", "\n\t"]))
+    parts = [f"{json.dumps(k)}{gap}:{gap}{json.dumps(v)}" for k, v in {**before, "model": "old", **after}.items()]
+    raw = ("{" + gap + f"{gap},{gap}".join(parts) + gap + "}").encode()
+    index = list({**before, "model": "old", **after}).index("model")
+    parts[index] = f'"model"{gap}:{gap}"new"'
+    assert with_model(raw, "new") == ("{" + gap + f"{gap},{gap}".join(parts) + gap + "}").encode()
+
+
+def test_an_alias_is_written_where_a_field_comes_twice_too() -> None:
+    raw = b'{"model":"a","messages":[],"model":"b"}'
+    assert msgspec.json.decode(with_model(raw, "new")) == {"model": "new", "messages": []}

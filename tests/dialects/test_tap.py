@@ -1,0 +1,428 @@
+"""A tap understands a reply wherever it is cut, and never gets in its way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.dialects.base import Dialect
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.responses import Responses
+from proxy.dialects.tap import BOUND
+
+DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages())
+
+
+def sse(*data: Any, named: bool = False, space: str = " ", end: str = "\n") -> bytes:
+    """A stream of events; the JSON is spaced out by `space`."""
+    out = ""
+    for value in data:
+        text = value if isinstance(value, str) else json.dumps(value, separators=("," + space, ":" + space))
+        name = f"event:{space}{value['type']}{end}" if named else ""
+        out += f"{name}data:{space}{text}{end}{end}"
+    return out.encode()
+
+
+def tapped(dialect: Dialect, *pieces: bytes, stream: bool = True) -> ReplySeen:
+    tap = dialect.tap(stream)
+    for piece in pieces:
+        tap.feed(piece)
+    return tap.seen()
+
+
+def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]
+    return {"id": "chatcmpl-1", "model": "gpt-5", "choices": choices, "usage": None, **fields}
+
+
+def calls(*pieces: dict[str, Any]) -> dict[str, Any]:
+    return chunk({"tool_calls": list(pieces)})
+
+
+CHAT = (
+    chunk({"role": "assistant", "content": ""}),
+    *(chunk({"content": f'word {at} "usage": {{"prompt_tokens": 9}} [DONE]'}) for at in range(5)),
+    calls({"index": 0, "id": "call_a", "type": "function", "function": {"name": "read", "arguments": ""}}),
+    calls({"index": 0, "function": {"arguments": '{"name": "x"}'}}),
+    calls({"index": 1, "id": "call_b", "type": "custom", "custom": {"name": "patch", "input": ""}}),
+    chunk({}, "tool_calls"),
+    chunk(
+        usage={
+            "prompt_tokens": 100,
+            "completion_tokens": 20,
+            "prompt_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 8},
+            "completion_tokens_details": {"reasoning_tokens": 5},
+        }
+    ),
+    "[DONE]",
+)
+CHAT_SEEN = ReplySeen(
+    "chatcmpl-1",
+    "gpt-5",
+    Usage(100, 20, 64, 8, 5),
+    "tool_calls",
+    (CallSeen("call_a", "read"), CallSeen("call_b", "patch")),
+)
+
+ITEMS = [
+    {"type": "reasoning", "id": "rs_1", "summary": []},
+    {"type": "function_call", "id": "fc_1", "call_id": "call_a", "name": "read", "arguments": "{}"},
+    {"type": "shell_call", "id": "sh_1", "call_id": "call_b", "action": {"commands": ["ls"]}},
+]
+RESPONSE = {
+    "id": "resp_1",
+    "object": "response",
+    "model": "gpt-5",
+    "status": "completed",
+    "error": None,
+    "output": ITEMS,
+    "usage": {
+        "input_tokens": 100,
+        "output_tokens": 20,
+        "input_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 8},
+        "output_tokens_details": {"reasoning_tokens": 5},
+    },
+}
+RESPONSES = (
+    {
+        "type": "response.created",
+        "response": {"id": "resp_1", "model": "gpt-5", "status": "in_progress", "usage": None},
+    },
+    {"type": "response.output_text.delta", "delta": "response.completed and an error", "logprobs": []},
+    *({"type": "response.output_item.done", "item": item, "output_index": at} for at, item in enumerate(ITEMS)),
+    {"type": "response.completed", "response": RESPONSE},
+)
+RESPONSES_SEEN = ReplySeen(
+    "resp_1",
+    "gpt-5",
+    Usage(100, 20, 64, 8, 5),
+    "completed",
+    (CallSeen("call_a", "read"), CallSeen("call_b", "shell")),
+)
+
+START = {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 28, "cache_creation_input_tokens": 8,
+         "cache_read_input_tokens": 64, "output_tokens": 1}}  # fmt: skip
+MESSAGES = (
+    {"type": "message_start", "message": START},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "ping"},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a message_delta error"}},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "toolu_a", "name": "read"}},
+    {"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "toolu_b", "name": "run"}},
+    {
+        "type": "message_delta",
+        "delta": {"stop_reason": "tool_use"},
+        "usage": {"output_tokens": 20, "input_tokens": None, "output_tokens_details": {"thinking_tokens": 5}},
+    },
+    {"type": "message_stop"},
+)
+MESSAGES_SEEN = ReplySeen(
+    "msg_1",
+    "claude",
+    Usage(100, 20, 64, 8, 5),
+    "tool_use",
+    (CallSeen("toolu_a", "read"), CallSeen("toolu_b", "run")),
+)
+
+STREAMS = [
+    pytest.param(DIALECTS[0], CHAT, False, CHAT_SEEN, id="chat"),
+    pytest.param(DIALECTS[1], RESPONSES, True, RESPONSES_SEEN, id="responses"),
+    pytest.param(DIALECTS[2], MESSAGES, True, MESSAGES_SEEN, id="messages"),
+]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("space", ["", " "])
+@pytest.mark.parametrize(("dialect", "data", "named", "seen"), STREAMS)
+def test_a_stream_is_understood_whatever_its_white_space(
+    dialect: Dialect, data: Any, named: bool, seen: ReplySeen, space: str, end: str
+) -> None:
+    tap = dialect.tap(stream=True)
+    tap.feed(sse(*data, named=named, space=space, end=end))
+    assert tap.seen() == seen
+    assert tap.ended
+
+
+@pytest.mark.parametrize(("dialect", "data", "named", "seen"), STREAMS)
+def test_a_stream_is_understood_wherever_it_is_cut(dialect: Dialect, data: Any, named: bool, seen: ReplySeen) -> None:
+    stream = sse(*data, named=named)
+    for at in range(len(stream)):
+        assert tapped(dialect, stream[:at], stream[at:]) == seen
+    assert tapped(dialect, *(stream[at : at + 1] for at in range(len(stream)))) == seen
+
+
+@pytest.mark.parametrize(("dialect", "data", "named", "seen"), STREAMS)
+def test_events_that_come_one_by_one_say_the_same(dialect: Dialect, data: Any, named: bool, seen: ReplySeen) -> None:
+    assert tapped(dialect, *(sse(value, named=named) for value in data)) == seen
+
+
+@pytest.mark.parametrize(("dialect", "data", "named", "seen"), STREAMS)
+def test_a_stream_has_not_ended_before_its_last_event(
+    dialect: Dialect, data: Any, named: bool, seen: ReplySeen
+) -> None:
+    tap = dialect.tap(stream=True)
+    for value in data[:-1]:
+        tap.feed(sse(value, named=named))
+        assert not tap.ended
+    tap.feed(sse(data[-1], named=named))
+    assert tap.ended
+
+
+def test_a_large_last_event_is_understood() -> None:
+    large = RESPONSE | {"output": [*ITEMS, {"type": "message", "content": "x" * 300_000}]}
+    stream = sse(*RESPONSES[:-1], {"type": "response.completed", "response": large}, named=True)
+    assert tapped(DIALECTS[1], *(stream[at : at + 16_384] for at in range(0, len(stream), 16_384))) == RESPONSES_SEEN
+
+
+def test_a_cut_responses_stream_has_shown_its_calls() -> None:
+    seen = tapped(DIALECTS[1], sse(*RESPONSES[:-1], named=True))
+    assert (seen.response_id, seen.model, seen.calls) == ("resp_1", "gpt-5", RESPONSES_SEEN.calls)
+    assert seen.usage is None
+
+
+def test_an_incomplete_response_says_why() -> None:
+    response = RESPONSE | {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    seen = tapped(DIALECTS[1], sse({"type": "response.incomplete", "response": response}, named=True))
+    assert seen.finish == "max_output_tokens"
+    assert seen.usage == RESPONSES_SEEN.usage
+
+
+def test_a_failed_response_is_an_error_with_its_usage() -> None:
+    response = RESPONSE | {"status": "failed", "error": {"code": "server_error", "message": "It broke."}}
+    tap = DIALECTS[1].tap(stream=True)
+    tap.feed(sse({"type": "response.failed", "response": response}, named=True))
+    assert tap.ended
+    assert tap.seen().error == "It broke."
+    assert tap.seen().usage == RESPONSES_SEEN.usage
+
+
+OVERFLOW = "Your input exceeds the context window of this model."
+ERRORS = [
+    (0, b'data: {"error": {"message": "%s", "code": "context_length_exceeded"}}\n\n'),
+    (0, b'data:{"error":"%s"}\n\n'),
+    (1, b'event: error\ndata: {"type":"error","sequence_number":2,"error":{"message":"%s"}}\n\n'),
+    (1, b'event: error\ndata: {"type":"error","code":null,"message":"%s","param":null}\n\n'),
+    (1, b'data: {"type": "error", "message": "%s"}\n\n'),
+    (1, b'event: response.failed\ndata: {"type":"response.failed","response":{"error":{"message":"%s"}}}\n\n'),
+    (2, b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"%s"}}\n\n'),
+    (2, b"event: error\ndata: %s\n\n"),
+]
+
+
+@pytest.mark.parametrize(("which", "event"), ERRORS)
+def test_an_error_in_a_stream_ends_it_and_is_told(which: int, event: bytes) -> None:
+    tap = DIALECTS[which].tap(stream=True)
+    tap.feed(event % OVERFLOW.encode())
+    assert tap.ended
+    assert tap.seen().error == OVERFLOW
+
+
+def test_errors_that_the_proxy_writes_are_read_as_errors() -> None:
+    from proxy.core.errors import UpstreamCut
+
+    for dialect in DIALECTS:
+        tap = dialect.tap(stream=True)
+        tap.feed(dialect.stream_error(UpstreamCut("The reply was cut. Send it again."), "req_1"))
+        assert tap.ended
+        assert tap.seen().error.startswith("The reply was cut. Send it again.")
+
+
+def test_usage_in_every_chunk_counts_as_last_told() -> None:
+    usages = [{"prompt_tokens": 10, "completion_tokens": at} for at in (1, 2, 3)]
+    assert tapped(DIALECTS[0], sse(*(chunk({"content": "x"}, usage=u) for u in usages))).usage == Usage(10, 3)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"id": "x", "choices": [], "x_groq": {"id": "r", "usage": {"prompt_tokens": 10, "completion_tokens": 3}}},
+        {"id": "x", "choices": [{"delta": {}, "usage": {"prompt_tokens": 10, "completion_tokens": 3}}]},
+    ],
+)
+def test_usage_is_found_where_other_servers_put_it(last: Any) -> None:
+    assert tapped(DIALECTS[0], sse(chunk({"content": "x"}), last)).usage == Usage(10, 3)
+
+
+def test_parallel_calls_that_share_an_index_are_told_apart_by_id() -> None:
+    pieces = [calls({"index": 0, "id": i, "function": {"name": "read", "arguments": "{}"}}) for i in ("a", "b")]
+    assert tapped(DIALECTS[0], sse(*pieces)).calls == (CallSeen("a", "read"), CallSeen("b", "read"))
+
+
+def test_calls_that_repeat_id_and_name_in_each_piece_are_one() -> None:
+    piece = calls({"index": 0, "id": "a", "function": {"name": "read", "arguments": "{"}})
+    assert tapped(DIALECTS[0], sse(piece, piece, piece)).calls == (CallSeen("a", "read"),)
+
+
+def test_a_late_call_is_seen_after_a_long_text() -> None:
+    stream = [chunk({"content": "x"})] * 100 + [calls({"index": 0, "id": "a", "function": {"name": "read"}})]
+    assert tapped(DIALECTS[0], sse(*stream)).calls == (CallSeen("a", "read"),)
+
+
+def test_a_legacy_function_call_goes_by_its_name() -> None:
+    stream = [chunk({"function_call": {"name": "read", "arguments": ""}}), chunk({}, "function_call")]
+    assert tapped(DIALECTS[0], sse(*stream)).calls == (CallSeen("read", "read"),)
+
+
+def test_an_opening_chunk_without_id_is_made_good_by_the_next() -> None:
+    stream = [{"id": "", "model": "", "choices": [], "prompt_filter_results": []}, chunk({"content": "x"})]
+    seen = tapped(DIALECTS[0], sse(*stream))
+    assert (seen.response_id, seen.model) == ("chatcmpl-1", "gpt-5")
+
+
+def test_the_context_of_several_rounds_is_that_of_the_last_one() -> None:
+    usage = {
+        "input_tokens": 500,
+        "output_tokens": 70,
+        "iterations": [
+            {"type": "message", "input_tokens": 450, "output_tokens": 40},
+            {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3500},
+            {"type": "message", "input_tokens": 50, "cache_read_input_tokens": 9, "cache_creation_input_tokens": 1},
+            {"type": "compaction", "input_tokens": 1, "output_tokens": 1},
+        ],
+    }
+    seen = tapped(DIALECTS[2], json.dumps({"id": "m", "usage": usage, "content": []}).encode(), stream=False)
+    assert seen.usage == Usage(input=60, output=70, cached=9, cache_write=1)
+    stream = sse(MESSAGES[0], {"type": "message_delta", "delta": {}, "usage": usage}, named=True)
+    assert tapped(DIALECTS[2], stream).usage == Usage(input=60, output=70, cached=9, cache_write=1)
+
+
+BODIES = [
+    (
+        0,
+        {
+            "id": "chatcmpl-1",
+            "model": "gpt-5",
+            "choices": [
+                {
+                    "finish_reason": "tool_calls",
+                    "message": {
+                        "tool_calls": [
+                            {"id": "call_a", "function": {"name": "read"}},
+                            {"id": "call_b", "custom": {"name": "patch"}},
+                        ]
+                    },
+                }
+            ],
+            "usage": CHAT[-2]["usage"],  # type: ignore[index]
+        },
+        CHAT_SEEN,
+    ),
+    (1, RESPONSE, RESPONSES_SEEN),
+    (
+        2,
+        {
+            **START,
+            "content": [b["content_block"] for b in MESSAGES if "content_block" in b],  # type: ignore[misc]
+            "stop_reason": "tool_use",
+            "usage": START["usage"] | {"output_tokens": 20, "output_tokens_details": {"thinking_tokens": 5}},  # type: ignore[operator]
+        },
+        MESSAGES_SEEN,
+    ),
+]
+
+
+@pytest.mark.parametrize(("which", "body", "seen"), BODIES)
+def test_a_whole_reply_is_understood_however_it_is_cut(which: int, body: Any, seen: ReplySeen) -> None:
+    raw = json.dumps(body).encode()
+    assert tapped(DIALECTS[which], raw, stream=False) == seen
+    assert tapped(DIALECTS[which], *(raw[at : at + 1] for at in range(len(raw))), stream=False) == seen
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"error":{"message":"%s","type":"invalid_request_error","param":"input","code":"context_length_exceeded"}}',
+        '{"type":"error","error":{"type":"invalid_request_error","message":"%s"},"request_id":"req_1"}',
+        '{"object":"error","message":"%s","type":"BadRequestError","code":400}',
+        '[{"error":{"code":400,"message":"%s","status":"INVALID_ARGUMENT"}}]',
+        '{"error":"%s"}',
+    ],
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_error_body_is_told_in_every_shape(dialect: Dialect, body: str) -> None:
+    assert tapped(dialect, (body % OVERFLOW).encode(), stream=False) == ReplySeen(error=OVERFLOW)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_reply_that_is_not_whole_says_nothing_yet(dialect: Dialect) -> None:
+    tap = dialect.tap(stream=False)
+    tap.feed(b'{"id": "x", ')
+    assert tap.seen() == ReplySeen()
+    tap.feed(b'"model": "m"}')
+    assert (tap.seen().response_id, tap.seen().model) == ("x", "m")
+
+
+def test_a_reply_beyond_the_bound_is_let_go() -> None:
+    tap = DIALECTS[0].tap(stream=False)
+    tap.feed(b'{"id": "x", "pad": "')
+    for _ in range(BOUND // 2**20 + 1):
+        tap.feed(b"x" * 2**20)
+    tap.feed(b'"}')
+    assert tap.seen() == ReplySeen()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"data: {\n\n",
+        b"data: \xff\xfe\n\n",
+        b"event: error\n\n",
+        b"data: [1, 2\n\ndata: [DONE\n\n",
+        b"\0\0\0\n\n",
+        b'data: {"error": "\xff"}\n\n',
+        b"<html>502 Bad Gateway</html>",
+        b'data: {"type": "message_start", "message": 5, "usage": {"input_tokens": -1.5}}\n\n',
+    ],
+)
+def test_malformed_streams_are_no_errors_of_ours_and_do_not_hide_what_follows(dialect: Dialect, junk: bytes) -> None:
+    tap = dialect.tap(stream=True)
+    tap.feed(junk)
+    before = tap.seen()
+    data, seen = {"chat": (CHAT, CHAT_SEEN), "responses": (RESPONSES, RESPONSES_SEEN)}.get(
+        dialect.name, (MESSAGES, MESSAGES_SEEN)
+    )
+    tap.feed(b"\n\n" + sse(*data, named=dialect.name != "chat"))
+    after = tap.seen()
+    assert (after.response_id, after.model, after.usage, after.calls) == (
+        seen.response_id,
+        seen.model,
+        seen.usage,
+        seen.calls,
+    )  # fmt: skip
+    assert before.usage is None or before.usage == Usage()
+
+
+names = st.sampled_from(
+    ["id", "model", "type", "choices", "delta", "usage", "error", "tool_calls", "function", "name", "index", "item",
+     "response", "output", "message", "content_block", "content", "input_tokens", "prompt_tokens", "iterations",
+     "finish_reason", "status", "incomplete_details", "x_groq", "function_call", "call_id"]
+)  # fmt: skip
+words = st.sampled_from(
+    ["", "error", "response.created", "response.completed", "response.output_item.done", "message_start",
+     "message_delta", "content_block_start", "tool_use", "function_call", "message", "incomplete", "a"]
+)  # fmt: skip
+wild = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.just(0.5) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(st.lists(wild, min_size=1, max_size=4), st.sampled_from(DIALECTS), st.booleans())
+def test_no_json_of_any_shape_makes_a_tap_raise(values: list[Any], dialect: Dialect, stream: bool) -> None:
+    tap = dialect.tap(stream)
+    for value in values:
+        tap.feed(sse(json.dumps(value)) if stream else json.dumps(value).encode())
+        assert isinstance(tap.seen(), ReplySeen)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=5), st.sampled_from(DIALECTS), st.booleans())
+def test_no_bytes_make_a_tap_raise(pieces: list[bytes], dialect: Dialect, stream: bool) -> None:
+    assert isinstance(tapped(dialect, *pieces, stream=stream), ReplySeen)

@@ -1,0 +1,316 @@
+"""Hypothesis strategies that make legal histories in each of the three dialects, and respell them as clients do.
+
+A `History` says what was said, in no dialect. `entries` and `body` write it down in one; `respell` writes one entry
+down differently without saying anything else (the equivalences of proxy/dialects/keys.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+
+DialectName = Literal["chat", "responses", "messages"]
+DIALECTS: tuple[DialectName, ...] = ("chat", "responses", "messages")
+
+Json = dict[str, Any]
+
+
+def png(width: int, height: int) -> bytes:
+    """A grey PNG of this size."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + b"\x80" * width) * height
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture of this size, sent inline."""
+
+    width: int
+    height: int
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(png(self.width, self.height)).decode()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call and what was answered to it."""
+
+    id: str
+    name: str
+    arguments: Json
+    result: str
+    error: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One reply that calls tools (several at once are a parallel batch)."""
+
+    calls: tuple[Call, ...]
+    text: str = ""
+    thought: str = ""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the user says, what the agent does about it, and what it answers; an open turn has no answer yet."""
+
+    said: tuple[str | Image, ...]
+    rounds: tuple[Round, ...] = ()
+    answer: str = ""
+
+
+@dataclass(frozen=True)
+class History:
+    """A conversation, in no dialect."""
+
+    turns: tuple[Turn, ...]
+    system: str = ""
+    tools: tuple[str, ...] = field(default=("read", "write", "run"))
+
+
+words = st.text(min_size=1, max_size=40).filter(lambda text: text.strip() != "")
+names = st.sampled_from(["read", "write", "run"])
+numbers = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False, width=32))
+scalars = st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=20))
+arguments = st.dictionaries(
+    st.text(max_size=8),
+    st.recursive(
+        scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_size=3,
+)
+images = st.builds(Image, st.integers(1, 40), st.integers(1, 40))
+
+
+@st.composite
+def histories(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 4) -> History:
+    """Legal histories: every call is answered, ids are unique, and the last turn may still be open."""
+    used = 0
+    turns = []
+    count = draw(st.integers(min_turns, max_turns))
+    for at in range(count):
+        rounds = []
+        for _ in range(draw(st.integers(0, 3))):
+            calls = []
+            for _ in range(draw(st.integers(1, 3))):
+                used += 1
+                result, failed = draw(st.text(max_size=60)), draw(st.booleans())
+                calls.append(Call(f"call_{used:08d}", draw(names), draw(arguments), result, failed))
+            rounds.append(Round(tuple(calls), draw(st.just("") | words), draw(st.just("") | words)))
+        said = (draw(words), *draw(st.lists(words | images, max_size=2)))
+        open_turn = at == count - 1 and draw(st.booleans())
+        turns.append(Turn(said, tuple(rounds), "" if open_turn else draw(words)))
+    return History(tuple(turns), draw(st.just("") | words))
+
+
+def entries(history: History, dialect: DialectName) -> list[Json]:
+    """The list of messages or items. The system prompt is its first entry, or in Messages a field of the body."""
+    write = {"chat": _chat_turn, "responses": _responses_turn, "messages": _messages_turn}[dialect]
+    opening = [{"role": "system", "content": history.system}] if history.system and dialect != "messages" else []
+    return opening + [entry for turn in history.turns for entry in write(turn)]
+
+
+def body(history: History, dialect: DialectName, **fields: Any) -> Json:
+    """A request. `fields` are added to it, or replace what is there."""
+    listing = "input" if dialect == "responses" else "messages"
+    made: Json = {"model": "gpt-5", listing: entries(history, dialect), "tools": _tools(history, dialect)}
+    if dialect == "messages":
+        made |= {"model": "claude-sonnet-4-5", "max_tokens": 1024}
+        if history.system:
+            made["system"] = history.system
+    return made | fields
+
+
+@st.composite
+def bodies(draw: st.DrawFn, dialect: DialectName) -> Json:
+    """Requests in one dialect."""
+    return body(draw(histories()), dialect)
+
+
+def _tools(history: History, dialect: DialectName) -> list[Json]:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    described = [(name, f"The tool {name}.") for name in history.tools]
+    if dialect == "chat":
+        return [
+            {"type": "function", "function": {"name": name, "description": text, "parameters": schema}}
+            for name, text in described
+        ]
+    if dialect == "responses":
+        return [
+            {"type": "function", "name": name, "description": text, "parameters": schema} for name, text in described
+        ]
+    return [{"name": name, "description": text, "input_schema": schema} for name, text in described]
+
+
+def _chat_turn(turn: Turn) -> list[Json]:
+    def part(said: str | Image) -> Json:
+        if isinstance(said, str):
+            return {"type": "text", "text": said}
+        return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{said.base64}"}}
+
+    out: list[Json] = [{"role": "user", "content": [part(said) for said in turn.said]}]
+    for round_ in turn.rounds:
+        calls = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
+            for c in round_.calls
+        ]
+        message: Json = {"role": "assistant", "content": round_.text or None, "tool_calls": calls}
+        if round_.thought:
+            message["reasoning_content"] = round_.thought
+        out.append(message)
+        out += [{"role": "tool", "tool_call_id": c.id, "content": c.result} for c in round_.calls]
+    if turn.answer:
+        out.append({"role": "assistant", "content": turn.answer})
+    return out
+
+
+def _responses_turn(turn: Turn) -> list[Json]:
+    def part(said: str | Image) -> Json:
+        if isinstance(said, str):
+            return {"type": "input_text", "text": said}
+        return {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{said.base64}"}
+
+    def message(text: str) -> Json:
+        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+    out: list[Json] = [{"role": "user", "content": [part(said) for said in turn.said]}]
+    for round_ in turn.rounds:
+        if round_.thought:
+            summary = [{"type": "summary_text", "text": round_.thought}]
+            out.append({"type": "reasoning", "summary": summary, "encrypted_content": f"sealed {round_.thought}"})
+        if round_.text:
+            out.append(message(round_.text))
+        out += [
+            {"type": "function_call", "call_id": c.id, "name": c.name, "arguments": json.dumps(c.arguments)}
+            for c in round_.calls
+        ]
+        out += [{"type": "function_call_output", "call_id": c.id, "output": c.result} for c in round_.calls]
+    if turn.answer:
+        out.append(message(turn.answer))
+    return out
+
+
+def _messages_turn(turn: Turn) -> list[Json]:
+    def part(said: str | Image) -> Json:
+        if isinstance(said, str):
+            return {"type": "text", "text": said}
+        return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": said.base64}}
+
+    out: list[Json] = [{"role": "user", "content": [part(said) for said in turn.said]}]
+    for round_ in turn.rounds:
+        blocks: list[Json] = []
+        if round_.thought:
+            blocks.append({"type": "thinking", "thinking": round_.thought, "signature": f"signed {round_.thought}"})
+        if round_.text:
+            blocks.append({"type": "text", "text": round_.text})
+        blocks += [{"type": "tool_use", "id": c.id, "name": c.name, "input": c.arguments} for c in round_.calls]
+        out.append({"role": "assistant", "content": blocks})
+        results: list[Json] = []
+        for c in round_.calls:
+            result: Json = {"type": "tool_result", "tool_use_id": c.id, "content": c.result}
+            results.append(result | ({"is_error": True} if c.error else {}))
+        out.append({"role": "user", "content": results})
+    if turn.answer:
+        out.append({"role": "assistant", "content": turn.answer})
+    return out
+
+
+def respell(entry: Json, dialect: DialectName, random: Random) -> str:
+    """The JSON of an entry that says the same in other words."""
+    out = dict(entry)
+    for name in ("content", "output"):
+        if name in out:
+            out[name] = _respell_content(out[name], dialect, entry.get("role"), random)
+    if "arguments" in out:
+        out["arguments"] = _respell_arguments(out["arguments"], random)
+    if "tool_calls" in out:
+        out["tool_calls"] = [_respell_call(call, at, random) for at, call in enumerate(out["tool_calls"])]
+    out |= _idle(out, dialect, random)
+    return json.dumps(_shuffled(out, random), ensure_ascii=random.random() < 0.5, indent=random.choice([None, None, 1]))
+
+
+def _respell_content(content: Any, dialect: DialectName, role: str | None, random: Random) -> Any:
+    texts = {"chat": "text", "messages": "text", "responses": "output_text" if role == "assistant" else "input_text"}
+    if isinstance(content, str) and random.random() < 0.5:
+        content = [{"type": texts[dialect], "text": content}]
+    if not isinstance(content, list):
+        return random.choice([content, content or "", content or []])
+    if len(content) == 1 and content[0].get("type") == texts[dialect] and random.random() < 0.5:
+        return content[0]["text"]
+    return [_respell_part(part, dialect, random) for part in content]
+
+
+def _respell_part(part: Json, dialect: DialectName, random: Random) -> Json:
+    out = dict(part)
+    if "content" in out:
+        out["content"] = _respell_content(out["content"], dialect, None, random)
+    if random.random() < 0.3 and out.get("type") != "thinking":
+        if dialect == "messages":
+            out["cache_control"] = random.choice([None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
+        else:
+            out["prompt_cache_breakpoint"] = {"mode": "explicit"}
+    if out.get("type") in {"text", "output_text"} and random.random() < 0.3:
+        out[random.choice(["annotations", "citations", "logprobs"])] = random.choice([None, []])
+    if out.get("type") == "tool_result" and random.random() < 0.3:
+        out.setdefault("is_error", False)
+    if out.get("type") == "tool_use" and random.random() < 0.3:
+        out["caller"] = {"type": "direct"}
+    return _shuffled(out, random)
+
+
+def _respell_call(call: Json, at: int, random: Random) -> Json:
+    function = dict(call["function"]) | {"arguments": _respell_arguments(call["function"]["arguments"], random)}
+    out = dict(call) | {"function": _shuffled(function, random)}
+    if random.random() < 0.3:
+        out["index"] = at
+    if random.random() < 0.3:
+        del out["type"]
+    return _shuffled(out, random)
+
+
+def _respell_arguments(text: str, random: Random) -> Any:
+    value = json.loads(text)
+    if value == {} and random.random() < 0.3:
+        return ""
+    if random.random() < 0.2:
+        return _shuffled(value, random)
+    return json.dumps(
+        _shuffled(value, random), indent=random.choice([None, 2]), ensure_ascii=random.random() < 0.5
+    )  # fmt: skip
+
+
+def _idle(entry: Json, dialect: DialectName, random: Random) -> Json:
+    """Fields that client libraries add without saying anything."""
+    role = entry.get("role")
+    options: list[Json] = [{}]
+    if dialect == "chat" and role == "assistant":
+        options += [{"refusal": None, "annotations": [], "audio": None, "function_call": None}, {"parsed": None}]
+        options += [] if "tool_calls" in entry else [{"tool_calls": []}, {"tool_calls": None}]
+    if dialect == "responses":
+        options += [{"status": "completed"}, {"status": None}, {"id": f"it_{random.randrange(10**6)}"}]
+        options += [{"type": "message"}] if role else []
+    return random.choice(options)
+
+
+def _shuffled(value: Json, random: Random) -> Json:
+    pairs = list(value.items())
+    random.shuffle(pairs)
+    return dict(pairs)
