@@ -1,0 +1,111 @@
+"""The ledger: what every exchange was, the sums of each session and model. Written behind the reply, never before it.
+
+Sums are kept as counters that each worker only ever raises, in a row of its own; a reader adds the rows up. So they are
+right with many workers, and a write that comes twice or late does no harm.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from proxy.core.budget import Utilization
+from proxy.core.ports import Append, Key, Observer, Outbox, Put
+from proxy.core.records import Exchange, Session, Totals
+
+ENCODER = msgspec.msgpack.Encoder()
+_MODELS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """The sums of one model at one upstream, as one worker saw them for one tenant."""
+
+    model: str
+    upstream: str
+    updated: float
+    utilization: Utilization
+    totals: Totals = field(default_factory=Totals)
+    peak: float = 0.0
+    """The highest utilization seen, as a share of the window."""
+
+
+def sessions_of(tenant: str) -> str:
+    """The collection that lists a tenant's sessions; names are `session.row`."""
+    return f"sessions/{tenant}"
+
+
+def models_of(tenant: str) -> str:
+    """The collection that lists a tenant's models; names are `upstream|model|worker`."""
+    return f"models/{tenant}"
+
+
+def exchanges_of(tenant: str, session: str) -> Key:
+    """The log of a session's exchanges."""
+    return Key(f"exchanges/{tenant}/{session}", "log")
+
+
+@dataclass(slots=True)
+class Journal:
+    """Records exchanges. `keep` is how many the store holds for each session, `retention` for how many seconds."""
+
+    outbox: Outbox
+    observers: Sequence[Observer]
+    worker: str
+    keep: int = 50
+    retention: float = 30 * 86_400.0
+    _models: OrderedDict[tuple[str, str, str], ModelRow] = field(default_factory=OrderedDict)
+
+    def record(
+        self, tenant: str, session: Session | None, row: str, exchange: Exchange, traceparent: str = ""
+    ) -> Session | None:
+        """Takes an exchange that has ended; returns the session with it added."""
+        gain = _gain(exchange)
+        if session is not None:
+            session = replace(
+                session,
+                model=exchange.model,
+                updated=exchange.at,
+                utilization=exchange.utilization,
+                totals=session.totals + gain,
+            )
+            name = Key(sessions_of(tenant), f"{session.id}.{row}")
+            self.outbox.add(Put(name, ENCODER.encode(session), self.retention))
+            log = exchanges_of(tenant, session.id)
+            self.outbox.add(Append(log, ENCODER.encode(exchange), self.keep, self.retention))
+        self._model(tenant, exchange, gain)
+        for observer in self.observers:
+            observer.exchange(tenant, exchange, traceparent)
+        return session
+
+    def _model(self, tenant: str, exchange: Exchange, gain: Totals) -> None:
+        if not exchange.model:
+            return
+        known = (tenant, exchange.upstream, exchange.model)
+        row = self._models.get(known)
+        if row is None:
+            row = ModelRow(exchange.model, exchange.upstream, exchange.at, exchange.utilization)
+        ratio = exchange.utilization.ratio
+        row = self._models[known] = replace(
+            row,
+            updated=exchange.at,
+            utilization=exchange.utilization,
+            totals=row.totals + gain,
+            peak=max(row.peak, ratio),
+        )
+        self._models.move_to_end(known)
+        while len(self._models) > _MODELS:
+            self._models.popitem(last=False)
+        name = Key(models_of(tenant), f"{exchange.upstream}|{exchange.model}|{self.worker}")
+        self.outbox.add(Put(name, ENCODER.encode(row)))
+
+
+def _gain(exchange: Exchange) -> Totals:
+    usage = exchange.usage
+    failed = int(exchange.status >= 400 or bool(exchange.error))
+    if usage is None:
+        return Totals(requests=1, errors=failed)
+    return Totals(1, failed, usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)

@@ -1,0 +1,228 @@
+"""How many tokens a conversation is: system prompt, tools, messages and media, before any correction.
+
+Only what is new is counted. The sums up to a message are kept under its chain key, which stands for everything before
+it, and a count begins behind the deepest one that is known.
+
+Fixed overheads follow OpenAI's published formats (harmony: `<|start|>role<|message|>…<|end|>`); Anthropic's documented
+system prompt for tools is added where Claude is given any. Other models differ; reported usage corrects them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Generic, TypeVar
+
+from proxy.accounting.media import MediaRules, media_rules
+from proxy.accounting.schemas import function_as_typescript
+from proxy.core.budget import Utilization, Window
+from proxy.core.conversation import Conversation, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.ports import TokenCounter
+
+MESSAGE = 4  # start, role, message, end
+CALL = 6  # channel, recipient and end of a tool call, besides name and arguments
+RESULT = 4  # the author of a tool's answer and its address
+REPLY = 3  # what opens the model's own answer
+TOOLS_OPENAI = 12  # the heading and the namespace around all functions
+TOOLS_CLAUDE = 346  # "Tool use system prompt token count", Claude 4
+
+BYTES_PER_TOKEN = 4
+SEALED_ENVELOPE = 650
+"""Bytes of an encrypted reasoning item that are not reasoning; the rest is base64, three bytes in four."""
+
+SUMS_AT_MOST = 16_384
+"""Kept sums, each about 300 bytes with its keys."""
+
+STRIDE = 16
+"""While many messages are counted at once, every so many sums are kept, for histories that fork or are rewound."""
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Tokens of messages: `text` is all but media."""
+
+    text: int = 0
+    media: int = 0
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(self.text + other.text, self.media + other.media)
+
+    def __sub__(self, other: Sum) -> Sum:
+        return Sum(self.text - other.text, self.media - other.media)
+
+    @property
+    def tokens(self) -> int:
+        """All of it."""
+        return self.text + self.media
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """How one model counts; `name` is the same for models that count alike."""
+
+    name: str
+    encoding: str
+    media: MediaRules
+
+
+@dataclass(frozen=True, slots=True)
+class _Overhead:
+    preamble: int
+    tools: int
+    media: int
+
+
+class Meter:
+    """Measures conversations. Safe to use from several threads; only its tables are locked, counting is not."""
+
+    def __init__(self, counter: TokenCounter, sums_at_most: int = SUMS_AT_MOST) -> None:
+        self._counter = counter
+        self._sums: _Bounded[Sum] = _Bounded(sums_at_most)
+        self._overheads: _Bounded[_Overhead] = _Bounded(max(1, sums_at_most // 16))
+        self._schemes: _Bounded[_Scheme] = _Bounded(256)
+
+    def measure(self, conversation: Conversation, window: Window, model: str = "") -> Utilization:
+        """How full `window` would be. `model` is the one that is really asked, where it is not the conversation's."""
+        scheme = self._scheme(conversation, model)
+        overhead = self._overhead(conversation, scheme)
+        messages = self._sum(conversation, scheme, len(conversation.messages))
+        return Utilization(
+            window=window.size,
+            preamble=overhead.preamble,
+            tools=overhead.tools,
+            messages=messages.text + REPLY,
+            media=overhead.media + messages.media,
+            reserved_output=min(max(0, conversation.max_output or 0), window.size),
+            window_known=window.known,
+        )
+
+    def after(self, conversation: Conversation, index: int, model: str = "") -> Sum:
+        """What the messages behind `messages[index]` count; -1 for all. Costs nothing for what was counted before."""
+        scheme = self._scheme(conversation, model)
+        whole = self._sum(conversation, scheme, len(conversation.messages))
+        return whole - self._sum(conversation, scheme, index + 1)
+
+    def message(self, message: Message, conversation: Conversation, model: str = "") -> Sum:
+        """What one message counts, by the rules of the conversation's model."""
+        return self._message(message, self._scheme(conversation, model))
+
+    def pending(self, conversation: Conversation, model: str = "") -> int:
+        """How many characters `measure` would have to count now; more than some 32,000 are better left to a thread."""
+        scheme = self._scheme(conversation, model)
+        start, _ = self._deepest(conversation, scheme, len(conversation.messages))
+        pending = sum(_characters(message.parts) for message in conversation.messages[start:])
+        key = conversation.overhead_key
+        if not key or self._overheads.get((key, scheme.name)) is None:
+            pending += _characters(conversation.preamble) + sum(map(len, conversation.tools))
+        return pending
+
+    def _scheme(self, conversation: Conversation, model: str) -> _Scheme:
+        model = model or conversation.model
+        key = (model, conversation.dialect)
+        scheme = self._schemes.get(key)
+        if scheme is None:
+            encoding, media = self._counter.encoding(model), media_rules(model, conversation.dialect)
+            scheme = _Scheme(f"{encoding}/{media.name}", encoding, media)
+            self._schemes.put(key, scheme)
+        return scheme
+
+    def _deepest(self, conversation: Conversation, scheme: _Scheme, end: int) -> tuple[int, Sum]:
+        """How many messages before `end` have a known sum, and that sum."""
+        for count in range(min(end, len(conversation.chain)), 0, -1):
+            known = self._sums.get((conversation.chain[count - 1], scheme.name))
+            if known is not None:
+                return count, known
+        return 0, Sum()
+
+    def _sum(self, conversation: Conversation, scheme: _Scheme, end: int) -> Sum:
+        """The sum of the first `end` messages."""
+        start, total = self._deepest(conversation, scheme, end)
+        for index in range(start, end):
+            total += self._message(conversation.messages[index], scheme)
+            if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(conversation.chain):
+                self._sums.put((conversation.chain[index], scheme.name), total)
+        return total
+
+    def _overhead(self, conversation: Conversation, scheme: _Scheme) -> _Overhead:
+        key = (conversation.overhead_key, scheme.name)
+        overhead = self._overheads.get(key) if conversation.overhead_key else None
+        if overhead is None:
+            preamble = self._parts(conversation.preamble, scheme) if conversation.preamble else Sum(-MESSAGE)
+            overhead = _Overhead(preamble.text + MESSAGE, self._tools(conversation.tools, scheme), preamble.media)
+            if conversation.overhead_key:
+                self._overheads.put(key, overhead)
+        return overhead
+
+    def _tools(self, tools: tuple[str, ...], scheme: _Scheme) -> int:
+        if not tools:
+            return 0
+        if scheme.media.family == "openai":
+            rendered = (function_as_typescript(tool) or tool for tool in tools)
+            return TOOLS_OPENAI + sum(self._counter.count(tool, scheme.encoding) for tool in rendered)
+        fixed = TOOLS_CLAUDE if scheme.media.family == "anthropic" else TOOLS_OPENAI
+        return fixed + sum(self._counter.count(tool, scheme.encoding) for tool in tools)
+
+    def _message(self, message: Message, scheme: _Scheme) -> Sum:
+        return self._parts(message.parts, scheme) + Sum(MESSAGE)
+
+    def _parts(self, parts: Iterable[Part], scheme: _Scheme) -> Sum:
+        text = media = 0
+        for part in parts:
+            if isinstance(part, Media):
+                media += scheme.media.tokens(part)
+            elif isinstance(part, ToolResult):
+                inner = self._parts(part.parts, scheme)
+                text, media = text + inner.text + RESULT, media + inner.media
+            else:
+                text += self._part(part, scheme.encoding)
+        return Sum(text, media)
+
+    def _part(self, part: Text | Reasoning | ToolCall | Opaque, encoding: str) -> int:
+        if isinstance(part, Text):
+            return self._counter.count(part.text, encoding)
+        if isinstance(part, ToolCall):
+            called = self._counter.count(part.name, encoding) + self._counter.count(part.arguments, encoding)
+            return called + CALL
+        if isinstance(part, Reasoning):
+            sealed = max(0, part.sealed * 3 // 4 - SEALED_ENVELOPE) // BYTES_PER_TOKEN
+            return max(self._counter.count(part.text, encoding), sealed)
+        return -(-part.size // BYTES_PER_TOKEN)
+
+
+class _Bounded(Generic[V]):
+    """The most recently used entries."""
+
+    def __init__(self, at_most: int) -> None:
+        self._entries: OrderedDict[Hashable, V] = OrderedDict()
+        self._at_most = at_most
+        self._lock = Lock()
+
+    def get(self, key: Hashable) -> V | None:
+        with self._lock:
+            value = self._entries.get(key)
+            if value is not None:
+                self._entries.move_to_end(key)
+            return value
+
+    def put(self, key: Hashable, value: V) -> None:
+        with self._lock:
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._at_most:
+                self._entries.popitem(last=False)
+
+
+def _characters(parts: Iterable[Part]) -> int:
+    total = 0
+    for part in parts:
+        if isinstance(part, Text | Reasoning):
+            total += len(part.text)
+        elif isinstance(part, ToolCall):
+            total += len(part.arguments)
+        elif isinstance(part, ToolResult):
+            total += _characters(part.parts)
+    return total

@@ -1,0 +1,164 @@
+"""Tells a provider's "too long" from its other errors, and reads the limit out of it.
+
+One list of phrases serves all providers, since gateways hand each other's errors on, as text, in strings within JSON,
+in arrays and in streams. Rate limits, limits of the answer alone and limits of bytes or counts are not overflows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+LONGEST_BODY = 65_536
+DEEPEST = 8
+MOST_NODES = 500
+
+NEVER = frozenset({401, 402, 403, 404, 405, 407, 408, 409, 410, 415, 429, 451, 503, 504, 529})
+"""Statuses that say something else, whatever the text."""
+
+CODES = frozenset(
+    {
+        "context_length_exceeded",
+        "context_window_exceeded",
+        "exceed_context_size_error",
+        "model_context_window_exceeded",
+        "model_max_prompt_tokens_exceeded",
+        "request_too_large",
+    }
+)
+_SAYING = frozenset({"message", "error", "errors", "detail", "details", "msg", "raw", "response", "metadata", "cause"})
+_NAMING = frozenset({"code", "type", "stop_reason"})
+
+_LIMIT = r"(?P<limit>\d[\d,_]{0,14})"
+_ASKED = r"(?P<asked>\d[\d,_]{0,14})"
+
+# The first that is found decides. Sources: reference texts of the providers' errors, one test for each.
+_PHRASES = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        rf"prompt is too long:? {_ASKED} tokens > {_LIMIT} maximum",  # Anthropic
+        r"input length and `?max_tokens`? exceed context limit: (?P<input>\d{1,15}) \+ (?P<output>\d{1,15})"
+        rf" > {_LIMIT}",
+        rf"input token count \(?{_ASKED}\)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
+        rf"request \({_ASKED} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
+        rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_ASKED})?",  # OpenAI
+        rf"maximum context length is {_LIMIT}.{{0,400}}?for a total of (?:at least )?{_ASKED} tokens",  # vLLM
+        rf"maximum context length is {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about)?|request has|"
+        rf"contains(?: at least)?) {_ASKED}",  # OpenAI, OpenRouter, vLLM
+        rf"maximum context length (?:is|of|:) ?{_LIMIT}",
+        rf"prompt contains {_ASKED} tokens.{{0,80}}? {_LIMIT} maximum context length",  # Mistral
+        rf"maximum prompt length is {_LIMIT}(?:.{{0,60}}?contains {_ASKED})?",  # xAI
+        rf"\b(?:prompt|input|context)\b[\w ]{{0,30}}?(?: of {_ASKED})? exceeds the limit of {_LIMIT}"
+        r"(?![\d,_]| ?(?:[kmg]i?b|bytes|characters|images|pages))",  # Copilot
+        rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_ASKED}\))?)?",  # Moonshot
+        rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_ASKED})?",  # TGI
+        rf"tokens in the prompt cannot exceed {_LIMIT}",  # Cohere
+        r"exceeds? the (?:model'?s )?context (?:window|length)",
+        r"context window exceeds limit",  # MiniMax
+        r"greater than the context length",  # LM Studio
+        r"input is too long for (?:the )?requested model",  # Bedrock
+        r"reduce the length of the (?:messages|prompt)",  # Groq
+        r"\bprompt is too long\b",
+    )
+)
+_OTHERWISE = re.compile(
+    r"rate.?limit|per.minute|per.day|\bTPM\b|\bRPM\b|quota|billing|too many requests", re.IGNORECASE
+)
+_OLLAMA_LOST = "no user query found in messages"  # Ollama drops the oldest messages silently and then fails with a 500
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """A request was too long. `limit` is the window or input limit that was named, `requested` what was sent."""
+
+    limit: int | None = None
+    requested: int | None = None
+
+
+def read_overflow(status: int, body: str) -> Overflow | None:
+    """What an error says about the window, or None where it is about something else.
+
+    `body` is a reply's body, an event of a stream (HTTP 200), or the text of an error. An empty one says nothing.
+    """
+    if status in NEVER or not body.strip():
+        return None
+    texts, codes, sizes = _read(body[:LONGEST_BODY])
+    if any("rate_limit" in code or "quota" in code for code in codes):
+        return None
+    for text in texts:
+        if _OTHERWISE.search(text):
+            return None
+    for text in texts:
+        found = _match(text)
+        if found is not None:
+            return found
+        if status >= 500 and _OLLAMA_LOST in text:
+            return Overflow()
+    return Overflow(sizes.get("n_ctx"), sizes.get("n_prompt_tokens")) if CODES & codes else None
+
+
+def _match(text: str) -> Overflow | None:
+    for phrase in _PHRASES:
+        found = phrase.search(text)
+        if found is None:
+            continue
+        named = {name: int(re.sub(r"\D", "", value)) for name, value in found.groupdict().items() if value}
+        if "input" in named:
+            return Overflow(named["limit"], named["input"] + named["output"])
+        return Overflow(named.get("limit"), named.get("asked"))
+    return None
+
+
+def _read(body: str) -> tuple[list[str], set[str], dict[str, int]]:
+    """Every text that says something, every code, and sizes given as numbers."""
+    texts, codes, sizes = [], set(), {}
+    for key, value in _walk(body):
+        if isinstance(value, str) and key in _NAMING:
+            codes.add(value)
+        elif isinstance(value, str):
+            texts.append(value)
+        elif key in ("n_ctx", "n_prompt_tokens"):
+            sizes[key] = value
+    return texts, codes, sizes
+
+
+def _walk(body: str) -> Iterator[tuple[str, Any]]:
+    """Leaves of interest with their field names; strings that hold JSON are opened. Fields that echo input are not."""
+    waiting: list[tuple[str, Any, int]] = [("message", body, 0)]
+    seen = 0
+    while waiting and seen < MOST_NODES:
+        seen += 1
+        key, value, depth = waiting.pop(0)
+        opened = _open(value) if isinstance(value, str) and key not in _NAMING else value
+        if isinstance(opened, dict | list) and depth >= DEEPEST:
+            continue
+        if isinstance(opened, list):
+            waiting += [(key, item, depth + 1) for item in opened]
+        elif isinstance(opened, dict):
+            waiting += [(name, item, depth + 1) for name, item in opened.items() if _of_interest(name)]
+        else:
+            yield key, opened
+
+
+def _of_interest(name: str) -> bool:
+    return name in _SAYING or name in _NAMING or name in ("n_ctx", "n_prompt_tokens", "delta")
+
+
+def _open(text: str) -> Any:
+    """The JSON in a string, or that of the last event of a stream, or the string itself."""
+    stripped = text.strip()
+    if stripped.startswith(("event:", "data:")):
+        stripped = stripped.rsplit("data:", 1)[-1].strip()
+    start = stripped.find("{")
+    candidates = (stripped, stripped[start:]) if start > 0 else (stripped,)
+    for candidate in candidates:
+        if candidate[:1] in ("{", "["):
+            try:
+                return msgspec.json.decode(candidate)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+    return text

@@ -1,0 +1,71 @@
+"""Tool definitions as OpenAI's models read them: TypeScript, not JSON, which is a third shorter.
+
+Source: the rendering of tools in OpenAI's published harmony format, which its chat models are known to share:
+`namespace functions {`, a `//` line for each description, `type name = (_: { key?: type, }) => any;`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+DEEPEST = 16
+
+
+def function_as_typescript(definition: str) -> str | None:
+    """One function tool (in Chat's nested or in Responses' flat form), rendered; None where it is something else."""
+    try:
+        tool = msgspec.json.decode(definition)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
+        tool = tool["function"]
+    elif not isinstance(tool, dict) or tool.get("type", "function") != "function":
+        return None
+    name, parameters = tool.get("name"), tool.get("parameters")
+    if not isinstance(name, str):
+        return None
+    head = "".join(f"// {line}\n" for line in str(tool.get("description") or "").splitlines())
+    if not isinstance(parameters, dict) or not parameters.get("properties"):
+        return f"{head}type {name} = () => any;\n\n"
+    return f"{head}type {name} = (_: {_type(parameters, 0)}) => any;\n\n"
+
+
+def _type(schema: Any, depth: int) -> str:
+    """The TypeScript type of a JSON schema; `any` for what has no equal there."""
+    if not isinstance(schema, dict) or depth > DEEPEST:
+        return "any"
+    for union in ("anyOf", "oneOf"):
+        if isinstance(schema.get(union), list):
+            return " | ".join(_type(one, depth + 1) for one in schema[union])
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(_literal(value) for value in schema["enum"])
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return " | ".join(_type({**schema, "type": one}, depth + 1) for one in kind)
+    if kind == "array":
+        return f"{_type(schema.get('items'), depth + 1)}[]"
+    if kind == "object" or "properties" in schema:
+        return _object(schema, depth)
+    return {"integer": "number", "string": "string", "number": "number", "boolean": "boolean", "null": "null"}.get(
+        str(kind), "any"
+    )
+
+
+def _object(schema: dict[str, Any], depth: int) -> str:
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict) or not properties:
+        return "object"
+    needed = set(map(str, required)) if isinstance(required, list) else set()
+    lines = ["{"]
+    for name, inner in properties.items():
+        described = inner if isinstance(inner, dict) else {}
+        lines += [f"// {line}" for line in str(described.get("description") or "").splitlines()]
+        default = f" // default: {_literal(described['default'])}" if "default" in described else ""
+        lines.append(f"{name}{'' if name in needed else '?'}: {_type(inner, depth + 1)},{default}")
+    return "\n".join([*lines, "}"])
+
+
+def _literal(value: Any) -> str:
+    return msgspec.json.encode(value).decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""What is known of models: token encodings, windows, other providers."""

@@ -1,0 +1,154 @@
+"""From LiteLLM's exceptions to errors in the client's words.
+
+The classes are known by name, so that nothing here needs LiteLLM. Their texts are a chain of class names, the
+provider's body and, at times, a traceback; what the provider said is taken out of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from proxy.core.errors import AccordionError, Unreachable, UpstreamCut, UpstreamError, UpstreamTimeout
+from proxy.core.ports import Headers
+from proxy.models.translate_reply import kept_headers
+from proxy.models.translate_request import Ask
+
+# status: OpenAI's type and code, Anthropic's type
+_WORDS: dict[int, tuple[str, str | None, str]] = {
+    400: ("invalid_request_error", None, "invalid_request_error"),
+    401: ("invalid_request_error", "invalid_api_key", "authentication_error"),
+    403: ("invalid_request_error", "permission_denied", "permission_error"),
+    404: ("invalid_request_error", "model_not_found", "not_found_error"),
+    413: ("invalid_request_error", "request_too_large", "request_too_large"),
+    422: ("invalid_request_error", None, "invalid_request_error"),
+    429: ("rate_limit_error", "rate_limit_exceeded", "rate_limit_error"),
+    500: ("server_error", None, "api_error"),
+    502: ("server_error", "upstream_error", "api_error"),
+    503: ("server_error", "overloaded", "overloaded_error"),
+    529: ("server_error", "overloaded", "overloaded_error"),
+}
+_UNREACHABLE = {"ConnectError", "ConnectTimeout", "ClientConnectorError", "ClientConnectorDNSError"}
+_TIMEOUT = {"Timeout", "TimeoutError", "ReadTimeout", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError"}
+_LABEL = re.compile(r"\s*(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*(?::|-)\s*")
+_TAIL = re.compile(r"\s*(?:\nTraceback \(most|\nThis looks like a bug in LiteLLM|\. Handle with `litellm).*", re.DOTALL)
+# How much was sent and how much fits, in the words of several providers.
+_LIMIT, _USED = (
+    r"maximum context length is (?P<limit>\d+) tokens",
+    r"(?:resulted in|requested(?: about)?|has) (?P<used>\d+)",
+)
+_OVERFLOWS = (
+    re.compile(f"{_LIMIT}.*?{_USED}"),
+    re.compile(r"input token count \((?P<used>\d+)\) exceeds the maximum number of tokens allowed \((?P<limit>\d+)\)"),
+)
+_DROP = re.compile(r"\.? To drop ")
+_SECRET = re.compile(r"key|secret|token|password|credential|authorization", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error to be answered with, its headers and the id that it is known by."""
+
+    error: AccordionError
+    headers: Headers
+    request_id: str
+
+
+def read_problem(raised: Exception, ask: Ask, *, begun: bool) -> Problem:
+    """What is said to the client about an exception; `begun` where a part of the answer was given already."""
+    cause = getattr(raised, "original_exception", None)
+    if isinstance(cause, Exception) and isinstance(getattr(cause, "status_code", None), int):
+        raised = cause
+    said = getattr(raised, "litellm_response_headers", None)
+    headers = kept_headers(said) if isinstance(said, Mapping) else ()
+    error = raised if isinstance(raised, AccordionError) else _error(raised, ask, begun=begun)
+    ids = [value.decode("latin-1") for name, value in headers if name in (b"request-id", b"x-request-id")]
+    return Problem(error, headers, ids[0] if ids else f"req_{uuid.uuid4().hex}")
+
+
+def _error(raised: Exception, ask: Ask, *, begun: bool) -> AccordionError:
+    names = {cls.__name__ for cls in type(raised).__mro__}
+    chain = {cls.__name__ for error in _causes(raised) for cls in type(error).__mro__}
+    status = getattr(raised, "status_code", None)
+    if "ContextWindowExceededError" in names:
+        return _worded(400, _overflow(_said(raised, ask), ask.dialect), "context_length_exceeded")
+    if names & _TIMEOUT:
+        return UpstreamTimeout("The provider did not answer in time.")
+    if not isinstance(status, int):
+        return UpstreamError(f"LiteLLM could not translate this request or its answer ({type(raised).__name__}).")
+    if chain & _UNREACHABLE:
+        return Unreachable("The provider could not be reached.")
+    if begun and status >= 500 and "APIConnectionError" in names:
+        return UpstreamCut("The provider's stream ended before its answer did.")
+    text, kind = _provider_words(_said(raised, ask))
+    if "UnsupportedParamsError" in names:
+        text = text[: found.start()] if (found := _DROP.search(text)) else text
+        text += ". Leave it out, or set `drop_params: true` in the model's `litellm_params`."
+        return _worded(400, text, "unsupported_parameter")
+    if "ImageFetchError" in names:
+        return _worded(400, "This model's provider takes images as data, not by address: send a `data:` URL.")
+    if kind == "overloaded_error":
+        return _worded(529 if ask.dialect == "messages" else 503, text)
+    return _worded(502 if "APIConnectionError" in names else status, text)
+
+
+def _worded(status: int, text: str, code: str | None = None) -> AccordionError:
+    words = _WORDS.get(status) or _WORDS[400 if status < 500 else 500]
+    error = AccordionError(text)
+    error.status = status
+    error.type, error.code, error.anthropic_type = words[0], code or words[1], words[2]
+    return error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _said(raised: Exception, ask: Ask) -> str:
+    """The exception's text without credentials, tracebacks and LiteLLM's labels."""
+    text = _TAIL.sub("", str(getattr(raised, "message", None) or raised))
+    for secret in _secrets(ask):
+        text = text.replace(secret, "***")
+    while match := _LABEL.match(text):
+        text = text[match.end() :]
+    return text.strip() or f"The provider refused the request ({type(raised).__name__})."
+
+
+def _secrets(ask: Ask) -> Iterator[str]:
+    yield from (secret for secret in (ask.credential, ask.route.api_key) if secret)
+    for name, value in (*ask.route.extra_headers, *ask.route.options):
+        if isinstance(value, str) and value and _SECRET.search(name):
+            yield value
+
+
+def _provider_words(text: str) -> tuple[str, str]:
+    """The message and the type of an error body that stands in a text; the text itself where there is none."""
+    start = text.find("{")
+    if start < 0:
+        return text, ""
+    try:
+        body = json.JSONDecoder().raw_decode(text, start)[0]
+    except ValueError:
+        return text, ""
+    error = body.get("error", body)
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return error["message"], str(error.get("type", ""))
+    return (error, "") if isinstance(error, str) else (text, "")
+
+
+def _overflow(text: str, dialect: str) -> str:
+    """What was too long; for Messages in Anthropic's words, by which its clients know it."""
+    message = _provider_words(text)[0]
+    if dialect != "messages" or message.startswith("prompt is too long"):
+        return message
+    for pattern in _OVERFLOWS:
+        if found := pattern.search(message):
+            return f"prompt is too long: {found['used']} tokens > {found['limit']} maximum"
+    return f"prompt is too long: {message}"

@@ -1,0 +1,183 @@
+"""From LiteLLM's answers to bytes of the client's protocol.
+
+LiteLLM gives pydantic objects (Chat Completions, Responses) or the wire's own form (Messages). Added is what the
+protocols promise and LiteLLM leaves out: fields that are null, sequence numbers, an empty `choices` beside the usage.
+A stream that ends without its protocol's last word raises UpstreamCut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from proxy.core.errors import UpstreamCut
+from proxy.core.ports import Headers
+from proxy.models.translate_request import Call
+
+_KEPT = ("retry-after", "x-should-retry", "x-ratelimit-", "anthropic-ratelimit-", "request-id", "x-request-id")
+_RESPONSE_ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
+_PREFIX = "llm_provider-"
+
+
+def document(call: Call, result: Any) -> bytes:
+    """A whole answer as one JSON document."""
+    value = _plain(result)
+    value["model"] = call.model
+    if call.dialect == "chat":
+        _complete_chat(value, "message", ("content", "refusal"))
+        _drop_unreported(value, "total_tokens")
+    elif call.dialect == "responses":
+        _complete_response(value)
+    return _encode(value)
+
+
+async def events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
+    """A streamed answer as server-sent events, each whole. Closing it closes LiteLLM's stream."""
+    shape = {"chat": _chat_events, "responses": _response_events, "messages": _message_events}[call.dialect]
+    try:
+        async for piece in shape(call, result):
+            yield piece
+    finally:
+        if (close := getattr(result, "aclose", None)) is not None:
+            with suppress(Exception):  # the reply is over, or broken already
+                await close()
+
+
+def reply_headers(result: Any) -> Headers:
+    """What the provider said in its head about limits and the request's id."""
+    hidden = getattr(result, "_hidden_params", None)
+    said = hidden.get("additional_headers") if isinstance(hidden, Mapping) else None
+    if not isinstance(said, Mapping):
+        return ()
+    return kept_headers({name[len(_PREFIX) :]: value for name, value in said.items() if name.startswith(_PREFIX)})
+
+
+def kept_headers(headers: Mapping[str, Any]) -> Headers:
+    """Those of a provider's headers that are of use to a client."""
+    return tuple(
+        (name.lower().encode("latin-1"), str(value).encode("latin-1", "replace"))
+        for name, value in headers.items()
+        if name.lower().startswith(_KEPT)
+    )
+
+
+async def _chat_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
+    finished = False
+    async for chunk in result:
+        value = _plain(chunk)
+        value["model"] = call.model
+        _complete_chat(value, "delta", ())
+        usage = value.pop("usage", None)
+        choices = value.get("choices", [])
+        finished = finished or any(choice["finish_reason"] for choice in choices)
+        if finished and _broken_off(result):
+            raise _cut()
+        bare = all(not choice["delta"] and not choice["finish_reason"] for choice in choices)
+        if call.usage:
+            value["usage"] = usage and {name: count for name, count in usage.items() if name != "cost"}
+        if bare:
+            if not (call.usage and usage and usage.get("total_tokens")):
+                continue
+            value["choices"] = []
+        yield b"data: " + _encode(value) + b"\n\n"
+    if not finished:
+        raise _cut()
+    yield b"data: [DONE]\n\n"
+
+
+async def _response_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
+    last, number = "", 0
+    async for event in result:
+        value = _plain(event)
+        last = str(value.get("type", ""))
+        if last == "response.completed" and _broken_off(result):
+            raise _cut()
+        value["sequence_number"] = number
+        number += 1
+        if isinstance(response := value.get("response"), dict):
+            response["model"] = call.model
+            _complete_response(response)
+        yield b"event: " + last.encode() + b"\ndata: " + _encode(value) + b"\n\n"
+    if last not in _RESPONSE_ENDS:
+        raise _cut()
+
+
+async def _message_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
+    ended = False
+    async for item in result:
+        if isinstance(item, bytes | str):
+            piece = item if isinstance(item, bytes) else item.encode()
+        else:
+            value = _plain(item)
+            piece = b"event: " + str(value.get("type", "")).encode() + b"\ndata: " + _encode(value) + b"\n\n"
+        ended = ended or b'"message_stop"' in piece or piece.startswith(b"event: error")
+        yield _rename(piece, call.model) if piece.startswith(b"event: message_start\n") else piece
+    if not ended:
+        raise _cut()
+
+
+def _broken_off(result: Any) -> bool:
+    """Whether LiteLLM made up the end: it says `stop` where the provider gave no reason to finish."""
+    source = getattr(result, "litellm_custom_stream_wrapper", result)
+    return getattr(source, "received_finish_reason", "") is None
+
+
+def _cut() -> UpstreamCut:
+    return UpstreamCut("The provider's stream ended before its answer did.")
+
+
+def _rename(piece: bytes, model: str) -> bytes:
+    """The first event with the model's name in the client's words; as it is where it is not one whole event."""
+    _, _, data = piece.removesuffix(b"\n\n").partition(b"\ndata: ")
+    try:
+        value = json.loads(data)
+        value["message"]["model"] = model
+    except (ValueError, TypeError, KeyError):
+        return piece
+    return b"event: message_start\ndata: " + _encode(value) + b"\n\n"
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        plain: dict[str, Any] = value.model_dump(mode="json", exclude_none=True)
+        return plain
+    return dict(value)
+
+
+def _complete_chat(value: dict[str, Any], part: str, nullable: tuple[str, ...]) -> None:
+    for choice in value.get("choices", ()):
+        choice.setdefault("finish_reason", None)
+        choice.setdefault("logprobs", None)
+        said = choice.setdefault(part, {})
+        for name in nullable:
+            said.setdefault(name, None)
+        for holder in (choice, said):
+            if not any((holder.get("provider_specific_fields") or {}).values()):
+                holder.pop("provider_specific_fields", None)
+
+
+def _complete_response(response: dict[str, Any]) -> None:
+    for name in ("error", "incomplete_details", "instructions"):
+        response.setdefault(name, None)
+    response.pop("provider_specific_fields", None)
+    _drop_unreported(response, "total_tokens")
+
+
+def _drop_unreported(value: dict[str, Any], total: str) -> None:
+    """A usage of nothing was not reported; a cost is LiteLLM's reckoning, not the provider's word."""
+    usage = value.get("usage")
+    if isinstance(usage, dict):
+        usage.pop("cost", None)
+        if not usage.get(total):
+            del value["usage"]
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, TypeError):  # lone surrogates
+        return json.dumps(value, default=str).encode()

@@ -1,0 +1,212 @@
+"""From a client's request to LiteLLM's arguments.
+
+LiteLLM takes the request's fields and its own switches (`api_base`, `api_key`, `callbacks`, ...) as keyword arguments
+alike. So a field of the request is handed on by name only if it is known to be one of its protocol:
+
+- A known field goes as it is; LiteLLM translates it, or refuses it where the provider has nothing like it
+  (`drop_params: true` in the model's `litellm_params` leaves such fields out instead).
+- A hint that asks nothing of the answer is left out where the provider does not speak OpenAI's protocol.
+- Any other field goes untouched in the body to OpenAI-compatible providers; elsewhere it is refused by name, or left
+  out with `drop_params: true`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.core.errors import BadRequest, Unauthorized
+from proxy.core.ports import Route
+
+_FUNCTIONS = {"chat": "acompletion", "responses": "aresponses", "messages": "anthropic_messages"}
+_REQUIRED = {"chat": ("messages",), "responses": ("input",), "messages": ("messages", "max_tokens")}
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_FIELDS = {
+    "chat": _names(
+        "messages functions function_call temperature top_p n stream stream_options stop max_tokens "
+        "max_completion_tokens modalities prediction audio presence_penalty frequency_penalty logit_bias user "
+        "response_format seed tools tool_choice parallel_tool_calls logprobs top_logprobs reasoning_effort verbosity "
+        "safety_identifier service_tier store prompt_cache_key prompt_cache_retention web_search_options thinking "
+        "top_k"
+    ),
+    "responses": _names(
+        "input include instructions max_output_tokens metadata parallel_tool_calls previous_response_id reasoning "
+        "store background stream temperature text tool_choice tools top_p truncation user service_tier "
+        "safety_identifier prompt_cache_key prompt_cache_retention max_tool_calls top_logprobs"
+    ),
+    "messages": _names(
+        "messages max_tokens metadata stop_sequences stream system temperature thinking tool_choice tools top_k top_p "
+        "container context_management output_config output_format mcp_servers service_tier"
+    ),
+}
+_HINTS = _names("store prompt_cache_key prompt_cache_retention prompt_cache_options client_metadata stream_options")
+# They sign with the machine's or the operator's own identity, so they can be asked without a key.
+_OWN_IDENTITY = frozenset(
+    {"bedrock", "sagemaker", "sagemaker_chat", "vertex_ai", "vertex_ai_beta", "azure", "watsonx", "oci"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the translator was asked."""
+
+    dialect: str
+    body: bytes
+    route: Route
+    credential: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of LiteLLM: the function's name, its arguments, and what the reply is shaped by.
+
+    `model` is the model's name in the client's words; `usage` tells whether a stream is to end with it.
+    """
+
+    dialect: str
+    function: str
+    arguments: dict[str, Any]
+    model: str
+    stream: bool
+    usage: bool
+
+
+def prepare(litellm: Any, ask: Ask) -> Call:
+    """Make the call. Raises BadRequest or Unauthorized, or what LiteLLM raises for a provider it does not know."""
+    body = _decode(ask)
+    route = ask.route
+    asked = body.pop("model", None)
+    model = route.model or asked
+    if not isinstance(model, str) or not model:
+        raise BadRequest("`model` is missing.", param="model")
+    base = route.base_url or None
+    provider: str = litellm.get_llm_provider(model=model, api_base=base)[1]
+    _refuse_emulation(litellm, ask.dialect, body, model, provider)
+    options = dict(route.options)
+    fields = _fields(litellm, ask.dialect, body, provider, options)
+    fixed: dict[str, Any] = {"model": model, "num_retries": 0, "max_retries": 0}
+    if base is not None:
+        fixed["api_base"] = base
+    if (key := _key(provider, ask)) is not None:
+        fixed["api_key"] = key
+    if route.extra_headers:
+        fixed["extra_headers"] = dict(route.extra_headers)
+    return Call(
+        dialect=ask.dialect,
+        function=_FUNCTIONS[ask.dialect],
+        arguments=options | fields | fixed,
+        model=asked if isinstance(asked, str) and asked else model,
+        stream=body.get("stream") is True,
+        usage=bool((body.get("stream_options") or {}).get("include_usage")),
+    )
+
+
+def _decode(ask: Ask) -> dict[str, Any]:
+    try:
+        body = json.loads(ask.body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("The body is not JSON, so it cannot be translated for this model's provider.") from error
+    if not isinstance(body, dict):
+        raise BadRequest("The body must be a JSON object.")
+    for name in _REQUIRED[ask.dialect]:
+        if body.get(name) is None:
+            raise BadRequest(f"`{name}` is missing.", param=name)
+    listing = _REQUIRED[ask.dialect][0]
+    if not _is_history(body[listing]) and not (listing == "input" and isinstance(body[listing], str)):
+        raise BadRequest(f"`{listing}` must be a list of objects.", param=listing)
+    for name in ("stream_options", "metadata"):
+        if not isinstance(body.get(name), dict | None):
+            raise BadRequest(f"`{name}` must be an object.", param=name)
+    return body
+
+
+def _is_history(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _fields(litellm: Any, dialect: str, body: dict[str, Any], provider: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The request's fields as arguments."""
+    compatible = provider in {"openai", "azure", *litellm.openai_compatible_providers}
+    drop = bool(options.get("drop_params", litellm.drop_params))
+    known = _FIELDS[dialect]
+    if dialect != "messages" and not compatible:
+        # In a stream of Chat Completions `stream_options` is LiteLLM's own, whoever the provider is.
+        hints = _HINTS - {"stream_options"} if dialect == "chat" else _HINTS
+        body = {name: value for name, value in body.items() if name not in hints}
+    fields = {name: value for name, value in body.items() if name in known}
+    others = {name: value for name, value in body.items() if name not in known}
+    if dialect != "messages" and not compatible and (user := _user_id(body)) is not None:
+        fields["metadata"] = {"user_id": user}
+    if not compatible:
+        others.pop("metadata", None)
+    if not others:
+        return fields
+    if compatible and not (drop and dialect == "messages"):
+        fields["extra_body"] = {**(options.get("extra_body") or {}), **others}
+    elif not drop:
+        name = next(iter(others))
+        raise BadRequest(
+            f"`{name}` cannot be translated for this model's provider ({provider}). Leave it out, or set "
+            "`drop_params: true` in the model's `litellm_params`.",
+            code="unsupported_parameter",
+            param=name,
+        )
+    return fields
+
+
+def _user_id(body: dict[str, Any]) -> str | None:
+    user = (body.get("metadata") or {}).get("user_id")
+    return user if isinstance(user, str) else None
+
+
+def _key(provider: str, ask: Ask) -> str | None:
+    """The key to ask with. Never LiteLLM's own choice from the environment, save where a machine's identity is one."""
+    key = ask.credential.strip()
+    if key[:7].lower() == "bearer ":
+        key = key[7:].strip()
+    if key.startswith(("os.environ/", "oidc/")):
+        raise Unauthorized("The credential is not one.")  # LiteLLM would look it up on this machine
+    if key:
+        return key
+    return None if provider in _OWN_IDENTITY and not ask.route.api_key else "none"
+
+
+def _refuse_emulation(litellm: Any, dialect: str, body: dict[str, Any], model: str, provider: str) -> None:
+    """What LiteLLM would do by asking others, or cannot do at all and would leave out silently."""
+    native = _native_responses(litellm, model, provider) if dialect == "responses" else None
+    if dialect == "responses" and native is None:
+        for name in ("previous_response_id", "conversation"):
+            if body.get(name) is not None:
+                raise BadRequest(
+                    f"`{name}` names state that this model's provider ({provider}) does not keep. "
+                    "Send the whole conversation as `input`.",
+                    code="unsupported_parameter",
+                    param=name,
+                )
+    tools = body.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        emulated = (
+            (isinstance(kind, str) and kind.startswith("advisor") and provider != "anthropic")
+            or (kind == "mcp" and str(tool.get("server_url", "")).startswith("litellm_proxy"))
+            or (kind == "file_search" and not (native is not None and native.supports_native_file_search()))
+        )
+        if emulated:
+            raise BadRequest(
+                f"A tool of type `{kind}` is not offered by this model's provider ({provider}).",
+                code="unsupported_parameter",
+                param="tools",
+            )
+
+
+def _native_responses(litellm: Any, model: str, provider: str) -> Any:
+    """LiteLLM's description of the provider's own Responses API, or None where it has none."""
+    return litellm.utils.ProviderConfigManager.get_provider_responses_api_config(
+        provider=litellm.LlmProviders(provider), model=model
+    )

@@ -1,0 +1,115 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.accounting.calibration import (
+    KEPT,
+    LEAST_COUNTED,
+    LEAST_RATIO,
+    MODELS_AT_MOST,
+    MOST_RATIO,
+    UNKNOWN,
+    Calibrations,
+    Ratios,
+    estimate,
+)
+
+UP, MODEL = "up", "model"
+
+
+def test_nothing_reported_means_no_correction() -> None:
+    assert Calibrations().factor(UP, MODEL) == 1.0
+    assert Ratios().factor == 1.0
+
+
+def test_the_first_report_sets_the_session_and_the_model() -> None:
+    known = Calibrations()
+    assert known.learn(UP, MODEL, UNKNOWN, 1_000, 1_200) == 1.2
+    assert known.factor(UP, MODEL) == 1.2
+    assert known.factor(UP, MODEL, 1.3) == 1.3
+
+
+def test_models_and_upstreams_are_kept_apart() -> None:
+    known = Calibrations()
+    known.learn(UP, MODEL, UNKNOWN, 1_000, 1_200)
+    assert known.factor("other", MODEL) == 1.0
+    assert known.factor(UP, "other") == 1.0
+
+
+@pytest.mark.parametrize(("counted", "reported"), [(1_000, 0), (1_000, -1), (LEAST_COUNTED - 1, 500), (0, 0), (0, 9)])
+def test_a_missing_report_or_a_tiny_count_changes_nothing(counted: int, reported: int) -> None:
+    known = Calibrations()
+    assert known.learn(UP, MODEL, 1.1, counted, reported) == 1.1
+    assert known.learn(UP, MODEL, UNKNOWN, counted, reported) == UNKNOWN
+    assert known.factor(UP, MODEL) == 1.0
+
+
+@pytest.mark.parametrize(("reported", "factor"), [(1, LEAST_RATIO), (10**9, MOST_RATIO)])
+def test_absurd_reports_are_held_to_a_sane_range(reported: int, factor: float) -> None:
+    known = Calibrations()
+    assert known.learn(UP, MODEL, UNKNOWN, 10_000, reported) == factor
+    assert known.factor(UP, MODEL) == factor
+
+
+def test_a_session_follows_its_reports_and_starts_from_its_models() -> None:
+    known = Calibrations()
+    for _ in range(5):
+        known.learn(UP, MODEL, UNKNOWN, 1_000, 1_200)
+    correction = known.learn(UP, MODEL, UNKNOWN, 1_000, 1_400)
+    assert correction == pytest.approx(1.3)
+    for _ in range(10):
+        correction = known.learn(UP, MODEL, correction, 1_000, 1_400)
+    assert correction == pytest.approx(1.4, rel=0.001)
+
+
+def test_one_odd_report_moves_little() -> None:
+    known = Calibrations()
+    correction = UNKNOWN
+    for _ in range(5):
+        correction = known.learn(UP, MODEL, correction, 1_000, 1_200)
+    after = known.learn(UP, MODEL, correction, 1_000, 3_000)
+    assert 1.2 < after <= 1.2 * 1.25 + 0.001
+    assert known.factor(UP, MODEL) == 1.2
+
+
+def test_a_models_correction_forgets_old_reports() -> None:
+    known = Calibrations()
+    for reported in [1_200] * KEPT + [1_500] * KEPT:
+        known.learn(UP, MODEL, UNKNOWN, 1_000, reported)
+    assert known.factor(UP, MODEL) == 1.5
+    assert len(known._models[UP, MODEL].latest) == KEPT
+
+
+def test_the_number_of_models_is_bounded() -> None:
+    known = Calibrations()
+    for number in range(MODELS_AT_MOST + 50):
+        known.learn(UP, f"model-{number}", UNKNOWN, 1_000, 1_200)
+    assert len(known._models) == MODELS_AT_MOST
+    assert known.factor(UP, "model-0") == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(-5, 10**8)), max_size=30))
+def test_no_series_of_reports_leads_out_of_the_sane_range(reports: list[tuple[int, int]]) -> None:
+    known, correction = Calibrations(), UNKNOWN
+    for counted, reported in reports:
+        correction = known.learn(UP, MODEL, correction, counted, reported)
+        assert LEAST_RATIO <= correction <= MOST_RATIO
+        assert LEAST_RATIO <= known.factor(UP, MODEL) <= MOST_RATIO
+
+
+def test_an_estimate_is_the_corrected_count() -> None:
+    assert estimate(1_000, None, 1.2) == 1_200
+    assert estimate(0, None, 1.2) == 0
+
+
+def test_reported_usage_carries_forward_with_only_what_is_new_corrected() -> None:
+    assert estimate(1_000, (900, 1_500), 1.2) == 1_500 + 120
+    assert estimate(900, (900, 1_500), 1.2) == 1_500
+
+
+def test_a_reported_0_leaves_the_count_alone() -> None:
+    assert estimate(1_000, (900, 0), 1.2) == 1_200
+
+
+def test_a_count_that_shrank_takes_nothing_off_the_report() -> None:
+    assert estimate(800, (900, 1_500), 1.2) == 1_500

@@ -1,0 +1,335 @@
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.accounting import meter as rules
+from proxy.accounting.meter import Meter, Sum
+from proxy.accounting.schemas import function_as_typescript
+from proxy.core.budget import Window
+from proxy.core.conversation import (
+    Conversation,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+
+WINDOW = Window(1_000, 900, "table")
+IMAGE = Media("image", "image/png", width=512, height=512)
+
+
+class Words:
+    """Counts words, and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.counted: list[str] = []
+
+    def encoding(self, model: str) -> str:
+        return "other" if model.startswith("gpt-4-") else "words"
+
+    def count(self, text: str, encoding: str) -> int:
+        self.counted.append(text)
+        return len(re.findall(r"\S+", text))
+
+
+def message(*parts: Part | str) -> Message:
+    read = tuple(Text(part) if isinstance(part, str) else part for part in parts)
+    return Message(repr(read).encode(), "user", read, b"{}")
+
+
+def conversation(*messages: Message, **fields: object) -> Conversation:
+    chain, so_far = [], b""
+    for one in messages:
+        so_far += b"/" + one.key
+        chain.append(so_far)
+    fields.setdefault("dialect", "chat")
+    fields.setdefault("model", "gpt-4o")
+    return Conversation(messages=messages, chain=tuple(chain), **fields)  # type: ignore[arg-type]
+
+
+def turns(number: int) -> tuple[Message, ...]:
+    return tuple(message(f"turn {i} of many") for i in range(number))
+
+
+def test_each_kind_is_counted_where_it_belongs() -> None:
+    asked = conversation(
+        message("one two three", IMAGE),
+        message(ToolCall("id", "search", "a b c d")),
+        message(ToolResult("id", (Text("found it"), IMAGE))),
+        preamble=(Text("be brief"),),
+        tools=("not json at all",),
+        max_output=100,
+    )
+    measured = Meter(Words()).measure(asked, WINDOW)
+    assert measured.preamble == 2 + rules.MESSAGE
+    assert measured.tools == 4 + rules.TOOLS_OPENAI
+    assert measured.messages == (3 + 5 + 2) + 3 * rules.MESSAGE + rules.CALL + rules.RESULT + rules.REPLY
+    assert measured.media == 2 * (85 + 170)
+    assert (measured.window, measured.reserved_output, measured.window_known) == (1_000, 100, True)
+    assert not measured.carried
+
+
+def test_an_empty_conversation_is_nearly_nothing() -> None:
+    measured = Meter(Words()).measure(conversation(), Window(1_000, 1_000, "default"))
+    assert measured.tokens == rules.REPLY
+    assert not measured.window_known
+
+
+@pytest.mark.parametrize(("asked", "reserved"), [(None, 0), (-5, 0), (0, 0), (300, 300), (10**12, 1_000)])
+def test_the_reserved_output_is_what_is_asked_but_never_more_than_the_window(asked: int | None, reserved: int) -> None:
+    assert Meter(Words()).measure(conversation(max_output=asked), WINDOW).reserved_output == reserved
+
+
+def test_what_is_not_understood_counts_by_its_size() -> None:
+    measured = Meter(Words()).measure(conversation(message(Opaque("mystery", 4_001))), WINDOW)
+    assert measured.messages == 1_001 + rules.MESSAGE + rules.REPLY
+
+
+def test_reasoning_counts_by_its_text_or_by_its_sealed_rest_whichever_is_more() -> None:
+    meter = Meter(Words())
+    plain = meter.measure(conversation(message(Reasoning("a b c d", 100))), WINDOW).messages
+    sealed = meter.measure(conversation(message(Reasoning("", 8_000))), WINDOW).messages
+    assert plain == 4 + rules.MESSAGE + rules.REPLY
+    assert sealed == (6_000 - rules.SEALED_ENVELOPE) // 4 + rules.MESSAGE + rules.REPLY
+
+
+def test_only_what_is_new_is_counted() -> None:
+    words = Words()
+    meter = Meter(words)
+    history = turns(800)
+    meter.measure(conversation(*history), WINDOW)
+    words.counted.clear()
+    measured = meter.measure(conversation(*history, message("so what"), message("I see")), WINDOW)
+    assert words.counted == ["so what", "I see"]
+    assert measured == Meter(Words()).measure(conversation(*history, message("so what"), message("I see")), WINDOW)
+
+
+def test_nothing_is_counted_twice_for_the_same_request() -> None:
+    words = Words()
+    meter = Meter(words)
+    asked = conversation(*turns(5), preamble=(Text("be brief"),), tools=("tool",), overhead_key=b"k")
+    first = meter.measure(asked, WINDOW)
+    words.counted.clear()
+    assert meter.measure(asked, WINDOW) == first
+    assert words.counted == []
+
+
+def test_a_fork_counts_only_what_its_nearest_kept_sum_leaves() -> None:
+    words = Words()
+    meter = Meter(words)
+    history = turns(100)
+    meter.measure(conversation(*history), WINDOW)
+    words.counted.clear()
+    meter.measure(conversation(*history[:50], message("another way")), WINDOW)
+    assert len(words.counted) <= rules.STRIDE
+    assert words.counted[-1] == "another way"
+
+
+def test_preamble_and_tools_are_counted_once_for_each_overhead_key() -> None:
+    words = Words()
+    meter = Meter(words)
+    first = conversation(preamble=(Text("be brief"),), tools=("tool",), overhead_key=b"one")
+    meter.measure(first, WINDOW)
+    words.counted.clear()
+    meter.measure(replace(first, messages=turns(1), chain=(b"c",)), WINDOW)
+    assert words.counted == ["turn 0 of many"]
+    other = replace(first, preamble=(Text("be very brief"),), overhead_key=b"two")
+    assert meter.measure(other, WINDOW).preamble == 3 + rules.MESSAGE
+
+
+def test_without_an_overhead_key_nothing_is_mistaken_for_something_else() -> None:
+    meter = Meter(Words())
+    meter.measure(conversation(preamble=(Text("be brief"),)), WINDOW)
+    assert meter.measure(conversation(preamble=(Text("a b c"),)), WINDOW).preamble == 3 + rules.MESSAGE
+
+
+def test_models_that_count_differently_do_not_share_sums() -> None:
+    words = Words()
+    meter = Meter(words)
+    asked = conversation(message("look here", IMAGE))
+    sizes = {model: meter.measure(asked, WINDOW, model).media for model in ("gpt-4o", "claude-sonnet-4-5", "gpt-4o")}
+    assert sizes == {"gpt-4o": 255, "claude-sonnet-4-5": 361}
+    words.counted.clear()
+    meter.measure(asked, WINDOW, "gpt-4-turbo")
+    assert words.counted == ["look here"]
+
+
+def test_models_that_count_alike_share_sums() -> None:
+    words = Words()
+    meter = Meter(words)
+    asked = conversation(message("look here"), model="claude-haiku-4-5")
+    meter.measure(asked, WINDOW)
+    words.counted.clear()
+    meter.measure(asked, WINDOW, "claude-sonnet-4-5")
+    assert words.counted == []
+
+
+def test_the_dialect_tells_how_an_unknown_model_counts() -> None:
+    meter = Meter(Words())
+    unknown = conversation(model="ours", tools=("tool",), dialect="messages")
+    assert meter.measure(unknown, WINDOW).tools == 1 + rules.TOOLS_CLAUDE
+    assert meter.measure(replace(unknown, dialect="chat"), WINDOW).tools == 1 + rules.TOOLS_OPENAI
+
+
+def test_pending_text_is_what_measuring_would_have_to_count() -> None:
+    meter = Meter(Words())
+    history = (message("x" * 100), message(ToolCall("i", "n", "y" * 50)), message(ToolResult("i", (Text("z" * 25),))))
+    asked = conversation(*history, preamble=(Text("p" * 10),), tools=("t" * 5,), overhead_key=b"k")
+    assert meter.pending(asked) == 190
+    meter.measure(asked, WINDOW)
+    assert meter.pending(asked) == 0
+    assert meter.pending(conversation(*history, message("q" * 7), overhead_key=b"k")) == 7
+    assert meter.pending(replace(asked, overhead_key=b"other")) == 15
+
+
+def test_pending_text_leaves_media_out() -> None:
+    picture = replace(message(IMAGE), wire=b"x" * 1_000_000)
+    assert Meter(Words()).pending(conversation(picture)) == 0
+
+
+def test_a_slice_counts_what_stands_behind_an_index() -> None:
+    words = Words()
+    meter = Meter(words)
+    asked = conversation(message("a b", IMAGE), message("c"), message("d e f", IMAGE))
+    meter.measure(conversation(*asked.messages[:2]), WINDOW)
+    meter.measure(asked, WINDOW)
+    words.counted.clear()
+    assert meter.after(asked, 1) == Sum(3 + rules.MESSAGE, 255)
+    assert meter.after(asked, 2) == Sum()
+    assert words.counted == []
+    assert meter.after(asked, -1).tokens == 6 + 3 * rules.MESSAGE + 2 * 255
+    assert meter.after(asked, 0).text == 4 + 2 * rules.MESSAGE
+    assert meter.message(asked.messages[0], asked) == Sum(2 + rules.MESSAGE, 255)
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b c", IMAGE]), max_size=3), max_size=40), st.data())
+def test_any_way_to_grow_a_history_leads_to_the_same_count(
+    contents: list[list[Part | str]], data: st.DataObject
+) -> None:
+    messages = [message(*parts) for parts in contents]
+    meter = Meter(Words())
+    for _ in range(3):
+        meter.measure(conversation(*messages[: data.draw(st.integers(0, len(messages)))]), WINDOW)
+    whole = conversation(*messages)
+    cut = data.draw(st.integers(-1, len(messages) - 1))
+    assert meter.measure(whole, WINDOW) == Meter(Words()).measure(whole, WINDOW)
+    assert meter.after(whole, cut) == Meter(Words()).after(whole, cut)
+
+
+def test_kept_sums_are_bounded() -> None:
+    meter = Meter(Words(), sums_at_most=50)
+    for number in range(300):
+        meter.measure(conversation(message(f"session {number}"), overhead_key=b"%d" % number), WINDOW)
+    assert len(meter._sums._entries) == 50
+    assert len(meter._overheads._entries) <= 50
+
+
+def test_threads_may_measure_at_once() -> None:
+    meter = Meter(Words(), sums_at_most=20)
+    asked = [conversation(*turns(number)) for number in range(1, 60)]
+    with ThreadPoolExecutor(8) as threads:
+        measured = list(threads.map(lambda one: meter.measure(one, WINDOW).messages, asked * 5))
+    assert measured == [len(one.messages) * (4 + rules.MESSAGE) + rules.REPLY for one in asked] * 5
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_current_weather",
+        "description": "Gets the current weather in the provided location.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"},
+                "format": {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"},
+                "days": {"type": "array", "items": {"type": "integer"}},
+                "where": {"anyOf": [{"type": "object", "properties": {"lat": {"type": "number"}}}, {"type": "null"}]},
+                "odd": {"type": ["string", "null"]},
+            },
+            "required": ["location"],
+        },
+    },
+}
+AS_TYPESCRIPT = """// Gets the current weather in the provided location.
+type get_current_weather = (_: {
+// The city and state, e.g. San Francisco, CA
+location: string,
+format?: "celsius" | "fahrenheit", // default: "celsius"
+days?: number[],
+where?: {
+lat?: number,
+} | null,
+odd?: string | null,
+}) => any;
+
+"""
+
+
+def encode(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def test_functions_are_counted_as_openai_shows_them_to_the_model() -> None:
+    assert function_as_typescript(encode(WEATHER)) == AS_TYPESCRIPT
+    flat = {"type": "function", **WEATHER["function"]}  # type: ignore[dict-item]
+    assert function_as_typescript(encode(flat)) == AS_TYPESCRIPT
+    assert function_as_typescript('{"name":"now","parameters":{}}') == "type now = () => any;\n\n"
+
+
+@pytest.mark.parametrize(
+    "definition", ["", "words", "[]", "null", '{"type":"web_search"}', '{"type":"function"}', "[" * 5_000]
+)
+def test_tools_that_are_no_functions_are_counted_as_they_stand(definition: str) -> None:
+    assert function_as_typescript(definition) is None
+    words = Words()
+    Meter(words).measure(conversation(tools=(definition,)), WINDOW)
+    assert words.counted == [definition]
+
+
+def test_other_models_read_tools_as_they_stand() -> None:
+    for model in ("claude-sonnet-4-5", "some-model"):
+        words = Words()
+        Meter(words).measure(conversation(tools=(encode(WEATHER),), model=model), WINDOW)
+        assert words.counted == [encode(WEATHER)]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "properties", "items", "enum", "anyOf", "required", "description", "default", "x", "function"]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_no_schema_however_odd_fails(schema: object) -> None:
+    tool = {"type": "function", "name": "n", "parameters": {"type": "object", "properties": {"p": schema}}}
+    assert function_as_typescript(encode(tool)) is not None
+    function_as_typescript(encode(schema))
+
+
+def test_a_very_deep_schema_is_cut_short() -> None:
+    schema: dict[str, object] = {"type": "string"}
+    for _ in range(200):
+        schema = {"type": "array", "items": schema}
+    tool = encode({"type": "function", "name": "n", "parameters": {"properties": {"p": schema}}})
+    rendered = function_as_typescript(tool)
+    assert rendered is not None
+    assert len(rendered) < 100

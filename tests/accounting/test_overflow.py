@@ -1,0 +1,425 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.accounting.overflow import LONGEST_BODY, Overflow, read_overflow
+
+VLLM = "This model's maximum context length is 2048 tokens. However, "
+OPENAI_RESPONSES = {
+    "message": "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "type": "invalid_request_error",
+    "param": "input",
+    "code": "context_length_exceeded",
+}
+OPENAI_CHAT = {
+    "message": (
+        "This model's maximum context length is 128000 tokens. However, your messages resulted in 130045 tokens. "
+        "Please reduce the length of the messages."
+    ),
+    "type": "invalid_request_error",
+    "param": "messages",
+    "code": "context_length_exceeded",
+}
+LLAMA_CPP = {
+    "error": {
+        "code": 400,
+        "message": "request (351 tokens) exceeds the available context size (256 tokens), try increasing it",
+        "type": "exceed_context_size_error",
+        "n_prompt_tokens": 351,
+        "n_ctx": 256,
+    }
+}
+GEMINI = {
+    "error": {
+        "code": 400,
+        "message": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+        "status": "INVALID_ARGUMENT",
+    }
+}
+
+
+def openai(message: str, **fields: object) -> dict[str, object]:
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None, **fields}}
+
+
+def anthropic(message: str, kind: str = "invalid_request_error") -> dict[str, object]:
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
+
+
+OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
+    ("openai responses", 400, {"error": OPENAI_RESPONSES}, None, None),
+    ("openai responses, streamed", 200, {"type": "error", "sequence_number": 2, "error": OPENAI_RESPONSES}, None, None),
+    (
+        "openai responses, failed",
+        200,
+        {"type": "response.failed", "response": {"id": "resp_1", "error": OPENAI_RESPONSES}},
+        None,
+        None,
+    ),
+    ("openai chat", 400, {"error": OPENAI_CHAT}, 128_000, 130_045),
+    (
+        "openai chat, input limit",
+        400,
+        openai(
+            "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 289650 tokens. "
+            "Please reduce the length of the messages.",
+            code="context_length_exceeded",
+        ),
+        272_000,
+        289_650,
+    ),
+    (
+        "openai, older",
+        400,
+        openai(
+            "This model's maximum context length is 4097 tokens. However, you requested 5360 tokens (4360 in the "
+            "messages, 1000 in the completion). Please reduce the length of the messages or completion."
+        ),
+        4_097,
+        5_360,
+    ),
+    ("anthropic", 400, anthropic("prompt is too long: 208310 tokens > 200000 maximum"), 200_000, 208_310),
+    (
+        "anthropic, with output",
+        400,
+        anthropic(
+            "input length and `max_tokens` exceed context limit: 189136 + 20000 > 204648, decrease input length or "
+            "`max_tokens` and try again"
+        ),
+        204_648,
+        209_136,
+    ),
+    ("anthropic, streamed", 200, anthropic("prompt is too long: 208310 tokens > 200000 maximum"), 200_000, 208_310),
+    ("anthropic, bytes", 413, anthropic("Request exceeds the maximum size", "request_too_large"), None, None),
+    (
+        "anthropic, stop reason",
+        200,
+        {"type": "message", "content": [], "stop_reason": "model_context_window_exceeded"},
+        None,
+        None,
+    ),
+    (
+        "anthropic, stop reason streamed",
+        200,
+        {"type": "message_delta", "delta": {"stop_reason": "model_context_window_exceeded"}},
+        None,
+        None,
+    ),
+    (
+        "vllm",
+        400,
+        openai(
+            VLLM + "your request has 8 input tokens. Please reduce the length of the input messages. "
+            "(parameter=input_tokens, value=8)",
+            type="BadRequestError",
+            param="input_tokens",
+            code=400,
+        ),
+        2_048,
+        8,
+    ),
+    (
+        "vllm, later",
+        400,
+        openai(
+            VLLM + "you requested 512 output tokens and your prompt contains at least 2000 input tokens, for a total "
+            "of at least 2512 tokens. Please reduce the length of the input prompt."
+        ),
+        2_048,
+        2_512,
+    ),
+    (
+        "vllm, older",
+        400,
+        {
+            "object": "error",
+            "message": VLLM + "you requested 2100 tokens in the messages, Please reduce the length of the messages.",
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        },
+        2_048,
+        2_100,
+    ),
+    ("llama.cpp", 400, LLAMA_CPP, 256, 351),
+    (
+        "llama.cpp, by its fields",
+        400,
+        {"error": {"message": "no", "type": "exceed_context_size_error", "n_prompt_tokens": 351, "n_ctx": 256}},
+        256,
+        351,
+    ),
+    ("ollama, as a string", 400, {"error": json.dumps(LLAMA_CPP)}, 256, 351),
+    ("ollama, cut off", 500, openai("no user query found in messages", type="api_error"), None, None),
+    ("gemini", 400, GEMINI, 1_048_576, 1_200_000),
+    ("gemini, in an array", 400, [GEMINI], 1_048_576, 1_200_000),
+    (
+        "openrouter",
+        400,
+        {
+            "error": {
+                "message": "This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 "
+                'tokens (42832 of text input). Please reduce the length of either one, or use the "middle-out" '
+                "transform to compress your prompt automatically.",
+                "code": 400,
+                "metadata": {"provider_name": None},
+            }
+        },
+        32_768,
+        42_832,
+    ),
+    (
+        "openrouter, handing on",
+        400,
+        {
+            "error": {
+                "message": "Provider returned error",
+                "code": 400,
+                "metadata": {"raw": json.dumps(anthropic("prompt is too long: 208310 tokens > 200000 maximum"))},
+            }
+        },
+        200_000,
+        208_310,
+    ),
+    ("bedrock", 400, {"message": "Input is too long for requested model."}, None, None),
+    (
+        "xai",
+        400,
+        {
+            "code": "Client specified an invalid argument",
+            "error": "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        },
+        131_072,
+        537_812,
+    ),
+    ("groq", 400, openai("Please reduce the length of the messages or completion."), None, None),
+    (
+        "copilot",
+        400,
+        openai(
+            "prompt token count of 140000 exceeds the limit of 128000",
+            code="model_max_prompt_tokens_exceeded",
+        ),
+        128_000,
+        140_000,
+    ),
+    (
+        "lm studio",
+        400,
+        {
+            "error": "The number of tokens to keep from the initial prompt is greater than the context length. Try to "
+            "load the model with a larger context length, or provide a shorter input"
+        },
+        None,
+        None,
+    ),
+    ("minimax", 400, openai("invalid params, context window exceeds limit (2013)"), None, None),
+    (
+        "moonshot",
+        400,
+        openai("Invalid request: Your request exceeded model token limit: 262144 (requested: 270000)"),
+        262_144,
+        270_000,
+    ),
+    ("moonshot, plain", 400, openai("Your request exceeded model token limit"), None, None),
+    (
+        "mistral",
+        400,
+        {
+            "object": "error",
+            "message": "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum "
+            "context length",
+            "type": "invalid_request_prompt",
+        },
+        32_768,
+        40_000,
+    ),
+    (
+        "text generation inference",
+        422,
+        {
+            "error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` "
+            "tokens and 500 `max_new_tokens`",
+            "error_type": "validation",
+        },
+        4_096,
+        4_000,
+    ),
+    (
+        "cohere",
+        400,
+        {"message": "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000."},
+        4_081,
+        None,
+    ),
+    (
+        "numbers with commas",
+        400,
+        openai("This model's maximum context length is 1,048,576 tokens. However, you requested 1,200,000 tokens"),
+        1_048_576,
+        1_200_000,
+    ),
+    (
+        "litellm, handing on",
+        400,
+        openai("litellm.BadRequestError: " + json.dumps({"error": OPENAI_CHAT})),
+        128_000,
+        130_045,
+    ),
+    ("fastapi", 400, {"detail": {"error": OPENAI_CHAT}}, 128_000, 130_045),
+    ("code alone", 400, {"error": {"message": "Too long.", "code": "context_length_exceeded"}}, None, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "limit", "asked"), [o[1:] for o in OVERFLOWS], ids=[o[0] for o in OVERFLOWS]
+)
+def test_an_overflow_is_read_in_every_shape(status: int, body: object, limit: int | None, asked: int | None) -> None:
+    assert read_overflow(status, json.dumps(body)) == Overflow(limit, asked)
+    assert read_overflow(status, json.dumps(body, indent=2) + "\n") == Overflow(limit, asked)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "limit", "asked"), [o[1:] for o in OVERFLOWS], ids=[o[0] for o in OVERFLOWS]
+)
+def test_an_overflow_is_read_from_the_event_of_a_stream(
+    status: int, body: object, limit: int | None, asked: int | None
+) -> None:
+    event = f"event: error\ndata: {json.dumps(body)}\n\n"
+    assert read_overflow(status, event) == Overflow(limit, asked)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prompt is too long: 208310 tokens > 200000 maximum",
+        "400 prompt is too long: 208310 tokens > 200000 maximum (request_id: x)",
+        'data: {"type":"ping"}\n\ndata: {"error":"prompt is too long: 208310 tokens > 200000 maximum"}',
+    ],
+)
+def test_an_overflow_is_read_from_bare_text(text: str) -> None:
+    assert read_overflow(400, text) == Overflow(200_000, 208_310)
+
+
+ORDINARY: list[tuple[int, object]] = [
+    (400, ""),
+    (413, ""),
+    (400, "   \n"),
+    (413, "<html><h1>413 Request Entity Too Large</h1></html>"),
+    (400, "Bad Request"),
+    (400, openai("Unsupported parameter: 'max_tokens' is not supported with this model.", param="max_tokens")),
+    (400, openai("max_tokens is too large: 100000. This model supports at most 16384 completion tokens.")),
+    (400, anthropic("max_tokens: 128001 > 64000, which is the maximum allowed number of output tokens for claude")),
+    (400, anthropic("messages.1.content.0: Invalid `signature` in `thinking` block.")),
+    (400, anthropic("messages: roles must alternate between user and assistant")),
+    (400, anthropic("Your credit balance is too low to access the Anthropic API.")),
+    (
+        400,
+        anthropic(
+            "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6291456 bytes > 5242880 bytes"
+        ),
+    ),
+    (400, openai("Invalid 'messages': array too long. Expected an array with maximum length 2048, got 2050 instead.")),
+    (400, openai("Invalid 'input[0].content': string too long. Expected a string with maximum length 10485760.")),
+    (400, openai("Invalid 'tools': the number of tools exceeds the limit of 128")),
+    (400, openai("The input image exceeds the limit of 20 MB")),
+    (400, openai("prompt file exceeds the limit of 50 pages")),
+    (400, openai("An assistant message with 'tool_calls' must be followed by tool messages")),
+    (400, openai("The model `gpt-9` does not exist", code="model_not_found")),
+    (400, openai("Invalid prompt: your prompt was flagged", code="invalid_prompt")),
+    (400, openai("You exceeded your current quota, please check your plan", code="insufficient_quota")),
+    (
+        413,
+        openai(
+            "Request too large for model `llama` on tokens per minute (TPM): Limit 6000, Requested 20000, please "
+            "reduce your message size and try again.",
+            type="tokens",
+            code="rate_limit_exceeded",
+        ),
+    ),
+    (
+        429,
+        openai(
+            "Request too large for gpt-4o in organization org on tokens per min (TPM): Limit 30000, Requested 45000. "
+            "The input or output tokens must be reduced in order to run successfully.",
+            type="tokens",
+            code="rate_limit_exceeded",
+        ),
+    ),
+    (429, anthropic("This request would exceed your rate limit of 40,000 input tokens per minute", "rate_limit_error")),
+    (429, anthropic("prompt is too long: 2 tokens > 1 maximum")),
+    (401, openai("maximum context length is 5 tokens")),
+    (529, anthropic("Overloaded", "overloaded_error")),
+    (500, openai("The server had an error while processing your request.", type="server_error")),
+    (400, openai("no user query found in messages")),
+    (502, "upstream connect error or disconnect/reset before headers"),
+    (
+        400,
+        {"detail": [{"loc": ["body"], "msg": "field required", "input": "prompt is too long: 2 tokens > 1 maximum"}]},
+    ),
+    (
+        200,
+        {
+            "id": "msg",
+            "type": "message",
+            "content": [{"type": "text", "text": "prompt is too long: 9 tokens > 8 maximum"}],
+        },
+    ),
+    (200, {"choices": [{"message": {"content": "maximum context length is 10 tokens"}, "finish_reason": "length"}]}),
+    (400, 17),
+    (400, None),
+    (400, []),
+    (400, {"error": None}),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), ORDINARY)
+def test_an_ordinary_error_is_no_overflow(status: int, body: object) -> None:
+    assert read_overflow(status, body if isinstance(body, str) else json.dumps(body)) is None
+
+
+LEAVES = st.none() | st.integers() | st.text(max_size=20) | st.sampled_from(["error", '{"error":', "data: {", "[[["])
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["error", "message", "code", "type", "n_ctx", "delta", "x"]), inner)
+    ),
+)
+
+
+@given(st.integers(100, 599), JSON)
+def test_no_body_however_odd_fails(status: int, body: object) -> None:
+    assert read_overflow(status, json.dumps(body)) is None or status not in (401, 429)
+
+
+@given(st.text())
+def test_no_text_however_odd_fails(text: str) -> None:
+    assert read_overflow(400, text) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[" * 100_000,
+        '{"error":' * 50_000,
+        json.dumps({"error": [[{"message": "x"}] * 200] * 20}),
+        "maximum context length is " * 20_000,
+        "prompt " * 20_000,
+        "exceeds the limit of " + "1" * 60_000,
+        "input token count (" * 20_000,
+    ],
+)
+def test_a_body_made_to_keep_one_busy_is_read_soon(body: str) -> None:
+    assert read_overflow(400, body) is None
+
+
+def test_numbers_beyond_reason_are_no_limits() -> None:
+    assert read_overflow(400, f"prompt is too long: {'9' * 5_000} tokens > {'9' * 5_000} maximum") == Overflow()
+
+
+def test_a_very_long_body_is_read_only_at_its_beginning() -> None:
+    long = "x" * LONGEST_BODY + " prompt is too long: 2 tokens > 1 maximum"
+    assert read_overflow(400, long) is None
