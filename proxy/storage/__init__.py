@@ -1,0 +1,1 @@
+"""Where bytes are kept under keys: SQLite, Redis or Valkey, or memory."""

@@ -1,0 +1,147 @@
+"""A store that may be away without anybody waiting for it: every call is bounded, and failures are remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Append, Key, Put, Store
+
+T = TypeVar("T")
+
+
+class GuardedStore:
+    """Any store behind a time-out and a circuit breaker. Every method raises StoreUnavailable and nothing else.
+
+    A call takes at most `timeout` seconds. After a failure calls fail at once for `retry_after` seconds; then one
+    call is let through as a probe while the others still fail at once. `monotonic` gives seconds that never go back.
+    `on_change` is called with True or False when the store becomes available or unavailable; it must not raise.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        timeout: float,
+        monotonic: Callable[[], float],
+        retry_after: float = 1.0,
+        on_change: Callable[[bool], object] | None = None,
+    ) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._monotonic = monotonic
+        self._retry_after = retry_after
+        self._on_change = on_change
+        self._available = True
+        self._probe_at = 0.0
+        self._probing = False
+
+    @property
+    def available(self) -> bool:
+        """Whether the last call that counted was answered."""
+        return self._available
+
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        """See Store."""
+        await self._call(self._store.put, key, value, ttl=ttl)
+
+    async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+        """See Store."""
+        return await self._call(self._store.put_if_absent, key, value, ttl=ttl)
+
+    async def get(self, key: Key) -> bytes | None:
+        """See Store."""
+        return await self._call(self._store.get, key)
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """See Store."""
+        return await self._call(self._store.get_many, keys)
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        """See Store."""
+        return await self._call(self._store.delete, keys)
+
+    async def append(
+        self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
+    ) -> int:
+        """See Store."""
+        return await self._call(self._store.append, key, values, keep=keep, ttl=ttl)
+
+    async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
+        """See Store."""
+        return await self._call(self._store.read, key, start, limit)
+
+    async def scan(
+        self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[tuple[str, bytes]]:
+        """See Store."""
+        return await self._call(self._store.scan, collection, prefix=prefix, after=after, limit=limit)
+
+    async def write(self, batch: Sequence[Put | Append]) -> None:
+        """See Store."""
+        await self._call(self._store.write, batch)
+
+    def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
+        """See Store. A release that fails is left to the end of the lease."""
+        return self._locked(self._store.lock(key, lease=lease))
+
+    @asynccontextmanager
+    async def _locked(self, lock: AbstractAsyncContextManager[bool]) -> AsyncIterator[bool]:
+        held = await self._call(lock.__aenter__)
+        try:
+            yield held
+        finally:
+            with suppress(StoreUnavailable):
+                await self._call(lock.__aexit__, None, None, None)
+
+    async def ping(self) -> None:
+        """See Store."""
+        await self._call(self._store.ping)
+
+    async def close(self) -> None:
+        """Let go of the store, whether it is there or not."""
+        with suppress(StoreUnavailable):
+            await self._bounded(self._store.close)
+
+    async def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        if self._available:
+            return await self._bounded(method, *args, **options)
+        if self._probing or self._monotonic() < self._probe_at:
+            raise StoreUnavailable("the store is away")
+        self._probing = True
+        try:
+            result = await self._bounded(method, *args, **options)
+        finally:
+            self._probing = False
+        self._turn(True)
+        return result
+
+    async def _bounded(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await method(*args, **options)
+        except StoreUnavailable:
+            self._fail()
+            raise
+        except TimeoutError as error:
+            self._fail()
+            raise StoreUnavailable(f"the store did not answer within {self._timeout:g} s") from error
+        except OSError as error:
+            self._fail()
+            raise StoreUnavailable(f"the store cannot be reached: {error}") from error
+        except Exception as error:
+            # Something about this one call: others need not suffer for it.
+            raise StoreUnavailable(f"the store refused: {error!r}") from error
+
+    def _fail(self) -> None:
+        self._probe_at = self._monotonic() + self._retry_after
+        self._turn(False)
+
+    def _turn(self, available: bool) -> None:
+        if available is not self._available:
+            self._available = available
+            if self._on_change is not None:
+                self._on_change(available)

@@ -1,0 +1,147 @@
+"""The embedded store: one SQLite file, shared by all workers of one machine."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Append, Key, Put
+from proxy.storage import sqlite_rows as rows
+from proxy.storage.batches import Run, split
+from proxy.storage.lane import Lane
+from proxy.storage.sqlite_file import checkpoint, connect, refuse_foreign, transact
+
+T = TypeVar("T")
+
+KEEP_EVERY = 1.0
+"""Seconds between two rounds of housekeeping, as long as there are writes."""
+
+PURGE_ROWS = 500
+"""Rows that one round looks at to remove what has expired."""
+
+
+class SqliteStore:
+    """The Store port over one file in WAL mode.
+
+    One thread writes, another reads, a third keeps house, each with a connection of its own, so that nobody waits
+    for a large write to read, nor for the disk to write. The file is opened at the first call, and again after it
+    broke. Every write is a transaction; what a caller no longer waits for is done whole or not at all. `now` gives
+    seconds since the epoch, the same for all workers. Raises ConfigError for a file of a newer version or of another
+    program.
+    """
+
+    def __init__(self, path: Path, *, timeout: float, now: Callable[[], float] = time.time) -> None:
+        refuse_foreign(path)
+        self._now = now
+        self._keep_at = 0.0
+        self._purged = (0, 0)
+        self._writer, self._reader, self._keeper = (
+            Lane(f"store-{name}", lambda: connect(path, timeout=timeout), timeout=timeout)
+            for name in ("writer", "reader", "keeper")
+        )
+
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        """See Store."""
+        await self._write(rows.put_all, (Put(key, value, ttl),))
+
+    async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+        """See Store."""
+        return await self._write(rows.put_if_absent, Put(key, value, ttl))
+
+    async def get(self, key: Key) -> bytes | None:
+        """See Store."""
+        return await self._reader.run(rows.get, key, self._now())
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """See Store."""
+        return await self._reader.run(rows.get_many, keys, self._now())
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        """See Store."""
+        return await self._write(rows.delete, keys)
+
+    async def append(
+        self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
+    ) -> int:
+        """See Store. Appending nothing changes nothing, and returns -1 where there is no log."""
+        if not values:
+            return await self._reader.run(rows.last_position, key, self._now())
+        return await self._write(rows.append, Run(key, keep, ttl, list(values)))
+
+    async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
+        """See Store."""
+        return await self._reader.run(rows.read, key, start, limit, self._now())
+
+    async def scan(
+        self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[tuple[str, bytes]]:
+        """See Store. Keys without a collection are in none."""
+        if not collection:
+            return []
+        return await self._reader.run(rows.scan, collection, prefix, after, limit, self._now())
+
+    async def write(self, batch: Sequence[Put | Append]) -> None:
+        """See Store. Here the whole batch is one transaction."""
+        puts, runs = split(batch)
+        await self._write(_write_all, puts, runs)
+
+    @asynccontextmanager
+    async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
+        """See Store. A release that fails is left to the end of the lease."""
+        token = secrets.token_bytes(16)
+        held = await self._write(rows.lock, key, token, lease)
+        try:
+            yield held
+        finally:
+            if held:
+                with suppress(StoreUnavailable):
+                    await self._writer.run(_transaction, rows.unlock, key, token)
+
+    @property
+    def available(self) -> bool:
+        """See Store."""
+        return self._writer.available and self._reader.available
+
+    async def ping(self) -> None:
+        """Return when the file can be read and written."""
+        await self._writer.run(_transaction, _nothing)
+        await self._reader.run(_nothing)
+
+    async def close(self) -> None:
+        """Finish what was asked for and close the file."""
+        for lane in (self._reader, self._keeper, self._writer):
+            await lane.close()
+
+    async def _write(self, call: Callable[..., T], *args: Any) -> T:
+        """`call(connection, *args, now)` in one transaction, and now and then some housekeeping behind it."""
+        now = self._now()
+        result: T = await self._writer.run(_transaction, call, *args, now)
+        if not 0.0 <= self._keep_at - now <= KEEP_EVERY:
+            self._keep_at = now + KEEP_EVERY
+            self._keeper.post(self._keep, now)
+        return result
+
+    def _keep(self, connection: sqlite3.Connection, now: float) -> None:
+        self._purged = _transaction(connection, rows.purge, self._purged, PURGE_ROWS, now)
+        checkpoint(connection)
+
+
+def _transaction(connection: sqlite3.Connection, call: Callable[..., T], *args: Any) -> T:
+    return transact(connection, lambda: call(connection, *args))
+
+
+def _write_all(connection: sqlite3.Connection, puts: Sequence[Put], runs: Sequence[Run], now: float) -> None:
+    if puts:
+        rows.put_all(connection, puts, now)
+    if runs:
+        rows.append_all(connection, runs, now)
+
+
+def _nothing(connection: sqlite3.Connection) -> None:
+    connection.execute("SELECT 1 FROM log LIMIT 1")

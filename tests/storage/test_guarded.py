@@ -1,0 +1,184 @@
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Key
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.guarded import GuardedStore
+
+KEY = Key("c", "n")
+
+
+class Flaky(EphemeralStore):
+    """A store with a switch: it answers, fails, or hangs. `asked` counts the calls that reach it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.fails: Exception | None = None
+        self.hangs: asyncio.Event | None = None
+
+    async def get(self, key: Key) -> bytes | None:
+        self.asked += 1
+        if self.hangs is not None:
+            await self.hangs.wait()
+        if self.fails is not None:
+            raise self.fails
+        return await super().get(key)
+
+
+class Bench:
+    """A guarded flaky store, and the time."""
+
+    def __init__(self, timeout: float = 20.0) -> None:
+        self.time = 100.0
+        self.changes: list[bool] = []
+        self.inner = Flaky()
+        self.store = GuardedStore(
+            self.inner,
+            timeout=timeout,
+            monotonic=lambda: self.time,
+            retry_after=1.0,
+            on_change=self.changes.append,
+        )
+
+
+async def refused(call: Callable[[], Any]) -> None:
+    with pytest.raises(StoreUnavailable):
+        await call()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), ConnectionResetError("reset"), TimeoutError()])
+async def test_after_a_failure_calls_fail_at_once_until_a_probe_is_due(error: Exception):
+    bench = Bench()
+    bench.inner.fails = error
+    for _ in range(5):
+        await refused(lambda: bench.store.get(KEY))
+    assert bench.inner.asked == 1
+    assert not bench.store.available
+    bench.time += 1.0
+    for _ in range(5):
+        await refused(lambda: bench.store.get(KEY))
+    assert bench.inner.asked == 2
+
+
+async def test_a_store_that_is_back_is_used_again():
+    bench = Bench()
+    bench.inner.fails = StoreUnavailable("away")
+    await refused(lambda: bench.store.get(KEY))
+    bench.inner.fails = None
+    await refused(lambda: bench.store.put(KEY, b"1"))
+    bench.time += 1.0
+    assert await bench.store.get(KEY) is None
+    assert bench.store.available
+    await bench.store.put(KEY, b"2")
+    assert await bench.store.get(KEY) == b"2"
+    assert bench.changes == [False, True]
+
+
+async def test_a_store_that_hangs_is_given_up_after_the_time_out():
+    bench = Bench(timeout=0.05)
+    bench.inner.hangs = asyncio.Event()
+    await refused(lambda: bench.store.get(KEY))
+    assert not bench.store.available
+    await refused(lambda: bench.store.get(KEY))
+    assert bench.inner.asked == 1
+
+
+async def test_only_one_call_probes_while_others_fail_at_once():
+    bench = Bench()
+    bench.inner.fails = StoreUnavailable("away")
+    await refused(lambda: bench.store.get(KEY))
+    bench.inner.fails, bench.inner.hangs = None, asyncio.Event()
+    bench.time += 1.0
+    probe = asyncio.create_task(bench.store.get(KEY))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        await refused(lambda: bench.store.get(KEY))
+    assert bench.inner.asked == 2
+    bench.inner.hangs.set()
+    assert await probe is None
+    assert bench.store.available
+
+
+async def test_a_probe_that_is_cancelled_leaves_the_next_call_to_probe():
+    bench = Bench()
+    bench.inner.fails = StoreUnavailable("away")
+    await refused(lambda: bench.store.get(KEY))
+    bench.inner.fails, bench.inner.hangs = None, asyncio.Event()
+    bench.time += 1.0
+    probe = asyncio.create_task(bench.store.get(KEY))
+    await asyncio.sleep(0)
+    probe.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probe
+    bench.inner.hangs = None
+    assert await bench.store.get(KEY) is None
+    assert bench.store.available
+
+
+async def test_a_call_that_its_caller_cancels_says_nothing_of_the_store():
+    bench = Bench()
+    bench.inner.hangs = asyncio.Event()
+    call = asyncio.create_task(bench.store.get(KEY))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert bench.store.available
+    assert bench.changes == []
+
+
+async def test_what_is_wrong_with_one_call_is_translated_and_does_not_stop_others():
+    bench = Bench()
+    bench.inner.fails = ValueError("odd key")
+    with pytest.raises(StoreUnavailable, match="odd key"):
+        await bench.store.get(KEY)
+    assert bench.store.available
+    bench.inner.fails = None
+    assert await bench.store.get(KEY) is None
+
+
+async def test_an_old_call_that_ends_late_does_not_end_the_rest():
+    bench = Bench()
+    bench.inner.hangs = hangs = asyncio.Event()
+    old = asyncio.create_task(bench.store.get(KEY))
+    await asyncio.sleep(0)
+    bench.inner.hangs, bench.inner.fails = None, StoreUnavailable("away")
+    await refused(lambda: bench.store.get(KEY))
+    bench.inner.fails = None
+    hangs.set()
+    assert await old is None
+    assert not bench.store.available
+
+
+async def test_a_lock_whose_release_fails_ends_quietly_and_the_bodys_error_goes_through():
+    bench = Bench()
+    async with bench.store.lock(KEY, lease=60.0) as held:
+        assert held
+        bench.inner.fails = StoreUnavailable("away")
+        await refused(lambda: bench.store.get(KEY))
+    bench.time += 1.0
+    with contextlib.suppress(KeyError):
+        async with bench.store.lock(KEY, lease=60.0):
+            raise KeyError
+        pytest.fail("the error was swallowed")
+
+
+async def test_a_lock_on_a_store_that_is_away_raises_store_unavailable():
+    bench = Bench()
+    bench.inner.fails = StoreUnavailable("away")
+    await refused(lambda: bench.store.get(KEY))
+    await refused(lambda: bench.store.lock(KEY, lease=1.0).__aenter__())
+
+
+async def test_a_store_that_is_away_can_be_closed():
+    bench = Bench()
+    bench.inner.fails = StoreUnavailable("away")
+    await refused(lambda: bench.store.get(KEY))
+    await bench.store.close()
+    await refused(bench.inner.ping)
