@@ -1,0 +1,1 @@
+"""The way to the providers: sockets, routes, retries."""

@@ -1,0 +1,47 @@
+"""What aiohttp raises, in httpx's words; and why a connection failed, in a person's."""
+
+from __future__ import annotations
+
+import os
+
+import aiohttp
+import httpx
+from aiohttp.http import HttpProcessingError
+
+
+def translated(error: Exception) -> Exception:
+    """The httpx error for what happened on a connection that stood. Foreign errors (a body's own) stay as they are."""
+    if isinstance(error, httpx.HTTPError):
+        return error
+    if isinstance(error, aiohttp.SocketTimeoutError):
+        return httpx.ReadTimeout("nothing arrived within the read time-out")
+    if isinstance(error, HttpProcessingError):
+        return httpx.RemoteProtocolError("the upstream's answer is not valid HTTP")
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return httpx.RemoteProtocolError("the connection was closed before the head of the reply was complete")
+    if isinstance(error, aiohttp.ClientOSError):
+        return httpx.RemoteProtocolError(f"the connection broke ({_words(error)})")
+    if isinstance(error, aiohttp.ClientError | RuntimeError):
+        return httpx.RemoteProtocolError("the connection ended before the reply did")
+    return error
+
+
+def why(error: Exception) -> str:
+    """Why no connection could be made. Names no address, URL or credential."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or "the certificate is not valid"
+        return f"its certificate is not trusted: {reason}; SSL_CERT_FILE may name a file of trusted certificates"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"TLS failed ({getattr(error.os_error, 'reason', None) or 'no common ground'})"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name could not be resolved"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        place = "the HTTP proxy: " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+        return place + _words(error.os_error)
+    if isinstance(error, OSError):
+        return _words(error)
+    return "the connection failed"
+
+
+def _words(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else "no connection"

@@ -1,0 +1,271 @@
+"""The transport as httpx's clients use it; TLS; the HTTP proxies that the environment names."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from proxy.core.errors import Unreachable
+from proxy.core.ports import UpstreamRequest
+from proxy.upstream.client import HttpUpstream
+from proxy.upstream.transport import AiohttpTransport, Timeouts
+from tests.loopback import Answer, Loopback, Recorded, replies_json
+
+OK = replies_json({"ok": True})
+
+
+@pytest.fixture
+async def client():
+    async with httpx.AsyncClient(transport=AiohttpTransport(), timeout=5) as made:
+        yield made
+
+
+async def test_an_httpx_client_works_over_it(client):
+    async with Loopback(OK) as server:
+        answer = await client.post(server.url + "/v1/x?q=%2F", json={"a": 1}, headers={"X-Case": "1"})
+        assert answer.json() == {"ok": True}
+        assert (answer.status_code, answer.reason_phrase) == (200, "Scripted")
+        assert server.requests[0].target == "/v1/x?q=%2F"
+        assert server.requests[0].json() == {"a": 1}
+        assert server.requests[0].header("host") == server.host
+
+        async def parts():
+            yield b"ab"
+            yield b"cd"
+
+        await client.post(server.url, content=parts())
+        await client.post(server.url, content=parts(), headers={"Content-Length": "4"})
+    assert [request.body for request in server.requests[1:]] == [b"abcd", b"abcd"]
+    assert server.requests[1].header("transfer-encoding") == "chunked"
+    assert server.requests[2].header("transfer-encoding") is None
+
+
+async def test_an_httpx_client_sees_encodings_repeated_headers_and_streams(client):
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")], chunked=True)
+        await answer.chunk(b"one")
+        await asyncio.sleep(0.02)
+        await answer.chunk(b"two")
+        await answer.last_chunk()
+
+    async with Loopback(script) as server, client.stream("GET", server.url) as answer:
+        assert answer.headers.get_list("set-cookie") == ["a=1", "b=2"]
+        assert [piece async for piece in answer.aiter_raw()] == [b"one", b"two"]
+    async with Loopback(replies_json({"a": 1}, encoding="gzip")) as server:
+        assert (await client.get(server.url)).json() == {"a": 1}
+
+
+async def test_errors_are_httpx_errors(client, unused_tcp_port):
+    async def cut(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, length=9)
+        await answer.send(b"half")
+        await answer.close()
+
+    async def silent(request: Recorded, answer: Answer) -> None:
+        await answer.until_gone()
+
+    with pytest.raises(httpx.ConnectError):
+        await client.get(f"http://127.0.0.1:{unused_tcp_port}/")
+    async with Loopback(cut) as server:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get(server.url)
+    async with Loopback(silent) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.get(server.url, timeout=0.1)
+
+
+async def test_closing_an_httpx_stream_closes_the_connection(client):
+    async def endless(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, chunked=True)
+        await answer.until_gone()
+
+    async with Loopback(endless) as server:
+        async with client.stream("GET", server.url):
+            pass
+        await server.until(lambda: server.answers[0].gone)
+
+
+async def test_a_closed_transport_connects_no_more():
+    transport = AiohttpTransport()
+    async with Loopback(OK) as server:
+        origin, target = transport.locate(server.url)
+        await (await transport.open(origin, "GET", target, ((b"Host", b"x"),))).close()
+        await transport.aclose()
+        with pytest.raises(httpx.ConnectError):
+            await transport.open(origin, "GET", target, ((b"Host", b"x"),))
+    assert server.connections == 1
+
+
+def certificate(path: Path) -> Path:
+    """A self-signed certificate for localhost with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path.write_bytes(made.public_bytes(pem) + key.private_bytes(pem, form, serialization.NoEncryption()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("tls") / "localhost.pem")
+
+
+@pytest.fixture
+def server_tls(pem):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    return context
+
+
+@pytest.fixture
+async def trusting(pem):
+    upstream = HttpUpstream(AiohttpTransport(ssl=ssl.create_default_context(cafile=pem)), attempts=1)
+    yield upstream
+    await upstream.close()
+
+
+def ask(url, body=b"{}", headers=()):
+    return UpstreamRequest("POST", url, tuple(headers), body)
+
+
+async def fetch(upstream, request):
+    reply = await upstream.send(request)
+    body = b"".join([piece async for piece in reply.chunks()])
+    await reply.close()
+    return body
+
+
+async def test_tls_works_and_keeps_its_connection(trusting, server_tls):
+    body = bytes(3_000_000)
+    async with Loopback(OK, tls=server_tls) as server:
+        for _ in range(3):
+            assert await fetch(trusting, ask(server.url, body)) == b'{"ok": true}'
+    assert server.connections == 1
+    assert [request.body for request in server.requests] == [body] * 3
+    assert server.requests[0].header("host") == f"localhost:{server.port}"
+
+
+async def test_a_closed_reply_over_tls_is_noticed_by_the_provider_at_once(trusting, server_tls):
+    async def endless(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, chunked=True)
+        await answer.chunk(b"x")
+        await answer.until_gone()
+
+    async with Loopback(endless, tls=server_tls) as server:
+        reply = await trusting.send(ask(server.url))
+        await reply.close()
+        await server.until(lambda: server.answers[0].gone)
+
+
+async def test_an_untrusted_certificate_is_unreachable_and_the_message_says_what_to_set(upstream, server_tls):
+    async with Loopback(OK, tls=server_tls) as server:
+        with pytest.raises(Unreachable) as caught:
+            await upstream.send(ask(server.url))
+    assert "SSL_CERT_FILE" in caught.value.message
+    assert server.requests == []
+
+
+async def test_tls_to_a_server_without_tls_is_unreachable(build):
+    async with Loopback(OK) as server:
+        with pytest.raises(Unreachable):
+            await build(connect=0.1).send(ask(server.url.replace("http:", "https:")))
+
+
+async def test_a_plain_request_goes_to_the_http_proxy_of_the_environment_with_its_whole_url(monkeypatch, build):
+    async with Loopback(OK) as relay:
+        monkeypatch.setenv("http_proxy", relay.url.replace("//", "//us%40er:pw@"))
+        upstream = build()
+        for _ in range(2):
+            await fetch(upstream, ask("http://provider.invalid/v1/x?q=1", headers=[(b"Authorization", b"Bearer 1")]))
+    first = relay.requests[0]
+    assert first.target == "http://provider.invalid/v1/x?q=1"
+    assert first.header("host") == "provider.invalid"
+    assert first.header("authorization") == "Bearer 1"
+    assert first.header("proxy-authorization") == "Basic " + base64.b64encode(b"us@er:pw").decode()
+    assert relay.connections == 1
+
+
+async def test_no_proxy_names_what_is_reached_directly(monkeypatch, build, unused_tcp_port):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_tcp_port}")
+    monkeypatch.setenv("no_proxy", "example.com,127.0.0.1")
+    async with Loopback(OK) as server:
+        assert await fetch(build(), ask(server.url)) == b'{"ok": true}'
+
+
+async def test_without_trust_in_the_environment_no_proxy_is_used(monkeypatch, unused_tcp_port):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_tcp_port}")
+    upstream = HttpUpstream(AiohttpTransport(Timeouts(), trust_env=False))
+    async with Loopback(OK) as server:
+        assert await fetch(upstream, ask(server.url)) == b'{"ok": true}'
+    await upstream.close()
+
+
+async def tunnel(request: Recorded, answer: Answer) -> None:
+    """What an HTTP proxy does with CONNECT, to this machine whatever name it is asked for."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(request.target.rpartition(":")[2]))
+    await answer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+    async def back() -> None:
+        while data := await reader.read(65536):
+            await answer.send(data)
+
+    returning = asyncio.create_task(back())
+    while data := await answer.receive(65536):
+        writer.write(data)
+    writer.close()
+    returning.cancel()
+    await answer.close()
+
+
+async def test_a_tls_request_goes_through_a_tunnel_of_the_http_proxy(monkeypatch, trusting, server_tls):
+    async with Loopback(OK, tls=server_tls) as server, Loopback(tunnel) as relay:
+        monkeypatch.setenv("https_proxy", relay.url.replace("//", "//user:pw@"))
+        for _ in range(2):
+            assert await fetch(trusting, ask(server.url + "/v1")) == b'{"ok": true}'
+        await trusting.close()
+    connect = relay.requests[0]
+    assert (connect.method, connect.target) == ("CONNECT", server.host)
+    assert connect.header("proxy-authorization") == "Basic " + base64.b64encode(b"user:pw").decode()
+    assert server.requests[0].header("proxy-authorization") is None
+    assert (server.requests[0].target, server.connections, relay.connections) == ("/v1", 1, 1)
+
+
+async def test_a_proxy_that_refuses_the_tunnel_is_unreachable(monkeypatch, build):
+    async with Loopback(replies_json({}, status=407)) as relay:
+        monkeypatch.setenv("https_proxy", relay.url)
+        with pytest.raises(Unreachable) as caught:
+            await build().send(ask("https://provider.invalid/v1"))
+    assert "407" in caught.value.message
+
+
+async def test_a_proxy_that_is_not_an_http_proxy_is_said_to_be_unsupported(monkeypatch, build):
+    monkeypatch.setenv("all_proxy", "socks5://user:secret@127.0.0.1:1080")
+    with pytest.raises(Unreachable) as caught:
+        await build().send(ask("http://provider.invalid/v1"))
+    assert "socks5" in caught.value.message
+    assert "secret" not in caught.value.message
