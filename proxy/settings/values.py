@@ -1,0 +1,186 @@
+"""Every setting, with its default. What each means stands in config.yaml, where a person looks for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from proxy.core.budget import Thresholds
+from proxy.settings.kinds import BaseUrl, HeaderTable, Hidden, Secret, Size, StoreUrl
+from proxy.upstream.routes import ModelEntry
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A mapping of the file; a key that it does not know is an error."""
+
+
+class Server(_Section, frozen=True):
+    """Where the proxy listens, and what it takes."""
+
+    host: Name = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8787
+    workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    max_body_bytes: Size = Size(64 << 20)
+    shutdown_seconds: Annotated[int, msgspec.Meta(ge=0, le=3_600)] = 30
+    tenant_key: Secret = Secret()
+
+
+class OpenAIUpstream(_Section, frozen=True):
+    """The default upstream of Chat Completions, Responses and all else that OpenAI's SDK asks for."""
+
+    base_url: BaseUrl = BaseUrl("https://api.openai.com/v1")
+    api_key: Secret = Secret()
+
+
+class AnthropicUpstream(_Section, frozen=True):
+    """The default upstream of Anthropic's Messages."""
+
+    base_url: BaseUrl = BaseUrl("https://api.anthropic.com")
+    api_key: Secret = Secret()
+
+
+class Upstreams(_Section, frozen=True):
+    """Where requests for models go that are not configured."""
+
+    openai: OpenAIUpstream = OpenAIUpstream()
+    anthropic: AnthropicUpstream = AnthropicUpstream()
+
+
+class Timeouts(_Section, frozen=True):
+    """How long an upstream is waited for."""
+
+    connect_seconds: Seconds = 10.0
+    read_seconds: Seconds = 600.0
+
+
+class Retries(_Section, frozen=True):
+    """How often is tried again what is safe to try again."""
+
+    connect_attempts: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2
+
+
+class LitellmParams(_Section, frozen=True):
+    """Where a model is and how it is asked, in LiteLLM's words."""
+
+    model: Name
+    api_base: BaseUrl | None = None
+    api_key: Secret = Secret()
+    extra_headers: HeaderTable = HeaderTable()
+    options: Hidden = Hidden()
+    """All other keys of the entry."""
+
+
+class ModelInfo(_Section, frozen=True):
+    """What is known of a model."""
+
+    max_input_tokens: Count | None = None
+    max_output_tokens: Count | None = None
+    base_model: Name | None = None
+    id: Name | None = None
+    mode: Name | None = None
+
+
+class Model(_Section, frozen=True):
+    """One entry of `model_list`."""
+
+    model_name: Name
+    litellm_params: LitellmParams
+    model_info: ModelInfo = ModelInfo()
+
+    def entry(self) -> ModelEntry:
+        """The same in plain values, secrets included, for routes to be made from."""
+        params = self.litellm_params
+        return ModelEntry(
+            name=self.model_name,
+            model=params.model,
+            api_base=params.api_base or "",
+            api_key=params.api_key.reveal(),
+            extra_headers=tuple(params.extra_headers.items()),
+            options=tuple(params.options.items()),
+        )
+
+
+class ProxyKey(_Section, frozen=True):
+    """A key of the proxy's own; `id` names its tenant."""
+
+    id: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,128}\Z")]
+    key: Secret
+
+
+class Windows(_Section, frozen=True):
+    """What is assumed of a window that nobody states."""
+
+    default: Count = 120_000
+    learnt_hours: Annotated[float, msgspec.Meta(gt=0, le=87_600)] = 24.0
+
+
+class ModelThresholds(_Section, frozen=True):
+    """Thresholds of one model; what is left out is as for all models."""
+
+    conversation: Share | None = None
+    generation: Share | None = None
+    hard: Share | None = None
+
+
+class AllThresholds(_Section, frozen=True):
+    """How full a window is full."""
+
+    conversation: Share = 0.5
+    generation: Share | None = None
+    hard: Share | None = None
+    models: dict[str, ModelThresholds] = {}
+
+    def of(self, model: str) -> Thresholds:
+        """The thresholds of the model that clients ask for by the name `model`."""
+        own = self.models.get(model) or ModelThresholds()
+        return Thresholds(
+            conversation=self.conversation if own.conversation is None else own.conversation,
+            generation=self.generation if own.generation is None else own.generation,
+            hard=self.hard if own.hard is None else own.hard,
+        )
+
+
+class Store(_Section, frozen=True):
+    """Where sessions, folds and the archive are kept."""
+
+    url: StoreUrl = StoreUrl("sqlite:///~/.local/state/accordion/accordion.db")
+    timeout_seconds: Seconds = 0.25
+    retention_days: Annotated[float, msgspec.Meta(gt=0, le=36_500)] = 30.0
+
+
+class Limits(_Section, frozen=True):
+    """What a worker keeps in memory at most."""
+
+    body_cache_bytes: Size = Size(16 << 20)
+    count_cache_entries: Count = 20_000
+    sessions_in_memory: Count = 2_000
+    exchanges_per_session: Count = 50
+
+
+class Logging(_Section, frozen=True):
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Settings(_Section, frozen=True):
+    """All settings."""
+
+    server: Server = Server()
+    upstreams: Upstreams = Upstreams()
+    timeouts: Timeouts = Timeouts()
+    retries: Retries = Retries()
+    model_list: tuple[Model, ...] = ()
+    proxy_keys: tuple[ProxyKey, ...] = ()
+    windows: Windows = Windows()
+    thresholds: AllThresholds = AllThresholds()
+    store: Store = Store()
+    limits: Limits = Limits()
+    logging: Logging = Logging()

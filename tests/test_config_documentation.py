@@ -1,0 +1,116 @@
+"""config.yaml documents every key in place, and nothing that there is not."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import yaml
+
+from proxy.settings import ENVIRONMENT, RESTART, Settings, load
+from proxy.settings.kinds import Secret
+from proxy.settings.load import build
+
+FILE = Path(__file__).parents[1] / "config.yaml"
+# `#` before anything but a single space is an example that is commented out; `# ` begins a sentence.
+EXAMPLE = re.compile(r"^#(?=\S|  )", re.MULTILINE)
+FREE = {"smart", "x-team", "api_version"}
+
+
+def with_examples() -> str:
+    return EXAMPLE.sub("", FILE.read_text("utf-8"))
+
+
+def keys_of(kind: Any) -> set[str]:
+    """The dotted keys of a Struct and of all below it; lists and free names add nothing of their own."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        found = set()
+        for field in msgspec.structs.fields(kind):
+            if field.name != "options":
+                found |= {field.name} | {f"{field.name}.{key}" for key in keys_of(field.type)}
+        return found
+    return {key for part in get_args(kind) for key in keys_of(part)}
+
+
+def keys_in(tree: Any) -> set[str]:
+    if isinstance(tree, list):
+        return {key for entry in tree for key in keys_in(entry)}
+    if not isinstance(tree, dict):
+        return set()
+    found = set()
+    for name, below in tree.items():
+        if name in FREE:
+            found |= keys_in(below)
+        else:
+            found |= {name} | {f"{name}.{key}" for key in keys_in(below)}
+    return found
+
+
+def test_the_shipped_values_are_the_defaults():
+    assert load(FILE, {}) == Settings()
+
+
+def unstated(section: msgspec.Struct, stated: dict[str, Any]) -> list[str]:
+    """The fields whose default the file does not write out."""
+    found = []
+    for field in msgspec.structs.fields(section):
+        default, said = getattr(section, field.name), stated.get(field.name)
+        if isinstance(default, msgspec.Struct):
+            found += unstated(default, said or {})
+        elif said is None and default not in (None, (), {}, Secret()):
+            found.append(field.name)
+    return found
+
+
+def test_the_shipped_file_states_every_default():
+    """An empty key has its default, so comparing values alone would not notice one that is not written out."""
+    assert unstated(Settings(), yaml.safe_load(FILE.read_text("utf-8"))) == []
+
+
+def test_every_key_is_documented_and_every_documented_key_exists():
+    assert keys_in(yaml.safe_load(with_examples())) == keys_of(Settings)
+
+
+def test_every_key_has_a_sentence_of_its_own():
+    lines = with_examples().splitlines()
+    for number, line in enumerate(lines):
+        key = re.match(r"\s*(?:- )?([\w-]+):(.*)", line)
+        if not key or line.lstrip().startswith("#"):
+            continue
+        holds_sections = (
+            not key[2].strip()
+            and lines[number + 1].strip()
+            and key[1] not in ("generation", "hard", "tenant_key", "api_key")
+        )
+        documented = lines[number - 1].lstrip().startswith("# ")
+        assert documented or holds_sections, f"line {number + 1}: `{key[1]}` has no comment"
+
+
+def test_the_examples_are_valid_settings():
+    settings = build(with_examples().encode(), {}, {})
+    assert [model.model_name for model in settings.model_list] == ["smart"]
+    assert [key.id for key in settings.proxy_keys] == ["research"]
+    assert settings.thresholds.of("smart").hard == 0.9
+    assert settings.model_list[0].entry().options == (("api_version", "2024-10-21"),)
+
+
+def test_the_environment_names_stand_at_their_keys():
+    text = FILE.read_text("utf-8")
+    mentioned = set(re.findall(r"ACCORDION_[A-Z_]+", text))
+    assert mentioned == {*ENVIRONMENT, "ACCORDION_CONFIG", "ACCORDION_LOG"}
+    for name, key in ENVIRONMENT.items():
+        assert key.split(".")[-1] + ":" in text[text.index(name) :].splitlines()[1], name
+
+
+def test_the_keys_that_need_a_restart_are_marked():
+    marked, section, comment = set(), "", ""
+    for line in FILE.read_text("utf-8").splitlines():
+        if line.lstrip().startswith("#"):
+            comment += line
+            continue
+        if line and not line.startswith(" "):
+            section = line.partition(":")[0]
+        elif line and " (restart)" in comment:
+            marked.add(f"{section}.{line.strip().partition(':')[0]}")
+        comment = ""
+    assert marked == set(RESTART)

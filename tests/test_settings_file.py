@@ -1,0 +1,118 @@
+import os
+
+import msgspec
+import pytest
+
+from proxy.core.errors import ConfigError
+from proxy.settings import RESTART, SettingsFile
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("windows: {default: 1}")
+    return file
+
+
+def test_an_untouched_file_has_not_changed(path):
+    file = SettingsFile(path, {})
+    assert [file.changed() for _ in range(3)] == [False, False, False]
+
+
+def test_a_change_counts_when_it_is_seen_for_the_second_time(path):
+    file = SettingsFile(path, {})
+    path.write_text("windows: {default: 22}")
+    assert [file.changed(), file.changed()] == [False, True]
+    path.write_text("windows: {default: 333}")
+    assert [file.changed(), file.changed()] == [False, True]
+
+
+def test_a_reload_takes_the_new_values_and_settles_the_change(path):
+    file = SettingsFile(path, {})
+    path.write_text("windows: {default: 22}")
+    reloaded = file.reload()
+    assert (reloaded.settings.windows.default, reloaded.problem, reloaded.ignored) == (22, None, ())
+    assert file.settings is reloaded.settings
+    assert [file.changed(), file.changed()] == [False, False]
+
+
+def test_a_file_that_is_only_touched_has_not_changed(path):
+    file = SettingsFile(path, {})
+    os.utime(path, ns=(1, 1))
+    assert [file.changed() for _ in range(3)] == [False, False, False]
+
+
+def test_a_file_that_is_replaced_by_another_of_the_same_size_and_time_has_changed(path, tmp_path):
+    file = SettingsFile(path, {})
+    old = path.stat()
+    other = tmp_path / "other.yaml"
+    other.write_text("windows: {default: 2}")
+    os.utime(other, ns=(old.st_atime_ns, old.st_mtime_ns))
+    other.replace(path)
+    assert [file.changed(), file.changed()] == [False, True]
+
+
+def test_a_bad_file_keeps_the_old_settings_and_says_why_once(path):
+    file = SettingsFile(path, {})
+    before = file.settings
+    path.write_text("windows: {default: none}")
+    assert [file.changed(), file.changed()] == [False, True]
+    reloaded = file.reload()
+    assert reloaded.settings is before is file.settings
+    assert reloaded.problem is not None
+    assert reloaded.problem.path == "$.windows.default"
+    assert [file.changed(), file.changed()] == [False, False]
+    path.write_text("windows: {default: 4}")
+    assert [file.changed(), file.changed()] == [False, True]
+    assert file.reload().settings.windows.default == 4
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_file_that_goes_away_keeps_the_old_settings(path, explicit, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    file = SettingsFile(path if explicit else None, {})
+    path.unlink()
+    assert [file.changed(), file.changed()] == [False, True]
+    reloaded = file.reload()
+    assert reloaded.problem is not None
+    assert reloaded.settings.windows.default == 1
+    assert [file.changed(), file.changed()] == [False, False]
+
+
+def test_a_file_that_appears_in_the_working_directory_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = SettingsFile(None, {})
+    assert not file.changed()
+    (tmp_path / "config.yaml").write_text("windows: {default: 5}")
+    assert [file.changed(), file.changed()] == [False, True]
+    assert file.reload().settings.windows.default == 5
+
+
+def test_what_needs_a_restart_keeps_its_value_and_is_named(path):
+    path.write_text("server: {port: 1, max_body_bytes: 1}\nstore: {url: memory://}\nlimits: {sessions_in_memory: 1}")
+    file = SettingsFile(path, {})
+    path.write_text(
+        """
+        server: {host: h, port: 2, workers: 2, shutdown_seconds: 2, tenant_key: k, max_body_bytes: 2}
+        store: {url: sqlite:///a.db, timeout_seconds: 2, retention_days: 2}
+        limits: {body_cache_bytes: 2, count_cache_entries: 2, sessions_in_memory: 2, exchanges_per_session: 2}
+        """
+    )
+    before, reloaded = file.settings, file.reload()
+    assert reloaded.ignored == RESTART
+    after = reloaded.settings
+    assert after.server == msgspec.structs.replace(before.server, max_body_bytes=2)
+    assert (after.store, after.limits) == (before.store, before.limits)
+
+
+def test_environment_and_command_line_stay_above_the_file(path):
+    file = SettingsFile(path, {"ACCORDION_PORT": "5"}, {"windows.default": 9})
+    path.write_text("server: {port: 6}\nwindows: {default: 7}")
+    reloaded = file.reload()
+    assert (reloaded.settings.server.port, reloaded.settings.windows.default, reloaded.ignored) == (5, 9, ())
+
+
+def test_a_bad_file_at_the_start_is_an_error(path):
+    path.write_text("windows: 5")
+    with pytest.raises(ConfigError):
+        SettingsFile(path, {})
