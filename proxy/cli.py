@@ -1,0 +1,86 @@
+"""The command line: serve, check, replay, explain."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxy import __version__
+from proxy.core.errors import ConfigError
+
+app = typer.Typer(
+    name="accordion",
+    help="A proxy that keeps long-running agents inside their model's context window.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="The config file; else ACCORDION_CONFIG, else ./config.yaml.", show_default=False
+    ),
+]
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [config: server.host]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on [config: server.port]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes [config: server.workers]")] = None,
+) -> None:
+    """Start the proxy."""
+    from proxy.serving import serve as run  # noqa: PLC0415  # the server is not needed by the other commands
+
+    overrides: dict[str, object] = {"server.host": host, "server.port": port, "server.workers": workers}
+    try:
+        run(config, overrides, typer.echo)
+    except ConfigError as error:
+        raise _failed(error) from None
+
+
+@app.command()
+def check(
+    config: Annotated[
+        Path | None, typer.Argument(help="The config file; else as for serve.", show_default=False)
+    ] = None,
+) -> None:
+    """Check a config file: says what is wrong and where, or what it would do."""
+    from proxy.settings import SettingsFile, hints  # noqa: PLC0415  # see above
+
+    try:
+        file = SettingsFile(config, os.environ)
+    except ConfigError as error:
+        raise _failed(error) from None
+    settings = file.settings
+    typer.echo(f"{file.path}: good" if file.path.exists() else "no config file; the defaults are good")
+    typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {settings.server.workers} worker(s)")
+    typer.echo(f"  OpenAI       {settings.upstreams.openai.base_url}")
+    typer.echo(f"  Anthropic    {settings.upstreams.anthropic.base_url}")
+    typer.echo(f"  store        {settings.store.url!r}")
+    names = ", ".join(model.model_name for model in settings.model_list)
+    typer.echo(f"  models       {names or 'none configured: all are passed on as they are named'}")
+    for hint in hints(settings):
+        typer.echo(f"  note         {hint}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def _failed(error: ConfigError) -> typer.Exit:
+    typer.secho(f"config: {error.message}", fg=typer.colors.RED, err=True)
+    return typer.Exit(2)
+
+
+def main() -> None:
+    """Runs the command line."""
+    app()

@@ -1,0 +1,62 @@
+"""The ports for time and for work in the background, on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger("accordion")
+
+
+class LoopClock:
+    """Clock by the system and the running event loop."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def later(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+        """Call `call` after `seconds`, unless the returned function is called before."""
+        return asyncio.get_running_loop().call_later(seconds, call).cancel
+
+
+class LoopTasks:
+    """Tasks on the running event loop and its default thread pool."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Run in the background; failures are logged, never lost."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """Run a slow pure function in a thread."""
+        return asyncio.get_running_loop().run_in_executor(None, call, *args)
+
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        """Wait for `work` at most `seconds`, then raise TimeoutError."""
+        async with asyncio.timeout(seconds):
+            return await work
+
+    async def close(self) -> None:
+        """Cancel what still runs, and wait for it to end."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s failed: %s", task.get_name(), error, exc_info=error)

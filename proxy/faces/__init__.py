@@ -1,0 +1,1 @@
+"""What clients and people talk to: the proxied protocols, the API."""

@@ -1,0 +1,208 @@
+"""The face that clients talk to: ASGI in, Inbound out, and the answer back, byte for byte.
+
+Pure ASGI: everything below `/v1` is forwarded, all else belongs to the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from proxy.core.errors import AccordionError, BodyTooLarge
+from proxy.core.http import Inbound, Outbound
+from proxy.core.ports import Headers
+from proxy.faces.models import with_configured
+from proxy.faces.websocket import Sockets
+from proxy.forward import Forward
+from proxy.gauge import is_anthropic
+
+# A client that goes away is noticed by a look that begins this many seconds into a request; most are over by then.
+_LOOK_AFTER = 0.2
+# Bodies that are not read are passed on whole up to this size, so that they can be sent again where nothing was sent.
+_WHOLE = 65_536
+
+
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+class Http:
+    """Routes connections: `/v1` is forwarded, the rest goes to `api`. Bodies are limited to `max_body` bytes."""
+
+    def __init__(
+        self, forward: Callable[[], Forward], api: ASGIApp, sockets: Sockets, new_id: Callable[[], str]
+    ) -> None:
+        self._forward = forward
+        self._api = api
+        self._sockets = sockets
+        self._new_id = new_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one connection's request (ASGI 3)."""
+        kind = scope["type"]
+        if kind == "http" and _below_v1(scope):
+            await self._serve(scope, receive, send)
+        elif kind == "websocket" and _below_v1(scope):
+            await self._sockets.serve(self._forward(), _inbound(scope, b"", self._new_id()), scope, receive, send)
+        else:
+            await self._api(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        forward = self._forward()
+        body = _Body(scope["headers"], receive, forward.gauging.max_body)
+        whole = body.small or forward.reads(scope["method"], _path(scope), body.kind)
+        try:
+            inbound = _inbound(scope, await body.read() if whole else body.stream(), self._new_id())
+        except BodyTooLarge as error:
+            await _answer(forward.refuse(_inbound(scope, b"", self._new_id()), error), send)
+            return
+        except ClientGone:
+            return
+        watch = _Watch(receive) if whole else None
+        try:
+            out = await forward(inbound)
+            if inbound.path == "/v1/models" and inbound.method == "GET" and (models := forward.gauging.router.models):
+                out = await with_configured(out, tuple(models), anthropic=is_anthropic(inbound.path, inbound.fields))
+            await _answer(out, send)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:
+            if watch is None or not watch.gone:
+                raise
+            _uncancel()
+        finally:
+            if watch is not None:
+                watch.stop()
+
+
+async def _answer(out: Outbound, send: Send) -> None:
+    """Sends an answer. Returns without an end where the body was cut, so that the server closes the connection."""
+    await send({"type": "http.response.start", "status": out.status, "headers": out.headers})
+    if isinstance(out.body, bytes):
+        await send({"type": "http.response.body", "body": out.body})
+        return
+    try:
+        async with aclosing(out.body) as pieces:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except AccordionError:
+        return
+    await send({"type": "http.response.body", "body": b""})
+
+
+class _Body:
+    """A request's body: whole or in pieces, never more than `limit` bytes of it."""
+
+    def __init__(self, headers: Headers, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._length: int | None = 0
+        self.kind = b""
+        for name, value in headers:
+            if name == b"content-length" and value.isdigit() and self._length is not None:
+                self._length = int(value)
+            elif name == b"transfer-encoding":
+                self._length = None
+            elif name == b"content-type":
+                self.kind = value.lower()
+
+    @property
+    def small(self) -> bool:
+        return self._length is not None and self._length <= _WHOLE
+
+    async def read(self) -> bytes:
+        self._check(self._length or 0)
+        message = await self._receive()
+        first = self._piece(message)
+        if not message.get("more_body", False):
+            return first
+        pieces = [first]
+        size = len(first)
+        async for piece in self.stream():
+            size += len(piece)
+            self._check(size)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        size = 0
+        self._check(self._length or 0)
+        while True:
+            message = await self._receive()
+            piece = self._piece(message)
+            size += len(piece)
+            self._check(size)
+            if piece:
+                yield piece
+            if not message.get("more_body", False):
+                return
+
+    def _piece(self, message: Message) -> bytes:
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece: bytes = message.get("body", b"")
+        self._check(len(piece))
+        return piece
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise BodyTooLarge(
+                f"The request body is larger than the {self._limit:,} bytes that this proxy takes. Send less, or raise "
+                "server.max_body_bytes in its config.yaml."
+            )
+
+
+class _Watch:
+    """Cancels the task that serves a request when its client goes away. Begins late: a task for each would cost."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._receive = receive
+        self._serving = asyncio.current_task()
+        self._looking: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_AFTER, self._begin)
+
+    def _begin(self) -> None:
+        self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self._serving is not None:
+            self._serving.cancel()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+
+
+def _path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1")
+
+
+def _below_v1(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.startswith("/v1/") or path == "/v1"
+
+
+def _inbound(scope: Scope, body: bytes | AsyncIterator[bytes], request_id: str) -> Inbound:
+    return Inbound(
+        method=scope.get("method", "GET"),
+        path=_path(scope),
+        query=scope["query_string"].decode("latin-1"),
+        headers=tuple(scope["headers"]),
+        body=body,
+        request_id=request_id,
+    )

@@ -1,0 +1,66 @@
+"""`GET /v1/models` where models are configured: they come first, then what the provider lists."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from proxy.core.errors import AccordionError
+from proxy.core.http import Outbound
+from proxy.core.ports import Headers
+from proxy.dialects.encodings import Decoder
+from proxy.relay import content
+
+# A provider's list is some 100 KB; of a larger one nothing is shown.
+_MOST = 4 * 2**20
+_REPLACED = (b"content-length", b"content-encoding", b"content-type", b"etag")
+
+
+async def with_configured(out: Outbound, names: tuple[str, ...], *, anthropic: bool) -> Outbound:
+    """The provider's list with the configured models before it; these alone where the provider gives no list.
+
+    The shape is that of whoever asks: OpenAI's list object, or Anthropic's page.
+    """
+    listed = await _listed(out) if out.status == 200 else None
+    page = listed if listed is not None else {"data": []}
+    own = [_anthropic(name) if anthropic else _openai(name) for name in names]
+    page["data"] = [*own, *(entry for entry in page["data"] if entry.get("id") not in names)]
+    if anthropic:
+        page.setdefault("has_more", False)
+        page["first_id"] = names[0]
+        page.setdefault("last_id", page["data"][-1]["id"])
+    else:
+        page.setdefault("object", "list")
+    body = msgspec.json.encode(page)
+    kept: Headers = (
+        tuple(pair for pair in out.headers if pair[0].lower() not in _REPLACED) if listed is not None else ()
+    )
+    return Outbound(200, (*kept, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))), body)
+
+
+async def _listed(out: Outbound) -> dict[str, Any] | None:
+    decoder, pieces, size = Decoder(content(out.headers)[1]), [], 0
+    if isinstance(out.body, bytes):
+        return None
+    try:
+        async with aclosing(out.body) as body:
+            async for piece in body:
+                pieces.append(decoder.feed(piece))
+                size += len(pieces[-1])
+                if size > _MOST:
+                    return None
+        page = msgspec.json.decode(b"".join(pieces))
+    except (AccordionError, msgspec.MsgspecError, UnicodeError):
+        return None
+    data = page.get("data") if isinstance(page, dict) else None
+    return page if isinstance(data, list) and all(isinstance(entry, dict) for entry in data) else None
+
+
+def _openai(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "accordion"}
+
+
+def _anthropic(name: str) -> dict[str, Any]:
+    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}

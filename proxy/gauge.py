@@ -1,0 +1,176 @@
+"""What is known of a request before it leaves, and what its reply teaches: identity and accounting, brought together.
+
+`Gauging` is where forward.py and `accordion explain` learn whose request it is, where it stands, how full the window
+will be, and what is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from proxy.accounting.calibration import Calibrations, estimate
+from proxy.accounting.meter import Meter
+from proxy.accounting.overflow import read_overflow
+from proxy.core.budget import Decision, Limits, Thresholds, Utilization, Window, decide
+from proxy.core.conversation import Conversation
+from proxy.core.errors import Unreadable
+from proxy.core.http import Inbound
+from proxy.core.ports import Route, Router, Tasks, Windows
+from proxy.core.records import ReplySeen, Session
+from proxy.dialects.base import Dialect
+from proxy.dialects.encodings import decoded
+from proxy.dialects.reader import Reader
+from proxy.dialects.spans import named_model
+from proxy.identity.marks import read_marks
+from proxy.identity.sessions import Place, Sessions
+from proxy.identity.tenants import Caller
+
+# Text up to this size is counted at once, more of it in a thread, so that other requests need not wait.
+_COUNT_AT_ONCE = 32_768
+
+_UNMEASURED = Utilization(0)
+_UNREAD = Decision("pass", "not read")
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What is known of one request. `place` is None where it was not read; it is forwarded all the same."""
+
+    caller: Caller
+    route: Route
+    dialect: Dialect
+    place: Place | None = None
+    window: Window | None = None
+    utilization: Utilization = _UNMEASURED
+    counted: int = 0
+    """Our own count before any correction, in tokens."""
+    plain: bytes = b""
+    """The body without any content encoding; empty where it was not read."""
+    limits: Limits | None = None
+    decision: Decision = _UNREAD
+    beta: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauging:
+    """Reads, identifies, measures, decides; learns from the reply."""
+
+    dialects: Mapping[str, Dialect]
+    """By request path, such as `/v1/messages`."""
+    openai: Dialect
+    anthropic: Dialect
+    """Whose error shape is used on paths that no dialect reads."""
+    reader: Reader
+    sessions: Sessions
+    meter: Meter
+    calibrations: Calibrations
+    windows: Windows
+    thresholds: Mapping[str, Thresholds]
+    """By model; the empty name stands for all others."""
+    base_models: Mapping[str, str]
+    """The id that a configured name stands for, where the encoding is looked up."""
+    router: Router
+    tasks: Tasks
+    max_body: int = 64 * 2**20
+
+    def speaks(self, path: str, fields: Mapping[bytes, bytes]) -> Dialect:
+        """The dialect of a path: the one that reads it, else the one whose provider it goes to."""
+        own = self.dialects.get(path)
+        return own or (self.anthropic if is_anthropic(path, fields) else self.openai)
+
+    async def gauge(self, inbound: Inbound, fields: Mapping[bytes, bytes], caller: Caller) -> Gauge:
+        """Reads a request, finds its session, measures it, decides. What cannot be read is passed on unread."""
+        anthropic = is_anthropic(inbound.path, fields)
+        dialect = self.dialects.get(inbound.path) if inbound.method == "POST" else None
+        if dialect is None or not isinstance(inbound.body, bytes):
+            model = named_model(inbound.body) if self.router.models and isinstance(inbound.body, bytes) else None
+            return Gauge(caller, self.router.route(inbound.path, anthropic, model), self.speaks(inbound.path, fields))
+        plain = self._plain(inbound.body, fields)
+        conversation = self._read(dialect, plain, caller)
+        route = self.router.route(inbound.path, anthropic, conversation.model if conversation else None)
+        route = self.router.for_dialect(route, dialect.name)
+        if conversation is None:
+            return Gauge(caller, route, dialect)
+        marks = read_marks(fields, conversation.envelope)
+        place = await self.sessions.resolve(caller, marks, conversation, inbound.request_id)
+        return await self._measure(Gauge(caller, route, dialect, place, beta=_beta(fields), plain=plain), place)
+
+    def learn(self, gauge: Gauge, place: Place, status: int, seen: ReplySeen) -> Session:
+        """Takes what a reply reported; returns the session as it is now."""
+        session = self.sessions.current(place.session.id) or place.session
+        model = place.conversation.model
+        if seen.error or status >= 400:
+            overflow = read_overflow(status, seen.error)
+            if overflow is not None and overflow.limit:
+                self.windows.learn(model, gauge.route.name, gauge.beta, gauge.caller.tenant, overflow.limit)
+            return session
+        usage = seen.usage
+        if usage is None or not usage.input:
+            return session
+        if place.conversation.previous is None:
+            correction = self.calibrations.learn(
+                gauge.route.name, model, session.correction, gauge.counted, usage.input
+            )
+            session = replace(session, correction=correction)
+        kept = {seen.response_id, _conversation_id(place.conversation)} if gauge.dialect.name == "responses" else set()
+        for state in kept - {""}:
+            self.sessions.answered(gauge.caller, place, state, usage.input + usage.output)
+        return session
+
+    # -- the steps ----------------------------------------------------------------
+
+    def _plain(self, body: bytes, fields: Mapping[bytes, bytes]) -> bytes:
+        """The body without its content encoding; empty where that cannot be undone."""
+        encoding = fields.get(b"content-encoding")
+        return body if encoding is None else decoded(body, encoding.decode("latin-1"), self.max_body) or b""
+
+    def _read(self, dialect: Dialect, plain: bytes, caller: Caller) -> Conversation | None:
+        try:
+            return self.reader.read(dialect, plain, caller.space)
+        except Unreadable:
+            return None
+
+    async def _measure(self, gauge: Gauge, place: Place) -> Gauge:
+        conversation, route, tenant = place.conversation, gauge.route, gauge.caller.tenant
+        window = self.windows.window(conversation.model, route.name, gauge.beta, tenant)
+        model = self.base_models.get(conversation.model) or route.model or conversation.model
+        if self.meter.pending(conversation, model) > _COUNT_AT_ONCE:
+            counted = await self.tasks.offload(self.meter.measure, conversation, window, model)
+        else:
+            counted = self.meter.measure(conversation, window, model)
+        utilization = self._corrected(gauge, place, counted)
+        thresholds = self.thresholds.get(conversation.model) or self.thresholds[""]
+        limits = thresholds.limits(window.size)
+        decision = decide(utilization, limits, starts_turn=conversation.starts_turn)
+        return replace(
+            gauge, window=window, utilization=utilization, counted=counted.tokens, limits=limits, decision=decision
+        )
+
+    def _corrected(self, gauge: Gauge, place: Place, counted: Utilization) -> Utilization:
+        """The count, corrected by what the provider reported: for the beginning of this very list where it did, else
+        by how far counts of this session and model were off (DESIGN, Accounting)."""
+        factor = self.calibrations.factor(gauge.route.name, place.conversation.model, place.session.correction)
+        base, last = place.base, None
+        if base is not None and base.reported:
+            if place.base_index < 0:
+                # What the provider keeps had its own overhead in the report; this request brings it along again.
+                last = (counted.preamble + counted.tools, base.reported)
+            elif base.overhead_key == place.conversation.overhead_key:
+                last = (base.counted, base.reported)
+        return counted.corrected(factor, estimate(counted.tokens, last, factor), carried=last is not None)
+
+
+def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:
+    """Whether a request goes to the Anthropic upstream: below `/v1/messages`, or marked by `anthropic-version`."""
+    return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in fields
+
+
+def _beta(fields: Mapping[bytes, bytes]) -> str:
+    return fields.get(b"anthropic-beta", b"").decode("latin-1")
+
+
+def _conversation_id(conversation: Conversation) -> str:
+    """The id of a conversation object that the provider keeps; it stays the same over responses."""
+    kept = conversation.previous or ""
+    return kept if "conversation" in conversation.envelope else ""

@@ -1,0 +1,1 @@
+"""Whose conversation a request belongs to, and which agent speaks."""

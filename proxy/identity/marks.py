@@ -1,0 +1,141 @@
+"""The headers and fields by which known clients say who is speaking.
+
+They are labels for grouping; what a conversation is stays its content. Names after the wire notes of the clients
+themselves: Claude Code, Codex, OpenCode, gateways (LiteLLM, OpenRouter, Helicone), tracing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+_VALUE = re.compile(r"[A-Za-z0-9_.:-]{8,128}")
+_VENDOR_SESSION = re.compile(rb"x-[a-z0-9-]+-session-id")
+_BAGGAGE_SESSION = re.compile(r"(?:^|,)\s*session\.id\s*=\s*([^,;\s]+)")
+_CLAUDE_USER = re.compile(r"_session_([A-Za-z0-9-]{8,128})$")
+
+_SESSION_HEADERS = (
+    b"x-claude-code-session-id",
+    b"x-litellm-session-id",
+    b"x-opencode-session",
+    b"x-session-id",
+    b"helicone-session-id",
+)
+_CODEX_SESSION_HEADERS = (b"session-id", b"session_id", b"conversation_id")
+_CODEX_AGENT_HEADERS = (b"thread-id", b"x-openai-subagent")
+_AGENT_HEADERS = (b"x-claude-code-agent-id",)
+_SESSION_FIELDS = ("litellm_session_id", "session_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a request says of itself. Empty where it says nothing, or nothing well-formed."""
+
+    session: str = ""
+    agent: str = ""
+    client: str = ""
+
+    @property
+    def label(self) -> str:
+        """The group that the request belongs to: the client's session, and the agent within it."""
+        return f"{self.session}/{self.agent}" if self.agent else self.session
+
+
+def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) -> Marks:
+    """Reads the marks of a request. `headers` by lower-case name, `envelope` as raw JSON by field.
+
+    Order: our own header, a vendor's, Codex's names (from Codex alone, they are too common else), the fields of the
+    body, tracing baggage, and `prompt_cache_key`. A value counts only where it matches `[A-Za-z0-9_.:-]{8,128}`.
+    """
+    client = client_name(headers.get(b"user-agent", b""))
+    codex = client == "codex"
+    session = (
+        _value(headers.get(b"x-accordion-session"))
+        or _first(headers, _SESSION_HEADERS)
+        or (_first(headers, _CODEX_SESSION_HEADERS) if codex else "")
+        or _vendor(headers)
+        or _fields(envelope)
+        or _baggage(headers.get(b"baggage"))
+        or _text(envelope.get("prompt_cache_key"))
+    )
+    agent = _first(headers, _AGENT_HEADERS) or (_first(headers, _CODEX_AGENT_HEADERS) if codex else "")
+    return Marks(session, "" if agent == session else agent, client)
+
+
+def client_name(user_agent: bytes) -> str:
+    """A short name for the program that speaks, from its User-Agent; empty where it has none."""
+    agent = user_agent[:200].decode("latin-1").strip()
+    low = agent.lower()
+    for sign, name in (
+        ("claude-cli", "claude-code"),
+        ("claude-code", "claude-code"),
+        ("codex", "codex"),
+        ("opencode", "opencode"),
+        ("agents/python", "openai-agents"),
+        ("agents/javascript", "openai-agents"),
+        ("litellm", "litellm"),
+        ("ai-sdk", "ai-sdk"),
+        ("langchain", "langchain"),
+        ("pydantic-ai", "pydantic-ai"),
+    ):
+        if sign in low:
+            return name
+    name = re.split(r"[\s(]", agent, maxsplit=1)[0].lower()
+    return name if re.fullmatch(r"[\x21-\x7e]{1,40}", name) else ""
+
+
+def _value(raw: bytes | None) -> str:
+    if not raw or len(raw) > 128:
+        return ""
+    text = raw.decode("latin-1")
+    return text if _VALUE.fullmatch(text) else ""
+
+
+def _first(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str:
+    for name in names:
+        raw = headers.get(name)
+        if raw is not None and (value := _value(raw)):
+            return value
+    return ""
+
+
+def _vendor(headers: Mapping[bytes, bytes]) -> str:
+    for name, raw in headers.items():
+        if name.endswith(b"-session-id") and _VENDOR_SESSION.fullmatch(name) and (value := _value(raw)):
+            return value
+    return ""
+
+
+def _text(raw: bytes | None) -> str:
+    return _value(raw[1:-1]) if raw and raw[:1] == b'"' else ""
+
+
+def _fields(envelope: Mapping[str, bytes]) -> str:
+    for name in _SESSION_FIELDS:
+        if value := _text(envelope.get(name)):
+            return value
+    metadata = envelope.get("metadata")
+    if not metadata or metadata[:1] != b"{":
+        return ""
+    try:
+        given = msgspec.json.decode(metadata)
+        user = given.get("user_id")
+        if isinstance(user, str) and user[:1] == "{":
+            user = msgspec.json.decode(user)
+            found = user.get("session_id") if isinstance(user, dict) else None
+        else:
+            old = _CLAUDE_USER.search(user) if isinstance(user, str) else None
+            found = old.group(1) if old else given.get("session_id")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+        return ""
+    return found if isinstance(found, str) and _VALUE.fullmatch(found) else ""
+
+
+def _baggage(raw: bytes | None) -> str:
+    if not raw:
+        return ""
+    found = _BAGGAGE_SESSION.search(raw[:8192].decode("latin-1"))
+    return _value(found.group(1).encode("latin-1")) if found else ""

@@ -1,0 +1,100 @@
+"""Who is asking: the tenant, and whose credential goes to the provider."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from proxy.core.errors import Unauthorized
+
+DEFAULT_TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyKey:
+    """A key of the proxy's own: whoever presents `key` is the tenant `id`."""
+
+    id: str
+    key: str
+
+    def __repr__(self) -> str:
+        return f"ProxyKey(id={self.id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is asking. `space` is the tenant's own key: every hash of content starts from it, so none matches another's.
+
+    `keyed` says that a proxy key was presented; `credential` is the caller's own for the provider, empty where what it
+    presented was the proxy key.
+    """
+
+    tenant: str
+    space: bytes
+    keyed: bool
+    credential: str
+
+    def __repr__(self) -> str:
+        return f"Caller(tenant={self.tenant!r}, keyed={self.keyed})"
+
+
+class Tenants:
+    """Tells callers apart.
+
+    With proxy keys configured: the proxy key's id, and nobody enters without one. Else, on a loopback address: one
+    tenant. Else: a keyed hash of the credential. A claim in an unverified token never names a tenant.
+    """
+
+    def __init__(self, secret: bytes, keys: tuple[ProxyKey, ...] = (), *, loopback: bool = True) -> None:
+        self._secret = secret
+        self._keys = [(key.id, key.key.encode()) for key in keys]
+        self._loopback = loopback
+        self._spaces: dict[str, bytes] = {}
+
+    def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """The caller of a request whose headers (by lower-case name) these are. Raises Unauthorized."""
+        credential = presented(headers)
+        if not self._keys:
+            tenant = DEFAULT_TENANT if self._loopback else self._hashed(credential)
+            return Caller(tenant, self._space(tenant), False, credential)
+        own = headers.get(b"x-accordion-key")
+        found = self._match(own if own is not None else credential.encode("latin-1"))
+        if found is None:
+            raise Unauthorized(
+                "This proxy asks for one of its own keys: send it as the API key, or in the x-accordion-key header."
+            )
+        return Caller(found, self._space(found), True, credential if own is not None else "")
+
+    def _match(self, given: bytes) -> str | None:
+        # Every key is compared, in constant time each, so that timing tells nothing about which one came close.
+        found = None
+        for name, key in self._keys:
+            if hmac.compare_digest(key, given):
+                found = name
+        return found
+
+    def _hashed(self, credential: str) -> str:
+        digest = hmac.new(self._secret, credential.encode("latin-1", "replace"), hashlib.sha256)
+        return "c-" + digest.hexdigest()[:32]
+
+    def _space(self, tenant: str) -> bytes:
+        space = self._spaces.get(tenant)
+        if space is None:
+            if len(self._spaces) >= 10_000:
+                self._spaces.clear()
+            space = hmac.new(self._secret, b"space:" + tenant.encode(), hashlib.sha256).digest()
+            self._spaces[tenant] = space
+        return space
+
+
+def presented(headers: Mapping[bytes, bytes]) -> str:
+    """The credential in a request's headers, whichever of the usual places it stands in; empty where there is none."""
+    bearer = headers.get(b"authorization", b"")
+    if bearer[:7].lower() == b"bearer ":
+        return bearer[7:].strip().decode("latin-1")
+    for name in (b"x-api-key", b"api-key"):
+        if value := headers.get(name):
+            return value.decode("latin-1")
+    return bearer.decode("latin-1")

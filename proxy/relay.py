@@ -1,0 +1,109 @@
+"""The way back: a reply's body goes on as it comes, while a tap listens to a copy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from proxy.core.errors import AccordionError, UpstreamCut
+from proxy.core.ports import Clock, Headers, UpstreamReply
+from proxy.core.records import ReplySeen
+from proxy.dialects.base import Dialect, Tap
+from proxy.dialects.encodings import Decoder
+from proxy.dialects.sse import Events
+
+
+@dataclass(slots=True)
+class Course:
+    """How one exchange goes, as it goes. Times by the monotonic clock, in seconds."""
+
+    started: float
+    first_byte: float = 0.0
+    status: int = 0
+    error: str = ""
+
+
+class _Listener:
+    """Gives a tap what it can read: whole events of a stream, without any content encoding."""
+
+    def __init__(self, tap: Tap | None, encoding: str, *, streamed: bool) -> None:
+        self._tap = tap
+        self._decoder = Decoder(encoding) if encoding else None
+        self._events = Events() if encoding and streamed else None
+
+    def hear(self, data: bytes) -> None:
+        if self._tap is None:
+            return
+        if self._decoder is not None:
+            data = self._decoder.feed(data)
+        if self._events is not None:
+            data = self._events.feed(data)
+        if data:
+            self._tap.feed(data)
+
+
+async def relay(
+    reply: UpstreamReply,
+    dialect: Dialect | None,
+    course: Course,
+    clock: Clock,
+    request_id: str,
+    settle: Callable[[ReplySeen], None],
+) -> AsyncGenerator[bytes, None]:
+    """Yields the body as it comes; `settle` is told at the end, however it comes, what was understood.
+
+    A plain event stream goes on event by event: only the incomplete end of a piece waits for its rest (no event is
+    held once it is whole), so that a stream that is cut can end in an error event of the client's own dialect. Any
+    other body goes on piece by piece. Raises UpstreamCut or UpstreamTimeout where the reply did not end as it should.
+    `dialect` is None where nothing is to be read.
+    """
+    kind, encoding = content(reply.headers)
+    streamed = kind == "text/event-stream"
+    tap = dialect.tap(streamed) if dialect is not None else None
+    listener = _Listener(tap, encoding, streamed=streamed)
+    events = Events() if streamed and not encoding else None
+    try:
+        async with aclosing(reply.chunks()) as pieces:
+            async for piece in pieces:
+                if not course.first_byte:
+                    course.first_byte = clock.monotonic()
+                out = piece if events is None else events.feed(piece)
+                if out:
+                    listener.hear(out)
+                    yield out
+        if streamed and tap is not None and not tap.ended and not reply.delimited:
+            # The body ends where the connection does, so a lost connection looks like a normal end.
+            raise UpstreamCut("The provider closed the connection before the stream ended. Send the request again.")
+        if events is not None and (rest := events.flush()):
+            listener.hear(rest)
+            yield rest
+    except AccordionError as error:
+        course.error = error.code or error.type
+        if events is not None and dialect is not None and not events.mid_event and not _has_length(reply.headers):
+            yield dialect.stream_error(error, request_id)
+        raise
+    except BaseException:
+        # Closed or cancelled from outside: the client went away.
+        course.error = "client_disconnected"
+        raise
+    finally:
+        await reply.close()
+        settle(tap.seen() if tap is not None else ReplySeen())
+
+
+def _has_length(headers: Headers) -> bool:
+    """Whether the body's length was announced, so that nothing can be added to it."""
+    return any(name.lower() == b"content-length" for name, _ in headers)
+
+
+def content(headers: Headers) -> tuple[str, str]:
+    """The media type (without parameters) and the content encoding of a body, lower-case."""
+    kind = encoding = ""
+    for name, value in headers:
+        low = name.lower()
+        if low == b"content-type":
+            kind = value.split(b";", 1)[0].strip().lower().decode("latin-1")
+        elif low == b"content-encoding":
+            encoding = value.strip().lower().decode("latin-1")
+    return kind, "" if encoding == "identity" else encoding

@@ -1,0 +1,309 @@
+"""Builds every object. The only module that knows every room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxy import __version__, logs
+from proxy.accounting.calibration import Calibrations
+from proxy.accounting.journal import Journal
+from proxy.accounting.meter import Meter
+from proxy.clockwork import LoopClock, LoopTasks
+from proxy.core.budget import Thresholds
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Key, Observer, Store
+from proxy.dialects.base import Dialect
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.reader import Reader
+from proxy.dialects.responses import Responses
+from proxy.faces.api import Api
+from proxy.faces.http import Http
+from proxy.faces.metrics import Metrics
+from proxy.faces.websocket import Sockets
+from proxy.forward import Forward
+from proxy.gauge import Gauging
+from proxy.identity.sessions import Sessions
+from proxy.identity.tenants import ProxyKey, Tenants
+from proxy.models.tokens import TiktokenCounter
+from proxy.models.translate import LiteLLMTranslator
+from proxy.models.windows import ModelWindows
+from proxy.observe import Observe
+from proxy.settings import Settings, SettingsFile, hints
+from proxy.storage.guarded import GuardedStore
+from proxy.storage.opening import open_store
+from proxy.storage.outbox import GatheringOutbox
+from proxy.upstream.client import HttpUpstream
+from proxy.upstream.routes import Routes, routes_from
+from proxy.upstream.sockets import SocketClosed, open_socket
+from proxy.upstream.transport import AiohttpTransport, Timeouts
+
+_log = logging.getLogger("accordion")
+_LOOPBACK = ("127.", "localhost", "::1", "[::1]")
+_SECRET = Key("", "secret/tenants")
+
+
+def dialects() -> dict[str, Dialect]:
+    """The dialects by the path that each reads."""
+    return {
+        "/v1/chat/completions": ChatCompletions(),
+        "/v1/responses": Responses(),
+        "/v1/messages": Messages(),
+    }
+
+
+def windows(settings: Settings, clock: LoopClock) -> ModelWindows:
+    """Windows as configured, with the table behind."""
+    overrides: dict[str, dict[str, object]] = {}
+    for model in settings.model_list:
+        info = model.model_info
+        if info.max_input_tokens is not None:
+            given = {"max_input_tokens": info.max_input_tokens, "max_output_tokens": info.max_output_tokens}
+            overrides[model.model_name] = {name: value for name, value in given.items() if value is not None}
+    return ModelWindows(
+        clock.monotonic,
+        overrides,
+        default=settings.windows.default,
+        learnt_for=settings.windows.learnt_hours * 3600,
+        base_models=base_models(settings),
+    )
+
+
+def thresholds(settings: Settings) -> dict[str, Thresholds]:
+    """Thresholds by model; the empty name stands for all others."""
+    return {name: settings.thresholds.of(name) for name in ("", *settings.thresholds.models)}
+
+
+def routes(settings: Settings) -> Routes:
+    """Where requests go, as configured."""
+    openai, anthropic = settings.upstreams.openai, settings.upstreams.anthropic
+    return routes_from(
+        [model.entry() for model in settings.model_list],
+        openai.base_url,
+        anthropic.base_url,
+        openai_key=openai.api_key.reveal(),
+        anthropic_key=anthropic.api_key.reveal(),
+    )
+
+
+def base_models(settings: Settings) -> dict[str, str]:
+    """The model that each configured name stands for, where windows and encodings are looked up."""
+    return {
+        model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
+    }
+
+
+class House:
+    """Every room of one process, and the settings in force. `settings` may change while it serves; then what depends on
+    them is built anew, and requests under way end with what they began with."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self.settings = settings
+        self.clock, self.tasks = LoopClock(), LoopTasks()
+        self.metrics = Metrics()
+        self.counter = TiktokenCounter()
+        self.dialects = dialects()
+        self._worker = secrets.token_hex(6)
+        configured = settings.server.tenant_key.reveal().encode()
+        self._secret = configured or secrets.token_bytes(32)
+        self._shared = bool(configured)
+        self.store: Store = GuardedStore(
+            open_store(settings.store.url.reveal(), timeout=settings.store.timeout_seconds),
+            timeout=settings.store.timeout_seconds,
+            monotonic=self.clock.monotonic,
+            on_change=self._store_changed,
+        )
+        self.outbox = GatheringOutbox(self.store, on_drop=self.metrics.dropped)
+        self._lasting(settings, environ)
+        self._apply(settings)
+
+    def _lasting(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        """The rooms that keep what they know when settings change."""
+        limits, retention = settings.limits, settings.store.retention_days * 86_400
+        observers: list[Observer] = [self.metrics]
+        if (provider := _spans(environ)) is not None:
+            observers.append(provider)
+        self._reader = Reader(limits.body_cache_bytes)
+        self._meter = Meter(self.counter, limits.count_cache_entries)
+        self._calibrations = Calibrations()
+        self._sessions = Sessions(
+            self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention
+        )
+        self._journal = Journal(self.outbox, observers, self._worker, limits.exchanges_per_session, retention)
+        self._translator = LiteLLMTranslator({dialect.name: dialect for dialect in self.dialects.values()})
+        self._upstream = self._connect(settings)
+        self._windows: ModelWindows | None = None
+
+    def _apply(self, settings: Settings) -> None:
+        """The rooms that settings shape."""
+        self.tenants = Tenants(
+            self._secret,
+            tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
+            loopback=settings.server.host.startswith(_LOOPBACK),
+        )
+        former, self._windows = self._windows, windows(settings, self.clock)
+        if former is not None:
+            self._windows.inherit(former)
+        gauging = Gauging(
+            dialects=self.dialects,
+            openai=self.dialects["/v1/chat/completions"],
+            anthropic=self.dialects["/v1/messages"],
+            reader=self._reader,
+            sessions=self._sessions,
+            meter=self._meter,
+            calibrations=self._calibrations,
+            windows=self._windows,
+            thresholds=thresholds(settings),
+            base_models=base_models(settings),
+            router=routes(settings),
+            tasks=self.tasks,
+            max_body=settings.server.max_body_bytes,
+        )
+        self.forward = Forward(self.tenants, gauging, self._upstream, self._translator, self._journal, self.clock)
+        self.observe = Observe(self.store, self.outbox, self._windows, thresholds(settings))
+        self.settings = settings
+
+    def swap(self, settings: Settings) -> None:
+        """Puts other settings in force."""
+        if (settings.timeouts, settings.retries) != (self.settings.timeouts, self.settings.retries):
+            former, self._upstream = self._upstream, self._connect(settings)
+            # What still runs over the former connections has as long as it could take at most between two bytes.
+            self.clock.later(
+                self.settings.timeouts.read_seconds, lambda: self.tasks.spawn(former.close(), "close connections")
+            )
+        self._apply(settings)
+
+    async def start(self) -> None:
+        """Makes ready what a request would else wait for."""
+        self.tasks.offload(self.counter.warm)
+        if not self._shared and not await self._share_secret():
+            self.tasks.spawn(self._share_secret_later(), "share the tenant key")
+
+    async def stop(self) -> None:
+        """Ends what runs, and writes what is left to write."""
+        await self.tasks.close()
+        await self.outbox.close()
+        await self._upstream.close()
+        await self._translator.close()
+        await self.store.close()
+
+    def app(self) -> ASGIApp:
+        """The ASGI application."""
+        openai = self.dialects["/v1/chat/completions"]
+        api = Api(
+            lambda: self.observe,
+            lambda: self.tenants,
+            self.metrics,
+            lambda error: openai.error(error, new_id()),
+            __version__,
+        )
+        sockets = Sockets(open_socket, SocketClosed)
+        return Http(lambda: self.forward, api.app(), sockets, new_id)
+
+    def _connect(self, settings: Settings) -> HttpUpstream:
+        timeouts = Timeouts(connect=settings.timeouts.connect_seconds, read=settings.timeouts.read_seconds)
+        return HttpUpstream(AiohttpTransport(timeouts), attempts=settings.retries.connect_attempts)
+
+    def _store_changed(self, available: bool) -> None:
+        self.metrics.store(available)
+        if available:
+            _log.info("the store answers again")
+        else:
+            _log.warning("the store is away; requests are forwarded without it, and it is tried again")
+
+    async def _share_secret(self) -> bool:
+        """Takes the key that all replicas share, made once by whoever came first; False while the store is away."""
+        try:
+            self._secret = await self.store.put_if_absent(_SECRET, self._secret)
+        except StoreUnavailable:
+            return False
+        self._apply(self.settings)
+        return True
+
+    async def _share_secret_later(self) -> None:
+        while not await self._share_secret():  # noqa: ASYNC110  # nothing tells when the store is back
+            await asyncio.sleep(1.0)
+
+
+def new_id() -> str:
+    """A request id."""
+    return "req_" + secrets.token_hex(12)
+
+
+def _spans(environ: Mapping[str, str]) -> Observer | None:
+    if not any(name.startswith("OTEL_") for name in environ):
+        return None
+    from proxy.faces.telemetry import Spans, provider_from  # noqa: PLC0415  # slow to import, and seldom wanted
+
+    try:
+        provider = provider_from(environ, __version__)
+    except ImportError:
+        _log.warning("a trace exporter is configured, but accordion-proxy[otel] is not installed; no traces are sent")
+        return None
+    return Spans(provider) if provider is not None else None
+
+
+@dataclass(frozen=True)
+class Factory:
+    """Makes the application of one worker process; uvicorn calls it there. Can be pickled."""
+
+    path: Path | None
+    overrides: Mapping[str, object]
+
+    def __call__(self) -> ASGIApp:
+        """Reads the settings and builds the house; raises ConfigError."""
+        file = SettingsFile(self.path, os.environ, self.overrides)
+        logs.configure(file.settings.logging.level, file.settings.logging.format)
+        for hint in hints(file.settings):
+            _log.warning("%s", hint)
+        house = House(file.settings, os.environ)
+        app = house.app()
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            await house.start()
+            house.tasks.spawn(_follow(file, house), "follow the config file")
+            yield
+            await house.stop()
+
+        life = Starlette(lifespan=lifespan)
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            await (life if scope["type"] == "lifespan" else app)(scope, receive, send)
+
+        return serve
+
+
+async def _follow(file: SettingsFile, house: House) -> None:
+    """Puts a changed config file in force; a bad one changes nothing, and the log says why."""
+    asked = asyncio.Event()
+    # Signals reach the main thread alone, and there are none on some systems.
+    with suppress(ValueError, RuntimeError, NotImplementedError, AttributeError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await asked.wait()
+        if not asked.is_set() and not file.changed():
+            continue
+        asked.clear()
+        result = file.reload()
+        if result.problem is not None:
+            _log.error("the config file was not taken, the settings stay as they are: %s", result.problem)
+            continue
+        house.swap(result.settings)
+        logs.configure(result.settings.logging.level, result.settings.logging.format)
+        _log.info("the config file was read again")
+        for key in result.ignored:
+            _log.warning("%s takes effect at the next start", key)
