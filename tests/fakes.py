@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from proxy.core.budget import Window
 from proxy.core.errors import AccordionError
-from proxy.core.ports import Append, Headers, Key, Put, Route, Store, UpstreamReply, UpstreamRequest
+from proxy.core.ports import Append, Headers, Put, Route, Store, UpstreamReply, UpstreamRequest
 
 T = TypeVar("T")
 
@@ -72,9 +72,6 @@ class DirectOutbox:
     async def flush(self) -> None:
         batch, self.taken = self.taken, []
         await self.store.write(batch)
-
-    def keys(self) -> list[Key]:
-        return [write.key for write in self.taken]
 
 
 class FakeWindows:

@@ -1,0 +1,94 @@
+import json
+
+import pytest
+
+from proxy.identity.marks import Marks, client_name, read_marks
+
+ID = "0123-4567-89ab"
+
+
+def marks(headers: dict[str, str] | None = None, **body: object) -> Marks:
+    raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
+    return read_marks(raw, {name: json.dumps(value).encode() for name, value in body.items()})
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "x-accordion-session",
+        "X-Claude-Code-Session-Id",
+        "X-Session-Id",
+        "x-litellm-session-id",
+        "Helicone-Session-Id",
+        "x-somebody-session-id",
+        "x-opencode-session",
+    ],
+)
+def test_a_session_header_is_a_label(header: str) -> None:
+    assert marks({header: ID}).session == ID
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"metadata": {"user_id": json.dumps({"device_id": "d", "session_id": ID})}},
+        {"metadata": {"user_id": f"user_abc_account__session_{ID}"}},
+        {"metadata": {"session_id": ID}},
+        {"litellm_session_id": ID},
+        {"session_id": ID},
+        {"prompt_cache_key": ID},
+    ],
+)
+def test_a_field_of_the_body_is_a_label(body: dict[str, object]) -> None:
+    assert marks(**body).session == ID
+
+
+def test_codex_names_count_from_codex_alone() -> None:
+    headers = {"session-id": ID, "thread-id": "thread-12345"}
+    assert marks(headers) == Marks()
+    assert marks({**headers, "User-Agent": "codex_cli_rs/0.50 (Linux)"}) == Marks(ID, "thread-12345", "codex")
+
+
+def test_our_own_header_goes_before_all_others() -> None:
+    assert marks({"x-accordion-session": "mine-12345", "X-Session-Id": ID}, session_id="body-12345").session == (
+        "mine-12345"
+    )
+
+
+def test_an_agent_within_a_session_is_a_label_of_its_own() -> None:
+    main = marks({"X-Claude-Code-Session-Id": ID})
+    child = marks({"X-Claude-Code-Session-Id": ID, "x-claude-code-agent-id": "agent-12345"})
+    assert main.label == ID
+    assert child.label == f"{ID}/agent-12345"
+
+
+def test_baggage_names_a_session() -> None:
+    assert marks({"baggage": f"a=b, session.id={ID};x=y"}).session == ID
+
+
+@pytest.mark.parametrize("value", ["short", "x" * 129, "with space here", "ünïcödé-123", "a\tb-345678", ""])
+def test_a_value_that_is_not_well_formed_is_no_label(value: str) -> None:
+    assert marks({"x-session-id": value}).session == ""
+
+
+@pytest.mark.parametrize(
+    "metadata", [[], "text", 5, None, {"user_id": 5}, {"user_id": "{"}, {"user_id": "[1]"}, {"session_id": ["x" * 9]}]
+)
+def test_marks_of_known_clients_are_never_fatal_whatever_they_hold(metadata: object) -> None:
+    assert marks(metadata=metadata).session == ""
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        ("claude-cli/2.1.0 (external, cli)", "claude-code"),
+        ("codex_cli_rs/0.50.0 (Debian)", "codex"),
+        ("opencode/1.0 ai-sdk/provider-utils", "opencode"),
+        ("Agents/Python 0.24.0", "openai-agents"),
+        ("OpenAI/Python 2.54.0", "openai/python"),
+        ("python-httpx/0.28.1", "python-httpx/0.28.1"),
+        ("", ""),
+    ],
+)
+def test_clients_are_known_by_their_user_agent(agent: str, name: str) -> None:
+    assert client_name(agent.encode()) == name

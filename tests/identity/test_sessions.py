@@ -1,0 +1,224 @@
+import json
+from typing import Any
+
+import pytest
+
+from proxy.core.conversation import Conversation
+from proxy.core.ports import Key
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.reader import Reader
+from proxy.dialects.responses import Responses
+from proxy.identity.marks import Marks
+from proxy.identity.sessions import Place, Sessions
+from proxy.identity.tenants import Caller
+from proxy.storage.ephemeral import EphemeralStore
+from tests.fakes import DirectOutbox, FakeClock
+
+ALICE = Caller("alice", b"a" * 32, False, "")
+BOB = Caller("bob", b"b" * 32, False, "")
+
+
+class World:
+    """One worker's sessions over a store that others may share."""
+
+    def __init__(self, store: EphemeralStore | None = None, worker: str = "w1") -> None:
+        self.store = store or EphemeralStore()
+        self.outbox = DirectOutbox(self.store)
+        self.clock = FakeClock()
+        self.sessions = Sessions(self.store, self.outbox, self.clock, worker)
+        self.requests = 0
+
+    async def ask(self, *texts: str, caller: Caller = ALICE, label: str = "", agent: str = "") -> Place:
+        self.requests += 1
+        read = chat(*texts, caller=caller)
+        return await self.sessions.resolve(caller, Marks(label, agent), read, f"r{self.requests}")
+
+
+def chat(*texts: str, caller: Caller = ALICE) -> Conversation:
+    """Texts take turns: user, assistant, user, …"""
+    messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+    return Reader(0).read(ChatCompletions(), json.dumps({"messages": messages, "model": "m"}).encode(), caller.space)
+
+
+def responses(caller: Caller = ALICE, **fields: Any) -> Conversation:
+    return Reader(0).read(Responses(), json.dumps({"model": "m", **fields}).encode(), caller.space)
+
+
+async def test_a_conversation_that_goes_on_is_one_session() -> None:
+    world = World()
+    first = await world.ask("task")
+    second = await world.ask("task", "answer", "more")
+    third = await world.ask("task", "answer", "more", "again", "and more")
+    assert first.session.id == second.session.id == third.session.id
+    assert (second.base_index, third.base_index) == (0, 2)
+
+
+async def test_a_retried_request_is_the_same_session() -> None:
+    world = World()
+    first = await world.ask("task")
+    assert (await world.ask("task")).session.id == first.session.id
+
+
+async def test_two_conversations_with_the_same_opening_part_where_they_differ() -> None:
+    world = World()
+    one = await world.ask("task")
+    two = await world.ask("task")
+    assert one.session.id == two.session.id  # nothing tells them apart yet
+    one = await world.ask("task", "left", "go")
+    two = await world.ask("task", "right", "go")
+    assert one.session.id != two.session.id
+    assert two.session.forked_from == one.session.id
+    again = await world.ask("task", "right", "go", "on", "further")
+    assert again.session.id == two.session.id
+    assert (await world.ask("task", "left", "go", "on", "further")).session.id == one.session.id
+
+
+async def test_the_same_opening_after_a_conversation_has_moved_on_is_a_session_of_its_own() -> None:
+    world = World()
+    one = await world.ask("task")
+    await world.ask("task", "answer", "more")
+    new = await world.ask("task")
+    assert new.session.id != one.session.id
+    assert new.session.forked_from == one.session.id
+
+
+async def test_a_rewound_conversation_that_goes_another_way_is_a_fork() -> None:
+    world = World()
+    await world.ask("task")
+    await world.ask("task", "a", "b")
+    whole = await world.ask("task", "a", "b", "c", "d")
+    back = await world.ask("task", "a", "b", "other", "way")
+    assert back.session.id != whole.session.id
+    assert back.session.forked_from == whole.session.id
+    assert (await world.ask("task", "a", "b", "c", "d", "e", "f")).session.id == whole.session.id
+
+
+async def test_tenants_with_equal_text_never_share_a_session() -> None:
+    world = World()
+    await world.ask("task", caller=ALICE)
+    alice = await world.ask("task", "a", "b", caller=ALICE)
+    bob = await world.ask("task", "a", "b", caller=BOB)
+    assert alice.session.id != bob.session.id
+    assert bob.base is None
+
+
+async def test_labels_part_conversations_with_equal_text_at_once() -> None:
+    world = World()
+    one = await world.ask("task", label="session-one")
+    two = await world.ask("task", label="session-two")
+    child = await world.ask("task", label="session-one", agent="agent-seven")
+    assert len({one.session.id, two.session.id, child.session.id}) == 3
+    assert (one.session.label, child.session.agent) == ("session-one", "agent-seven")
+
+
+async def test_another_worker_goes_on_with_what_the_store_knows() -> None:
+    here = World()
+    first = await here.ask("task", "a", "b")
+    await here.outbox.flush()
+    there = World(here.store, "w2")
+    second = await there.ask("task", "a", "b", "c", "d")
+    assert second.session.id == first.session.id
+    assert second.base_index == 2
+
+
+async def test_two_workers_name_a_new_conversation_alike() -> None:
+    one, two = World(worker="w1"), World(worker="w2")
+    assert (await one.ask("task")).session.id == (await two.ask("task")).session.id
+
+
+async def test_two_workers_never_write_to_the_same_row() -> None:
+    one, two = World(worker="w1"), World(worker="w2")
+    assert (await one.ask("task")).row != (await two.ask("task")).row
+
+
+async def test_a_store_that_is_away_makes_a_known_conversation_a_new_one_and_nothing_worse() -> None:
+    class Away(EphemeralStore):
+        async def get_many(self, keys: Any) -> Any:
+            from proxy.core.errors import StoreUnavailable
+
+            raise StoreUnavailable("away")
+
+    world = World(Away())
+    place = await world.ask("task", "a", "b")
+    assert place.base is None
+    assert (await world.ask("task", "a", "b", "c", "d")).session.id == place.session.id
+
+
+async def test_what_a_provider_reported_is_found_at_the_place_it_was_reported_for() -> None:
+    world = World()
+    place = await world.ask("task")
+    world.sessions.settle(place, place.session, reported=120, counted=100)
+    base = (await world.ask("task", "a", "b")).base
+    assert base is not None
+    assert (base.reported, base.counted, base.overhead_key) == (120, 100, place.conversation.overhead_key)
+
+
+async def test_a_response_id_leads_back_to_its_session_and_its_usage() -> None:
+    world = World()
+    place = await world.ask("task")
+    world.sessions.answered(ALICE, place, "resp_1", 500)
+    read = responses(previous_response_id="resp_1", input="more")
+    after = await world.sessions.resolve(ALICE, Marks(), read, "r")
+    assert after.session.id == place.session.id
+    assert after.recorded
+    assert after.base is not None
+    assert after.base.reported == 500
+    assert after.base_index == -1
+
+
+async def test_a_response_id_of_another_tenant_leads_nowhere() -> None:
+    world = World()
+    place = await world.ask("task")
+    world.sessions.answered(ALICE, place, "resp_1", 500)
+    read = responses(BOB, previous_response_id="resp_1", input="more")
+    after = await world.sessions.resolve(BOB, Marks(), read, "r")
+    assert not after.recorded
+    assert after.session.id != place.session.id
+
+
+async def test_equal_questions_after_different_responses_are_different_places() -> None:
+    world = World()
+    one = await world.ask("one")
+    two = await world.ask("two")
+    world.sessions.answered(ALICE, one, "resp_1", 5)
+    world.sessions.answered(ALICE, two, "resp_2", 5)
+    after = [
+        await world.sessions.resolve(ALICE, Marks(), responses(previous_response_id=name, input="and?"), name)
+        for name in ("resp_1", "resp_2")
+    ]
+    assert [place.session.id for place in after] == [one.session.id, two.session.id]
+    assert after[0].conversation.chain != after[1].conversation.chain
+
+
+async def test_memory_of_sessions_and_places_is_bounded() -> None:
+    world = World()
+    world.sessions.capacity = 10
+    for number in range(200):
+        await world.ask(f"task {number}")
+    assert len(world.sessions._sessions) <= 10
+    assert len(world.sessions._points) <= 80
+
+
+async def test_a_conversation_without_messages_is_a_session_too() -> None:
+    world = World()
+    read = responses(prompt={"id": "p"})
+    one = await world.sessions.resolve(ALICE, Marks(), read, "r1")
+    two = await world.sessions.resolve(ALICE, Marks(), read, "r2")
+    assert one.session.id != two.session.id
+
+
+async def test_places_expire_with_the_retention() -> None:
+    world = World()
+    await world.ask("task")
+    assert {write.ttl for write in world.outbox.taken} == {world.sessions.retention}
+    assert all(isinstance(key, Key) for key in [write.key for write in world.outbox.taken])
+
+
+@pytest.mark.parametrize("noise", [b"", b"\x00", b"\x81\xa1x\xa1y"])
+async def test_a_record_that_cannot_be_read_counts_as_none(noise: bytes) -> None:
+    here = World()
+    await here.ask("task", "a", "b")
+    for write in here.outbox.taken:
+        await here.store.put(write.key, noise)
+    there = World(here.store)
+    assert (await there.ask("task", "a", "b", "c", "d")).base is None
