@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from proxy import __version__
 from proxy.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
 
 app = typer.Typer(
     name="accordion",
@@ -71,9 +74,65 @@ def check(
 
 
 @app.command()
+def replay(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Transcripts as JSON Lines, gzipped or not; - for the input.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="Replay for this model, in place of the recorded one.", show_default=False)
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Take this for the model's window, in tokens.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many conversations.", show_default=False)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every request of long conversations.")] = False,
+    against_usage: Annotated[
+        bool, typer.Option("--against-usage", help="Learn from the recorded usage; show how far the estimate was off.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each request.")] = False,
+    config: Config = None,
+) -> None:
+    """Show how full the window was at every request of recorded conversations."""
+    from proxy.offline.replaying import Options, run  # noqa: PLC0415  # see above
+
+    options = Options(model, window, limit, every, against_usage, as_json)
+    raise typer.Exit(run(files, _settings(config), options))
+
+
+@app.command()
+def explain(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The body of one request; - for the input.")],
+    path: Annotated[
+        str | None, typer.Option(help="Where it goes, such as /v1/messages; else guessed.", show_default=False)
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="A header that it has: 'name: value'; repeatable.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    config: Config = None,
+) -> None:
+    """Say what is understood of one request, how it is counted, and what would be done with it, and why."""
+    from proxy.offline.explaining import run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(file, path, header or [], _settings(config), as_json=as_json))
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def _settings(config: Path | None) -> Settings:
+    from proxy.settings import SettingsFile  # noqa: PLC0415  # see above
+
+    try:
+        return SettingsFile(config, os.environ).settings
+    except ConfigError as error:
+        raise _failed(error) from None
 
 
 def _failed(error: ConfigError) -> typer.Exit:

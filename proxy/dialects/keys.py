@@ -130,8 +130,8 @@ def _part(part: Any) -> Any:
             if len(bare) == 2 and type(text := bare.get("text")) is str:
                 return text
         return _object(part)
-    # A bare string in a list is taken for a text part by those who accept it; anything else keeps its own shape.
-    return part if type(part) is str else [part]
+    # A bare string in a list is a text part to those who accept it.
+    return part
 
 
 def _arguments(value: Any) -> Any:

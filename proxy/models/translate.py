@@ -79,8 +79,9 @@ class LiteLLMTranslator:
             call = prepare(litellm, ask)
             result = await getattr(litellm, call.function)(**call.arguments)
             if not call.stream:
+                whole = document(call, result)
                 await channel.send(Head(200, (_JSON, *reply_headers(result))))
-                await channel.send(document(call, result))
+                await channel.send(whole)
                 channel.finish()
                 return
             async with aclosing(events(call, result)) as pieces:

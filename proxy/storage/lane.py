@@ -71,7 +71,9 @@ class Lane:
             return
         self._closed, self.available = True, False
         if self._thread is not None:
-            await self._submit(None, ())
+            # A thread that still waits for the file ends by itself, later.
+            with suppress(StoreUnavailable):
+                await self._submit(None, ())
 
     async def _submit(self, call: Callable[..., Any] | None, args: tuple[Any, ...]) -> Any:
         loop = asyncio.get_running_loop()

@@ -44,7 +44,7 @@ def _sqlite(rest: str, timeout: float) -> Store:
 
 
 def _redis(url: str, timeout: float, *, cluster: bool) -> Store:
-    # redis-py takes a tenth of a second to import, which only those pay who use it.
+    # redis-py takes some tenths of a second to import, which only those pay who use it.
     from proxy.storage.redis import RedisStore  # noqa: PLC0415
 
     try:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
-import os
-from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from hypothesis import given
@@ -20,6 +16,7 @@ from proxy.core.errors import BadRequest, UpstreamCut
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.keys import message_key
 from tests.histories import History, Image, entries, histories, png
+from tests.sdks import openai_sdk
 
 CHAT = ChatCompletions()
 SECRET = b"s" * 32
@@ -247,46 +244,12 @@ def test_a_reply_that_went_through_langchain_has_the_same_key(reply: dict[str, A
         assert key(again) == key(reply)
 
 
-def transcripts() -> list[Path]:
-    given_ = os.environ.get("ACCORDION_TRAJECTORIES")
-    folder = Path(given_) if given_ else Path(__file__).parents[3] / "shared" / "data" / "trajectories"
-    return sorted(folder.glob("*.jsonl.gz"))
-
-
-@pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here (ACCORDION_TRAJECTORIES)")
-@pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
-def test_recorded_transcripts_are_read_whole_and_keyed_the_same_after_the_openai_sdk(path: Path) -> None:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        recorded = [json.loads(line) for _, line in zip(range(3), lines, strict=False)]
-    for conversation in recorded:
-        for entry in conversation["messages"]:
-            message = read(entry)
-            assert not [part for part in message.parts if isinstance(part, Opaque)]
-            assert message.role == entry["role"]
-            calls = [(p.call_id, p.name, p.arguments) for p in message.parts if isinstance(p, ToolCall)]
-            said = [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in entry.get("tool_calls", ())]
-            assert calls == said
-            texts = [p.text for p in _flat(message.parts) if isinstance(p, Text)]
-            assert "".join(texts) == (entry["content"] or "")
-            if entry["role"] == "assistant" and "name" not in entry:
-                assert key(ChatCompletionMessage.model_validate(entry).model_dump()) == key(entry)
-
-
-def _flat(read_parts: Any) -> list[Any]:
-    return [q for p in read_parts for q in (p.parts if isinstance(p, ToolResult) else (p,))]
+def test_an_earlier_reply_that_was_spoken_is_known_by_its_id() -> None:
+    spoken = {"role": "assistant", "audio": {"id": "audio_1", "data": "AAAA", "expires_at": 1, "transcript": "Hello."}}
+    assert key(spoken) == key({"role": "assistant", "audio": {"id": "audio_1"}})
 
 
 # -- errors -----------------------------------------------------------------------
-
-
-def client(status: int, content: bytes, kind: str) -> openai.OpenAI:
-    def answer(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(status, content=content, headers={"content-type": kind})
-
-    transport = httpx.MockTransport(answer)
-    return openai.OpenAI(
-        api_key="k", base_url="http://proxy/v1", max_retries=0, http_client=httpx.Client(transport=transport)
-    )
 
 
 CUT = UpstreamCut("The provider ended the connection before its reply. Send the request again.")
@@ -295,7 +258,7 @@ ASK: list[Any] = [{"role": "user", "content": "a"}]
 
 def test_an_error_is_what_the_openai_sdk_calls_a_bad_request() -> None:
     error = BadRequest("No such option. Leave it out.", code="unknown_option", param="x")
-    sdk = client(400, CHAT.error(error, "req_1"), "application/json")
+    sdk = openai_sdk(400, CHAT.error(error, "req_1"), "application/json")
     with pytest.raises(openai.BadRequestError) as raised:
         sdk.chat.completions.create(model="m", messages=ASK)
     assert (raised.value.code, raised.value.param, raised.value.type) == (
@@ -310,7 +273,7 @@ def test_an_error_is_what_the_openai_sdk_calls_a_bad_request() -> None:
 
 def test_a_stream_cut_short_raises_in_the_openai_sdk_and_never_ends_normally() -> None:
     begun = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":null}]}\n\n'
-    sdk = client(200, begun + CHAT.stream_error(CUT, "req_1"), "text/event-stream")
+    sdk = openai_sdk(200, begun + CHAT.stream_error(CUT, "req_1"), "text/event-stream")
     stream = sdk.chat.completions.create(model="m", messages=ASK, stream=True)
     assert next(stream).choices[0].delta.content == "Hel"
     with pytest.raises(openai.APIError) as raised:

@@ -15,7 +15,8 @@ from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.keys import chain_key, chain_start, message_key, read, tidy
 from proxy.dialects.messages import Messages
 from proxy.dialects.responses import Responses
-from tests.histories import DIALECTS, DialectName, arguments, entries, histories, respell
+from tests.histories import DIALECTS, DialectName, arguments, entries, histories
+from tests.respelling import respell
 
 SECRET = b"s" * 32
 READERS: dict[DialectName, Dialect] = {"chat": ChatCompletions(), "responses": Responses(), "messages": Messages()}

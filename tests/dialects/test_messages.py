@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import anthropic
-import httpx2
 import pytest
 from anthropic.types import Message
 from hypothesis import given
@@ -16,6 +15,7 @@ from proxy.core.errors import BadRequest, UpstreamCut, UpstreamTimeout
 from proxy.dialects.keys import message_key
 from proxy.dialects.messages import Messages
 from tests.histories import History, Image, entries, histories, png
+from tests.sdks import anthropic_sdk
 
 MESSAGES = Messages()
 SECRET = b"s" * 32
@@ -254,16 +254,6 @@ def test_a_changed_signature_is_another_message() -> None:
 # -- errors -----------------------------------------------------------------------
 
 
-def client(status: int, content: bytes, kind: str) -> anthropic.Anthropic:
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(status, content=content, headers={"content-type": kind})
-
-    transport = httpx2.MockTransport(answer)
-    return anthropic.Anthropic(
-        api_key="k", base_url="http://proxy", max_retries=0, http_client=httpx2.Client(transport=transport)
-    )
-
-
 CUT = UpstreamCut("The provider ended the connection before its reply. Send the request again.")
 ASK: Any = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}]}
 
@@ -276,7 +266,7 @@ ASK: Any = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "conten
     ],
 )
 def test_an_error_is_what_the_anthropic_sdk_calls_by_its_status(error: Any, kind: str, raised_as: Any) -> None:
-    sdk = client(error.status, MESSAGES.error(error, "req_1"), "application/json")
+    sdk = anthropic_sdk(error.status, MESSAGES.error(error, "req_1"), "application/json")
     with pytest.raises(raised_as) as raised:
         sdk.messages.create(**ASK)
     assert raised.value.body == {
@@ -293,7 +283,7 @@ def test_a_stream_cut_short_raises_in_the_anthropic_sdk_and_never_ends_normally(
         lambda sdk: list(sdk.messages.create(**ASK, stream=True)),
         lambda sdk: _through_the_helper(sdk),
     ):
-        sdk = client(200, begun + MESSAGES.stream_error(CUT, "req_1"), "text/event-stream")
+        sdk = anthropic_sdk(200, begun + MESSAGES.stream_error(CUT, "req_1"), "text/event-stream")
         with pytest.raises(anthropic.APIStatusError) as raised:
             read_all(sdk)
         assert CUT.message in str(raised.value)

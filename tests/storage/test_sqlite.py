@@ -104,6 +104,15 @@ async def test_a_process_killed_while_it_writes_leaves_whole_batches(path: Path)
     await store.close()
 
 
+async def test_another_process_that_comes_and_goes_takes_nothing_along(store: SqliteStore, path: Path):
+    # The last connection to close deletes the write-ahead log. It must see that ours are still there.
+    await store.get(Key("c", "first"))
+    visit = "store = SqliteStore(Path(args[0]), timeout=20.0)\nprint(await store.scan('c'))\nawait store.close()"
+    assert run_python(visit, path).communicate()[0] == b"[('first', b'1')]\n"
+    await store.put(Key("c", "second"), b"2")
+    assert run_python(visit, path).communicate()[0] == b"[('first', b'1'), ('second', b'2')]\n"
+
+
 async def test_what_was_written_is_there_after_a_restart(path: Path):
     store = SqliteStore(path, timeout=20.0)
     await store.put(Key("c", "n"), b"value")
