@@ -94,7 +94,7 @@ class Gauging:
             return Gauge(caller, route, dialect)
         marks = read_marks(fields, conversation.envelope)
         place = await self.sessions.resolve(caller, marks, conversation, inbound.request_id)
-        return await self._measure(Gauge(caller, route, dialect, place, beta=_beta(fields), plain=plain), place)
+        return await self._measure(caller, route, dialect, place, _beta(fields), plain)
 
     def learn(self, gauge: Gauge, place: Place, status: int, seen: ReplySeen) -> Session:
         """Takes what a reply reported; returns the session as it is now."""
@@ -112,7 +112,8 @@ class Gauging:
             correction = self.calibrations.learn(
                 gauge.route.name, model, session.correction, gauge.counted, usage.input
             )
-            session = replace(session, correction=correction)
+            if correction != session.correction:
+                session = replace(session, correction=correction)
         kept = {seen.response_id, _conversation_id(place.conversation)} if gauge.dialect.name == "responses" else set()
         for state in kept - {""}:
             self.sessions.answered(gauge.caller, place, state, usage.input + usage.output)
@@ -131,26 +132,36 @@ class Gauging:
         except Unreadable:
             return None
 
-    async def _measure(self, gauge: Gauge, place: Place) -> Gauge:
-        conversation, route, tenant = place.conversation, gauge.route, gauge.caller.tenant
-        window = self.windows.window(conversation.model, route.name, gauge.beta, tenant)
+    async def _measure(
+        self, caller: Caller, route: Route, dialect: Dialect, place: Place, beta: str, plain: bytes
+    ) -> Gauge:
+        conversation = place.conversation
+        window = self.windows.window(conversation.model, route.name, beta, caller.tenant)
         model = self.base_models.get(conversation.model) or route.model or conversation.model
         if self.meter.pending(conversation, model) > _COUNT_AT_ONCE:
             counted = await self.tasks.offload(self.meter.measure, conversation, window, model)
         else:
             counted = self.meter.measure(conversation, window, model)
-        utilization = self._corrected(gauge, place, counted)
-        thresholds = self.thresholds.get(conversation.model) or self.thresholds[""]
-        limits = thresholds.limits(window.size)
-        decision = decide(utilization, limits, starts_turn=conversation.starts_turn)
-        return replace(
-            gauge, window=window, utilization=utilization, counted=counted.tokens, limits=limits, decision=decision
+        utilization = self._corrected(route, place, counted)
+        limits = (self.thresholds.get(conversation.model) or self.thresholds[""]).limits(window.size)
+        return Gauge(
+            caller=caller,
+            route=route,
+            dialect=dialect,
+            place=place,
+            window=window,
+            utilization=utilization,
+            counted=counted.tokens,
+            plain=plain,
+            limits=limits,
+            decision=decide(utilization, limits, starts_turn=conversation.starts_turn),
+            beta=beta,
         )
 
-    def _corrected(self, gauge: Gauge, place: Place, counted: Utilization) -> Utilization:
+    def _corrected(self, route: Route, place: Place, counted: Utilization) -> Utilization:
         """The count, corrected by what the provider reported: for the beginning of this very list where it did, else
         by how far counts of this session and model were off (DESIGN, Accounting)."""
-        factor = self.calibrations.factor(gauge.route.name, place.conversation.model, place.session.correction)
+        factor = self.calibrations.factor(route.name, place.conversation.model, place.session.correction)
         base, last = place.base, None
         if base is not None and base.reported:
             if place.base_index < 0:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from proxy.core.budget import Window
 from proxy.core.errors import AccordionError
-from proxy.core.ports import Append, Headers, Put, Route, Store, UpstreamReply, UpstreamRequest
+from proxy.core.ports import Append, Headers, Key, Put, Route, Store, UpstreamReply, UpstreamRequest
 
 T = TypeVar("T")
 
@@ -66,8 +66,11 @@ class DirectOutbox:
     store: Store
     taken: list[Put | Append] = field(default_factory=list)
 
-    def add(self, write: Put | Append) -> None:
-        self.taken.append(write)
+    def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
+        self.taken.append(Put(key, value(), ttl))
+
+    def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
+        self.taken.append(Append(key, value(), keep, ttl))
 
     async def flush(self) -> None:
         batch, self.taken = self.taken, []

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
 from proxy.core.budget import Utilization
-from proxy.core.ports import Append, Key, Observer, Outbox, Put
+from proxy.core.ports import Key, Observer, Outbox
 from proxy.core.records import Exchange, Session, Totals
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -73,34 +74,31 @@ class Journal:
                 totals=session.totals + gain,
             )
             name = Key(sessions_of(tenant), f"{session.id}.{row}")
-            self.outbox.add(Put(name, ENCODER.encode(session), self.retention))
+            self.outbox.put(name, partial(ENCODER.encode, session), self.retention)
             log = exchanges_of(tenant, session.id)
-            self.outbox.add(Append(log, ENCODER.encode(exchange), self.keep, self.retention))
-        self._model(tenant, exchange, gain)
+            self.outbox.append(log, partial(ENCODER.encode, exchange), self.keep, self.retention)
+        if exchange.model:
+            self._model(tenant, exchange, gain)
         for observer in self.observers:
             observer.exchange(tenant, exchange, traceparent)
         return session
 
     def _model(self, tenant: str, exchange: Exchange, gain: Totals) -> None:
-        if not exchange.model:
-            return
         known = (tenant, exchange.upstream, exchange.model)
-        row = self._models.get(known)
-        if row is None:
-            row = ModelRow(exchange.model, exchange.upstream, exchange.at, exchange.utilization)
-        ratio = exchange.utilization.ratio
-        row = self._models[known] = replace(
-            row,
+        row, ratio = self._models.get(known), exchange.utilization.ratio
+        row = self._models[known] = ModelRow(
+            model=exchange.model,
+            upstream=exchange.upstream,
             updated=exchange.at,
             utilization=exchange.utilization,
-            totals=row.totals + gain,
-            peak=max(row.peak, ratio),
+            totals=gain if row is None else row.totals + gain,
+            peak=ratio if row is None else max(row.peak, ratio),
         )
         self._models.move_to_end(known)
         while len(self._models) > _MODELS:
             self._models.popitem(last=False)
         name = Key(models_of(tenant), f"{exchange.upstream}|{exchange.model}|{self.worker}")
-        self.outbox.add(Put(name, ENCODER.encode(row)))
+        self.outbox.put(name, partial(ENCODER.encode, row))
 
 
 def _gain(exchange: Exchange) -> Totals:

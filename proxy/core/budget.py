@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 WindowSource = Literal["config", "learnt", "table", "default"]
@@ -98,7 +98,16 @@ class Utilization:
         """The same with the parts times `factor`, and `total` tokens in all: the messages take up the difference."""
         preamble, tools, media = (round(count * factor) for count in (self.preamble, self.tools, self.media))
         messages = max(0, total - preamble - tools - media)
-        return replace(self, preamble=preamble, tools=tools, media=media, messages=messages, carried=carried)
+        return Utilization(
+            window=self.window,
+            preamble=preamble,
+            tools=tools,
+            messages=messages,
+            media=media,
+            reserved_output=self.reserved_output,
+            window_known=self.window_known,
+            carried=carried,
+        )
 
     @property
     def ratio(self) -> float:

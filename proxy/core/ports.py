@@ -223,11 +223,17 @@ class Tasks(Protocol):
 
 
 class Outbox(Protocol):
-    """Writes that nobody waits for. They reach the store soon, together; the last value of a key wins."""
+    """Writes that nobody waits for. They reach the store soon, together; the last value of a key wins.
 
-    def add(self, write: Put | Append) -> None:
-        """Take a write. Never blocks and never fails; when the store is away for long, the oldest writes are dropped
-        and counted."""
+    A value is given as what makes it, called when it is written: what is replaced before that costs nothing. Neither
+    method blocks or fails; when the store is away for long, the oldest writes are dropped and counted.
+    """
+
+    def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
+        """Keep a value under a key."""
+
+    def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
+        """Add to the end of a log."""
 
     async def flush(self) -> None:
         """Return when everything taken so far was written, or raise StoreUnavailable."""

@@ -74,7 +74,15 @@ class Totals:
     reasoning: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+        return Totals(
+            self.requests + other.requests,
+            self.errors + other.errors,
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+        )
 
 
 @dataclass(frozen=True, slots=True)

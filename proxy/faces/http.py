@@ -61,7 +61,12 @@ class Http:
             return
         except ClientGone:
             return
-        watch = _Watch(receive) if whole else None
+        watch = _Watch(receive)
+        if whole:
+            watch.start()
+        else:
+            # Whoever reads the body learns of a client that goes away; afterwards nobody would.
+            body.on_end = watch.start
         try:
             out = await forward(inbound)
             if inbound.path == "/v1/models" and inbound.method == "GET" and (models := forward.gauging.router.models):
@@ -70,12 +75,11 @@ class Http:
         except ClientGone:
             return
         except asyncio.CancelledError:
-            if watch is None or not watch.gone:
+            if not watch.gone:
                 raise
             _uncancel()
         finally:
-            if watch is not None:
-                watch.stop()
+            watch.stop()
 
 
 async def _answer(out: Outbound, send: Send) -> None:
@@ -101,6 +105,8 @@ class _Body:
         self._limit = limit
         self._length: int | None = 0
         self.kind = b""
+        self.on_end: Callable[[], object] | None = None
+        """Called when a body that is streamed has come to its end."""
         for name, value in headers:
             if name == b"content-length" and value.isdigit() and self._length is not None:
                 self._length = int(value)
@@ -138,6 +144,8 @@ class _Body:
             if piece:
                 yield piece
             if not message.get("more_body", False):
+                if self.on_end is not None:
+                    self.on_end()
                 return
 
     def _piece(self, message: Message) -> bytes:
@@ -163,7 +171,13 @@ class _Watch:
         self._receive = receive
         self._serving = asyncio.current_task()
         self._looking: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_AFTER, self._begin)
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def start(self) -> None:
+        """Begins, once the whole body has been received."""
+        if not self._over:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_AFTER, self._begin)
 
     def _begin(self) -> None:
         self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -176,7 +190,9 @@ class _Watch:
             self._serving.cancel()
 
     def stop(self) -> None:
-        self._timer.cancel()
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
 

@@ -4,6 +4,7 @@ multiprocess mode, on where PROMETHEUS_MULTIPROC_DIR is set)."""
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -15,6 +16,19 @@ _MODELS = 200
 _OTHER = "other"
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.83, 0.91, 1.0)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_KINDS = ("input", "output", "cached", "cache_write", "reasoning")
+
+
+@dataclass(frozen=True, slots=True)
+class _Meters:
+    """What is counted of one model: requests by status class, tokens in the order of `_KINDS`."""
+
+    labels: tuple[str, str]
+    requests: dict[int, Counter]
+    tokens: tuple[Counter, ...]
+    utilization: Histogram
+    duration: Histogram
+    first: Histogram
 
 
 class Metrics:
@@ -49,31 +63,30 @@ class Metrics:
         self._dropped = Counter(
             "accordion_store_writes_dropped", "Writes given up while the store was away", registry=own
         )
-        self._names: dict[str, str] = {}
+        self._by_model: dict[tuple[str, str], _Meters] = {}
         self._store.set(1)
 
     def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
         """Counts an exchange that has ended."""
-        upstream, model = exchange.upstream, self._model(exchange.model)
-        self._requests.labels(upstream, model, f"{exchange.status // 100}xx").inc()
+        meters = self._meters(exchange.upstream, exchange.model)
+        status = exchange.status // 100
+        counter = meters.requests.get(status)
+        if counter is None:
+            counter = meters.requests[status] = self._requests.labels(*meters.labels, f"{status}xx")
+        counter.inc()
         if exchange.error:
-            self._errors.labels(upstream, exchange.error).inc()
+            self._errors.labels(exchange.upstream, exchange.error).inc()
         if exchange.utilization.window:
-            self._utilization.labels(upstream, model).observe(exchange.utilization.ratio)
-        self._duration.labels(upstream, model).observe(exchange.duration)
+            meters.utilization.observe(exchange.utilization.ratio)
+        meters.duration.observe(exchange.duration)
         if exchange.first_byte:
-            self._first.labels(upstream, model).observe(exchange.first_byte)
+            meters.first.observe(exchange.first_byte)
         usage = exchange.usage
         if usage is not None:
-            for kind, tokens in (
-                ("input", usage.input),
-                ("output", usage.output),
-                ("cached", usage.cached),
-                ("cache_write", usage.cache_write),
-                ("reasoning", usage.reasoning),
-            ):
+            counts = (usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
+            for tokens, counter in zip(counts, meters.tokens, strict=True):
                 if tokens:
-                    self._tokens.labels(upstream, model, kind).inc(tokens)
+                    counter.inc(tokens)
 
     def store(self, available: bool) -> None:
         """The store went away or came back."""
@@ -93,10 +106,21 @@ class Metrics:
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # the library has no hints here
         return generate_latest(registry), CONTENT_TYPE_LATEST
 
-    def _model(self, model: str) -> str:
-        name = self._names.get(model)
-        if name is None:
-            name = model if len(self._names) < _MODELS else _OTHER
-            if name is model:
-                self._names[model] = name
-        return name
+    def _meters(self, upstream: str, model: str) -> _Meters:
+        """The meters of a model, looked up once: prometheus-client's `labels` is slow."""
+        known = (upstream, model)
+        meters = self._by_model.get(known)
+        if meters is None:
+            if len(self._by_model) >= _MODELS:
+                known = (upstream, _OTHER)
+            meters = self._by_model.get(known)
+        if meters is None:
+            meters = self._by_model[known] = _Meters(
+                labels=known,
+                requests={},
+                tokens=tuple(self._tokens.labels(*known, kind) for kind in _KINDS),
+                utilization=self._utilization.labels(*known),
+                duration=self._duration.labels(*known),
+                first=self._first.labels(*known),
+            )
+        return meters

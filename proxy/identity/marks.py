@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -65,6 +66,7 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     return Marks(session, "" if agent == session else agent, client)
 
 
+@lru_cache(1_024)
 def client_name(user_agent: bytes) -> str:
     """A short name for the program that speaks, from its User-Agent; empty where it has none."""
     agent = user_agent[:200].decode("latin-1").strip()

@@ -11,12 +11,13 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Clock, Key, Outbox, Put, Store
+from proxy.core.ports import Clock, Key, Outbox, Store
 from proxy.core.records import Session
 from proxy.identity.marks import Marks
 from proxy.identity.tenants import Caller
@@ -103,10 +104,8 @@ class Sessions:
             name = place.label + place.conversation.chain[-1]
             point = self._points.get(name)
             if point is not None:
-                self._keep(
-                    name,
-                    replace(point, reported=reported, counted=counted, overhead_key=place.conversation.overhead_key),
-                )
+                overhead = place.conversation.overhead_key
+                self._keep(name, Point(point.session, point.next, reported, counted, overhead))
 
     def answered(self, caller: Caller, place: Place, state_id: str, reported: int) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
@@ -233,7 +232,7 @@ class Sessions:
 
     def _keep(self, name: bytes, point: Point) -> None:
         self._remember(name, point)
-        self.outbox.add(Put(_key(name), _ENCODER.encode(point), self.retention))
+        self.outbox.put(_key(name), partial(_ENCODER.encode, point), self.retention)
 
     def _remember(self, name: bytes, point: Point) -> None:
         self._points[name] = point

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Key, Put, Store
 
 # How long a write waits for others, in seconds.
 _GATHER = 0.2
-# How many go in one batch: what a store manages well within its time-out.
-_BATCH = 2_000
+# How many go in one batch: what a store manages well within its time-out, and what is encoded in about half a
+# millisecond.
+_BATCH = 256
+
+_Value = Callable[[], bytes]
 
 
 class GatheringOutbox:
@@ -26,20 +30,21 @@ class GatheringOutbox:
         self._store = store
         self._capacity = capacity
         self._on_drop = on_drop
-        self._puts: dict[Key, Put] = {}
-        self._appends: list[Append] = []
+        self._puts: dict[Key, tuple[_Value, float | None]] = {}
+        self._appends: list[tuple[Key, _Value, int | None, float | None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, write: Put | Append) -> None:
-        """Take a write; see the port."""
-        if isinstance(write, Put):
-            self._puts[write.key] = write
-        else:
-            self._appends.append(write)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_GATHER, self._begin)
+    def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
+        """Keep a value under a key; see the port."""
+        self._puts[key] = (value, ttl)
+        self._soon()
+
+    def append(self, key: Key, value: _Value, keep: int | None = None, ttl: float | None = None) -> None:
+        """Add to the end of a log; see the port."""
+        self._appends.append((key, value, keep, ttl))
+        self._soon()
 
     async def flush(self) -> None:
         """Return when everything taken so far was written, or raise StoreUnavailable."""
@@ -70,16 +75,21 @@ class GatheringOutbox:
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(5 * _GATHER, self._begin)
 
+    def _soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_GATHER, self._begin)
+
     async def _write_some(self) -> None:
-        keys = list(self._puts)[:_BATCH]
-        puts = [self._puts.pop(key) for key in keys]
+        puts = {key: self._puts.pop(key) for key in list(islice(self._puts, _BATCH))}
         appends, self._appends = self._appends[:_BATCH], self._appends[_BATCH:]
+        batch: list[Put | Append] = [Put(key, value(), ttl) for key, (value, ttl) in puts.items()]
+        batch += [Append(key, value(), keep, ttl) for key, value, keep, ttl in appends]
         try:
-            await self._store.write([*puts, *appends])
+            await self._store.write(batch)
         except BaseException:
             # What came meanwhile is newer than what failed. An append that had been written after all, when only the
             # answer was lost, comes twice: a log may repeat an entry, it never lacks one.
-            self._puts = {put.key: put for put in puts} | self._puts
+            self._puts = puts | self._puts
             self._appends = appends + self._appends
             raise
 

@@ -16,7 +16,7 @@ def translated(error: Exception) -> Exception:
     if isinstance(error, aiohttp.SocketTimeoutError):
         return httpx.ReadTimeout("nothing arrived within the read time-out")
     if isinstance(error, HttpProcessingError):
-        return httpx.RemoteProtocolError("the upstream's answer is not valid HTTP")
+        return httpx.RemoteProtocolError("the answer is not valid HTTP, or its head is too large")
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return httpx.RemoteProtocolError("the connection was closed before the head of the reply was complete")
     if isinstance(error, aiohttp.ClientOSError):

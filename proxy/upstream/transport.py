@@ -41,7 +41,8 @@ class Timeouts:
     """How long is waited, in seconds; None for ever.
 
     `connect` covers name lookup, TCP and TLS, `read` the silence between two arrivals of bytes, `write` the time
-    until the upstream takes the next piece of a body. There is no limit to a whole reply.
+    until the upstream takes the next piece of a body that comes in pieces or is larger than 1 MiB; a smaller one is
+    written at once, and its `read` time-out starts then. There is no limit to a whole reply.
     """
 
     connect: float | None = 10.0
@@ -122,7 +123,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 # RFC 9112 9.3.1: the server may have closed an idle connection while the request was on its way.
                 if not (used and again):
                     raise translated(error) from error
-            except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+            except (aiohttp.ClientError, HttpProcessingError) as error:
                 raise translated(error) from error
 
     async def _connect(self, origin: Origin, timeouts: Timeouts) -> tuple[Connection, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 import aiohttp
 import httpx
@@ -54,16 +54,19 @@ async def _write(
         sent += len(piece)
         if length is not None and sent > length:
             raise httpx.WriteError("the request body is longer than its Content-Length")
-        try:
-            async with asyncio.timeout(patience):
-                await writer.write(piece)
-        except TimeoutError as error:
-            raise httpx.WriteTimeout(f"nothing of the request was taken for {patience:g} s") from error
+        await _within(patience, writer.write(piece))
     if length is not None and sent < length:
         raise httpx.WriteError("the request body is shorter than its Content-Length")
-    async with asyncio.timeout(patience):
-        await writer.write_eof()
+    await _within(patience, writer.write_eof())
     protocol.start_timeout()
+
+
+async def _within(patience: float | None, writing: Awaitable[None]) -> None:
+    try:
+        async with asyncio.timeout(patience):
+            await writing
+    except TimeoutError as error:
+        raise httpx.WriteTimeout(f"nothing of the request was taken for {patience:g} s") from error
 
 
 async def _slices(body: bytes) -> AsyncIterator[memoryview]:

@@ -256,8 +256,8 @@ def test_keys_stay_the_same_from_release_to_release() -> None:
         {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a", "n": 1.0}'}}
     ]}  # fmt: skip
     assert message_key(tidy(read(json.dumps(entry))), SECRET).hex() == (
-        "c595dbc0f8178f997852b8359803fe5d5c57705973ff371b67b3cba1230f5769"
+        "b1a8d1077687e92dbc696d808b6bf08ade1fb32e29ec6e1863584066ba6664f1"
     )
     assert chain_key(chain_start(SECRET, "chat"), bytes(32)).hex() == (
-        "afd86e52eff7ae8d39a2a6799d1ff2d6a8351926734cd4961fe2d42424002551"
+        "8acba13e33fe5a8073fde0d0643229b35797fd20ba92853ff528cebf014fb223"
     )

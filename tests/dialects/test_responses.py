@@ -166,7 +166,9 @@ CUT = UpstreamCut("The provider ended the connection before its reply. Send the 
 
 
 def test_an_error_is_what_the_openai_sdk_calls_by_its_status() -> None:
-    sdk = openai_sdk(404, RESPONSES.error(NotFound("No such model. List those there are."), "req_1"), "application/json")
+    sdk = openai_sdk(
+        404, RESPONSES.error(NotFound("No such model. List those there are."), "req_1"), "application/json"
+    )
     with pytest.raises(openai.NotFoundError) as raised:
         sdk.responses.create(model="m", input="a")
     assert raised.value.code == "not_found"

@@ -11,34 +11,22 @@ from hypothesis import strategies as st
 
 from proxy.core.records import CallSeen, ReplySeen, Usage
 from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
-from proxy.dialects.tap import BOUND
 from tests.replies import (
     CHAT,
     CHAT_SEEN,
+    DIALECTS,
     ITEMS,
     MESSAGES,
     MESSAGES_SEEN,
+    OVERFLOW,
     RESPONSE,
     RESPONSES,
     RESPONSES_SEEN,
-    START,
     calls,
     chunk,
     sse,
+    tapped,
 )
-
-DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages())
-
-
-def tapped(dialect: Dialect, *pieces: bytes, stream: bool = True) -> ReplySeen:
-    tap = dialect.tap(stream)
-    for piece in pieces:
-        tap.feed(piece)
-    return tap.seen()
-
 
 STREAMS = [
     pytest.param(DIALECTS[0], CHAT, False, CHAT_SEEN, id="chat"),
@@ -112,7 +100,6 @@ def test_a_failed_response_is_an_error_with_its_usage() -> None:
     assert tap.seen().usage == RESPONSES_SEEN.usage
 
 
-OVERFLOW = "Your input exceeds the context window of this model."
 ERRORS = [
     (0, b'data: {"error": {"message": "%s", "code": "context_length_exceeded"}}\n\n'),
     (0, b'data:{"error":"%s"}\n\n'),
@@ -200,81 +187,6 @@ def test_the_context_of_several_rounds_is_that_of_the_last_one() -> None:
     assert seen.usage == Usage(input=60, output=70, cached=9, cache_write=1)
     stream = sse(MESSAGES[0], {"type": "message_delta", "delta": {}, "usage": usage}, named=True)
     assert tapped(DIALECTS[2], stream).usage == Usage(input=60, output=70, cached=9, cache_write=1)
-
-
-BODIES = [
-    (
-        0,
-        {
-            "id": "chatcmpl-1",
-            "model": "gpt-5",
-            "choices": [
-                {
-                    "finish_reason": "tool_calls",
-                    "message": {
-                        "tool_calls": [
-                            {"id": "call_a", "function": {"name": "read"}},
-                            {"id": "call_b", "custom": {"name": "patch"}},
-                        ]
-                    },
-                }
-            ],
-            "usage": CHAT[-2]["usage"],  # type: ignore[index]
-        },
-        CHAT_SEEN,
-    ),
-    (1, RESPONSE, RESPONSES_SEEN),
-    (
-        2,
-        {
-            **START,
-            "content": [b["content_block"] for b in MESSAGES if "content_block" in b],  # type: ignore[misc]
-            "stop_reason": "tool_use",
-            "usage": START["usage"] | {"output_tokens": 20, "output_tokens_details": {"thinking_tokens": 5}},  # type: ignore[operator]
-        },
-        MESSAGES_SEEN,
-    ),
-]
-
-
-@pytest.mark.parametrize(("which", "body", "seen"), BODIES)
-def test_a_whole_reply_is_understood_however_it_is_cut(which: int, body: Any, seen: ReplySeen) -> None:
-    raw = json.dumps(body).encode()
-    assert tapped(DIALECTS[which], raw, stream=False) == seen
-    assert tapped(DIALECTS[which], *(raw[at : at + 1] for at in range(len(raw))), stream=False) == seen
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        '{"error":{"message":"%s","type":"invalid_request_error","param":"input","code":"context_length_exceeded"}}',
-        '{"type":"error","error":{"type":"invalid_request_error","message":"%s"},"request_id":"req_1"}',
-        '{"object":"error","message":"%s","type":"BadRequestError","code":400}',
-        '[{"error":{"code":400,"message":"%s","status":"INVALID_ARGUMENT"}}]',
-        '{"error":"%s"}',
-    ],
-)
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_error_body_is_told_in_every_shape(dialect: Dialect, body: str) -> None:
-    assert tapped(dialect, (body % OVERFLOW).encode(), stream=False) == ReplySeen(error=OVERFLOW)
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_reply_that_is_not_whole_says_nothing_yet(dialect: Dialect) -> None:
-    tap = dialect.tap(stream=False)
-    tap.feed(b'{"id": "x", ')
-    assert tap.seen() == ReplySeen()
-    tap.feed(b'"model": "m"}')
-    assert (tap.seen().response_id, tap.seen().model) == ("x", "m")
-
-
-def test_a_reply_beyond_the_bound_is_let_go() -> None:
-    tap = DIALECTS[0].tap(stream=False)
-    tap.feed(b'{"id": "x", "pad": "')
-    for _ in range(BOUND // 2**20 + 1):
-        tap.feed(b"x" * 2**20)
-    tap.feed(b'"}')
-    assert tap.seen() == ReplySeen()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -191,7 +191,7 @@ def spoil(path: Path) -> None:
     path.write_bytes(content[:4096] + b"\x55" * (len(content) - 4096))
 
 
-async def test_a_broken_file_raises_store_unavailable(path: Path):
+async def test_a_broken_file_raises_store_unavailable_and_its_successor_is_used(path: Path):
     store = SqliteStore(path, timeout=SOON)
     await store.write([Put(Key("c", f"{number}"), bytes(500)) for number in range(200)])
     await store.close()
@@ -201,7 +201,12 @@ async def test_a_broken_file_raises_store_unavailable(path: Path):
         await store.scan("c")
     with pytest.raises(StoreUnavailable):
         await store.put(Key("c", "n"), b"1")
+    for part in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        part.unlink(missing_ok=True)
+    await store.put(Key("c", "n"), b"2")
+    assert await store.scan("c") == [("n", b"2")]
     await store.close()
+    assert counts(path) == [1, 0, 0, 0]
 
 
 async def test_a_folder_that_cannot_be_made_raises_store_unavailable_until_it_can(tmp_path: Path):

@@ -286,6 +286,22 @@ async def test_what_a_provider_sends_unasked_never_answers_the_next_request(upst
     assert server.connections == 3
 
 
+async def test_what_a_provider_sends_on_an_idle_connection_never_answers_the_next_request(upstream):
+    extra = asyncio.Event()
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine")
+        await extra.wait()
+        await answer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nothers")
+
+    async with Loopback(script) as server:
+        assert (await fetch(upstream, ask(server.url)))[1] == b"mine"
+        extra.set()
+        await asyncio.sleep(0.05)
+        assert (await fetch(upstream, ask(server.url)))[1] == b"mine"
+    assert server.connections == 2
+
+
 @pytest.mark.parametrize(
     ("target", "headers"),
     [
