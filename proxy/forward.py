@@ -75,6 +75,11 @@ class Forward:
     # -- sending -----------------------------------------------------------------
 
     async def _send(self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge) -> UpstreamReply:
+        if gauge.route.ambient and not (gauge.caller.keyed or gauge.caller.local):
+            raise Unauthorized(
+                f"Model {gauge.route.name!r} is asked in this machine's own name, which only callers with a proxy key "
+                "may use: configure proxy_keys and send one."
+            )
         if gauge.route.family == "litellm" and gauge.plain:
             credential = self._own_key(gauge) or presented(fields)
             return await self.translator.send(gauge.dialect.name, gauge.plain, gauge.route, credential)
@@ -100,7 +105,7 @@ class Forward:
         """The model's own key, for who presented a proxy key; empty where the caller's own credential goes on."""
         if not gauge.caller.keyed:
             return ""
-        if not gauge.route.api_key and not gauge.caller.credential:
+        if not gauge.route.api_key and not gauge.caller.credential and not gauge.route.ambient:
             raise Unauthorized(
                 f"The proxy key was accepted, but no provider key is configured for {gauge.route.name!r}: set its "
                 "api_key in config.yaml, or send the proxy key as x-accordion-key and the provider's as usual.",

@@ -1,6 +1,7 @@
 import gzip
 import json
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,8 +41,6 @@ async def test_our_own_headers_stay_here_and_all_others_go_on() -> None:
 async def test_the_query_goes_on() -> None:
     world = World()
     inbound = world.inbound("/v1/models", b"", method="GET")
-    from dataclasses import replace
-
     await world.forward(replace(inbound, query="limit=2&after=a%20b"))
     assert world.upstream.requests[0].url.endswith("/models?limit=2&after=a%20b")
 
@@ -311,12 +310,28 @@ async def test_a_provider_of_another_protocol_is_asked_by_translation() -> None:
 
     world = World(router=FakeRouter(only=route))
     translator = Translating()
-    from dataclasses import replace
-
     world.forward = replace(world.forward, translator=translator)  # type: ignore[arg-type]
     await world.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own"})
     assert translator.asked == ("chat", json.dumps(HELLO).encode(), route, "sk-own")
     assert world.upstream.requests == []
+
+
+async def test_a_model_asked_in_the_machines_own_name_is_for_this_machine_and_for_proxy_keys() -> None:
+    cloud = Route("cloud", "litellm", model="bedrock/x", ambient=True)
+    own = {"Authorization": "Bearer sk-own"}
+    for world, given, status in (
+        (World(router=FakeRouter(only=cloud), loopback=False), own, 401),
+        (World(router=FakeRouter(only=cloud), loopback=True), own, 502),
+        (World(router=FakeRouter(only=cloud), keys=KEYS), {"x-api-key": "proxy-key-of-team"}, 502),
+    ):
+
+        class Refusing:
+            async def send(self, *asked: Any) -> FakeReply:
+                raise Unreachable("asked")
+
+        world.forward = replace(world.forward, translator=Refusing())  # type: ignore[arg-type]
+        out, _ = await world.ask(CHAT, HELLO, given)
+        assert out.status == status
 
 
 async def test_the_model_of_any_json_body_is_looked_for_where_models_are_configured() -> None:
@@ -365,8 +380,6 @@ async def test_sessions_and_models_are_seen_by_their_own_tenant_only() -> None:
 
 
 async def test_totals_of_several_workers_are_added_up() -> None:
-    from dataclasses import replace
-
     one = World()
     two = World(store=one.store)
     two.forward = replace(two.forward, journal=replace(two.forward.journal, worker="other"))

@@ -146,6 +146,8 @@ class Route:
     extra_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     options: tuple[tuple[str, object], ...] = field(default=(), repr=False)
     """For `litellm`: the other `litellm_params`, handed on as they are."""
+    ambient: bool = False
+    """Whether the provider may be asked in the name of the machine that the proxy runs on (a cloud's identity)."""
 
 
 class Router(Protocol):

@@ -22,7 +22,16 @@ _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _MODEL = msgspec.json.Decoder(str)
 
 # Fields whose content is overhead: sent with every request beside the messages.
-_OVERHEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config")
+_OVERHEAD = (
+    "system",
+    "instructions",
+    "tools",
+    "functions",
+    "response_format",
+    "text",
+    "output_config",
+    "output_format",
+)
 # So many entries may differ at the end of a list that is still taken for the same conversation a turn later:
 # clients move cache breakpoints and environment blocks about there.
 _RESTLESS = 4

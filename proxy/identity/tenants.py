@@ -28,13 +28,14 @@ class Caller:
     """Who is asking. `space` is the tenant's own key: every hash of content starts from it, so none matches another's.
 
     `keyed` says that a proxy key was presented; `credential` is the caller's own for the provider, empty where what it
-    presented was the proxy key.
+    presented was the proxy key. `local` says that only this machine can ask.
     """
 
     tenant: str
     space: bytes
     keyed: bool
     credential: str
+    local: bool = False
 
     def __repr__(self) -> str:
         return f"Caller(tenant={self.tenant!r}, keyed={self.keyed})"
@@ -58,7 +59,7 @@ class Tenants:
         credential = presented(headers)
         if not self._keys:
             tenant = DEFAULT_TENANT if self._loopback else self._hashed(credential)
-            return Caller(tenant, self._space(tenant), False, credential)
+            return Caller(tenant, self._space(tenant), False, credential, local=self._loopback)
         own = headers.get(b"x-accordion-key")
         found = self._match(own if own is not None else credential.encode("latin-1"))
         if found is None:

@@ -27,3 +27,9 @@ OPENAI_COMPATIBLE = frozenset(
     {"custom_openai", "hosted_vllm", "litellm_proxy", "llamafile", "lm_studio", "openai_like", "xinference"}
 )
 """Servers that speak OpenAI's protocol under their `api_base` as it stands, so that nothing needs translating."""
+
+AMBIENT = frozenset(
+    {"azure", "bedrock", "bedrock_mantle", "oci", "sagemaker", "sagemaker_chat", "sagemaker_nova"}
+    | {"vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text"}
+)
+"""Clouds that LiteLLM asks in the name of the machine it runs on, where no key is given."""

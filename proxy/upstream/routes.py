@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.ports import Route
-from proxy.upstream.providers import OPENAI_COMPATIBLE, PROVIDERS
+from proxy.upstream.providers import AMBIENT, OPENAI_COMPATIBLE, PROVIDERS
 
 Family = Literal["openai", "anthropic", "litellm"]
 
@@ -156,6 +156,7 @@ def _route(entry: ModelEntry, bases: Mapping[Family, str]) -> Route:
         api_key=entry.api_key,
         extra_headers=entry.extra_headers,
         options=entry.options,
+        ambient=family == "litellm" and not entry.api_key and _provider(entry)[0] in AMBIENT,
     )
 
 

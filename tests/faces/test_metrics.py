@@ -1,0 +1,78 @@
+import re
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.core.budget import Utilization
+from proxy.core.records import Exchange, Usage
+from proxy.faces.metrics import Metrics
+
+
+def exchange(model: str = "m", status: int = 200, error: str = "", usage: Usage | None = None) -> Exchange:
+    return Exchange(
+        at=1.0,
+        request_id="r",
+        session="s",
+        model=model,
+        upstream="openai",
+        path="/v1/chat/completions",
+        stream=False,
+        status=status,
+        messages=1,
+        utilization=Utilization(1_000, messages=250),
+        decision="",
+        usage=usage,
+        error=error,
+        first_byte=0.1,
+        duration=0.2,
+    )
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
+    page, kind = metrics.page()
+    assert kind.startswith("text/plain")
+    found = {}
+    for family in text_string_to_metric_families(page.decode()):
+        for sample in family.samples:
+            found[sample.name, tuple(sorted(sample.labels.values()))] = sample.value
+    return found
+
+
+def test_requests_tokens_errors_and_utilization_are_counted() -> None:
+    metrics = Metrics()
+    metrics.exchange("t", exchange(usage=Usage(input=100, output=5, cached=60)), "")
+    metrics.exchange("t", exchange(status=502, error="upstream_unreachable"), "")
+    found = samples(metrics)
+    assert found["accordion_requests_total", ("2xx", "m", "openai")] == 1
+    assert found["accordion_requests_total", ("5xx", "m", "openai")] == 1
+    assert found["accordion_tokens_total", ("input", "m", "openai")] == 100
+    assert found["accordion_tokens_total", ("cached", "m", "openai")] == 60
+    assert found["accordion_errors_total", ("openai", "upstream_unreachable")] == 1
+    assert found["accordion_window_utilization_ratio_sum", ("m", "openai")] == 0.5
+
+
+def test_a_flood_of_model_names_is_counted_as_one() -> None:
+    metrics = Metrics()
+    for number in range(400):
+        metrics.exchange("t", exchange(model=f"model-{number}"), "")
+    page = metrics.page()[0].decode()
+    assert len(set(re.findall(r'model="([^"]+)"', page))) <= 201
+    assert samples(metrics)["accordion_requests_total", ("2xx", "openai", "other")] == 200
+
+
+def test_the_store_is_seen_to_go_away_and_come_back() -> None:
+    metrics = Metrics()
+    assert samples(metrics)["accordion_store_available", ()] == 1
+    metrics.store(False)
+    metrics.dropped(3)
+    found = samples(metrics)
+    assert found["accordion_store_available", ()] == 0
+    assert found["accordion_store_outages_total", ()] == 1
+    assert found["accordion_store_writes_dropped_total", ()] == 3
+    metrics.store(True)
+    assert samples(metrics)["accordion_store_available", ()] == 1
+
+
+def test_no_tenant_is_named_in_the_metrics() -> None:
+    metrics = Metrics()
+    metrics.exchange("tenant-of-somebody", exchange(), "")
+    assert b"tenant-of-somebody" not in metrics.page()[0]

@@ -1,0 +1,97 @@
+from collections.abc import Mapping
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from proxy.core.budget import Utilization
+from proxy.core.records import Exchange, Usage
+from proxy.faces.telemetry import Spans, provider_from
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def exchange(path: str = "/v1/messages", error: str = "") -> Exchange:
+    return Exchange(
+        at=100.0,
+        request_id="r",
+        session="s-1",
+        model="claude",
+        upstream="anthropic",
+        path=path,
+        stream=True,
+        status=200,
+        messages=3,
+        utilization=Utilization(1_000, messages=250),
+        decision="",
+        usage=Usage(input=240, output=5, cached=100, cache_write=20),
+        finish="end_turn",
+        error=error,
+        duration=2.5,
+    )
+
+
+def spans(*exchanges: Exchange, parent: str = "") -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    observer = Spans(provider)
+    for each in exchanges:
+        observer.exchange("tenant", each, parent)
+    return exporter
+
+
+def test_an_exchange_is_a_span_by_the_conventions_for_generative_ai() -> None:
+    (span,) = spans(exchange()).get_finished_spans()
+    assert span.name == "chat claude"
+    assert span.attributes is not None
+    given = dict(span.attributes)
+    assert given["gen_ai.operation.name"] == "chat"
+    assert given["gen_ai.provider.name"] == "anthropic"
+    assert given["gen_ai.request.model"] == "claude"
+    assert given["gen_ai.conversation.id"] == "s-1"
+    assert given["gen_ai.usage.input_tokens"] == 240
+    assert given["gen_ai.usage.cache_read.input_tokens"] == 100
+    assert given["gen_ai.response.finish_reasons"] == ("end_turn",)
+    assert given["accordion.utilization"] == 0.25
+    assert (span.start_time, span.end_time) == (97_500_000_000, 100_000_000_000)
+
+
+def test_the_clients_own_span_is_the_parent() -> None:
+    (span,) = spans(exchange(), parent=PARENT).get_finished_spans()
+    assert span.parent is not None
+    assert f"{span.parent.trace_id:032x}" == PARENT[3:35]
+
+
+@pytest.mark.parametrize("parent", ["nonsense", "00-zz-zz-00", "\x00"])
+def test_a_malformed_parent_is_no_parent(parent: str) -> None:
+    (span,) = spans(exchange(), parent=parent).get_finished_spans()
+    assert span.parent is None
+
+
+def test_a_failed_exchange_is_a_failed_span() -> None:
+    (span,) = spans(exchange(error="upstream_disconnected")).get_finished_spans()
+    assert span.status.status_code is StatusCode.ERROR
+    assert dict(span.attributes or {})["error.type"] == "upstream_disconnected"
+
+
+def test_what_is_not_read_makes_no_span() -> None:
+    assert not spans(exchange(path="/v1/files")).get_finished_spans()
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_SERVICE_NAME": "x"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1"}, True),
+        ({"OTEL_TRACES_EXPORTER": "console"}, True),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, False),
+        ({"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "console"}, False),
+    ],
+)
+def test_traces_are_sent_only_where_an_exporter_is_configured(environ: Mapping[str, str], wanted: bool) -> None:
+    assert (provider_from(environ, "1") is not None) is wanted

@@ -1,0 +1,95 @@
+"""Writes an entry of a history down differently without saying anything else, as clients' libraries do.
+
+The differences are the equivalences of proxy/dialects/keys.py.
+"""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+from tests.histories import DialectName, Json
+
+
+def respell(entry: Json, dialect: DialectName, random: Random) -> str:
+    """The JSON of an entry that says the same in other words."""
+    out = dict(entry)
+    for name in ("content", "output"):
+        if name in out:
+            out[name] = _respell_content(out[name], dialect, entry.get("role"), random)
+    if "arguments" in out:
+        out["arguments"] = _respell_arguments(out["arguments"], random)
+    if "tool_calls" in out:
+        out["tool_calls"] = [_respell_call(call, at, random) for at, call in enumerate(out["tool_calls"])]
+    out |= _idle(out, dialect, random)
+    return json.dumps(_shuffled(out, random), ensure_ascii=random.random() < 0.5, indent=random.choice([None, None, 1]))
+
+
+def _respell_content(content: Any, dialect: DialectName, role: str | None, random: Random) -> Any:
+    texts = {"chat": "text", "messages": "text", "responses": "output_text" if role == "assistant" else "input_text"}
+    if isinstance(content, str) and random.random() < 0.5:
+        content = [{"type": texts[dialect], "text": content}]
+    if not isinstance(content, list):
+        return random.choice([content, content or "", content or []])
+    if len(content) == 1 and content[0].get("type") == texts[dialect] and random.random() < 0.5:
+        return content[0]["text"]
+    return [_respell_part(part, dialect, random) for part in content]
+
+
+def _respell_part(part: Json, dialect: DialectName, random: Random) -> Json:
+    out = dict(part)
+    if "content" in out:
+        out["content"] = _respell_content(out["content"], dialect, None, random)
+    if random.random() < 0.3 and out.get("type") != "thinking":
+        if dialect == "messages":
+            out["cache_control"] = random.choice([None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
+        else:
+            out["prompt_cache_breakpoint"] = {"mode": "explicit"}
+    if out.get("type") in {"text", "output_text"} and random.random() < 0.3:
+        out[random.choice(["annotations", "citations", "logprobs"])] = random.choice([None, []])
+    if out.get("type") == "tool_result" and random.random() < 0.3:
+        out.setdefault("is_error", False)
+    if out.get("type") == "tool_use" and random.random() < 0.3:
+        out["caller"] = {"type": "direct"}
+    return _shuffled(out, random)
+
+
+def _respell_call(call: Json, at: int, random: Random) -> Json:
+    function = dict(call["function"]) | {"arguments": _respell_arguments(call["function"]["arguments"], random)}
+    out = dict(call) | {"function": _shuffled(function, random)}
+    if random.random() < 0.3:
+        out["index"] = at
+    if random.random() < 0.3:
+        del out["type"]
+    return _shuffled(out, random)
+
+
+def _respell_arguments(text: str, random: Random) -> Any:
+    value = json.loads(text)
+    if value == {} and random.random() < 0.3:
+        return ""
+    if random.random() < 0.2:
+        return _shuffled(value, random)
+    return json.dumps(
+        _shuffled(value, random), indent=random.choice([None, 2]), ensure_ascii=random.random() < 0.5
+    )  # fmt: skip
+
+
+def _idle(entry: Json, dialect: DialectName, random: Random) -> Json:
+    """Fields that client libraries add without saying anything."""
+    role = entry.get("role")
+    options: list[Json] = [{}]
+    if dialect == "chat" and role == "assistant":
+        options += [{"refusal": None, "annotations": [], "audio": None, "function_call": None}, {"parsed": None}]
+        options += [] if "tool_calls" in entry else [{"tool_calls": []}, {"tool_calls": None}]
+    if dialect == "responses":
+        options += [{"status": "completed"}, {"status": None}, {"id": f"it_{random.randrange(10**6)}"}]
+        options += [{"type": "message"}] if role else []
+    return random.choice(options)
+
+
+def _shuffled(value: Json, random: Random) -> Json:
+    pairs = list(value.items())
+    random.shuffle(pairs)
+    return dict(pairs)

@@ -1,0 +1,114 @@
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Append, Key, Put
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.outbox import GatheringOutbox
+
+KEY = Key("c", "k")
+
+
+class Watched(EphemeralStore):
+    """A store that notes its batches, and can be away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+        self.away = False
+
+    async def write(self, batch: Sequence[Put | Append]) -> None:
+        if self.away:
+            raise StoreUnavailable("away")
+        self.batches.append(len(batch))
+        await super().write(batch)
+
+
+async def test_writes_reach_the_store_without_being_waited_for() -> None:
+    store = Watched()
+    outbox = GatheringOutbox(store)
+    outbox.put(KEY, lambda: b"v")
+    outbox.append(Key("c", "log"), lambda: b"e")
+    assert await store.get(KEY) is None
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+        if store.batches:
+            break
+    assert await store.get(KEY) == b"v"
+    assert [value for _, value in await store.read(Key("c", "log"))] == [b"e"]
+    assert store.batches == [2]
+
+
+async def test_a_value_that_is_replaced_before_it_was_written_is_never_made() -> None:
+    made: list[bytes] = []
+    store = Watched()
+    outbox = GatheringOutbox(store)
+
+    def value(text: bytes) -> bytes:
+        made.append(text)
+        return text
+
+    for text in (b"1", b"2", b"3"):
+        outbox.put(KEY, lambda text=text: value(text))  # type: ignore[misc]
+    await outbox.flush()
+    assert made == [b"3"]
+    assert await store.get(KEY) == b"3"
+
+
+async def test_a_flush_writes_everything_in_batches() -> None:
+    store = Watched()
+    outbox = GatheringOutbox(store)
+    for number in range(1_000):
+        outbox.put(Key("c", str(number)), lambda: b"v")
+    await outbox.flush()
+    assert sum(store.batches) == 1_000
+    assert max(store.batches) < 1_000
+
+
+async def test_what_could_not_be_written_is_kept_and_newer_values_win() -> None:
+    store = Watched()
+    outbox = GatheringOutbox(store)
+    store.away = True
+    outbox.put(KEY, lambda: b"old")
+    outbox.append(Key("c", "log"), lambda: b"e")
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    outbox.put(KEY, lambda: b"new")
+    store.away = False
+    await outbox.flush()
+    assert await store.get(KEY) == b"new"
+    assert len(await store.read(Key("c", "log"))) == 1
+
+
+async def test_while_the_store_is_away_memory_is_bounded_and_what_is_dropped_is_counted() -> None:
+    dropped: list[int] = []
+    store = Watched()
+    store.away = True
+    outbox = GatheringOutbox(store, capacity=10, on_drop=dropped.append)
+    for number in range(25):
+        outbox.put(Key("c", str(number)), lambda: b"v")
+        outbox.append(Key("c", "log"), lambda: b"e")
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+        if dropped:
+            break
+    assert sum(dropped) == 30
+    store.away = False
+    await outbox.flush()
+    assert await store.get(Key("c", "24")) == b"v"
+    assert await store.get(Key("c", "0")) is None
+
+
+async def test_closing_writes_what_is_left_and_counts_what_cannot_be_written() -> None:
+    dropped: list[int] = []
+    store = Watched()
+    outbox = GatheringOutbox(store, on_drop=dropped.append)
+    outbox.put(KEY, lambda: b"v")
+    await outbox.close()
+    assert await store.get(KEY) == b"v"
+    store.away = True
+    outbox.put(KEY, lambda: b"w")
+    await outbox.close()
+    assert dropped == [1]
