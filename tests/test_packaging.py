@@ -1,0 +1,92 @@
+"""What a stranger gets: locks, container and Makefile that agree, and nothing of the machine it was made on."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOCKS = ("requirements.lock", "requirements-dev.lock", "tests/clients/requirements.lock")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def pinned(lock: str) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", read(lock), re.MULTILINE))
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_pin_of_a_lock_has_hashes_and_no_lock_names_an_index(lock: str) -> None:
+    text = read(lock)
+    entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert len(entries) > 30
+    assert all("--hash=sha256:" in entry for entry in entries)
+    assert "http" not in re.sub(r"^[a-z0-9._-]+==", "", "\n".join(re.findall(r"https?://\S+", text)))
+
+
+def test_what_is_served_and_what_is_tested_have_the_same_pins() -> None:
+    served, tested = pinned(LOCKS[0]), pinned(LOCKS[1])
+    assert {name: tested.get(name) for name in served} == served
+
+
+def test_every_dependency_of_the_project_is_in_its_lock() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    names = {re.split(r"[\s<>=!;\[]", entry, maxsplit=1)[0].lower() for entry in project["dependencies"]}
+    assert names <= set(pinned("requirements.lock"))
+    assert pinned("requirements.lock")["litellm"] not in ("1.82.7", "1.82.8")
+
+
+def test_the_container_installs_as_the_makefile_does() -> None:
+    docker, make = read("Dockerfile"), read("Makefile")
+    install = re.search(r"pip (install .*--require-hashes) -r requirements.lock", docker)
+    assert install is not None
+    flags = re.search(r"^PIP_FLAGS := (.*)$", make, re.MULTILINE)
+    assert flags is not None
+    assert install[1] == f"install {flags[1]}"
+    assert re.search(r"pip install --quiet --disable-pip-version-check --no-deps \.", docker)
+    assert re.search(r"pip install --quiet --disable-pip-version-check --no-deps --editable \.", make)
+
+
+def test_everything_that_the_container_copies_is_there_and_let_in() -> None:
+    let_in = set(re.findall(r"^!(\S+)$", read(".dockerignore"), re.MULTILINE))
+    copied = {
+        name
+        for line in re.findall(r"^COPY (?!--from)(.*) \S+$", read("Dockerfile"), re.MULTILINE)
+        for name in line.split()
+    }
+    assert copied == let_in
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_container_does_not_run_as_root_and_knows_whether_it_is_well() -> None:
+    docker = read("Dockerfile")
+    assert re.search(r"^USER accordion$", docker, re.MULTILINE)
+    assert "/healthz" in docker
+    assert 'CMD ["accordion", "serve"]' in docker
+
+
+def test_the_readmes_commands_are_the_makefiles() -> None:
+    targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+    assert set(re.findall(r"^make ([a-z]+)", read("README.md"), re.MULTILINE)) == {"serve", "test"} <= targets
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text("utf-8")):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_nothing_heavy_is_imported_to_serve() -> None:
+    code = "import sys, proxy.serving; print([m for m in ('litellm', 'redis', 'mcp', 'openai') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_said_once_and_the_same() -> None:
+    version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
+    assert f'__version__ = "{version}"' in read("proxy/__init__.py")
