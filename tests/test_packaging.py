@@ -26,7 +26,7 @@ def test_every_pin_of_a_lock_has_hashes_and_no_lock_names_an_index(lock: str) ->
     entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
     assert len(entries) > 30
     assert all("--hash=sha256:" in entry for entry in entries)
-    assert "http" not in re.sub(r"^[a-z0-9._-]+==", "", "\n".join(re.findall(r"https?://\S+", text)))
+    assert "://" not in text
 
 
 def test_what_is_served_and_what_is_tested_have_the_same_pins() -> None:
