@@ -1,0 +1,168 @@
+"""What the scripted agent of `record.py` does: its instructions, its tools, and the plan that it follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Step = tuple[str, list[tuple[str, dict[str, str]]]]
+"""What the assistant says, and its calls: names of tools with their arguments."""
+
+SYSTEM = """You are a careful engineer who explains a code base to its next maintainer.
+
+Work in small steps: look before you claim anything, and read a definition rather than a whole file where that is
+enough. Independent look-ups go into one step. Never edit a file. When you are done, answer in a few sentences: name
+the files and functions that matter, give figures as they stand in the code, and say what you did not check.
+All paths are relative to the root of the repository."""
+
+
+def _tool(name: str, description: str, /, **parameters: str) -> dict[str, Any]:
+    properties = {key: {"type": "string", "description": said} for key, said in parameters.items()}
+    schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+TOOLS = [
+    _tool("list_files", "List the files below a folder, each with its number of lines.", folder="A folder"),
+    _tool("read_file", "Read a whole text file.", path="A file"),
+    _tool(
+        "read_definition",
+        "Read one function, class or method of a Python module.",
+        path="A Python file",
+        name="Its name, with dots for what is inside a class: `Sessions.resolve`",
+    ),
+    _tool(
+        "search",
+        "Find every line of the Python files below a folder that matches a regular expression.",
+        pattern="A regular expression in Python's syntax",
+        folder="A folder",
+    ),
+    _tool("run_tests", "Run the tests of one file and show how each went.", path="A file below tests/"),
+    _tool("check_imports", "Check that every module imports only from floors below its own."),
+]
+
+_GAUGE = "proxy/gauge.py"
+_METER = "proxy/accounting/meter.py"
+_SESSIONS = "proxy/identity/sessions.py"
+_WINDOWS = "proxy/models/windows.py"
+
+TURNS: list[tuple[str, list[Step], str]] = [
+    (
+        "I am new here. How does this proxy decide how full a model's window is, and when that is too full? Show me "
+        "the rule itself and where it is applied.",
+        [
+            ("I start with the values that the core knows.", [("list_files", {"folder": "proxy/core"})]),
+            ("", [("read_file", {"path": "proxy/core/budget.py"})]),
+            ("Now who calls the rule.", [("search", {"pattern": r"\bdecide\(|\.limits\(", "folder": "proxy"})]),
+            ("", [("read_definition", {"path": _GAUGE, "name": "Gauging._measure"})]),
+            (
+                "",
+                [
+                    ("read_definition", {"path": _GAUGE, "name": "Gauging.gauge"}),
+                    ("read_definition", {"path": _GAUGE, "name": "Gauge"}),
+                ],
+            ),
+        ],
+        "The rule is `decide` in proxy/core/budget.py. It compares what is occupied (everything that would be sent, "
+        "and the room reserved for the answer) with limits in tokens that `Thresholds.limits` derives from the "
+        "window's size: a conversation trigger at half of the window for the beginning of a turn, a generation "
+        "trigger for everything else, and a hard limit. The last two depend on the size: 85 % less a buffer of 10 "
+        "for windows below 100,000 tokens, 90 less 7 below 500,000, 95 less 4 above. It is applied once for each "
+        "request, in `Gauging._measure` of proxy/gauge.py. I did not look at where the counts come from.",
+    ),
+    (
+        "Do the tests cover both sides of each limit? Run them, please.",
+        [
+            ("", [("list_files", {"folder": "tests/core"}), ("read_file", {"path": "tests/core/test_budget.py"})]),
+            ("", [("run_tests", {"path": "tests/core/test_budget.py"})]),
+        ],
+        "Yes: the parametrised test of `decide` in tests/core/test_budget.py has one case below and one "
+        "exactly at a trigger, for both kinds of request, and one at the hard limit, which also shows that a limit "
+        "is inclusive. The limits themselves are tested at the borders between the three sizes of windows. The run "
+        "is above.",
+    ),
+    (
+        "And where do the counts come from? What happens when a count is wrong?",
+        [
+            ("Counting first.", [("read_definition", {"path": _METER, "name": "Meter"})]),
+            (
+                "Then what corrects it.",
+                [
+                    ("read_file", {"path": "proxy/accounting/calibration.py"}),
+                    ("read_definition", {"path": _GAUGE, "name": "Gauging._corrected"}),
+                    ("read_definition", {"path": _GAUGE, "name": "Gauging.learn"}),
+                ],
+            ),
+            ("", [("read_file", {"path": "tests/accounting/test_calibration.py"})]),
+            ("", [("run_tests", {"path": "tests/accounting/test_calibration.py"})]),
+            ("", [("search", {"pattern": r"calibrations|Calibrations", "folder": "proxy"})]),
+            ("The encodings behind the counts:", [("read_file", {"path": "proxy/models/tokens.py"})]),
+        ],
+        "`Meter.measure` in proxy/accounting/meter.py counts with the model's own encoding "
+        "(proxy/models/tokens.py), adds fixed overheads for messages, calls and tools, and keeps the sum up to each "
+        "message under its chain key, so that only new messages are counted. A wrong count is corrected in two ways "
+        "(proxy/accounting/calibration.py): where the provider reported usage for the beginning of this very list, "
+        "that figure is carried forward and only what is new is estimated; else the count is multiplied by how far "
+        "earlier counts of the same session or model were off. Single odd reports are held to a factor of 1.5, all "
+        "of them to between 0.5 and 3.",
+    ),
+    (
+        "How does it know that two requests belong to the same session? Nothing in the protocol says so.",
+        [
+            ("", [("list_files", {"folder": "proxy/identity"})]),
+            ("", [("read_definition", {"path": _SESSIONS, "name": "Sessions.resolve"})]),
+            (
+                "",
+                [
+                    ("read_definition", {"path": _SESSIONS, "name": "Sessions._settle"}),
+                    ("read_definition", {"path": _SESSIONS, "name": "Point"}),
+                    ("read_definition", {"path": _SESSIONS, "name": "Place"}),
+                ],
+            ),
+            (
+                "The chain keys come from the dialects.",
+                [("search", {"pattern": "def .*key", "folder": "proxy/dialects"})],
+            ),
+            ("", [("read_definition", {"path": "proxy/dialects/keys.py", "name": "chain_key"})]),
+            ("", [("read_definition", {"path": "proxy/dialects/reader.py", "name": "Reader._trail"})]),
+            ("And what clients say of themselves.", [("read_file", {"path": "proxy/identity/marks.py"})]),
+            (
+                "",
+                [
+                    ("read_file", {"path": "tests/identity/test_sessions.py"}),
+                    ("run_tests", {"path": "tests/identity/test_sessions.py"}),
+                ],
+            ),
+        ],
+        "By content. Each message has a key, and the chain key of a message hashes everything up to it "
+        "(proxy/dialects/keys.py). `Sessions.resolve` looks for the deepest place on the request's chain where an "
+        "earlier request ended; that place names the session. Where the conversation had already gone on from there "
+        "in another way, `Sessions._settle` makes it a fork with a session of its own. What clients say of "
+        "themselves (proxy/identity/marks.py) only labels and divides; it never joins two histories that differ.",
+    ),
+    (
+        "Where does the window's size come from for a model that nobody configured? Check the import rules too, and "
+        "then sum up everything for a newcomer.",
+        [
+            ("", [("read_file", {"path": _WINDOWS})]),
+            ("", [("run_tests", {"path": "tests/models/test_windows.py"})]),
+            ("", [("check_imports", {})]),
+        ],
+        "The size comes from LiteLLM's table, read without importing LiteLLM, after the config and after limits "
+        "learnt from overflow errors; a model that is in none of them gets a default that is flagged as unknown "
+        "(proxy/models/windows.py). The import rules hold. In short: a request is read by its dialect, its session "
+        "is found by content, the meter counts what is new, calibration corrects the count by what providers "
+        "report, the window gives the limits, and `decide` says on which side of them the request is. All of that "
+        "is brought together in proxy/gauge.py, which is where I would start to read.",
+    ),
+    (
+        "One more: are pictures counted, or only text?",
+        [
+            ("", [("search", {"pattern": "media_rules|class MediaRules", "folder": "proxy"})]),
+            ("", [("read_file", {"path": "proxy/accounting/media.py"})]),
+            ("", [("search", {"pattern": "^def test_", "folder": "tests/accounting"})]),
+        ],
+        "They are counted by rules for each family of models: proxy/accounting/media.py has them, and the meter takes "
+        "the rules of the model that is asked. The picture's own bytes are never counted as text. The search shows "
+        "what its tests cover; I did not run them.",
+    ),
+]
