@@ -1,0 +1,216 @@
+"""Codex, Claude Code and OpenCode work through the proxy as they do without it: a tool, its result, an answer."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import replies
+from lane import CI, KEY, Lane, run
+from node_clients import node_missing, program
+from replies import Call, say, steps
+from wire import Request
+
+QUESTION = "What is the password in notes.txt?"
+NOTES = "The password is swordfish.\n"
+Start = Callable[[Lane, Path], tuple[list[str], dict[str, str], Call]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def node() -> None:
+    """The packages, fetched once; without Node a skip, in CI a failure."""
+    missing = node_missing()
+    if missing:
+        (pytest.fail if CI else pytest.skip)(missing)
+
+
+def codex(lane: Lane, home: Path, websockets: bool = False) -> tuple[list[str], dict[str, str], Call]:
+    """`codex exec` with a provider of its own in its configuration."""
+    settings = f"""
+        model = "gpt-test"
+        model_provider = "loopback"
+        approval_policy = "never"
+        sandbox_mode = "danger-full-access"
+        [analytics]
+        enabled = false
+        [model_providers.loopback]
+        name = "loopback"
+        base_url = "{lane.v1}"
+        env_key = "TEST_KEY"
+        wire_api = "responses"
+        supports_websockets = {str(websockets).lower()}
+    """
+    (home / ".codex").mkdir()
+    (home / ".codex" / "config.toml").write_text(settings)
+    command = [*program("@openai/codex/bin/codex.js"), "exec", "--skip-git-repo-check", "--json", QUESTION]
+    return command, {}, Call("exec_command", {"cmd": "cat notes.txt"})
+
+
+def codex_with_websockets(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+    """The same, trying a WebSocket before plain HTTP."""
+    return codex(lane, home, websockets=True)
+
+
+def claude_code(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+    """`claude -p` with the environment that its documentation names."""
+    environment = {
+        "ANTHROPIC_BASE_URL": lane.origin,
+        "ANTHROPIC_API_KEY": KEY,
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_ERROR_REPORTING": "1",
+    }
+    command = [
+        *program("@anthropic-ai/claude-code-*/claude"),
+        "-p",
+        QUESTION,
+        "--output-format",
+        "stream-json",
+        "--verbose",
+    ]
+    command += ["--model", "claude-sonnet-4-5", "--allowedTools", "Read"]
+    return command, environment, Call("Read", {"file_path": str(home / "notes.txt")})
+
+
+def opencode(lane: Lane, home: Path, kind: str) -> tuple[list[str], dict[str, str], Call]:
+    """`opencode run` with one of its bundled providers."""
+    names = {"openai-compatible": "any-model", "openai": "gpt-test", "anthropic": "claude-test"}
+    provider = {
+        "npm": f"@ai-sdk/{kind}",
+        "name": "Loopback",
+        "options": {"baseURL": lane.v1, "apiKey": KEY},
+        "models": {names[kind]: {"name": "Any"}},
+    }
+    settings = {"autoupdate": False, "share": "disabled", "provider": {"loopback": provider}}
+    (home / "opencode.json").write_text(json.dumps(settings))
+    off = ["AUTOUPDATE", "LSP_DOWNLOAD", "MODELS_FETCH", "DEFAULT_PLUGINS"]
+    command = [*program("opencode-linux-*/bin/opencode"), "run", "--model", f"loopback/{names[kind]}", QUESTION]
+    call = Call("read", {"filePath": str(home / "notes.txt")})
+    return command, {f"OPENCODE_DISABLE_{name}": "1" for name in off}, call
+
+
+def opencode_compatible(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+    """OpenCode by Chat Completions."""
+    return opencode(lane, home, "openai-compatible")
+
+
+def opencode_openai(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+    """OpenCode by Responses."""
+    return opencode(lane, home, "openai")
+
+
+def opencode_anthropic(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+    """OpenCode by Messages."""
+    return opencode(lane, home, "anthropic")
+
+
+STARTS: list[Start] = [
+    codex,
+    codex_with_websockets,
+    claude_code,
+    opencode_compatible,
+    opencode_openai,
+    opencode_anthropic,
+]
+
+
+@pytest.mark.parametrize("start", STARTS, ids=lambda start: start.__name__)
+def test_a_coding_agent_reads_a_file_and_answers(lane: Lane, start: Start, tmp_path: Path) -> None:
+    """The whole loop of one question; its bytes are compared at both ends of the wire."""
+    lane.repeatable = False  # sessions, times and folders in every request
+    (tmp_path / "notes.txt").write_text(NOTES)
+    command, environment, call = start(lane, tmp_path)
+    lane.upstream.rule = steps([call], "Found it. {result}")
+    printed = run(command, lane, environment, tmp_path)
+    assert "Found it." in printed
+    assert "swordfish" in printed
+    asked = [one for one in lane.exchanges() if call.name in replies.tool_names(replies.body_of(one.request))]
+    assert len(asked) == 2
+    upgrades = [seen for seen in lane.upstream.seen if seen.request.is_upgrade]
+    if start is not codex_with_websockets:
+        assert not upgrades
+    elif lane.mode == "direct":
+        assert upgrades
+
+
+@pytest.mark.parametrize("start", [codex, claude_code, opencode_compatible], ids=lambda start: start.__name__)
+def test_a_coding_agent_that_is_ended_frees_the_provider(lane: Lane, start: Start, tmp_path: Path) -> None:
+    """Its user stops it in the middle of an answer."""
+    lane.repeatable = lane.paths = False
+    (tmp_path / "notes.txt").write_text(NOTES)
+    command, environment, call = start(lane, tmp_path)
+
+    def held(request: Request) -> Any:
+        if call.name in replies.tool_names(replies.body_of(request)):
+            return replies.held_after(say(request, "one two three"), 4)
+        return None
+
+    lane.upstream.rule = held
+
+    def waiting() -> list[Any]:
+        return [one for one in lane.upstream.seen if call.name in replies.tool_names(replies.body_of(one.request))]
+
+    run(command, lane, environment, tmp_path, leave=lambda: bool(waiting()))
+    assert lane.upstream.wait_for(lambda: all(one.left for one in waiting()), seconds=5)
+
+
+@pytest.mark.parametrize("start", [codex, claude_code, opencode_compatible], ids=lambda start: start.__name__)
+def test_a_coding_agent_recovers_from_a_cut_stream(lane: Lane, start: Start, tmp_path: Path) -> None:
+    """The provider hangs up once in the middle of an answer; the agent asks again."""
+    lane.repeatable = False
+    (tmp_path / "notes.txt").write_text(NOTES)
+    command, environment, call = start(lane, tmp_path)
+    whole = steps([call], "Found it. {result}")
+    asked: list[Request] = []
+
+    def first_cut(request: Request) -> Any:
+        if call.name not in replies.tool_names(replies.body_of(request)):
+            return whole(request)
+        asked.append(request)
+        return replies.cut_after(say(request, "one two three four"), 5) if len(asked) == 1 else whole(request)
+
+    lane.upstream.rule = first_cut
+    printed = run(command, lane, environment, tmp_path)
+    assert "swordfish" in printed
+    lane.note(asked=len(asked))
+
+
+CUT = (
+    "Connection lost: api.test did not finish its answer (the connection was closed). It may have done the work; try "
+    "again with care. (request id: req_1)"
+)
+CUT_EVENTS = {
+    "/v1/chat/completions": f'data: {{"error":{{"message":"{CUT}","type":"server_error","param":null,'
+    '"code":"upstream_disconnected"}}\n\n',
+    "/v1/messages": f'event: error\ndata: {{"type":"error","error":{{"type":"api_error","message":"{CUT}"}},'
+    '"request_id":"req_1"}\n\n',
+}
+
+
+@pytest.mark.parametrize("start", [claude_code, opencode_compatible, opencode_anthropic], ids=lambda s: s.__name__)
+def test_a_coding_agent_recovers_from_the_error_event_that_a_cut_stream_ends_in(
+    lane: Lane, start: Start, tmp_path: Path
+) -> None:
+    """It reads the event that the proxy adds, well before the connection is closed, and asks again."""
+    lane.repeatable = False
+    (tmp_path / "notes.txt").write_text(NOTES)
+    command, environment, call = start(lane, tmp_path)
+    whole = steps([call], "Found it. {result}")
+    asked: list[Request] = []
+
+    def first_cut(request: Request) -> Any:
+        if call.name not in replies.tool_names(replies.body_of(request)):
+            return whole(request)
+        asked.append(request)
+        if len(asked) > 1:
+            return whole(request)
+        event = CUT_EVENTS[request.target.partition("?")[0]].encode()
+        begun = say(request, "one two three four")
+        return replace(begun, pieces=(*begun.pieces[:5], event, 0.7), cut=True)
+
+    lane.upstream.rule = first_cut
+    assert "swordfish" in run(command, lane, environment, tmp_path)
+    assert len(asked) > 1
