@@ -62,6 +62,14 @@ class Forward:
             return False
         return path in self.gauging.dialects or (bool(self.gauging.router.models) and b"json" in content_type)
 
+    def admits(self, inbound: Inbound) -> bool:
+        """Whether its caller may enter at all."""
+        try:
+            self.tenants.identify(inbound.fields)
+        except Unauthorized:
+            return False
+        return True
+
     async def upgrade(self, inbound: Inbound) -> UpstreamRequest:
         """Where an upgrade to a WebSocket goes. Raises what is wrong with it."""
         fields = inbound.fields

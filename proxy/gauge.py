@@ -88,7 +88,9 @@ class Gauging:
             return Gauge(caller, self.router.route(inbound.path, anthropic, model), self.speaks(inbound.path, fields))
         plain = self._plain(inbound.body, fields)
         conversation = self._read(dialect, plain, caller)
-        route = self.router.route(inbound.path, anthropic, conversation.model if conversation else None)
+        # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
+        model = conversation.model if conversation else named_model(plain)
+        route = self.router.route(inbound.path, anthropic, model)
         route = self.router.for_dialect(route, dialect.name)
         if conversation is None:
             return Gauge(caller, route, dialect)

@@ -74,7 +74,9 @@ async def relay(
                     yield out
         if streamed and tap is not None and not tap.ended and not reply.delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
-            raise UpstreamCut("The provider closed the connection before the stream ended. Send the request again.")
+            raise UpstreamCut(
+                "Connection lost: the provider closed it before the stream ended. Send the request again."
+            )
         if events is not None and (rest := events.flush()):
             listener.hear(rest)
             yield rest

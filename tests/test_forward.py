@@ -1,14 +1,17 @@
+import contextlib
 import gzip
 import json
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from proxy.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
 from proxy.core.ports import Route
 from proxy.identity.tenants import ProxyKey
+from proxy.upstream.client import failure
 from tests.fakes import FakeReply, FakeRouter
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
 
@@ -400,3 +403,18 @@ async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None
     assert world.tasks.offloaded == []
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "long " * 20_000}]})
     assert world.tasks.offloaded == ["measure"]
+
+
+async def test_a_cut_is_said_in_words_that_agents_take_for_passing() -> None:
+    """OpenCode asks again after these and gives up after others; tests/clients shows it."""
+    world = World()
+    cut = failure(httpx.RemoteProtocolError("the connection was closed"), "api.test")
+    world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: {}\n\n",), error=cut)]
+    out = await world.forward(world.inbound(CHAT, {**HELLO, "stream": True}))
+    got = []
+    with contextlib.suppress(UpstreamCut):
+        async for piece in out.body:  # type: ignore[union-attr]
+            got.append(piece)
+    said = json.loads(got[-1].removeprefix(b"data: "))["error"]
+    assert said["message"].startswith("Connection lost: api.test did not finish its answer")
+    assert said["type"] == "server_error"

@@ -75,9 +75,14 @@ class BodyTooLarge(RequestError):
 
 
 class UpstreamError(AccordionError):
-    """The provider could not be asked, or did not finish its answer."""
+    """The provider could not be asked, or did not finish its answer.
+
+    Agents decide by type and words whether to ask again: `server_error` and "connection lost" are among those that
+    they take for passing (OpenCode gives up on others).
+    """
 
     status = 502
+    type = "server_error"
     code = "upstream_error"
 
 

@@ -20,6 +20,9 @@ _NAMED = msgspec.json.Decoder(_Named)
 SPACE = re.compile(rb"\s*")
 _KEY = re.compile(rb'[\s,{]*"(?:[^"\\]|\\.)*"\s*:\s*')
 _GAP = re.compile(rb"[\s,]*")
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TOKEN = re.compile(rb"[{}\[\]]|" + _STRING, re.DOTALL)
+_TEXT_VALUE = re.compile(rb"\s*+:\s*+(" + _STRING + rb")", re.DOTALL)
 
 
 def place(body: bytes, listing: str, raw: Mapping[str, msgspec.Raw]) -> tuple[bytes, dict[str, bytes]] | None:
@@ -60,21 +63,30 @@ def gaps(body: bytes, at: int, wires: list[bytes]) -> tuple[bytes, ...]:
 
 def named_model(body: bytes) -> str | None:
     """The model that a JSON body names at its top level; None where it names none, or is no such body."""
-    if body[:1] != b"{":
-        return None
     try:
         return _NAMED.decode(body).model
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return None
+        start, end = _model_span(body)
+        try:
+            return msgspec.json.decode(body[start:end], type=str)
+        except (msgspec.MsgspecError, UnicodeError):
+            return None
 
 
 def with_model(body: bytes, model: str) -> bytes:
     """The body with another model named and every other byte as it was.
 
-    A body in which a field comes twice is written anew, field by field. Raises msgspec.DecodeError where the body is
-    no JSON object.
+    A body in which a field comes twice is written anew, field by field. Raises msgspec.DecodeError where the body
+    names none.
     """
-    raw, named = FIELDS.decode(body), msgspec.json.encode(model)
+    named = msgspec.json.encode(model)
+    try:
+        raw = FIELDS.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        start, end = _model_span(body)
+        if not end:
+            raise
+        return body[:start] + named + body[end:]
     at, span = 0, (0, 0)
     for name, value in raw.items():
         key, text = _KEY.match(body, at), bytes(value)
@@ -87,3 +99,20 @@ def with_model(body: bytes, model: str) -> bytes:
         if span[1] and body[at:].strip() == b"}":
             return body[: span[0]] + named + body[span[1] :]
     return msgspec.json.encode({**raw, "model": msgspec.Raw(named)})
+
+
+def _model_span(body: bytes) -> tuple[int, int]:
+    """Where the text of the top-level `model` stands in a body that cannot be decoded (lone surrogates, NaN, nesting);
+    `(0, 0)` where there is none. Of several the last counts, as everywhere."""
+    depth, span = 0, (0, 0)
+    if body.lstrip()[:1] != b"{":
+        return span
+    for token in _TOKEN.finditer(body):
+        text = token.group()
+        if text in (b"{", b"["):
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1 and text == b'"model"' and (value := _TEXT_VALUE.match(body, token.end())) is not None:
+            span = value.span(1)
+    return span

@@ -69,7 +69,7 @@ class Http:
             body.on_end = watch.start
         try:
             out = await forward(inbound)
-            if inbound.path == "/v1/models" and inbound.method == "GET" and (models := forward.gauging.router.models):
+            if _lists_models(inbound) and (models := forward.gauging.router.models) and forward.admits(inbound):
                 out = await with_configured(out, tuple(models), anthropic=is_anthropic(inbound.path, inbound.fields))
             await _answer(out, send)
         except ClientGone:
@@ -201,6 +201,10 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
+
+
+def _lists_models(inbound: Inbound) -> bool:
+    return inbound.path == "/v1/models" and inbound.method == "GET"
 
 
 def _path(scope: Scope) -> str:

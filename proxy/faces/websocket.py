@@ -68,6 +68,8 @@ class Sockets:
             for task in (outward, inward):
                 task.cancel()
             await asyncio.gather(outward, inward, return_exceptions=True)
+            # A client that vanished is noticed by either task first; one that is closed already stays as it is.
+            await socket.close(1001)
 
     async def _outward(self, socket: Socket, receive: Receive) -> None:
         while True:

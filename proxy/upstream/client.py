@@ -97,4 +97,6 @@ def failure(error: httpx.HTTPError, host: str) -> AccordionError:
         return UpstreamCut(f"The request to {host} was not sent whole: {error}.")
     if isinstance(error, httpx.TimeoutException):
         return UpstreamTimeout(f"{host} took too long: {error}. Try again, or raise the upstream time-outs.")
-    return UpstreamCut(f"{host} did not finish its answer: {error}. It may have done the work; try again with care.")
+    return UpstreamCut(
+        f"Connection lost: {host} did not finish its answer ({error}). It may have done the work; try again with care."
+    )

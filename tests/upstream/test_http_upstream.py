@@ -321,10 +321,19 @@ async def test_what_would_not_be_one_request_is_never_sent(upstream, target, hea
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://example.com/", "example.com/v1", "http:///v1", "http://sk-secret:pw@127.0.0.1:1/v1", "http://a:x/"]
+    ("url", "reason"),
+    [
+        ("ftp://example.com/", "http"),
+        ("example.com/v1", "http"),
+        ("http:///v1", "host"),
+        ("http://a:x/", "port"),
+        ("http://sk-secret:pw@127.0.0.1:1/v1", "credentials"),
+        ("http://sk-secret@127.0.0.1:1/v1", "credentials"),
+    ],
 )
-async def test_an_unusable_url_is_unreachable_and_never_quoted(upstream, url):
+async def test_an_unusable_url_is_unreachable_and_never_quoted(upstream, url, reason):
     with pytest.raises(Unreachable) as caught:
         await upstream.send(ask(url))
     assert "sk-secret" not in caught.value.message
+    assert reason in caught.value.message
     assert "base URL" in caught.value.message

@@ -139,11 +139,17 @@ async def half_an_event(request: Recorded, answer: Answer) -> None:
     await answer.until_gone()
 
 
-async def test_silence_before_the_head_is_a_timeout_and_closes_the_connection(build):
+async def two_pieces():
+    yield b"one"
+    yield b"two"
+
+
+@pytest.mark.parametrize("body", [lambda: b"{}", lambda: bytes(2 * MIB), two_pieces])
+async def test_silence_before_the_head_is_a_timeout_and_closes_the_connection(build, body):
     upstream = build(read=0.1, attempts=3)
     async with Loopback(silent) as server:
         with pytest.raises(UpstreamTimeout) as caught:
-            await upstream.send(ask(server.url))
+            await upstream.send(ask(server.url, body()))
         await server.all_gone()
     assert server.host in caught.value.message
     assert len(server.requests) == 1
@@ -176,7 +182,7 @@ async def test_an_upload_that_is_not_taken_is_a_timeout(build):
         await asyncio.Event().wait()
 
     async with Loopback(deaf, eager=True) as server:
-        with pytest.raises(UpstreamTimeout):
+        with pytest.raises(UpstreamTimeout, match=r"taken for 0\.1 s"):
             await build(write=0.1).send(ask(server.url, bytes(64 * MIB)))
 
 
@@ -383,30 +389,31 @@ async def test_a_body_that_is_not_as_long_as_it_says_is_never_completed(upstream
     assert not any(request.complete for request in server.requests)
 
 
-async def test_an_answer_that_comes_before_the_body_was_taken_is_the_answer(upstream):
+async def test_an_answer_that_comes_before_the_body_was_taken_is_the_answer_and_ends_the_upload(build):
+    upstream = build(keepalive=60)
+    dropped = asyncio.Event()
+
     async def too_large(request: Recorded, answer: Answer) -> None:
         await answer.head(413, length=2)
         await answer.send(b"no")
         await answer.until_gone()
 
-    never = asyncio.Event()
-
     async def body():
-        yield b"x"
-        await never.wait()
+        try:
+            yield b"x"
+            await asyncio.Event().wait()
+        finally:
+            dropped.set()
 
     async with Loopback(too_large, eager=True) as server:
-        reply = await upstream.send(ask(server.url, body()))
-        assert reply.status == 413
-        assert b"".join([piece async for piece in reply.chunks()]) == b"no"
-        await reply.close()
-        await server.all_gone()
-        await fetch_ok(upstream)
-
-
-async def fetch_ok(upstream):
-    async with Loopback(OK) as server:
-        assert await fetch(upstream, ask(server.url)) == b'{"ok": true}'
+        for _ in range(2):
+            reply = await upstream.send(ask(server.url, body()))
+            assert reply.status == 413
+            assert b"".join([piece async for piece in reply.chunks()]) == b"no"
+            await server.all_gone()
+            await dropped.wait()
+            dropped.clear()
+    assert server.connections == 2
 
 
 @pytest.mark.parametrize("chunked", [True, False])

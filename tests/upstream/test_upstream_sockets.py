@@ -98,6 +98,13 @@ async def test_the_providers_handshake_sees_the_clients_headers_and_no_others():
     ]
 
 
+async def test_a_client_without_user_agent_gets_none():
+    async with Loopback(replies_bytes(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")) as server:
+        await open_socket(ask(server.url, headers=((b"x", b"y"),)))
+    assert server.requests[0].header("user-agent") is None
+    assert server.requests[0].header("x") == "y"
+
+
 async def test_compression_is_offered_where_the_client_offers_it():
     seen = []
 
