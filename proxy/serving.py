@@ -2,22 +2,92 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from proxy import logs
-from proxy.settings import SettingsFile
-from proxy.wiring import Factory
+from proxy.settings import SettingsFile, hints
+from proxy.wiring import House
+
+_log = logging.getLogger("accordion")
+
+
+@dataclass(frozen=True)
+class Factory:
+    """Makes the application of one worker process; uvicorn calls it there. Can be pickled."""
+
+    path: Path | None
+    overrides: Mapping[str, object]
+
+    def __call__(self) -> ASGIApp:
+        """Reads the settings and builds the house; raises ConfigError."""
+        file = SettingsFile(self.path, os.environ, self.overrides)
+        logs.configure(file.settings.logging.level, file.settings.logging.format)
+        for hint in hints(file.settings):
+            _log.warning("%s", hint)
+        house = House(file.settings, os.environ)
+        app = house.app()
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            await house.start()
+            house.tasks.spawn(_follow(file, house), "follow the config file")
+            yield
+            await house.stop()
+
+        life = Starlette(lifespan=lifespan)
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            await (life if scope["type"] == "lifespan" else app)(scope, receive, send)
+
+        return serve
+
+
+async def _follow(file: SettingsFile, house: House) -> None:
+    """Puts a changed config file in force; a bad one changes nothing, and the log says why."""
+    asked = asyncio.Event()
+    # Signals reach the main thread alone, and there are none on some systems.
+    with suppress(ValueError, RuntimeError, NotImplementedError, AttributeError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await asked.wait()
+        if not asked.is_set() and not file.changed():
+            continue
+        asked.clear()
+        result = file.reload()
+        if result.problem is not None:
+            _log.error("the config file was not taken, the settings stay as they are: %s", result.problem)
+            continue
+        house.swap(result.settings)
+        logs.configure(result.settings.logging.level, result.settings.logging.format)
+        _log.info("the config file was read again")
+        for key in result.ignored:
+            _log.warning("%s takes effect at the next start", key)
 
 
 class _Workers(Multiprocess):
     """Uvicorn's supervisor; a SIGHUP goes on to the workers, which read their settings again and keep serving."""
+
+    def keep_subprocess_alive(self) -> None:
+        before = {process.pid for process in self.processes}
+        super().keep_subprocess_alive()
+        for pid in before - {process.pid for process in self.processes}:
+            mark_process_dead(pid)  # type: ignore[no-untyped-call]  # the library has no hints here
 
     def handle_hup(self) -> None:
         for process in self.processes:

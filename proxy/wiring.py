@@ -5,18 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import secrets
-import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
-from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from proxy import __version__, logs
+from proxy import __version__
 from proxy.accounting.calibration import Calibrations
 from proxy.accounting.journal import Journal
 from proxy.accounting.meter import Meter
@@ -41,7 +35,7 @@ from proxy.models.tokens import TiktokenCounter
 from proxy.models.translate import LiteLLMTranslator
 from proxy.models.windows import ModelWindows
 from proxy.observe import Observe
-from proxy.settings import Settings, SettingsFile, hints
+from proxy.settings import Settings
 from proxy.storage.guarded import GuardedStore
 from proxy.storage.opening import open_store
 from proxy.storage.outbox import GatheringOutbox
@@ -257,58 +251,3 @@ def _spans(environ: Mapping[str, str]) -> Observer | None:
         _log.warning("a trace exporter is configured, but accordion-proxy[otel] is not installed; no traces are sent")
         return None
     return Spans(provider) if provider is not None else None
-
-
-@dataclass(frozen=True)
-class Factory:
-    """Makes the application of one worker process; uvicorn calls it there. Can be pickled."""
-
-    path: Path | None
-    overrides: Mapping[str, object]
-
-    def __call__(self) -> ASGIApp:
-        """Reads the settings and builds the house; raises ConfigError."""
-        file = SettingsFile(self.path, os.environ, self.overrides)
-        logs.configure(file.settings.logging.level, file.settings.logging.format)
-        for hint in hints(file.settings):
-            _log.warning("%s", hint)
-        house = House(file.settings, os.environ)
-        app = house.app()
-
-        @asynccontextmanager
-        async def lifespan(_: Starlette) -> AsyncIterator[None]:
-            await house.start()
-            house.tasks.spawn(_follow(file, house), "follow the config file")
-            yield
-            await house.stop()
-
-        life = Starlette(lifespan=lifespan)
-
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            await (life if scope["type"] == "lifespan" else app)(scope, receive, send)
-
-        return serve
-
-
-async def _follow(file: SettingsFile, house: House) -> None:
-    """Puts a changed config file in force; a bad one changes nothing, and the log says why."""
-    asked = asyncio.Event()
-    # Signals reach the main thread alone, and there are none on some systems.
-    with suppress(ValueError, RuntimeError, NotImplementedError, AttributeError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
-    while True:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await asked.wait()
-        if not asked.is_set() and not file.changed():
-            continue
-        asked.clear()
-        result = file.reload()
-        if result.problem is not None:
-            _log.error("the config file was not taken, the settings stay as they are: %s", result.problem)
-            continue
-        house.swap(result.settings)
-        logs.configure(result.settings.logging.level, result.settings.logging.format)
-        _log.info("the config file was read again")
-        for key in result.ignored:
-            _log.warning("%s takes effect at the next start", key)

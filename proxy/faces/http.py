@@ -55,6 +55,7 @@ class Http:
         body = _Body(scope["headers"], receive, forward.gauging.max_body)
         whole = body.small or forward.reads(scope["method"], _path(scope), body.kind)
         try:
+            body.check_length()
             inbound = _inbound(scope, await body.read() if whole else body.stream(), self._new_id())
         except BodyTooLarge as error:
             await _answer(forward.refuse(_inbound(scope, b"", self._new_id()), error), send)
@@ -119,8 +120,11 @@ class _Body:
     def small(self) -> bool:
         return self._length is not None and self._length <= _WHOLE
 
-    async def read(self) -> bytes:
+    def check_length(self) -> None:
+        """Raises BodyTooLarge where the head alone says so."""
         self._check(self._length or 0)
+
+    async def read(self) -> bytes:
         message = await self._receive()
         first = self._piece(message)
         if not message.get("more_body", False):
@@ -135,7 +139,6 @@ class _Body:
 
     async def stream(self) -> AsyncIterator[bytes]:
         size = 0
-        self._check(self._length or 0)
         while True:
             message = await self._receive()
             piece = self._piece(message)
