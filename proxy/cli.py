@@ -34,9 +34,9 @@ Config = Annotated[
 @app.command()
 def serve(
     config: Config = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on [config: server.host]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on [config: server.port]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes [config: server.workers]")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (config: server.host).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (config: server.port).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes (config: server.workers).")] = None,
 ) -> None:
     """Start the proxy."""
     from proxy.serving import serve as run  # noqa: PLC0415  # the server is not needed by the other commands

@@ -20,7 +20,7 @@ from proxy.core.ports import Clock, Headers, Translator, Upstream, UpstreamReply
 from proxy.core.records import Exchange, ReplySeen
 from proxy.dialects.spans import with_model
 from proxy.gauge import Gauge, Gauging
-from proxy.identity.tenants import Tenants, presented
+from proxy.identity.tenants import CREDENTIALS, Tenants
 from proxy.relay import Course, relay
 
 
@@ -41,7 +41,7 @@ class Forward:
         try:
             caller = self.tenants.identify(fields)
             gauge = await self.gauging.gauge(inbound, fields, caller)
-            reply = await self._send(inbound, fields, gauge)
+            reply = await self._send(inbound, gauge)
         except AccordionError as error:
             return self._refuse(inbound, fields, gauge, course, error)
         except BaseException:
@@ -82,14 +82,14 @@ class Forward:
 
     # -- sending -----------------------------------------------------------------
 
-    async def _send(self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge) -> UpstreamReply:
+    async def _send(self, inbound: Inbound, gauge: Gauge) -> UpstreamReply:
         if gauge.route.ambient and not (gauge.caller.keyed or gauge.caller.local):
             raise Unauthorized(
                 f"Model {gauge.route.name!r} is asked in this machine's own name, which only callers with a proxy key "
                 "may use: configure proxy_keys and send one."
             )
         if gauge.route.family == "litellm" and gauge.plain:
-            credential = self._own_key(gauge) or presented(fields)
+            credential = self._own_key(gauge) or gauge.caller.credential
             return await self.translator.send(gauge.dialect.name, gauge.plain, gauge.route, credential)
         return await self.upstream.send(self.outgoing(inbound, gauge))
 
@@ -97,6 +97,8 @@ class Forward:
         """The request as it leaves: the very same, but for our own headers, a model's alias and a model's own key."""
         route, body = gauge.route, inbound.body
         headers = tuple(pair for pair in inbound.headers if not pair[0].startswith(b"x-accordion-"))
+        if gauge.caller.keyed:
+            headers = tuple(pair for pair in headers if not (pair[0] in CREDENTIALS and self.tenants.knows(pair[1])))
         if key := self._own_key(gauge):
             headers = _with_key(headers, route.family, key)
         if route.extra_headers:
@@ -200,6 +202,6 @@ def _without(headers: Headers, *names: bytes) -> Headers:
 
 def _with_key(headers: Headers, family: str, key: str) -> Headers:
     """The headers with the provider's key in place of whatever credential they held."""
-    kept = _without(headers, b"authorization", b"x-api-key", b"api-key")
+    kept = _without(headers, *CREDENTIALS)
     own = (b"x-api-key", key.encode()) if family == "anthropic" else (b"authorization", b"Bearer " + key.encode())
     return (*kept, own)

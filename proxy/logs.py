@@ -57,8 +57,9 @@ def configure(level: str, format: Literal["text", "json"], stream: TextIO | None
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    for name in ("proxy", "uvicorn"):
-        logging.getLogger(name).setLevel(level.upper())
+    logging.getLogger("accordion").setLevel(level.upper())
+    # Below info uvicorn logs heads and frames of WebSockets.
+    logging.getLogger("uvicorn").setLevel(max(logging.INFO, logging.getLevelName(level.upper())))
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -79,11 +80,13 @@ def redact(text: str) -> str:
 
 
 class CutReplies(logging.Filter):
-    """Keeps back uvicorn's line about a reply without an end: that is how a reply is ended which the upstream cut."""
+    """Keeps back two lines of uvicorn's: about a reply without an end, since that is how a reply is ended which the
+    upstream cut; and its access line of WebSockets, which holds the query."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """False for that one line."""
-        return record.msg != "ASGI callable returned without completing response."
+        """False for these lines."""
+        said = str(record.msg)
+        return said != "ASGI callable returned without completing response." and '"WebSocket %s"' not in said
 
 
 class TextFormatter(logging.Formatter):

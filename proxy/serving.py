@@ -20,6 +20,7 @@ from uvicorn.supervisors import Multiprocess
 
 from proxy import logs
 from proxy.settings import SettingsFile, hints
+from proxy.storage.opening import open_store
 from proxy.wiring import House
 
 _log = logging.getLogger("accordion")
@@ -100,6 +101,8 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     settings = SettingsFile(path, os.environ, overrides).settings
     logs.configure(settings.logging.level, settings.logging.format)
     server = settings.server
+    # A store of another kind or from a newer version is said here, once, and not by each worker.
+    open_store(settings.store.url.reveal(), timeout=settings.store.timeout_seconds)
     config = uvicorn.Config(
         Factory(path, dict(overrides)),
         factory=True,

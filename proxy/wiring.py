@@ -17,7 +17,7 @@ from proxy.accounting.meter import Meter
 from proxy.clockwork import LoopClock, LoopTasks
 from proxy.core.budget import Thresholds
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key, Observer, Store
+from proxy.core.ports import Key, Observer
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
@@ -113,7 +113,7 @@ class House:
         configured = settings.server.tenant_key.reveal().encode()
         self._secret = configured or secrets.token_bytes(32)
         self._shared = bool(configured)
-        self.store: Store = GuardedStore(
+        self.store = GuardedStore(
             open_store(settings.store.url.reveal(), timeout=settings.store.timeout_seconds),
             timeout=settings.store.timeout_seconds,
             monotonic=self.clock.monotonic,
@@ -219,7 +219,9 @@ class House:
         if available:
             _log.info("the store answers again")
         else:
-            _log.warning("the store is away; requests are forwarded without it, and it is tried again")
+            _log.warning(
+                "the store is away; requests are forwarded without it, and it is tried again: %s", self.store.problem
+            )
 
     async def _share_secret(self) -> bool:
         """Takes the key that all replicas share, made once by whoever came first; False while the store is away."""

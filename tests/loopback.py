@@ -202,7 +202,7 @@ class Loopback:
 
     async def until(self, true: Callable[[], object]) -> None:
         """Wait until `true()` says so of what the server saw."""
-        while not true():  # noqa: ASYNC110
+        while not true():
             await asyncio.sleep(0.001)
 
     async def all_gone(self) -> None:

@@ -285,6 +285,14 @@ async def test_a_proxy_key_in_its_own_header_leaves_the_credential_alone() -> No
     assert world.upstream.requests[0].headers == ((b"authorization", b"Bearer sk-own"),)
 
 
+async def test_a_proxy_key_reaches_no_provider_wherever_else_it_stands() -> None:
+    world = World(keys=KEYS)
+    key = "proxy-key-of-team"
+    given = {"Authorization": "Bearer sk-own", "x-api-key": key, "api-key": f"Bearer {key}", "x-accordion-key": key}
+    await world.ask(CHAT, HELLO, given)
+    assert world.upstream.requests[0].headers == ((b"authorization", b"Bearer sk-own"),)
+
+
 async def test_nobody_enters_without_a_proxy_key_where_there_are_any() -> None:
     world = World(keys=KEYS)
     for path, at in ((CHAT, ("error", "code")), (MESSAGES, ("error", "type"))):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.logs import configure, redact
 
-LOGGERS = ("", "proxy", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+LOGGERS = ("", "accordion", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 
 
 @pytest.fixture(autouse=True)
@@ -31,14 +31,14 @@ def lines(*, level="info", form="text", say) -> list[str]:
     return stream.getvalue().split("\n")[:-1]
 
 
-def say(name="proxy.forward", level=logging.INFO, message="hello %s", args=("you",), **given_extra):
+def say(name="accordion.forward", level=logging.INFO, message="hello %s", args=("you",), **given_extra):
     return lambda: logging.getLogger(name).log(level, message, *args, extra=given_extra)
 
 
 def test_a_text_line_has_time_level_logger_request_and_fields():
     (line,) = lines(say=say(request_id="req_1", status=200, model="m"))
     time, rest = line.split(" ", 1)
-    assert rest == "INFO    proxy.forward [req_1]: hello you status=200 model=m"
+    assert rest == "INFO    accordion.forward [req_1]: hello you status=200 model=m"
     assert time.endswith("Z")
     assert len(time) == len("2026-01-01T00:00:00.000Z")
 
@@ -48,7 +48,7 @@ def test_a_json_line_has_the_same_as_an_object():
     entry = json.loads(line)
     assert entry.pop("time").endswith("Z")
     assert entry == {
-        "level": "info", "logger": "proxy.forward", "message": "hello you",
+        "level": "info", "logger": "accordion.forward", "message": "hello you",
         "request_id": "req_1", "status": 200, "stream": True,
     }  # fmt: skip
 
@@ -67,9 +67,9 @@ def test_what_is_not_plain_or_too_long_is_not_logged_whole(form):
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_field_cannot_take_the_place_of_a_lines_own(form):
     logged = lines(form=form, say=say(level_name="x", logger="mine", time="never"))[0]
-    assert "proxy.forward" in logged
+    assert "accordion.forward" in logged
     if form == "json":
-        assert json.loads(logged)["logger"] == "proxy.forward"
+        assert json.loads(logged)["logger"] == "accordion.forward"
 
 
 def test_a_message_cannot_begin_a_line_of_its_own():
@@ -81,10 +81,10 @@ def test_a_traceback_follows_indented_or_as_a_field_without_credentials():
         try:
             raise ValueError("Bearer abcdefgh1234")
         except ValueError:
-            logging.getLogger("proxy").exception("it failed")
+            logging.getLogger("accordion").exception("it failed")
 
     text = lines(say=fail)
-    assert text[0].endswith("proxy: it failed")
+    assert text[0].endswith("accordion: it failed")
     assert all(line.startswith("    ") for line in text[1:])
     assert text[-1] == "    ValueError: Bearer ***"
     (line,) = lines(form="json", say=fail)
@@ -93,16 +93,17 @@ def test_a_traceback_follows_indented_or_as_a_field_without_credentials():
 
 def test_the_level_is_the_proxys_and_libraries_speak_from_warning_on():
     def all_speak():
-        for name in ("proxy.x", "uvicorn.error", "httpx"):
+        for name in ("accordion.x", "uvicorn.error", "httpx"):
             for level in (logging.DEBUG, logging.INFO, logging.WARNING):
                 logging.getLogger(name).log(level, "%s %s", name, level)
 
     def heard(level):
         return [line.partition(": ")[2] for line in lines(level=level, say=all_speak)]
 
-    everything = [f"{name} {level}" for name in ("proxy.x", "uvicorn.error") for level in (10, 20, 30)]
-    assert heard("debug") == [*everything, "httpx 30"]
-    assert heard("warning") == ["proxy.x 30", "uvicorn.error 30", "httpx 30"]
+    ours = [f"accordion.x {level}" for level in (10, 20, 30)]
+    # Below info uvicorn would show heads and frames of WebSockets.
+    assert heard("debug") == [*ours, "uvicorn.error 20", "uvicorn.error 30", "httpx 30"]
+    assert heard("warning") == ["accordion.x 30", "uvicorn.error 30", "httpx 30"]
     assert heard("error") == ["httpx 30"]
 
 

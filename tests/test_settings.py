@@ -220,7 +220,7 @@ def test_the_file_is_the_one_given_or_named_or_in_the_working_directory(tmp_path
 def test_hints_name_what_has_no_effect(read):
     text = MODEL.format("model: openai/x, api_key: k, rpm: 5")
     assert [hint.partition(":")[0] for hint in hints(read(text))] == [
-        "$.model_list[0].litellm_params.api_key",
+        "$.model_list[0].litellm_params",
         "$.model_list[0].litellm_params",
     ]
     assert hints(read(MODEL.format("model: gemini/x, api_key: k, rpm: 5") + "\nproxy_keys: [{id: a, key: b}]")) == ()

@@ -35,11 +35,25 @@ class Decoder:
             return b""
 
 
+class _Members:
+    """gzip, which may come in several members, one behind the other (RFC 1952 2.2)."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=31)
+
+    def feed(self, data: bytes) -> bytes:
+        out = self._member.decompress(data)
+        while self._member.eof and (rest := self._member.unused_data):
+            self._member = zlib.decompressobj(wbits=31)
+            out += self._member.decompress(rest)
+        return out
+
+
 def _inflater(encoding: str) -> _Inflater | None:
     if encoding in ("", "identity"):
         return bytes
     if encoding in ("gzip", "x-gzip"):
-        return zlib.decompressobj(wbits=31).decompress
+        return _Members().feed
     if encoding == "deflate":
         return zlib.decompressobj(wbits=47).decompress
     if encoding == "zstd":

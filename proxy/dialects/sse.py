@@ -82,6 +82,9 @@ class Events:
 
     def _feed_large(self, data: bytes) -> bytes:
         """Within an event that is let through as it comes: looks for its end only."""
+        if b"\n" not in data and b"\r" not in data:
+            self._before = (self._before + data)[-3:]
+            return data
         seam = len(self._before)
         joined = self._before + data
         first = _EMPTY_LINE.search(joined)

@@ -11,6 +11,9 @@ from proxy.core.errors import Unauthorized
 
 DEFAULT_TENANT = "default"
 
+CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
+"""The headers in which clients send a credential."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProxyKey:
@@ -70,6 +73,10 @@ class Tenants:
             # The proxy key is not the provider's to see, also where a client sends it in both places.
             credential = ""
         return Caller(found, self._space(found), True, credential)
+
+    def knows(self, value: bytes) -> bool:
+        """Whether a header's value holds one of the proxy's own keys, which no provider must see."""
+        return self._match(value[7:].strip() if value[:7].lower() == b"bearer " else value) is not None
 
     def _match(self, given: bytes) -> str | None:
         # Every key is compared, in constant time each, so that timing tells nothing about which one came close.

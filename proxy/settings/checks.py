@@ -25,8 +25,8 @@ def hints(settings: Settings) -> tuple[str, ...]:
         params = model.litellm_params
         if params.api_key and not settings.proxy_keys:
             found.append(
-                f"{path}.api_key: never used, since a model's own key is for callers that present a proxy key, "
-                "and there are no `proxy_keys`"
+                f"{path}: its own key is never used; it is for callers that present a proxy key, and "
+                "there are no `proxy_keys`"
             )
         options = [name for name in params.options if name != "custom_llm_provider"]
         if options and family_of(model.entry())[0] != "litellm":

@@ -36,6 +36,8 @@ class GuardedStore:
         self._retry_after = retry_after
         self._on_change = on_change
         self._available = True
+        self.problem = ""
+        """What was wrong when a call last failed."""
         self._probe_at = 0.0
         self._probing = False
 
@@ -123,22 +125,22 @@ class GuardedStore:
         try:
             async with asyncio.timeout(self._timeout):
                 return await method(*args, **options)
-        except StoreUnavailable:
-            self._fail()
+        except StoreUnavailable as error:
+            self._fail(error.message)
             raise
         except TimeoutError as error:
-            self._fail()
-            raise StoreUnavailable(f"the store did not answer within {self._timeout:g} s") from error
+            raise self._fail(f"the store did not answer within {self._timeout:g} s") from error
         except OSError as error:
-            self._fail()
-            raise StoreUnavailable(f"the store cannot be reached: {error}") from error
+            raise self._fail(f"the store cannot be reached: {error}") from error
         except Exception as error:
             # Something about this one call: others need not suffer for it.
             raise StoreUnavailable(f"the store refused: {error!r}") from error
 
-    def _fail(self) -> None:
+    def _fail(self, why: str) -> StoreUnavailable:
         self._probe_at = self._monotonic() + self._retry_after
+        self.problem = why
         self._turn(False)
+        return StoreUnavailable(why)
 
     def _turn(self, available: bool) -> None:
         if available is not self._available:

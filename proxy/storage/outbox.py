@@ -10,7 +10,7 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Key, Put, Store
 
 # How long a write waits for others, in seconds.
-_GATHER = 0.2
+_GATHER = 0.05
 # How many go in one batch: what a store manages well within its time-out, and what is encoded in about half a
 # millisecond.
 _BATCH = 256
@@ -73,7 +73,7 @@ class GatheringOutbox:
         except StoreUnavailable:
             self._bound()
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(5 * _GATHER, self._begin)
+                self._timer = asyncio.get_running_loop().call_later(20 * _GATHER, self._begin)
 
     def _soon(self) -> None:
         if self._timer is None:

@@ -1,0 +1,106 @@
+"""A body over the limit is refused with 413, in the client's own words."""
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.raw import connected, post
+from tests.e2e.replies import CHAT, DIALECTS, MESSAGES, Dialect
+from tests.loopback import encoded, replies_json
+from tests.proxying import Proxy
+
+LIMIT = 200_000
+EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+
+
+@pytest.fixture(scope="module")
+def small(start: Start) -> Proxy:
+    """A proxy that takes little."""
+    return start(f"server: {{max_body_bytes: {LIMIT}, shutdown_seconds: 1}}\n")
+
+
+def padded(dialect: Dialect, size: int) -> bytes:
+    bare = dialect.body("")
+    return dialect.body("x" * (size - len(bare)))
+
+
+@EACH
+async def test_a_body_of_just_the_limit_passes(small: Proxy, dialect: Dialect):
+    async with small.provider(dialect.answers()) as provider:
+        reply = await post(small, dialect.path, padded(dialect, LIMIT))
+    assert reply.status == 200
+    assert len(provider.requests[0].body) == LIMIT
+
+
+@EACH
+async def test_one_byte_more_is_refused_before_it_is_sent(small: Proxy, dialect: Dialect):
+    """The head alone says it: the client need not send the body to be told."""
+    async with small.provider(dialect.answers()) as provider, connected(small) as client:
+        await client.send(client.head_of("POST", dialect.path, [], LIMIT + 1))
+        reply = await client.reply()
+    error = dialect.error_of(reply.body)
+    assert reply.status == 413
+    assert f"{LIMIT:,}" in error["message"]
+    assert "max_body_bytes" in error["message"]
+    assert error.get("code", error["type"]) == "request_too_large"
+    assert (reply.header("request-id" if dialect is MESSAGES else "x-request-id") or "").startswith("req_")
+    assert provider.requests == []
+
+
+@EACH
+async def test_a_body_of_unknown_size_is_refused_once_it_is_too_large(small: Proxy, dialect: Dialect):
+    async with small.provider(dialect.answers()) as provider, connected(small) as client:
+        await client.ask("POST", dialect.path, [("Transfer-Encoding", "chunked")])
+        piece = b"x" * 50_000
+        for _ in range(5):
+            await client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        reply = await client.reply()
+    assert reply.status == 413
+    assert dialect.error_of(reply.body)
+    assert provider.requests == []
+
+
+async def test_after_a_refusal_the_connection_is_usable_or_closed(small: Proxy):
+    body = padded(CHAT, LIMIT + 1)
+    async with small.provider(CHAT.answers()), connected(small) as client:
+        await client.ask("POST", CHAT.path, [], body)
+        assert (await client.reply()).status == 413
+        try:
+            await client.ask("POST", CHAT.path, [], CHAT.body("Smaller."))
+            reply = await client.reply()
+        except ConnectionError:
+            return
+        assert reply.status == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+async def test_an_upload_that_is_passed_on_is_limited_too(small: Proxy, chunked: bool):
+    piece = b"x" * 50_000
+    async with small.provider(replies_json({})) as provider, connected(small) as client:
+        framing = [("Transfer-Encoding", "chunked")] if chunked else []
+        await client.send(client.head_of("POST", "/v1/files", framing, None if chunked else 5 * len(piece)))
+        if chunked:
+            for _ in range(5):
+                await client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        reply = await client.reply()
+    assert reply.status == 413
+    assert CHAT.error_of(reply.body)["code"] == "request_too_large"
+    assert not any(request.complete for request in provider.requests)
+    if not chunked:
+        assert provider.connections == 0
+
+
+async def test_what_unpacks_to_more_than_the_limit_is_not_read_but_passes(small: Proxy):
+    """The limit is one of what is received; what cannot be read is forwarded as it came."""
+    body = encoded(padded(CHAT, 10 * LIMIT), "gzip")
+    async with small.provider(CHAT.answers()) as provider:
+        reply = await post(small, CHAT.path, body, ("Content-Encoding", "gzip"))
+    assert (reply.status, provider.requests[0].body) == (200, body)
+    assert reply.header("x-accordion-tokens") is None
+
+
+async def test_the_shipped_limit_is_64_mib(proxy: Proxy):
+    async with proxy.provider(CHAT.answers()), connected(proxy) as client:
+        await client.send(client.head_of("POST", CHAT.path, [], (64 << 20) + 1))
+        reply = await client.reply()
+    assert reply.status == 413
+    assert f"{64 << 20:,}" in CHAT.error_of(reply.body)["message"]

@@ -1,0 +1,218 @@
+"""Models under names of one's own, upstreams, the environment: where a request goes, and what of it changes."""
+
+import json
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.raw import ask, post
+from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES, Dialect
+from tests.loopback import replies_json
+from tests.proxying import Proxy
+
+CONFIG = """
+server: {shutdown_seconds: 1}
+model_list:
+  - model_name: smart
+    litellm_params:
+      model: openai/gpt-5.2
+      api_base: {upstream}/east/v1
+      api_key: sk-never-used-without-proxy-keys
+      extra_headers: {X-Team: research, user-agent: accordion-test}
+    model_info: {max_input_tokens: 5000}
+  - model_name: gpt-4o
+    litellm_params: {model: openai/gpt-4o, api_base: "{upstream}/west/v1/"}
+  - model_name: clever
+    litellm_params: {model: anthropic/claude-haiku-4-5, api_base: "{upstream}/north"}
+"""
+BEARER = ("Authorization", f"Bearer {KEY}")
+
+
+@pytest.fixture(scope="module")
+def aliased(start: Start) -> Proxy:
+    """A proxy with models of its own, and no keys of its own."""
+    return start(CONFIG)
+
+
+ODD = (
+    b' {"a": [1e400, "\\ud800", NaN],\n\t"model" :  "smart" , "messages":[ {"role":"user","content":"x"} ],'
+    b' "input": [{"model": "smart "}], "z":-0}\n'
+)
+"""What no decoder takes: it must be told all the same whose it is."""
+
+
+@pytest.mark.parametrize("path", [CHAT.path, RESPONSES.path, "/v1/embeddings"])
+async def test_an_alias_becomes_the_models_name_and_every_other_byte_stays(aliased: Proxy, path: str):
+    async with aliased.provider(replies_json({})) as provider:
+        reply = await post(aliased, path, ODD, BEARER)
+    assert reply.status == 200, reply.body
+    assert provider.requests[0].target == f"/east{path}"
+    assert provider.requests[0].body == ODD.replace(b'"smart"', b'"gpt-5.2"')
+    assert provider.requests[0].header("content-length") == str(len(provider.requests[0].body))
+
+
+async def test_a_name_that_is_the_models_own_leaves_every_byte(aliased: Proxy):
+    body = ODD.replace(b'"smart"', b'"gpt-4o"')
+    async with aliased.provider(replies_json({})) as provider:
+        await post(aliased, CHAT.path, body, BEARER)
+    assert provider.requests[0].body == body
+    assert provider.requests[0].target == "/west/v1/chat/completions"
+
+
+async def test_a_model_that_is_not_configured_goes_to_the_default_upstream(aliased: Proxy):
+    body = ODD.replace(b'"smart"', b'"gpt-4.1"')
+    async with aliased.provider(replies_json({})) as provider:
+        await post(aliased, CHAT.path, body, BEARER)
+    assert (provider.requests[0].target, provider.requests[0].body) == (CHAT.path, body)
+
+
+async def test_an_anthropic_model_is_asked_below_its_own_base(aliased: Proxy):
+    body = MESSAGES.body("Hello.").replace(MESSAGES.model.encode(), b"clever")
+    async with aliased.provider(MESSAGES.answers()) as provider:
+        for path in ("/v1/messages", "/v1/messages/count_tokens?beta=true"):
+            assert (await post(aliased, path, body, ("x-api-key", KEY))).status == 200
+    assert [request.target for request in provider.requests] == [
+        "/north/v1/messages",
+        "/north/v1/messages/count_tokens?beta=true",
+    ]
+    assert all(request.json()["model"] == "claude-haiku-4-5" for request in provider.requests)
+    assert provider.requests[0].header("x-api-key") == KEY
+
+
+async def test_without_proxy_keys_the_callers_credential_goes_on_and_the_models_key_does_not(aliased: Proxy):
+    async with aliased.provider(replies_json({})) as provider:
+        await post(aliased, CHAT.path, ODD, BEARER)
+    assert provider.requests[0].header("authorization") == f"Bearer {KEY}"
+    assert b"sk-never-used" not in provider.requests[0].raw
+    assert "$.model_list[0].litellm_params: its own key is never used" in aliased.log, "a setting without effect is named"
+
+
+async def test_extra_headers_are_added_and_replace_the_clients(aliased: Proxy):
+    async with aliased.provider(replies_json({})) as provider:
+        await post(aliased, CHAT.path, ODD, BEARER, ("User-Agent", "client"), ("x-team", "sales"))
+    head = provider.requests[0]
+    assert [value for name, value in head.headers if name.lower() == b"x-team"] == [b"research"]
+    assert [value for name, value in head.headers if name.lower() == b"user-agent"] == [b"accordion-test"]
+
+
+async def test_a_configured_window_is_what_utilization_is_measured_against(aliased: Proxy):
+    async with aliased.provider(replies_json({})):
+        reply = await post(aliased, CHAT.path, CHAT.body("word " * 1000).replace(b"gpt-4o", b"smart"), BEARER)
+    assert reply.header("x-accordion-window") == "5000"
+    tokens = int(reply.header("x-accordion-tokens") or 0)
+    assert 1000 <= tokens <= 1050
+    assert reply.header("x-accordion-utilization") == f"{tokens / 5000:.4f}"
+
+
+# -- the list of models ----------------------------------------------------------------------------------------------
+
+
+async def test_the_providers_list_is_untouched_where_no_models_are_configured(proxy: Proxy):
+    raw = b'{"object":"list" , "data":[{"id":"a"}], "odd": 1e400}'
+    async with proxy.provider(replies_json({"raw": raw.decode()})):
+        reply = await ask(proxy, "GET", "/v1/models", [BEARER])
+    assert json.loads(reply.body) == {"raw": raw.decode()}
+
+
+async def test_configured_models_come_first_in_the_list(aliased: Proxy):
+    listed = {"object": "list", "data": [{"id": "gpt-4o", "object": "model"}, {"id": "other", "object": "model"}]}
+    async with aliased.provider(replies_json(listed, 200, [("x-request-id", "up")], encoding="gzip")):
+        reply = await ask(aliased, "GET", "/v1/models", [BEARER, ("Accept-Encoding", "gzip")])
+    assert [model["id"] for model in json.loads(reply.body)["data"]] == ["smart", "gpt-4o", "clever", "other"]
+    assert reply.header("x-request-id") == "up"
+    assert reply.header("content-encoding") is None
+
+
+@pytest.mark.parametrize("anthropic", [False, True])
+async def test_configured_models_are_listed_while_the_provider_is_away(aliased: Proxy, anthropic: bool):
+    headers = [("anthropic-version", "2023-06-01")] if anthropic else []
+    reply = await ask(aliased, "GET", "/v1/models", headers)
+    page = json.loads(reply.body)
+    assert reply.status == 200
+    assert [model["id"] for model in page["data"]] == ["smart", "gpt-4o", "clever"]
+    assert ("has_more" in page, page.get("object")) == ((True, None) if anthropic else (False, "list"))
+
+
+# -- the two upstreams, and the environment --------------------------------------------------------------------------
+
+
+async def test_what_speaks_anthropics_dialect_goes_to_the_anthropic_upstream(start: Start):
+    """The base of the one stands for /v1, that of the other stands before it."""
+    proxy = start("server: {shutdown_seconds: 1}\nupstreams: {openai: {base_url: '{upstream}/wrong'}}\n")
+    other = start(
+        "server: {shutdown_seconds: 1}\n",
+        ACCORDION_OPENAI_BASE_URL=f"http://127.0.0.1:{proxy.upstream_port}/o",
+        ACCORDION_ANTHROPIC_BASE_URL=f"http://127.0.0.1:{proxy.upstream_port}/a",
+    )
+    version = ("anthropic-version", "2023-06-01")
+    async with proxy.provider(replies_json({})) as provider:
+        await post(other, "/v1/chat/completions", b"{}")
+        await post(other, "/v1/messages", b"{}")
+        await post(other, "/v1/messages/batches", b"{}")
+        await ask(other, "GET", "/v1/models")
+        await ask(other, "GET", "/v1/models", [version])
+        await post(proxy, "/v1/responses", b"{}")
+    assert [request.target for request in provider.requests] == [
+        "/o/chat/completions",
+        "/a/v1/messages",
+        "/a/v1/messages/batches",
+        "/o/models",
+        "/a/v1/models",
+        "/v1/responses",  # the environment comes before the file
+    ]
+
+
+async def test_options_come_before_the_environment_and_it_before_the_file(start: Start):
+    proxy = start(
+        "server: {host: 0.0.0.0, port: 1, shutdown_seconds: 1}\nlogging: {level: error, format: json}\n",
+        "--host",
+        "127.0.0.1",
+        "--workers",
+        "1",
+        ACCORDION_HOST="::1",
+        ACCORDION_PORT="2",
+        ACCORDION_LOG="info,text",
+        ACCORDION_STORE="sqlite:///kept.db",
+    )
+    assert (await ask(proxy, "GET", "/healthz")).status == 200
+    assert "listens on http://127.0.0.1:" in proxy.log
+    assert " INFO " in proxy.log
+    assert (proxy.folder / "kept.db").exists()
+
+
+async def test_logs_may_be_json_lines(start: Start):
+    proxy = start("server: {shutdown_seconds: 1}\n", ACCORDION_LOG="debug,json")
+    lines = [json.loads(line) for line in proxy.log.splitlines() if line.startswith("{")]
+    assert {"time", "level", "logger", "message"} <= set(lines[0])
+    assert all(not line or line.startswith((" ", "{")) for line in proxy.log.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("server: {prot: 1}\n", r"\.server\.prot"),
+        ("model_list: [{model_name: a}]\n", r"\.model_list\[0\]\.litellm_params"),
+    ],
+)
+def test_a_wrong_config_is_told_with_the_keys_path_and_nothing_starts(start: Start, text: str, path: str):
+    with pytest.raises(RuntimeError, match=rf"config: \${path}: "):
+        start(text)
+
+
+def test_a_wrong_variable_is_told_by_its_name_and_nothing_starts(start: Start):
+    with pytest.raises(RuntimeError, match=r"config: \$\.store\.url: .* \(from ACCORDION_STORE\)"):
+        start(ACCORDION_STORE="ftp://user:secret-word@host")
+
+
+DIALECT_OF_A_PATH: dict[str, Dialect] = {
+    "/v1/files": CHAT,
+    "/v1/messages/batches": MESSAGES,
+    "/v1/responses/x": RESPONSES,
+}
+
+
+@pytest.mark.parametrize("path", DIALECT_OF_A_PATH)
+async def test_errors_on_paths_that_are_not_read_have_the_shape_of_their_provider(proxy: Proxy, path: str):
+    reply = await ask(proxy, "GET", path)
+    assert reply.status == 502
+    assert DIALECT_OF_A_PATH[path].error_of(reply.body)

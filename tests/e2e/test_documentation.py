@@ -1,0 +1,135 @@
+"""What the documentation says there is, there is; what there is, it says."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from proxy.cli import app
+from proxy.core.errors import AccordionError
+from proxy.faces.api import Api
+from proxy.faces.metrics import Metrics
+from proxy.settings import ENVIRONMENT
+
+ROOT = Path(__file__).parents[2]
+HEADER = re.compile(r"x-accordion-[a-z]+(?:-[a-z]+)*", re.IGNORECASE)
+VARIABLE = re.compile(r"\bACCORDION_[A-Z_]+\b")
+OWN_PATH = re.compile(r"(?<![\w.-])/(?:accordion/[\w/{}-]*[\w}]|(?:healthz|readyz|metrics)\b)")
+# `accordion serve --port 1` in code, also behind a path or a prompt; not "Accordion is".
+CALL = re.compile(r"(?:^|[`$/\s])accordion((?: +(?:--?[\w-]+|[\w./<>-]+))+)", re.MULTILINE)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """README and docs."""
+    return "\n".join(path.read_text("utf-8") for path in documents())
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, set[str]]:
+    """Each command's long options."""
+    group: Any = typer.main.get_command(app)
+    return {
+        name: {option for param in command.params for option in param.opts if option.startswith("--")}
+        for name, command in group.commands.items()
+    }
+
+
+def code(text: str) -> str:
+    """What stands in code spans and blocks."""
+    return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+
+
+def headers_in_code() -> set[str]:
+    found: set[str] = set()
+    for path in (ROOT / "proxy").rglob("*.py"):
+        found |= {name.lower() for name in re.findall(r'b?"(x-accordion-[a-z-]*[a-z])"', path.read_text("utf-8"))}
+    return found
+
+
+def routes() -> set[str]:
+    def nothing(error: AccordionError) -> bytes:
+        return b""
+
+    api = Api(lambda: None, lambda: None, Metrics(), nothing, "0")  # type: ignore[arg-type,return-value]
+    return {route.path for route in api.app().routes} - {"/"}  # type: ignore[attr-defined]
+
+
+def test_the_headers_are_the_documented_ones(text: str):
+    assert {name.lower() for name in HEADER.findall(text)} == headers_in_code()
+
+
+def test_the_variables_are_the_documented_ones(text: str):
+    assert set(VARIABLE.findall(text)) == {*ENVIRONMENT, "ACCORDION_CONFIG", "ACCORDION_LOG"}
+
+
+def test_the_config_file_names_the_same_variables():
+    assert set(VARIABLE.findall((ROOT / "config.yaml").read_text("utf-8"))) == {
+        *ENVIRONMENT,
+        "ACCORDION_CONFIG",
+        "ACCORDION_LOG",
+    }
+
+
+def test_the_paths_of_our_own_are_the_documented_ones(text: str):
+    assert set(OWN_PATH.findall(text)) == routes()
+
+
+def test_every_command_is_documented_and_every_documented_one_exists(text: str, commands: dict[str, set[str]]):
+    called = {words.split()[0] for words in CALL.findall(code(text))}
+    assert {word for word in called if re.fullmatch("[a-z]+", word)} == set(commands)
+
+
+def test_every_documented_option_exists(text: str, commands: dict[str, set[str]]):
+    for words in CALL.findall(code(text)):
+        name = words.split()[0]
+        if name in commands:
+            assert set(OPTION.findall(words)) <= commands[name] | {"--help"}, words
+
+
+def test_every_option_is_documented(text: str, commands: dict[str, set[str]]):
+    documented = set(OPTION.findall(code(text)))
+    assert {option for options in commands.values() for option in options} <= documented
+
+
+def test_the_make_targets_that_are_named_exist(text: str):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", code(text)))
+    assert {"serve", "test"} <= named
+    assert named <= targets
+
+
+def test_links_between_the_documents_lead_somewhere():
+    for path in documents():
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text("utf-8")):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_the_version_command_prints_the_version():
+    from typer.testing import CliRunner
+
+    from proxy import __version__
+
+    assert CliRunner().invoke(app, ["version"]).output.strip() == __version__
+
+
+def test_check_says_what_a_config_would_do_and_what_is_wrong_with_one(tmp_path: Path):
+    from typer.testing import CliRunner
+
+    good = CliRunner().invoke(app, ["check", str(ROOT / "config.yaml")])
+    assert good.exit_code == 0
+    assert "127.0.0.1:8787" in good.output
+    assert "https://api.anthropic.com" in good.output
+    (tmp_path / "bad.yaml").write_text("server: {prot: 1}\n")
+    bad = CliRunner().invoke(app, ["check", str(tmp_path / "bad.yaml")])
+    assert bad.exit_code == 2
+    assert "$.server.prot" in bad.output
+    assert "`port`" in bad.output

@@ -1,0 +1,169 @@
+"""Every path below /v1 that is not read passes through as it is, in both directions and without waiting."""
+
+import asyncio
+import os
+
+import pytest
+
+from tests.e2e.raw import Client, ask, connected, post
+from tests.e2e.replies import CHAT, KEY, MESSAGES
+from tests.loopback import Answer, Recorded, replies_bytes, replies_json
+from tests.proxying import Proxy
+
+PASSED = [
+    ("GET", "/v1/models", None),
+    ("GET", "/v1/models/gpt-4o", None),
+    ("POST", "/v1/embeddings", b'{"model": "e", "input": "x"}'),
+    ("GET", "/v1/responses/resp_1?include[]=a", None),
+    ("DELETE", "/v1/responses/resp_1", None),
+    ("POST", "/v1/responses/resp_1/cancel", b""),
+    ("POST", "/v1/responses/compact", b'{"model": "gpt-5.2", "input": []}'),
+    ("POST", "/v1/responses/input_tokens", b'{"model": "gpt-5.2", "input": "x"}'),
+    ("POST", "/v1/messages/count_tokens", b'{"model": "claude-haiku-4-5", "messages": []}'),
+    ("POST", "/v1/messages/batches", b'{"requests": []}'),
+    ("GET", "/v1/messages/batches/b_1/results", None),
+    ("PUT", "/v1/files/f_1", b"\x00\xff"),
+    ("PATCH", "/v1/assistants/a", b"{}"),
+    ("HEAD", "/v1/files/f_1", None),
+    ("OPTIONS", "/v1/chat/completions", None),
+    ("GET", "/v1/chat/completions?limit=2", None),
+    ("DELETE", "/v1/messages", None),
+    ("GET", "/v1", None),
+]
+
+
+@pytest.mark.parametrize(("method", "target", "body"), PASSED, ids=[f"{m} {t}" for m, t, _ in PASSED])
+async def test_it_passes_untouched(proxy: Proxy, method: str, target: str, body: bytes | None):
+    answer = b'{"ok" : true}'
+    head = b"HTTP/1.1 207 Odd\r\nContent-Type: application/json\r\nContent-Length: %d\r\nX-Own: 1\r\n\r\n" % len(answer)
+    async with proxy.provider(replies_bytes(head + (b"" if method == "HEAD" else answer))) as provider:
+        reply = await ask(proxy, method, target, [("Authorization", f"Bearer {KEY}")], body)
+    request = provider.requests[0]
+    assert (request.method, request.target, request.body) == (method, target, body or b"")
+    assert request.header("authorization") == f"Bearer {KEY}"
+    assert (reply.status, reply.header("x-own")) == (207, "1")
+    assert reply.header("content-length") == str(len(answer))
+    assert reply.body == (b"" if method == "HEAD" else answer)
+
+
+async def test_a_multipart_upload_passes_with_its_boundary(proxy: Proxy):
+    body = (
+        b'--xyz\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nassistants\r\n'
+        b'--xyz\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n\r\n'
+        + os.urandom(100_000)
+        + b"\r\n--xyz--\r\n"
+    )
+    async with proxy.provider(replies_json({"id": "file_1"})) as provider:
+        reply = await ask(proxy, "POST", "/v1/files", [("Content-Type", "multipart/form-data; boundary=xyz")], body)
+    assert reply.body == b'{"id": "file_1"}'
+    assert provider.requests[0].body == body
+    assert provider.requests[0].header("content-type") == "multipart/form-data; boundary=xyz"
+    assert provider.requests[0].header("content-length") == str(len(body))
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+async def test_a_large_upload_goes_on_as_it_comes(proxy: Proxy, chunked: bool):
+    """The provider has the first piece before the client has sent the second."""
+    piece, count = os.urandom(1 << 20), 20
+    first = asyncio.Event()
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        seen = b""
+        while piece[:1000] not in seen:
+            seen += await answer.receive(65536)
+        first.set()
+        left = (b"0\r\n\r\n" if chunked else piece[-1000:]) * 1
+        total = len(seen)
+        while total < count << 20 or not seen.endswith(left):
+            seen = seen[-2000:] + (more := await answer.receive(1 << 20))
+            total += len(more)
+        await answer.head(200, length=2)
+        await answer.send(b"ok")
+        await answer.close()
+
+    async def send(client: Client, data: bytes) -> None:
+        await client.send(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+
+    async with proxy.provider(script, eager=True) as provider, connected(proxy) as client:
+        framing = [("Transfer-Encoding", "chunked")] if chunked else []
+        await client.send(client.head_of("POST", "/v1/files", framing, None if chunked else count << 20))
+        await send(client, piece)
+        await first.wait()
+        for _ in range(count - 1):
+            await send(client, piece)
+        if chunked:
+            await client.send(b"0\r\n\r\n")
+        reply = await client.reply()
+    assert reply.body == b"ok"
+    request = provider.requests[0]
+    assert request.header("transfer-encoding" if chunked else "content-length") == (
+        "chunked" if chunked else str(count << 20)
+    )
+
+
+async def test_a_binary_reply_is_the_same_bytes(proxy: Proxy):
+    audio = os.urandom(300_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: audio/mpeg\r\nContent-Length: %d\r\n\r\n" % len(audio)
+    async with proxy.provider(replies_bytes(head + audio)):
+        reply = await post(proxy, "/v1/audio/speech", b'{"model": "tts-1", "input": "x"}')
+    assert reply.body == audio
+    assert reply.header("content-type") == "audio/mpeg"
+
+
+@pytest.mark.parametrize("path", [CHAT.path, MESSAGES.path, "/v1/files/f"])
+@pytest.mark.parametrize("status", [204, 304])
+async def test_a_reply_without_a_body_stays_one_and_the_connection_is_usable(proxy: Proxy, path: str, status: int):
+    raw = b'HTTP/1.1 %d Nothing\r\nETag: "x"\r\n\r\n' % status
+    async with proxy.provider(replies_bytes(raw)), connected(proxy) as client:
+        for _ in range(2):
+            await client.ask("POST", path, [], b"{}")
+            reply = await client.reply()
+            assert (reply.status, reply.body, reply.header("etag")) == (status, b"", '"x"')
+            assert reply.header("transfer-encoding") is None
+
+
+async def test_a_redirect_is_the_clients_to_follow(proxy: Proxy):
+    raw = b"HTTP/1.1 307 Elsewhere\r\nLocation: https://elsewhere.test/v1/x\r\nContent-Length: 0\r\n\r\n"
+    async with proxy.provider(replies_bytes(raw)) as provider:
+        reply = await post(proxy, CHAT.path, CHAT.body("Where?"))
+    assert (reply.status, reply.header("location")) == (307, "https://elsewhere.test/v1/x")
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("path", [CHAT.path, "/v1/models"])
+async def test_a_reply_that_lasts_until_the_connection_closes_arrives_whole(proxy: Proxy, path: str):
+    raw = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + b'{"a": 1}' * 1000
+    async with proxy.provider(replies_bytes(raw, close=True)):
+        reply = await post(proxy, path, b"{}")
+    assert reply.body == b'{"a": 1}' * 1000
+    assert reply.ended
+
+
+@pytest.mark.parametrize("path", [CHAT.path, "/v1/files/f/content"])
+async def test_trailers_are_dropped_and_the_body_ends_well(proxy: Proxy, path: str):
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Trailer", "X-Sum")], chunked=True)
+        await answer.chunk(b"abc")
+        await answer.last_chunk([("X-Sum", "1")])
+
+    async with proxy.provider(script), connected(proxy) as client:
+        for _ in range(2):
+            await client.ask("POST", path, [], b"{}")
+            reply = await client.reply()
+            assert (reply.body, reply.ended, reply.trailers, reply.header("trailer")) == (b"abc", True, [], None)
+
+
+async def test_a_path_that_could_leave_the_providers_base_is_refused(proxy: Proxy):
+    async with proxy.provider(replies_json({})) as provider:
+        for target in ("/v1/../admin", "/v1/files/%2e%2e/x", "/v1/..%2fadmin"):
+            reply = await ask(proxy, "GET", target)
+            assert (reply.status, "error" in reply.body.decode()) in ((400, True), (404, True)), target
+    assert provider.requests == []
+
+
+async def test_what_is_not_below_v1_is_not_forwarded(proxy: Proxy):
+    async with proxy.provider(replies_json({})) as provider:
+        reply = await post(proxy, "/chat/completions", b"{}")
+    assert reply.status == 404
+    assert CHAT.error_of(reply.body)["code"] == "not_found"
+    assert provider.requests == []

@@ -1,0 +1,112 @@
+"""The config is read again when it changes and on SIGHUP; a bad one changes nothing, and the log says why."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.raw import ask, connected, post
+from tests.e2e.replies import CHAT
+from tests.loopback import Answer, Recorded
+from tests.proxying import Proxy
+
+ENTRY = "  - model_name: {}\n    litellm_params: {{model: openai/gpt-4o, api_base: '{{upstream}}/v1'}}\n"
+
+
+def config(proxy: Proxy | None, *models: str, more: str = "") -> str:
+    listed = "model_list:\n" + "".join(ENTRY.format(name) for name in models) if models else ""
+    text = f"server: {{shutdown_seconds: 1}}\n{more}{listed}"
+    return text.replace("{upstream}", f"http://127.0.0.1:{proxy.upstream_port}") if proxy else text
+
+
+@pytest.fixture
+def changing(start: Start) -> Proxy:
+    return start(config(None, "first"))
+
+
+async def models(proxy: Proxy) -> list[str]:
+    reply = await ask(proxy, "GET", "/v1/models")
+    return [model["id"] for model in json.loads(reply.body)["data"]]
+
+
+async def becomes(proxy: Proxy, *names: str) -> None:
+    while await models(proxy) != list(names):
+        await asyncio.sleep(0.05)
+
+
+async def says(proxy: Proxy, text: str) -> None:
+    while text not in proxy.log:
+        await asyncio.sleep(0.05)
+
+
+async def test_a_changed_file_a_bad_one_and_a_signal(changing: Proxy):
+    """One story, for each look at the file takes its time."""
+    assert await models(changing) == ["first"]
+    changing.config.write_text(config(changing, "second"))
+    await becomes(changing, "second")
+
+    changing.config.write_text(config(changing, "third") + "  - model_nmae: x\n")
+    await says(changing, "the settings stay as they are")
+    assert "$.model_list[1].model_nmae" in changing.log
+    assert "did you mean `model_name`?" in changing.log
+    assert await models(changing) == ["second"]
+
+    changing.config.write_text(config(changing, "fourth", more="store: {url: 'sqlite:///other.db'}\n"))
+    changing.hup()
+    await becomes(changing, "fourth")
+    assert not (changing.folder / "other.db").exists()
+
+    changing.config.unlink()
+    changing.hup()
+    await says(changing, "there is no file")
+    assert await models(changing) == ["fourth"]
+
+
+async def test_a_key_that_needs_a_restart_is_named(changing: Proxy):
+    changing.config.write_text(config(changing, "first", more="limits: {sessions_in_memory: 5}\n"))
+    changing.hup()
+    await says(changing, "limits.sessions_in_memory takes effect at the next start")
+
+
+async def test_a_file_that_was_taken_is_told_too(changing: Proxy):
+    changing.config.write_text(config(changing, "first", "second"))
+    changing.hup()
+    await becomes(changing, "first", "second")
+    await asyncio.wait_for(says(changing, "the config file was read again"), 3)
+
+
+async def test_a_stream_under_way_goes_on_while_settings_change(changing: Proxy):
+    events, go_on = CHAT.events("one two"), asyncio.Event()
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        await answer.chunk(events[0])
+        await go_on.wait()
+        await answer.chunk(b"".join(events[1:]))
+        await answer.last_chunk()
+
+    async with changing.provider(script), connected(changing) as client:
+        await client.ask("POST", CHAT.path, [], CHAT.body("Change.", stream=True))
+        reply = await client.head()
+        pieces = client.pieces(reply)
+        got = await anext(pieces)
+        changing.config.write_text(
+            config(changing, "new", more="timeouts: {read_seconds: 77}\nlimits: {sessions_in_memory: 6}\n")
+        )
+        changing.hup()
+        await says(changing, "takes effect at the next start")
+        go_on.set()
+        async for piece in pieces:
+            got += piece
+    assert (got, reply.ended) == (b"".join(events), True)
+
+
+async def test_a_body_limit_that_changes_holds_for_the_next_request(changing: Proxy):
+    async with changing.provider(CHAT.answers()):
+        assert (await post(changing, CHAT.path, CHAT.body("x" * 5000))).status == 200
+        changing.config.write_text("server: {shutdown_seconds: 1, max_body_bytes: 1kB}\n")
+        changing.hup()
+        while (await post(changing, CHAT.path, CHAT.body("x" * 5000))).status != 413:
+            await asyncio.sleep(0.05)
+        assert (await post(changing, CHAT.path, CHAT.body("x"))).status == 200

@@ -1,0 +1,213 @@
+"""A request that needs nothing leaves byte for byte as it came, whatever it holds."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.e2e.bodies import NO_JSON, REQUESTS, VALUES
+from tests.e2e.raw import Client, ask, connected, post
+from tests.e2e.replies import CHAT, DIALECTS, Dialect
+from tests.loopback import Answer, Loopback, Recorded, encoded, replies_bytes, replies_json
+from tests.proxying import Proxy
+
+PATHS = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+MANY = settings(
+    max_examples=40,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+REFUSED = {"error": {"message": "No.", "type": "invalid_request_error", "param": None, "code": None}}
+OURS = (b"host", b"content-length")
+
+
+@pytest.fixture
+async def provider(proxy: Proxy) -> AsyncIterator[Loopback]:
+    """Refuses everything, as a provider would."""
+    refuses, refuses_head = replies_json(REFUSED, 400), replies_bytes(b"HTTP/1.1 400 No\r\nContent-Length: 9\r\n\r\n")
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await (refuses_head if request.method == "HEAD" else refuses)(request, answer)
+
+    async with proxy.provider(script) as server:
+        yield server
+
+
+@pytest.fixture
+async def client(proxy: Proxy) -> AsyncIterator[Client]:
+    async with connected(proxy) as connection:
+        yield connection
+
+
+async def sent(client: Client, provider: Loopback, target: str, body: bytes) -> Recorded:
+    """The request as the provider saw it; its own answer came back."""
+    await client.ask("POST", target, [("Content-Type", "application/json")], body)
+    reply = await client.reply()
+    assert reply.status == 400, reply.body
+    assert reply.body == b'{"error": {"message": "No.", "type": "invalid_request_error", "param": null, "code": null}}'
+    return provider.requests[-1]
+
+
+@PATHS
+@MANY
+@given(body=REQUESTS)
+async def test_any_request_arrives_byte_for_byte(client: Client, provider: Loopback, dialect: Dialect, body: bytes):
+    assert (await sent(client, provider, dialect.path, body)).body == body
+
+
+@PATHS
+@MANY
+@given(body=VALUES)
+async def test_any_json_arrives_byte_for_byte(client: Client, provider: Loopback, dialect: Dialect, body: bytes):
+    assert (await sent(client, provider, dialect.path, body)).body == body
+
+
+@PATHS
+@MANY
+@given(body=st.binary(max_size=200))
+async def test_any_bytes_arrive_byte_for_byte(client: Client, provider: Loopback, dialect: Dialect, body: bytes):
+    assert (await sent(client, provider, dialect.path, body)).body == body
+
+
+@PATHS
+async def test_what_is_no_request_goes_to_the_provider_to_be_refused(
+    client: Client, provider: Loopback, dialect: Dialect
+):
+    for body in NO_JSON:
+        assert (await sent(client, provider, dialect.path, body)).body == body, body[:80]
+
+
+@PATHS
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
+async def test_an_encoded_body_arrives_as_it_is_and_is_read_all_the_same(proxy: Proxy, dialect: Dialect, encoding: str):
+    body = encoded(dialect.body(f"Encoded with {encoding}."), encoding)
+    async with proxy.provider(dialect.answers()) as provider:
+        reply = await post(proxy, dialect.path, body, ("Content-Encoding", encoding))
+    assert provider.requests[0].body == body
+    assert provider.requests[0].header("content-encoding") == encoding
+    assert int(reply.header("x-accordion-tokens") or 0) > 0
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "nonsense"])
+async def test_a_body_that_is_not_in_the_encoding_it_names_arrives_all_the_same(
+    proxy: Proxy, provider: Loopback, encoding: str
+):
+    reply = await post(proxy, CHAT.path, b"\x1f\x8b not really", ("Content-Encoding", encoding))
+    assert reply.status == 400
+    assert provider.requests[0].body == b"\x1f\x8b not really"
+
+
+async def test_a_body_that_unpacks_to_more_than_the_limit_arrives_unread(proxy: Proxy, provider: Loopback):
+    bomb = encoded(b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "' + b"a" * (80 << 20), "zstd")
+    assert len(bomb) < 100_000
+    reply = await post(proxy, CHAT.path, bomb, ("Content-Encoding", "zstd"))
+    assert provider.requests[0].body == bomb
+    assert reply.header("x-accordion-tokens") is None
+
+
+# -- the head --------------------------------------------------------------------------------------------------------
+
+TOKENS = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_!#$%&'*+.^`|~", min_size=1, max_size=12)
+VISIBLE = st.text(
+    st.characters(min_codepoint=0x21, max_codepoint=0xFF, blacklist_characters="\x7f"), max_size=12
+).filter(lambda text: not any(0x7F <= ord(char) < 0xA1 for char in text))
+HEADERS = st.lists(st.tuples(TOKENS.map(lambda name: "z" + name), VISIBLE), max_size=12)
+
+
+@MANY
+@given(headers=HEADERS)
+async def test_headers_arrive_in_their_order_and_as_often_as_they_were_sent(
+    client: Client, provider: Loopback, headers: list[tuple[str, str]]
+):
+    credentials = [("authorization", "Bearer k"), ("anthropic-beta", "a,b"), ("openai-organization", "o")]
+    await client.ask("POST", CHAT.path, [*credentials, *headers], b"{}")
+    await client.reply()
+    arrived = [(name, value) for name, value in provider.requests[-1].headers if name.lower() not in OURS]
+    assert arrived == [(name.encode(), value.encode("latin-1")) for name, value in (*credentials, *headers)]
+
+
+async def test_our_own_and_hop_by_hop_headers_stay_behind(proxy: Proxy, provider: Loopback):
+    hop = [
+        ("Connection", "keep-alive, X-Mine"),
+        ("X-Mine", "1"),
+        ("Keep-Alive", "timeout=5"),
+        ("TE", "trailers"),
+        ("Trailer", "x"),
+        ("Proxy-Authorization", "Basic eDp5"),
+        ("Proxy-Connection", "keep-alive"),
+        ("X-Accordion-Session", "session-0123"),
+        ("x-accordion-anything", "1"),
+        ("User-Agent", "raw/1"),
+        ("Accept-Encoding", "gzip, br"),
+    ]
+    await ask(proxy, "POST", CHAT.path, hop, b"{}")
+    arrived = {name.lower() for name in provider.requests[0].names}
+    assert arrived == {"host", "content-length", "user-agent", "accept-encoding"}
+    assert provider.requests[0].header("host") == provider.host
+
+
+async def test_nothing_is_added_to_a_bare_request(proxy: Proxy, provider: Loopback):
+    await ask(proxy, "GET", "/v1/models")
+    assert [name.lower() for name in provider.requests[0].names] == ["host"]
+
+
+PATH = st.lists(
+    st.one_of(
+        st.text("abcXYZ019-_.~!$&'()*+,;=:@", max_size=4),
+        st.sampled_from(["%20", "%2F", "%2f", "%C3%A9", "%25", "%00"]),
+    ),
+    max_size=4,
+).map("".join)
+TARGETS = st.tuples(PATH.filter(lambda path: ".." not in path), st.none() | PATH.filter(bool)).map(
+    lambda parts: f"/v1/files/x{parts[0]}" + (f"?{parts[1]}" if parts[1] is not None else "")
+)
+
+
+@MANY
+@given(target=TARGETS, method=st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]))
+async def test_method_path_and_query_arrive_as_they_were_written(
+    client: Client, provider: Loopback, target: str, method: str
+):
+    await client.ask(method, target)
+    reply = await client.reply()
+    assert reply.status == 400, reply
+    assert (provider.requests[-1].method, provider.requests[-1].target) == (method, target)
+
+
+@PATHS
+async def test_a_query_on_a_path_that_is_read_arrives(proxy: Proxy, provider: Loopback, dialect: Dialect):
+    await post(proxy, f"{dialect.path}?beta=true&x=%2F+%20", b"{}")
+    assert provider.requests[0].target == f"{dialect.path}?beta=true&x=%2F+%20"
+
+
+async def test_a_chunked_body_arrives_whole(proxy: Proxy, provider: Loopback):
+    body = CHAT.body("In pieces.")
+    async with connected(proxy) as client:
+        await client.ask("POST", CHAT.path, [("Transfer-Encoding", "chunked")])
+        for at in range(0, len(body), 7):
+            await client.send(b"%x\r\n%b\r\n" % (len(body[at : at + 7]), body[at : at + 7]))
+        await client.send(b"0\r\n\r\n")
+        reply = await client.reply()
+    assert reply.status == 400
+    assert provider.requests[0].body == body
+
+
+async def test_requests_one_after_the_other_without_waiting_are_answered_in_order(proxy: Proxy):
+    async with proxy.provider(CHAT.answers()), connected(proxy) as client:
+        for text in ("one", "two", "three"):
+            await client.ask("POST", CHAT.path, [], CHAT.body(text))
+        replies = [await client.reply() for _ in range(3)]
+    assert [reply.status for reply in replies] == [200, 200, 200]
+    assert all(reply.ended for reply in replies)
+
+
+async def test_a_client_that_waits_to_be_told_to_go_on_is_told_so(proxy: Proxy, provider: Loopback):
+    body = CHAT.body("Expect.")
+    async with connected(proxy) as client:
+        await client.send(client.head_of("POST", CHAT.path, [("Expect", "100-continue")], len(body)))
+        assert (await client.head()).status == 100
+        await client.send(body)
+        assert (await client.reply()).status == 400
+    assert provider.requests[0].body == body

@@ -1,0 +1,189 @@
+"""WebSockets: the provider's own answer to an upgrade, and every message both ways where it accepts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from tests.e2e.raw import ask, connected
+from tests.e2e.replies import CHAT, KEY
+from tests.loopback import replies_bytes, replies_json
+from tests.proxying import Proxy
+
+PATHS = ["/v1/responses", "/v1/realtime?model=gpt-realtime&x=%2F"]
+
+
+def client(proxy: Proxy, path: str = PATHS[0], **options: object) -> connect:
+    headers = {"Authorization": f"Bearer {KEY}", "OpenAI-Beta": "realtime=v1", "x-accordion-session": "ws-session"}
+    options.setdefault("max_size", None)
+    return connect(f"ws://127.0.0.1:{proxy.port}{path}", proxy=None, additional_headers=headers, **options)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def provider(proxy: Proxy, handler: object, **options: object) -> AsyncIterator[list[ServerConnection]]:
+    seen: list[ServerConnection] = []
+
+    async def handle(connection: ServerConnection) -> None:
+        seen.append(connection)
+        await handler(connection)  # type: ignore[operator]
+
+    async with serve(handle, "127.0.0.1", proxy.upstream_port, max_size=None, **options):  # type: ignore[arg-type]
+        yield seen
+
+
+async def echo(connection: ServerConnection) -> None:
+    async for message in connection:
+        await connection.send(message)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("status", [400, 401, 404, 426, 503])
+async def test_a_refusal_is_the_providers_own(proxy: Proxy, path: str, status: int):
+    body = b'{"error": {"message": "Not here."}}'
+    raw = b"HTTP/1.1 %d No\r\nContent-Type: application/json\r\nX-Request-Id: up\r\nContent-Length: %d\r\n\r\n" % (
+        status,
+        len(body),
+    )
+    async with proxy.provider(replies_bytes(raw + body, close=True)) as server:
+        with pytest.raises(InvalidStatus) as caught:
+            async with client(proxy, path):
+                pass
+    response = caught.value.response
+    assert (response.status_code, response.body) == (status, body)
+    assert response.headers["x-request-id"] == "up"
+    assert server.requests[0].target == path
+    assert server.requests[0].header("authorization") == f"Bearer {KEY}"
+    assert server.requests[0].header("openai-beta") == "realtime=v1"
+    assert server.requests[0].header("x-accordion-session") is None
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_messages_go_both_ways_as_text_and_as_bytes(proxy: Proxy, path: str):
+    async with provider(proxy, echo) as seen, client(proxy, path) as socket:
+        for message in ["hello", "é \U0001f600", "", b"\x00\xff", b"", "x" * 3_000_000, b"\x01" * 3_000_000]:
+            await socket.send(message)
+            assert await socket.recv() == message
+    assert seen[0].request is not None
+    assert seen[0].request.path == path
+
+
+async def test_the_provider_may_speak_first_and_at_any_time(proxy: Proxy):
+    async def speaks(connection: ServerConnection) -> None:
+        for number in range(100):
+            await connection.send(f"{number}")
+
+    async with provider(proxy, speaks), client(proxy) as socket:
+        assert [int(await socket.recv()) for _ in range(100)] == list(range(100))
+
+
+async def test_the_subprotocol_that_the_provider_chose_is_kept(proxy: Proxy):
+    wanted = [Subprotocol("realtime"), Subprotocol("openai-beta.realtime-v1")]
+    async with provider(proxy, echo, subprotocols=wanted[1:]), client(proxy, subprotocols=wanted) as socket:
+        assert socket.subprotocol == wanted[1]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1000, "done"), (1008, "policy"), (1011, "broke"), (4000, "own é")])
+async def test_the_providers_close_is_the_clients(proxy: Proxy, code: int, reason: str):
+    async def closes(connection: ServerConnection) -> None:
+        await connection.send("last words")
+        await connection.close(code, reason)
+
+    async with provider(proxy, closes), client(proxy) as socket:
+        assert await socket.recv() == "last words"
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+        assert (socket.close_code, socket.close_reason) == (code, reason)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1000, "done"), (4001, "own")])
+async def test_the_clients_close_is_the_providers(proxy: Proxy, code: int, reason: str):
+    closed = asyncio.Future[tuple[int | None, str | None]]()
+
+    async def waits(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+        closed.set_result((connection.close_code, connection.close_reason))
+
+    async with provider(proxy, waits), client(proxy) as socket:
+        await socket.close(code, reason)
+        assert await closed == (code, reason)
+
+
+async def test_a_provider_that_goes_away_closes_the_clients_socket(proxy: Proxy):
+    async def breaks(connection: ServerConnection) -> None:
+        connection.transport.abort()
+
+    async with provider(proxy, breaks), client(proxy) as socket:
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+        assert socket.close_code == 1011
+
+
+async def test_a_client_that_goes_away_closes_the_providers_socket(proxy: Proxy):
+    closed = asyncio.Event()
+
+    async def waits(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+        closed.set()
+
+    async with provider(proxy, waits), client(proxy) as socket:
+        socket.transport.abort()
+        await asyncio.wait_for(closed.wait(), 3)
+
+
+async def test_a_provider_that_is_away_is_a_502(proxy: Proxy):
+    with pytest.raises(InvalidStatus) as caught:
+        async with client(proxy):
+            pass
+    assert caught.value.response.status_code == 502
+    assert CHAT.error_of(caught.value.response.body)["code"] == "upstream_unreachable"
+
+
+async def test_an_upgrade_of_a_path_of_our_own_is_refused(proxy: Proxy):
+    with pytest.raises(InvalidStatus) as caught:
+        async with client(proxy, "/accordion/sessions"):
+            pass
+    assert caught.value.response.status_code in (400, 403, 404, 426)
+
+
+async def test_a_request_that_only_mentions_an_upgrade_is_answered_as_a_request(proxy: Proxy):
+    """`Upgrade: h2c`, as curl sends it, is hop-by-hop and may be ignored (RFC 9110 7.8)."""
+    async with proxy.provider(replies_json({"ok": 1})) as server:
+        headers = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABk")]
+        reply = await ask(proxy, "GET", "/v1/models", headers)
+    assert (reply.status, reply.body) == (200, b'{"ok": 1}')
+    assert {name.lower() for name in server.requests[0].names} == {"host"}
+
+
+async def test_a_slow_reader_makes_the_provider_wait_and_may_still_go_away(proxy: Proxy):
+    sent, gone = [0], asyncio.Event()
+
+    async def pours(connection: ServerConnection) -> None:
+        try:
+            while True:
+                await connection.send(b"x" * 1_000_000)
+                sent[0] += 1
+        except ConnectionClosed:
+            gone.set()
+
+    upgrade = [
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ]
+    async with provider(proxy, pours):
+        async with connected(proxy, window=1024) as socket:
+            await socket.ask("GET", PATHS[0], upgrade)
+            assert (await socket.head()).status == 101
+            last = -1
+            while last != sent[0]:
+                last = sent[0]
+                await asyncio.sleep(0.4)
+            assert 0 < sent[0] < 60
+            assert not gone.is_set()
+        await asyncio.wait_for(gone.wait(), 3)

@@ -1,0 +1,130 @@
+"""A store that is away never fails a request: it is forwarded without, and the answer says so."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.ledger import look, metric, until
+from tests.e2e.raw import Reply, post
+from tests.e2e.replies import CHAT
+from tests.proxying import Proxy
+from tests.valkey import Valkey, running_valkey
+
+CONFIG = "server: {shutdown_seconds: 1}\nstore: {timeout_seconds: 0.25}\n"
+SOON = 5.0
+"""Seconds for what takes some tenths."""
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    with running_valkey(tmp_path_factory.mktemp("valkey"), appendonly="yes") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proxy(start: Start, valkey: Valkey) -> Proxy:
+    return start(CONFIG, ACCORDION_STORE=valkey.url)
+
+
+async def say(proxy: Proxy, *texts: str) -> Reply:
+    async with proxy.provider(CHAT.answers(given=600)):
+        reply = await asyncio.wait_for(post(proxy, CHAT.path, CHAT.body(*texts)), SOON)
+    assert (reply.status, reply.ended, json.loads(reply.body)["id"]) == (200, True, "chatcmpl-1")
+    return reply
+
+
+@asynccontextmanager
+async def away(proxy: Proxy, valkey: Valkey, how: str) -> AsyncIterator[None]:
+    """Within, the store is away, and the proxy has noticed; afterwards it is back, and the proxy has noticed that."""
+    valkey.kill() if how == "killed" else valkey.freeze()
+    try:
+
+        async def noticed() -> bool:
+            return (await say(proxy, f"Noticed that it is {how}?", "Well?", "?")).header(
+                "x-accordion-store"
+            ) is not None
+
+        await until(noticed)
+        yield
+    finally:
+        valkey.start() if how == "killed" else valkey.thaw()
+
+    async def back() -> bool:
+        return (await say(proxy, "Back?", "Well?", "?")).header("x-accordion-store") is None
+
+    await until(back)
+
+
+async def test_nothing_is_said_while_the_store_answers(proxy: Proxy):
+    assert (await say(proxy, "All well.")).header("x-accordion-store") is None
+    assert (await look(proxy, "/readyz")).json()["store"] == "ok"
+    assert metric((await look(proxy, "/metrics")).text, "accordion_store_available") == 1
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_requests_are_answered_without_it_and_it_is_used_again_when_it_is_back(
+    proxy: Proxy, valkey: Valkey, how: str
+):
+    first = await say(proxy, f"Begun before it was {how}.")
+    outages = metric((await look(proxy, "/metrics")).text, "accordion_store_outages_total")
+    async with away(proxy, valkey, how):
+        second = await say(proxy, f"Begun before it was {how}.", "Yes.", "Go on.")
+        assert second.header("x-accordion-store") == "unavailable"
+        assert second.header("x-accordion-session") == first.header("x-accordion-session"), "still known in memory"
+        assert int(second.header("x-accordion-tokens") or 0) > 600
+        fresh = await say(proxy, f"Begun while it was {how}.")
+        assert (await look(proxy, "/readyz")).json() == {"status": "ok", "store": "unavailable"}
+        page = (await look(proxy, "/metrics")).text
+        assert metric(page, "accordion_store_available") == 0
+        assert metric(page, "accordion_store_outages_total") == outages + 1
+        refused = await look(proxy, "/accordion/sessions")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
+        assert "the store is away" in proxy.log
+
+    async def published() -> bool:
+        listed = (await look(proxy, "/accordion/sessions")).json().get("sessions", [])
+        wanted = {first.header("x-accordion-session"), fresh.header("x-accordion-session")}
+        return wanted <= {entry["id"] for entry in listed}
+
+    await until(published)
+    assert metric((await look(proxy, "/metrics")).text, "accordion_store_available") == 1
+
+
+async def test_a_proxy_starts_and_forwards_while_its_store_is_away(start: Start, tmp_path: Path):
+    with running_valkey(tmp_path) as server:
+        server.kill()
+        proxy = start(CONFIG, ACCORDION_STORE=server.url)
+        assert (await say(proxy, "Anyone?", "Yes.", "Good.")).header("x-accordion-store") == "unavailable"
+        server.start()
+
+        async def back() -> bool:
+            return (await say(proxy, "Back?", "Well?", "?")).header("x-accordion-store") is None
+
+        await until(back)
+
+
+async def test_a_file_that_cannot_be_written_is_a_store_that_is_away(start: Start):
+    """The folder of the file is no folder. Forwarding is a promise: the proxy serves, and says what is wrong."""
+    proxy = start(CONFIG, ACCORDION_STORE="sqlite:///log/inside-a-file.db")
+    assert (await say(proxy, "Anyone?", "Yes.", "Good.")).header("x-accordion-store") == "unavailable"
+    assert (await look(proxy, "/readyz")).json()["store"] == "unavailable"
+    assert "the store is away" in proxy.log
+
+
+def test_a_file_that_is_no_database_is_an_error_in_the_settings(start: Start):
+    """It is somebody's file: nothing starts that could write to it."""
+    with pytest.raises(RuntimeError, match=r"config: \$\.store\S* .*accordion\.yaml is not an SQLite database"):
+        start(CONFIG, ACCORDION_STORE="sqlite:///accordion.yaml")
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+async def test_a_password_in_the_stores_url_is_never_shown(start: Start, scheme: str):
+    proxy = start(CONFIG, ACCORDION_STORE=f"{scheme}://someone:hush-Tr0mbone@127.0.0.1:9/0")
+    await say(proxy, "Anyone?", "Yes.", "Good.")
+    assert "hush-Tr0mbone" not in proxy.log
+    assert f"its store is {scheme}://" in proxy.log

@@ -1,0 +1,153 @@
+"""A really started proxy: `python -m proxy serve` in a process of its own, on a port of its own.
+
+    with held_port() as port, started(folder, upstream_port=port) as proxy:
+        async with proxy.provider(script) as provider:
+            ...  # proxy.url, proxy.log, provider.requests
+
+Both default upstreams are `proxy.provider`'s address; while none runs there, connections are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.loopback import Loopback, Script
+
+_PATIENCE = 60.0
+_GREETING = re.compile(r"listens on http://[^ ]*?:(\d+),")
+
+
+@dataclass
+class Proxy:
+    """A proxy process. `folder` is its working directory, home, and the place of its config and log."""
+
+    folder: Path
+    upstream_port: int
+    options: tuple[str, ...] = ()
+    environ: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "accordion.yaml"
+
+    @property
+    def log(self) -> str:
+        """All that it wrote so far, to standard output and error."""
+        return (self.folder / "log").read_text("utf-8")
+
+    def provider(self, script: Script, *, eager: bool = False) -> Loopback:
+        """The provider behind both default upstreams."""
+        return Loopback(script, eager, port=self.upstream_port)
+
+    def start(self) -> None:
+        """Start, and wait until it answers. Raises RuntimeError with its output where it does not come up."""
+        upstream = f"http://127.0.0.1:{self.upstream_port}"
+        environ = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": str(self.folder),
+            "ACCORDION_CONFIG": str(self.config),
+            "ACCORDION_STORE": "memory://",
+            "ACCORDION_LOG": "debug",
+            "ACCORDION_OPENAI_BASE_URL": f"{upstream}/v1",
+            "ACCORDION_ANTHROPIC_BASE_URL": upstream,
+            "PYTHONUNBUFFERED": "1",
+            **self.environ,
+        }
+        command = [sys.executable, "-m", "proxy", "serve", "--port", str(self.port), *self.options]
+        with (self.folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environ)
+        self._wait(lambda: _GREETING.search(self.log))
+        found = _GREETING.search(self.log)
+        assert found is not None
+        self.port = int(found[1])
+        self._wait(self._healthy)
+
+    def stop(self) -> int:
+        """Stop in order; returns the exit code."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        try:
+            return self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+        finally:
+            self._process = None
+
+    def kill(self) -> None:
+        """End it without warning."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(_PATIENCE)
+        self._process = None
+
+    def hup(self) -> None:
+        """Ask it to read its config again."""
+        os.kill(self.pid, signal.SIGHUP)
+
+    @property
+    def resident(self) -> int:
+        """Memory that it holds, in bytes; the process itself without workers."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+    def _healthy(self) -> bool:
+        with contextlib.suppress(OSError):
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(f"{self.url}/healthz", timeout=5) as reply:
+                return bool(reply.status == 200)
+        return False
+
+    def _wait(self, true: object) -> None:
+        end = time.monotonic() + _PATIENCE
+        while not true():  # type: ignore[operator]
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"the proxy did not start:\n{self.log}")
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def started(folder: Path, config: str = "", *options: str, upstream_port: int, **environ: str) -> Iterator[Proxy]:
+    """A proxy with this config file, these options of `serve` and these variables; `{upstream}` in the config stands
+    for its provider's URL."""
+    running = Proxy(folder, upstream_port, options, environ)
+    upstream = f"http://127.0.0.1:{upstream_port}"
+    running.config.write_text(config.replace("{upstream}", upstream) or "server: {shutdown_seconds: 1}\n", "utf-8")
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """A free port of 127.0.0.1 that nobody else is given while it is held; a server may still listen on it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
