@@ -1,0 +1,63 @@
+"""`python -m bench [scenario ...]`: every scenario, or those named; see bench/README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import machine, report
+from bench.scenarios import SCENARIOS
+from bench.servers import Pins
+from bench.setting import Setting, default_pins
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Accordion measured side by side with others.")
+    parser.add_argument("scenario", nargs="*", help=f"any of {', '.join(SCENARIOS)}; all when none is named")
+    parser.add_argument("--only", help="contenders, by parts of their names: accordion,aiohttp,httpx,litellm")
+    parser.add_argument("--quick", action="store_true", help="fewer requests, one round: to see that all runs")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median counts (default 3)")
+    parser.add_argument("--store", choices=("sqlite", "memory"), default="sqlite", help="Accordion's store")
+    parser.add_argument("--no-pin", action="store_true", help="do not give the server under test its own core")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into this Markdown file")
+    given = parser.parse_args()
+    unknown = [name for name in given.scenario if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"no such scenario: {', '.join(unknown)}")
+    return given
+
+
+def main() -> int:
+    given = arguments()
+    setting = Setting(
+        quick=given.quick,
+        rounds=min(max(given.rounds, 1), 9),
+        only=tuple(filter(None, (given.only or "").split(","))),
+        store=given.store,
+        pins=Pins() if given.no_pin else default_pins(),
+    )
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    results: dict[str, list[report.Table]] = {}
+    for name in given.scenario or SCENARIOS:
+        began = time.monotonic()
+        busy = machine.busy_share()
+        results[name] = SCENARIOS[name](setting)
+        results[name][0].notes.append(f"just before, other processes kept {busy:.0%} of the machine busy")
+        report.display(results[name], console)
+        console.print(f"[dim]{name}: {time.monotonic() - began:.0f} s[/dim]\n")
+        if given.json:
+            given.json.write_text(json.dumps(report.as_json(results), indent=1, ensure_ascii=False) + "\n")
+        if given.markdown:
+            report.write_markdown(given.markdown, {"machine": machine.described()})
+            report.write_markdown(given.markdown, {name: report.markdown(results[name])})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""The load generator, a process of its own: a job as JSON on stdin, what it measured on stdout.
+
+Every job has a bounded number of requests and a bounded time. CPU time is read here, from the
+kernel's clocks of the processes under test, right before the first request and after the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import uvloop
+
+from bench import conversations, processes
+from bench.client import Connection, Reply, connect
+from bench.texts import Texts
+
+SETTLE = 0.25
+CHEAPEST_PAUSE = 0.002
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to send: `kind` is one of the functions in JOBS."""
+
+    kind: str
+    port: int
+    pids: list[int] = field(default_factory=list)
+    dialect: str = conversations.CHAT
+    concurrency: int = 1
+    count: int = 1000
+    warmup: int = 50
+    seconds: float = 10.0
+    seed: int = 1
+    stream: bool = False
+    size: int = 800_000
+    step: int = 4096
+    moving_breakpoint: bool = False
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+class Drive:
+    """Keeps every connection busy: the next body leaves when the last answer is complete."""
+
+    def __init__(self, connections: list[Connection], path: bytes, bodies: list[bytes], seconds: float) -> None:
+        self._path = path
+        self._bodies = bodies[::-1]
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + seconds
+        self._done = self._loop.create_future()
+        self._busy = 0
+        self.replies: list[Reply] = []
+        for connection in connections:
+            self._next(connection)
+
+    async def finished(self) -> list[Reply]:
+        await asyncio.wait_for(self._done, timeout=60 + self._until - self._loop.time())
+        return self.replies
+
+    def _next(self, connection: Connection) -> None:
+        if self._bodies and not connection.lost and self._loop.time() < self._until:
+            self._busy += 1
+            connection.send(self._path, self._bodies.pop(), lambda reply: self._answered(connection, reply))
+        elif not self._busy and not self._done.done():
+            self._done.set_result(None)
+
+    def _answered(self, connection: Connection, reply: Reply) -> None:
+        self._busy -= 1
+        self.replies.append(reply)
+        self._next(connection)
+
+
+async def closed(job: Job) -> dict[str, Any]:
+    """Unique small requests from `concurrency` connections; with `stream`, each answered by events."""
+    texts = Texts(job.seed)
+    path = conversations.PATHS[job.dialect].encode()
+
+    def bodies(count: int) -> list[bytes]:
+        return [conversations.small_body(texts, job.dialect, stream=job.stream) for _ in range(count)]
+
+    connections = [await connect(job.port) for _ in range(job.concurrency)]
+    await Drive(connections, path, bodies(job.warmup), job.seconds).finished()
+    ready = bodies(job.count)
+    await asyncio.sleep(SETTLE)
+    before = processes.cpu_seconds(job.pids)
+    replies = await Drive(connections, path, ready, job.seconds).finished()
+    busy = max(reply.done for reply in replies) - min(reply.sent for reply in replies)
+    await asyncio.sleep(SETTLE)
+    cpu = processes.cpu_seconds(job.pids) - before
+    for connection in connections:
+        connection.close()
+    return summary(replies, cpu, busy)
+
+
+def summary(replies: list[Reply], cpu: float, busy: float) -> dict[str, Any]:
+    good = [reply for reply in replies if reply.ok]
+    took = [1000 * (reply.done - reply.sent) for reply in good]
+    first = [1000 * (reply.first - reply.sent) for reply in good]
+    return {
+        "requests": len(replies),
+        "failed": len(replies) - len(good),
+        "rps": len(good) / busy,
+        "cpu_ms": 1000 * cpu / max(1, len(good)),
+        "p50_ms": percentile(took, 0.5),
+        "p99_ms": percentile(took, 0.99),
+        "first_p50_ms": percentile(first, 0.5),
+        "first_p99_ms": percentile(first, 0.99),
+        "size": sum(reply.size for reply in good) // max(1, len(good)),
+    }
+
+
+async def growing(job: Job) -> dict[str, Any]:
+    """One conversation, turn by turn up to `size` bytes; CPU and time of every turn."""
+    texts = Texts(job.seed)
+    path = conversations.PATHS[job.dialect].encode()
+    connection = await connect(job.port)
+    for _ in range(min(job.warmup, 20)):
+        await connection.ask(path, conversations.small_body(texts, job.dialect))
+    conversation = conversations.Conversation(texts, job.dialect, moving_breakpoint=job.moving_breakpoint)
+    turns: list[dict[str, float]] = []
+    failed = 0
+    until = asyncio.get_running_loop().time() + job.seconds
+    for _ in range(job.count):
+        conversation.grow(job.step)
+        body = conversation.body()
+        if len(body) > job.size or asyncio.get_running_loop().time() > until:
+            break
+        if connection.lost:
+            connection = await connect(job.port)
+        before = processes.cpu_seconds(job.pids)
+        reply = await connection.ask(path, body)
+        await asyncio.sleep(CHEAPEST_PAUSE)
+        cpu = processes.cpu_seconds(job.pids) - before
+        failed += not reply.ok
+        turns.append({"kb": len(body) / 1024, "cpu_ms": 1000 * cpu, "ms": 1000 * (reply.done - reply.sent)})
+    connection.close()
+    return {"turns": turns, "failed": failed, "sent": sum(int(turn["kb"] * 1024 + 0.5) for turn in turns)}
+
+
+async def sessions(job: Job) -> dict[str, Any]:
+    """`count` conversations of ten growing requests, 1 to 100 KB; memory of the servers on the way."""
+    path = conversations.PATHS[job.dialect].encode()
+    connections = [await connect(job.port) for _ in range(job.concurrency)]
+    for connection in connections:
+        for number in range(3):
+            await connection.ask(path, conversations.small_body(Texts(job.seed + number), job.dialect))
+    await asyncio.sleep(2 * SETTLE)
+    marks = [[processes.rss_mb(pid) for pid in job.pids]]
+    before = processes.cpu_seconds(job.pids)
+    waiting = list(range(job.count))
+    total = failed = sent = 0
+
+    until = asyncio.get_running_loop().time() + job.seconds
+
+    async def work(connection: Connection) -> None:
+        nonlocal total, failed, sent
+        while waiting and asyncio.get_running_loop().time() < until:
+            open_now = [_session(job, waiting.pop()) for _ in range(min(8, len(waiting)))]
+            for turn in range(10):
+                for conversation in open_now:
+                    conversation.grow(11_200 if turn else 300)
+                    body = conversation.body()
+                    if connection.lost:
+                        connection = await connect(job.port)
+                    reply = await connection.ask(path, body)
+                    total, failed, sent = total + 1, failed + (not reply.ok), sent + len(body)
+                    if total % (job.count // 2) == 0:
+                        marks.append([processes.rss_mb(pid) for pid in job.pids])
+
+    await asyncio.wait_for(asyncio.gather(*map(work, connections)), timeout=job.seconds + 60)
+    await asyncio.sleep(2 * SETTLE)
+    marks.append([processes.rss_mb(pid) for pid in job.pids])
+    cpu = processes.cpu_seconds(job.pids) - before
+    return {"requests": total, "failed": failed, "sent": sent, "marks": marks, "cpu_ms": 1000 * cpu / max(1, total)}
+
+
+def _session(job: Job, number: int) -> conversations.Conversation:
+    return conversations.Conversation(Texts(job.seed + 1000 + number), job.dialect)
+
+
+JOBS = {"closed": closed, "growing": growing, "sessions": sessions}
+
+
+def run(job: Job, prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """Start a generator for this job, wait for what it measured."""
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "bench.load"],
+        input=json.dumps(asdict(job)),
+        capture_output=True,
+        text=True,
+        timeout=job.seconds * 2 + 120,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the load generator failed: {done.stderr.strip()[-400:]}")
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+async def main() -> None:
+    job = Job(**json.load(sys.stdin))
+    print(json.dumps(await JOBS[job.kind](job)))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

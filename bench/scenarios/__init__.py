@@ -1,0 +1,16 @@
+"""The scenarios by name, in the order in which they run."""
+
+from collections.abc import Callable, Mapping
+
+from bench.report import Table
+from bench.scenarios import growing, memory, small, startup, stream, workers
+from bench.setting import Setting
+
+SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
+    "small": small.run,
+    "growing": growing.run,
+    "stream": stream.run,
+    "memory": memory.run,
+    "startup": startup.run,
+    "workers": workers.run,
+}

@@ -1,0 +1,103 @@
+"""One worker against two: throughput as measured on this machine's cores, and the capacity behind it.
+
+Generator and upstream need cores too. So three ratios are given: measured with nothing pinned
+(one worker has a core to itself, two share both with the load), measured with everything on one core
+against everything on two (how the whole stack scales), and the capacity that the workers' own
+CPU time allows: workers * CPU of one / CPU of two * how evenly they were used.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+
+from bench import generators, processes, servers
+from bench.report import Table
+from bench.servers import ACCORDION, DIRECT, Pins, Unavailable
+from bench.setting import Setting
+
+FREE, ONE_CORE, TWO_CORES = "not pinned", "all on one core", "all on two cores"
+COLUMNS = ("proxy", "workers", "cores", "req/s", "failed", "CPU ms/request", "load CPU ms/request", "least busy worker")
+RATIOS = ("proxy", "not pinned", "ceiling there", "one core → two", "capacity", "evenness")
+
+
+@dataclass(frozen=True)
+class Point:
+    rps: float
+    failed: int
+    cpu_ms: float
+    load_ms: float
+    share: float  # of the least busy worker, as a part of an even share
+
+
+Points = dict[tuple[str, int, str], Point]
+
+
+def run(setting: Setting) -> list[Table]:
+    first, second = frozenset({0}), frozenset({0, 1})
+    layouts = (
+        (1, FREE, Pins()),
+        (2, FREE, Pins()),
+        (1, ONE_CORE, Pins(first, first)),
+        (2, TWO_CORES, Pins(second, second)),
+    )
+    points: dict[tuple[str, int, str], list[Point]] = defaultdict(list)
+    for _ in range(setting.fewer(setting.rounds, 1)):
+        for name in setting.names():
+            if name == DIRECT or "LiteLLM" in name:
+                continue
+            for workers, label, pins in layouts:
+                try:
+                    points[name, workers, label].append(_measure(setting, name, workers, pins))
+                except Unavailable as reason:
+                    setting.skipped[name] = str(reason)
+    return _tables(setting, {key: _best(each) for key, each in points.items() if each})
+
+
+def _measure(setting: Setting, name: str, workers: int, pins: Pins) -> Point:
+    with (
+        generators.upstream(pins) as (port, helpers),
+        servers.serving(name, port, pins=pins, workers=workers, store=setting.store) as server,
+    ):
+        assert server.process is not None
+        generators.drive(server, 2, pins)
+        pids = processes.tree(server.process.pid)
+        before, helped = {pid: processes.cpu_seconds([pid]) for pid in pids}, processes.cpu_seconds(helpers)
+        load = generators.drive(server, setting.fewer(6, 2), pins)
+        used = sorted(processes.cpu_seconds([pid]) - before[pid] for pid in pids)[-workers:]
+        helped = 1000 * (processes.cpu_seconds(helpers) - helped) / load.requests
+    cpu = 1000 * sum(used) / load.requests
+    return Point(load.rps, load.failed, cpu, load.own_ms + helped, used[0] * workers / sum(used))
+
+
+def _best(points: list[Point]) -> Point:
+    """Of the rounds, the quickest: what disturbs a throughput only ever lowers it."""
+    return max(points, key=lambda point: point.rps)
+
+
+def _tables(setting: Setting, points: Points) -> list[Table]:
+    load = "wrk and nginx" if generators.installed() else "the generator and upstream of this folder"
+    title = f"Workers: small unique requests, {generators.CONNECTIONS} connections, load by {load}"
+    table, ratios = Table(title, COLUMNS), Table("Two workers against one", RATIOS)
+    for (name, workers, label), point in points.items():
+        share = point.share if workers > 1 else None
+        table.rows.append([name, workers, label, point.rps, point.failed, point.cpu_ms, point.load_ms, share])
+    for name in dict.fromkeys(key[0] for key in points):
+        one, two = points[name, 1, FREE], points[name, 2, FREE]
+        free = two.rps / one.rps
+        ceiling = 2 * one.cpu_ms / (two.cpu_ms + two.load_ms)
+        stack = points[name, 2, TWO_CORES].rps / points[name, 1, ONE_CORE].rps
+        evenness = median([two.share, points[name, 2, TWO_CORES].share])
+        capacity = 2 * one.cpu_ms / two.cpu_ms
+        ratios.rows.append([name, free, ceiling, stack, capacity, evenness])
+        if name == ACCORDION:
+            ratios.goal("throughput, not pinned", free, 1.7, "times", at_least=True)
+            ratios.goal("throughput, whole stack, one core → two", stack, 1.7, "times", at_least=True)
+    ratios.notes = [
+        "not pinned: two workers share both cores with the load; ceiling there: what the load leaves of them",
+        "one core → two: server, generator and upstream on one core with one worker, on two with two",
+        "capacity: 2 times CPU a request with one worker / with two; evenness: least busy worker / an even share",
+        *setting.missing(),
+    ]
+    return [table, ratios]
