@@ -7,7 +7,7 @@ will be, and what is decided.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from proxy.accounting.calibration import Calibrations, estimate
 from proxy.accounting.meter import Meter
@@ -18,6 +18,7 @@ from proxy.core.errors import Unreadable
 from proxy.core.http import Inbound
 from proxy.core.ports import Route, Router, Tasks, Windows
 from proxy.core.records import ReplySeen, Session
+from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import decoded
 from proxy.dialects.reader import Reader

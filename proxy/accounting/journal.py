@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from functools import partial
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from proxy.core.budget import Utilization
 from proxy.core.ports import Key, Observer, Outbox
 from proxy.core.records import Exchange, Session, Totals
+from proxy.core.values import dataclass
 
 ENCODER = msgspec.msgpack.Encoder()
 _MODELS = 4_096
@@ -49,7 +50,7 @@ def exchanges_of(tenant: str, session: str) -> Key:
     return Key(f"exchanges/{tenant}/{session}", "log")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=False, slots=True)
 class Journal:
     """Records exchanges. `keep` is how many the store holds for each session, `retention` for how many seconds."""
 
@@ -66,13 +67,7 @@ class Journal:
         """Takes an exchange that has ended; returns the session with it added."""
         gain = _gain(exchange)
         if session is not None:
-            session = replace(
-                session,
-                model=exchange.model,
-                updated=exchange.at,
-                utilization=exchange.utilization,
-                totals=session.totals + gain,
-            )
+            session = session.after(exchange, gain)
             name = Key(sessions_of(tenant), f"{session.id}.{row}")
             self.outbox.put(name, partial(ENCODER.encode, session), self.retention)
             log = exchanges_of(tenant, session.id)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -20,6 +19,7 @@ from proxy.accounting.schemas import function_as_typescript
 from proxy.core.budget import Utilization, Window
 from proxy.core.conversation import Conversation, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.ports import TokenCounter
+from proxy.core.values import dataclass
 
 MESSAGE = 4  # start, role, message, end
 CALL = 6  # channel, recipient and end of a tool call, besides name and arguments

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from proxy.core.values import dataclass
 
 WindowSource = Literal["config", "learnt", "table", "default"]
 

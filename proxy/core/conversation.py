@@ -7,8 +7,10 @@ is written back as it came.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from proxy.core.values import dataclass
 
 MediaKind = Literal["image", "audio", "video", "file"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from proxy.core.ports import Headers
+from proxy.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

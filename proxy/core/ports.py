@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from proxy.core.budget import Window
 from proxy.core.records import Exchange
+from proxy.core.values import dataclass
 
 T = TypeVar("T")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from proxy.core.budget import Utilization
+from proxy.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +103,20 @@ class Session:
     totals: Totals = field(default_factory=Totals)
     correction: float = 1.0
     """Reported over counted tokens, as seen in this session; 1.0 while nothing was reported."""
+
+    def after(self, exchange: Exchange, gain: Totals) -> Session:
+        """The session with an exchange that added `gain` to its sums."""
+        return Session(
+            id=self.id,
+            tenant=self.tenant,
+            created=self.created,
+            label=self.label,
+            client=self.client,
+            agent=self.agent,
+            forked_from=self.forked_from,
+            model=exchange.model,
+            updated=exchange.at,
+            utilization=exchange.utilization,
+            totals=self.totals + gain,
+            correction=self.correction,
+        )

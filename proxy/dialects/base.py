@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from proxy.core.conversation import Part, Role
 from proxy.core.errors import AccordionError
 from proxy.core.records import ReplySeen
+from proxy.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

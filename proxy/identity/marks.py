@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
+
+from proxy.core.values import dataclass
 
 _VALUE = re.compile(r"[A-Za-z0-9_.:-]{8,128}")
 _VENDOR_SESSION = re.compile(rb"x-[a-z0-9-]+-session-id")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import msgspec
@@ -19,6 +19,7 @@ from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Key, Outbox, Store
 from proxy.core.records import Session
+from proxy.core.values import dataclass
 from proxy.identity.marks import Marks
 from proxy.identity.tenants import Caller
 
@@ -61,13 +62,13 @@ class Place:
     recorded: bool = True
 
 
-@dataclass(slots=True)
+@dataclass(frozen=False, slots=True)
 class _Held:
     session: Session
     row: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=False, slots=True)
 class Sessions:
     """The places and sessions of one worker; behind them the store, for what other workers or an earlier run saw.
 

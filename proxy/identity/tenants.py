@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from proxy.core.errors import Unauthorized
+from proxy.core.values import dataclass
 
 DEFAULT_TENANT = "default"
 
