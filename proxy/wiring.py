@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import secrets
+import sys
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp
@@ -185,6 +186,8 @@ class House:
         # needed, and costs a fifth of a small request at the usual pace.
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
+        # The store's threads must not hold the interpreter for long while a request waits for it.
+        sys.setswitchinterval(0.001)
         self.tasks.offload(self.counter.warm)
         if not self._shared and not await self._share_secret():
             self.tasks.spawn(self._share_secret_later(), "share the tenant key")
