@@ -9,6 +9,7 @@ Forwarding is a promise: whatever fails on the way to knowing more about a reque
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,8 @@ from proxy.dialects.spans import with_model
 from proxy.gauge import Gauge, Gauging
 from proxy.identity.tenants import CREDENTIALS, Tenants
 from proxy.relay import Course, relay
+
+_log = logging.getLogger("accordion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,16 @@ class Forward:
     def _settle(
         self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge, course: Course, seen: ReplySeen
     ) -> None:
-        """Records the exchange, and learns from what the provider reported."""
+        """Records the exchange, and learns from what the provider reported. Nobody waits for it, and its failure is
+        nobody's."""
+        try:
+            self._record(inbound, fields, gauge, course, seen)
+        except Exception:
+            _log.exception("an exchange could not be recorded", extra={"request_id": inbound.request_id})
+
+    def _record(
+        self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge, course: Course, seen: ReplySeen
+    ) -> None:
         place, ended = gauge.place, self.clock.monotonic()
         session = self.gauging.learn(gauge, place, course.status, seen) if place else None
         failed = "provider_error" if seen.error or course.status >= 400 else ""

@@ -6,6 +6,7 @@ will be, and what is decided.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ from proxy.dialects.spans import named_model
 from proxy.identity.marks import read_marks
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
+
+_log = logging.getLogger("accordion")
 
 # Text up to this size is counted at once, more of it in a thread, so that other requests need not wait.
 _COUNT_AT_ONCE = 32_768
@@ -96,8 +99,13 @@ class Gauging:
         if conversation is None:
             return Gauge(caller, route, dialect)
         marks = read_marks(fields, conversation.envelope)
-        place = await self.sessions.resolve(caller, marks, conversation, inbound.request_id)
-        return await self._measure(caller, route, dialect, place, _beta(fields), plain)
+        try:
+            place = await self.sessions.resolve(caller, marks, conversation, inbound.request_id)
+            return await self._measure(caller, route, dialect, place, _beta(fields), plain)
+        except Exception:
+            # Knowing more about a request is a favour, forwarding it is a promise.
+            _log.exception("a request could not be gauged and goes on", extra={"request_id": inbound.request_id})
+            return Gauge(caller, route, dialect, plain=plain)
 
     def learn(self, gauge: Gauge, place: Place, status: int, seen: ReplySeen) -> Session:
         """Takes what a reply reported; returns the session as it is now."""
@@ -134,6 +142,9 @@ class Gauging:
             return self.reader.read(dialect, plain, caller.space)
         except Unreadable:
             return None
+        except Exception:
+            _log.exception("a request could not be read and goes on")
+            return None
 
     async def _measure(
         self, caller: Caller, route: Route, dialect: Dialect, place: Place, beta: str, plain: bytes
@@ -157,7 +168,7 @@ class Gauging:
             counted=counted.tokens,
             plain=plain,
             limits=limits,
-            decision=decide(utilization, limits, starts_turn=conversation.starts_turn),
+            decision=_decided(place, utilization, limits),
             beta=beta,
         )
 
@@ -173,6 +184,13 @@ class Gauging:
             elif base.overhead_key == place.conversation.overhead_key:
                 last = (base.counted, base.reported)
         return counted.corrected(factor, estimate(counted.tokens, last, factor), carried=last is not None)
+
+
+def _decided(place: Place, utilization: Utilization, limits: Limits) -> Decision:
+    decision = decide(utilization, limits, starts_turn=place.conversation.starts_turn)
+    if place.recorded:
+        return decision
+    return replace(decision, reason=f"{decision.reason}; what the provider keeps is not on record and not counted")
 
 
 def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:

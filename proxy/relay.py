@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from proxy.core.records import ReplySeen
 from proxy.dialects.base import Dialect, Tap
 from proxy.dialects.encodings import Decoder
 from proxy.dialects.sse import Events
+
+_log = logging.getLogger("accordion")
 
 
 @dataclass(slots=True)
@@ -35,12 +38,17 @@ class _Listener:
     def hear(self, data: bytes) -> None:
         if self._tap is None:
             return
-        if self._decoder is not None:
-            data = self._decoder.feed(data)
-        if self._events is not None:
-            data = self._events.feed(data)
-        if data:
-            self._tap.feed(data)
+        try:
+            if self._decoder is not None:
+                data = self._decoder.feed(data)
+            if self._events is not None:
+                data = self._events.feed(data)
+            if data:
+                self._tap.feed(data)
+        except Exception:
+            # Listening is a favour; the reply goes on unheard.
+            _log.exception("a reply could not be followed")
+            self._tap = None
 
 
 async def relay(

@@ -426,3 +426,40 @@ async def test_a_cut_is_said_in_words_that_agents_take_for_passing() -> None:
     said = json.loads(got[-1].removeprefix(b"data: "))["error"]
     assert said["message"].startswith("Connection lost: api.test did not finish its answer")
     assert said["type"] == "server_error"
+
+
+async def test_state_that_is_not_on_record_is_said_to_be_uncounted() -> None:
+    world = World()
+    await world.ask(RESPONSES, {"model": "m", "input": "go on", "previous_response_id": "resp_unknown"})
+    assert "not on record and not counted" in world.seen.exchanges[0].decision
+
+
+@pytest.mark.parametrize("room", ["read", "resolve", "measure", "learn", "record", "tap"])
+async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError(room)
+
+    gauging = world.forward.gauging
+    where: Any = {
+        "read": (type(gauging.reader), "read"),
+        "resolve": (type(gauging.sessions), "resolve"),
+        "measure": (type(gauging.meter), "measure"),
+        "learn": (type(gauging), "learn"),
+        "record": (type(world.forward.journal), "record"),
+        "tap": (type(gauging.openai.tap(False)), "feed"),
+    }[room]
+    monkeypatch.setattr(*where, broken)
+    answer = chat_reply(prompt=9)
+    world.upstream.answers = [answer]
+    out, body = await world.ask(CHAT, HELLO)
+    assert (out.status, body) == (200, answer.pieces[0])
+    assert world.upstream.requests[0].body == json.dumps(HELLO).encode()
+
+
+async def test_a_malformed_header_of_ours_is_refused_with_its_name() -> None:
+    world = World()
+    out, body = await world.ask(CHAT, HELLO, {"x-accordion-session": "no"})
+    assert (out.status, json.loads(body)["error"]["param"]) == (400, "x-accordion-session")
+    assert world.upstream.requests == []

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
+from proxy.core.errors import BadRequest
 from proxy.core.values import dataclass
 
 _VALUE = re.compile(r"[A-Za-z0-9_.:-]{8,128}")
@@ -50,12 +51,13 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     """Reads the marks of a request. `headers` by lower-case name, `envelope` as raw JSON by field.
 
     Order: our own header, a vendor's, Codex's names (from Codex alone, they are too common else), the fields of the
-    body, tracing baggage, and `prompt_cache_key`. A value counts only where it matches `[A-Za-z0-9_.:-]{8,128}`.
+    body, tracing baggage, and `prompt_cache_key`. A value counts only where it matches `[A-Za-z0-9_.:-]{8,128}`. Raises
+    BadRequest where our own header does not; marks of other clients are never fatal, whatever they hold.
     """
     client = client_name(headers.get(b"user-agent", b""))
     codex = client == "codex"
     session = (
-        _value(headers.get(b"x-accordion-session"))
+        _own(headers.get(b"x-accordion-session"))
         or _first(headers, _SESSION_HEADERS)
         or (_first(headers, _CODEX_SESSION_HEADERS) if codex else "")
         or _vendor(headers)
@@ -88,6 +90,15 @@ def client_name(user_agent: bytes) -> str:
             return name
     name = re.split(r"[\s(]", agent, maxsplit=1)[0].lower()
     return name if re.fullmatch(r"[\x21-\x7e]{1,40}", name) else ""
+
+
+def _own(raw: bytes | None) -> str:
+    if raw is not None and not _value(raw):
+        raise BadRequest(
+            "x-accordion-session must have 8 to 128 characters, of letters, digits and _ . : -",
+            param="x-accordion-session",
+        )
+    return _value(raw)
 
 
 def _value(raw: bytes | None) -> str:

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from proxy.core.errors import BadRequest
 from proxy.identity.marks import Marks, client_name, read_marks
 
 ID = "0123-4567-89ab"
@@ -69,6 +70,12 @@ def test_baggage_names_a_session() -> None:
 @pytest.mark.parametrize("value", ["short", "x" * 129, "with space here", "ünïcödé-123", "a\tb-345678", ""])
 def test_a_value_that_is_not_well_formed_is_no_label(value: str) -> None:
     assert marks({"x-session-id": value}).session == ""
+
+
+@pytest.mark.parametrize("value", ["short", "x" * 129, "with space here"])
+def test_our_own_header_must_be_well_formed(value: str) -> None:
+    with pytest.raises(BadRequest, match="8 to 128 characters"):
+        marks({"x-accordion-session": value, "x-session-id": ID})
 
 
 @pytest.mark.parametrize(
