@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from proxy.accounting.journal import Journal
-from proxy.core.errors import AccordionError, Unauthorized
+from proxy.core.errors import AccordionError, BadRequest, Unauthorized
 from proxy.core.http import Inbound, Outbound
 from proxy.core.ports import Clock, Headers, Translator, Upstream, UpstreamReply, UpstreamRequest
 from proxy.core.records import Exchange, ReplySeen
@@ -90,6 +90,10 @@ class Forward:
             raise Unauthorized(
                 f"Model {gauge.route.name!r} is asked in this machine's own name, which only callers with a proxy key "
                 "may use: configure proxy_keys and send one."
+            )
+        if gauge.route.family == "litellm" and not gauge.plain and self.reads(inbound.method, inbound.path, b""):
+            raise BadRequest(
+                "The body could not be read, which a translated model needs. Send valid JSON.", param="body"
             )
         if gauge.route.family == "litellm" and gauge.plain:
             credential = self._own_key(gauge) or gauge.caller.credential

@@ -74,7 +74,11 @@ async def _follow(file: SettingsFile, house: House) -> None:
         if result.problem is not None:
             _log.error("the config file was not taken, the settings stay as they are: %s", result.problem)
             continue
-        house.swap(result.settings)
+        try:
+            house.swap(result.settings)
+        except Exception:
+            _log.exception("the new settings could not be put in force; the former ones stay")
+            continue
         logs.configure(result.settings.logging.level, result.settings.logging.format)
         _log.info("the config file was read again")
         for key in result.ignored:

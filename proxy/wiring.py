@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import secrets
 import sys
@@ -46,7 +47,6 @@ from proxy.upstream.sockets import SocketClosed, open_socket
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 
 _log = logging.getLogger("accordion")
-_LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 _SECRET = Key("", "secret/tenants")
 
 
@@ -146,7 +146,7 @@ class House:
         self.tenants = Tenants(
             self._secret,
             tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
-            loopback=settings.server.host.startswith(_LOOPBACK),
+            loopback=_is_loopback(settings.server.host),
         )
         former, self._windows = self._windows, windows(settings, self.clock)
         if former is not None:
@@ -174,10 +174,7 @@ class House:
         """Puts other settings in force."""
         if (settings.timeouts, settings.retries) != (self.settings.timeouts, self.settings.retries):
             former, self._upstream = self._upstream, self._connect(settings)
-            # What still runs over the former connections has as long as it could take at most between two bytes.
-            self.clock.later(
-                self.settings.timeouts.read_seconds, lambda: self.tasks.spawn(former.close(), "close connections")
-            )
+            self.tasks.spawn(_close_when_idle(former), "close the former connections")
         self._apply(settings)
 
     async def start(self) -> None:
@@ -238,6 +235,21 @@ class House:
     async def _share_secret_later(self) -> None:
         while not await self._share_secret():  # noqa: ASYNC110  # nothing tells when the store is back
             await asyncio.sleep(1.0)
+
+
+async def _close_when_idle(upstream: HttpUpstream) -> None:
+    """Lets what still runs over these connections come to its end."""
+    while upstream.busy:  # noqa: ASYNC110  # nothing tells when the last one ends
+        await asyncio.sleep(1.0)
+    await upstream.close()
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address that is listened on."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def new_id() -> str:

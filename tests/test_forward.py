@@ -463,3 +463,41 @@ async def test_a_malformed_header_of_ours_is_refused_with_its_name() -> None:
     out, body = await world.ask(CHAT, HELLO, {"x-accordion-session": "no"})
     assert (out.status, json.loads(body)["error"]["param"]) == (400, "x-accordion-session")
     assert world.upstream.requests == []
+
+
+async def test_an_absurd_count_in_a_reply_spoils_nothing() -> None:
+    world = World()
+    world.upstream.answers = [chat_reply(prompt=2**70), chat_reply(prompt=9)]
+    for _ in range(2):
+        await world.ask(CHAT, HELLO)
+    (session,) = await world.observe.sessions("default")
+    assert (session.totals.requests, session.totals.input) == (2, 9)
+
+
+async def test_a_models_name_of_a_megabyte_is_in_no_list() -> None:
+    world = World()
+    await world.ask(CHAT, {**HELLO, "model": "m" * 2**20})
+    assert await world.observe.models("default") == []
+
+
+async def test_totals_never_fall_when_a_model_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.accounting.journal._MODELS", 2)
+    world = World()
+    for model in ("a", "a", "b", "c", "d", "a"):
+        await world.ask(CHAT, {**HELLO, "model": model})
+    found = {view.row.model: view.row.totals.requests for view in await world.observe.models("default")}
+    assert found == {"a": 3, "b": 1, "c": 1, "d": 1}
+
+
+async def test_a_body_that_a_translated_model_cannot_read_is_refused_as_such() -> None:
+    route = Route("smart", "litellm", model="bedrock/x")
+    world = World(router=FakeRouter(only=route, models={"smart": route}))
+    out, body = await world.ask(CHAT, b'{"model":"smart"')
+    assert out.status == 400
+    assert "could not be read" in json.loads(body)["error"]["message"]
+
+
+async def test_a_large_body_is_read_in_a_thread() -> None:
+    world = World()
+    await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 1_100_000}]})
+    assert world.tasks.offloaded[0] == "read"

@@ -19,7 +19,9 @@ from proxy.core.records import Exchange, Session, Totals
 from proxy.core.values import dataclass
 
 ENCODER = msgspec.msgpack.Encoder()
-_MODELS = 4_096
+_MODELS = 1_024
+# No provider has a longer id; what is longer is a mistake or worse, and not worth a row for ever.
+_LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def sessions_of(tenant: str) -> str:
 
 
 def models_of(tenant: str) -> str:
-    """The collection that lists a tenant's models; names are `upstream|model|worker`."""
+    """The collection that lists a tenant's models; names are `upstream|model|row`."""
     return f"models/{tenant}"
 
 
@@ -59,7 +61,8 @@ class Journal:
     worker: str
     keep: int = 50
     retention: float = 30 * 86_400.0
-    _models: OrderedDict[tuple[str, str, str], ModelRow] = field(default_factory=OrderedDict)
+    _models: OrderedDict[tuple[str, str, str], tuple[int, ModelRow]] = field(default_factory=OrderedDict)
+    _entered: int = 0
 
     def record(
         self, tenant: str, session: Session | None, row: str, exchange: Exchange, traceparent: str = ""
@@ -72,7 +75,7 @@ class Journal:
             self.outbox.put(name, partial(ENCODER.encode, session), self.retention)
             log = exchanges_of(tenant, session.id)
             self.outbox.append(log, partial(ENCODER.encode, exchange), self.keep, self.retention)
-        if exchange.model:
+        if 0 < len(exchange.model) <= _LONGEST:
             self._model(tenant, exchange, gain)
         for observer in self.observers:
             observer.exchange(tenant, exchange, traceparent)
@@ -80,8 +83,12 @@ class Journal:
 
     def _model(self, tenant: str, exchange: Exchange, gain: Totals) -> None:
         known = (tenant, exchange.upstream, exchange.model)
-        row, ratio = self._models.get(known), exchange.utilization.ratio
-        row = self._models[known] = ModelRow(
+        held, ratio = self._models.get(known), exchange.utilization.ratio
+        if held is None:
+            # Each time a model enters memory it gets a row of its own, as sessions do, so that no row ever falls.
+            self._entered += 1
+        number, row = held if held is not None else (self._entered, None)
+        row = ModelRow(
             model=exchange.model,
             upstream=exchange.upstream,
             updated=exchange.at,
@@ -89,11 +96,12 @@ class Journal:
             totals=gain if row is None else row.totals + gain,
             peak=ratio if row is None else max(row.peak, ratio),
         )
+        self._models[known] = (number, row)
         self._models.move_to_end(known)
         while len(self._models) > _MODELS:
             self._models.popitem(last=False)
-        name = Key(models_of(tenant), f"{exchange.upstream}|{exchange.model}|{self.worker}")
-        self.outbox.put(name, partial(ENCODER.encode, row))
+        name = Key(models_of(tenant), f"{exchange.upstream}|{exchange.model}|{self.worker}.{number}")
+        self.outbox.put(name, partial(ENCODER.encode, row), self.retention)
 
 
 def _gain(exchange: Exchange) -> Totals:

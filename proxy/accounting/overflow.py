@@ -121,7 +121,7 @@ def _read(body: str) -> tuple[list[str], set[str], dict[str, int]]:
             codes.add(value)
         elif isinstance(value, str):
             texts.append(value)
-        elif key in ("n_ctx", "n_prompt_tokens"):
+        elif key in ("n_ctx", "n_prompt_tokens") and type(value) is int and 0 < value < 2**53:
             sizes[key] = value
     return texts, codes, sizes
 

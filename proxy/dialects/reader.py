@@ -8,6 +8,7 @@ parsed, keyed and remembered. Nothing here changes a byte.
 from __future__ import annotations
 
 import hashlib
+from threading import Lock
 
 import msgspec
 
@@ -40,10 +41,14 @@ _UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 class Reader:
-    """Reads bodies of every dialect; remembers beginnings within `budget` bytes, the least recently used go first."""
+    """Reads bodies of every dialect; remembers beginnings within `budget` bytes, the least recently used go first.
+
+    Safe to use from several threads: only what is remembered is locked, reading is not.
+    """
 
     def __init__(self, budget: int = 16 * 2**20) -> None:
         self._trails = Trails(budget)
+        self._lock = Lock()
 
     @property
     def remembered(self) -> int:
@@ -54,7 +59,8 @@ class Reader:
         """Reads a request body for the tenant whose key is `space`. Raises Unreadable where it is no JSON object that
         can be walked; such a body is forwarded as it came."""
         try:
-            old, count, at = self._trails.recall(dialect, body, space)
+            with self._lock:
+                old, count, at = self._trails.recall(dialect, body, space)
             if old is not None and count:
                 resumed = self._resume(dialect, body, space, old, count, at)
                 if resumed is not None:
@@ -78,7 +84,8 @@ class Reader:
             trail.head, trail.before = placed
             trail.gaps = gaps(body, len(trail.head), wires)
             if len(trail.gaps) == len(wires) and wires:
-                self._trails.remember(dialect, body, space, trail)
+                with self._lock:
+                    self._trails.remember(dialect, body, space, trail)
         return _conversation(dialect, trail)
 
     def _resume(
@@ -120,9 +127,10 @@ class Reader:
         new = gaps(body, at, wires)
         if len(new) == len(wires):
             trail.gaps = base.gaps + new
-            if len(old.entries) - count <= _RESTLESS:
-                self._trails.forget(old)
-            self._trails.remember(dialect, body, space, trail)
+            with self._lock:
+                if len(old.entries) - count <= _RESTLESS:
+                    self._trails.forget(old)
+                self._trails.remember(dialect, body, space, trail)
         return _conversation(dialect, trail)
 
     def _trail(

@@ -52,8 +52,8 @@ def entries(value: Any) -> list[Any]:
 
 
 def count(value: Any) -> int:
-    """The value if it is a count (a whole number that is not negative), else 0."""
-    return value if type(value) is int and value >= 0 else 0
+    """The value if it is a count (a whole number that is not negative, and that JSON keeps exactly), else 0."""
+    return value if type(value) is int and 0 <= value < 2**53 else 0
 
 
 def field(fields: Mapping[str, bytes], name: str) -> Any:

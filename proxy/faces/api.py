@@ -130,7 +130,7 @@ def _origin(request: Request) -> str:
 
 
 def _limit(given: str) -> int:
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= _MOST:
+    if len(given) > 4 or not given.isascii() or not given.isdigit() or not 1 <= int(given) <= _MOST:
         raise BadRequest(f"limit must be a whole number from 1 to {_MOST}.", param="limit")
     return int(given)
 

@@ -207,7 +207,10 @@ def _uncancel() -> None:
 
 
 def _lists_models(inbound: Inbound) -> bool:
-    return inbound.path == "/v1/models" and inbound.method == "GET"
+    """Whether this asks for the list of models, and not for a later page of it."""
+    if inbound.path != "/v1/models" or inbound.method != "GET":
+        return False
+    return "after_id=" not in inbound.query and "before_id=" not in inbound.query
 
 
 def _path(scope: Scope) -> str:

@@ -14,6 +14,8 @@ from proxy.core.records import Exchange
 # Model names come from clients; more of them than this are counted as one, so that nobody can flood the registry.
 _MODELS = 200
 _OTHER = "other"
+# No provider has a longer id.
+_LONGEST = 200
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.83, 0.91, 1.0)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _KINDS = ("input", "output", "cached", "cache_write", "reasoning")
@@ -111,7 +113,7 @@ class Metrics:
         known = (upstream, model)
         meters = self._by_model.get(known)
         if meters is None:
-            if len(self._by_model) >= _MODELS:
+            if len(self._by_model) >= _MODELS or len(model) > _LONGEST:
                 known = (upstream, _OTHER)
             meters = self._by_model.get(known)
         if meters is None:

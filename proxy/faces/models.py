@@ -15,15 +15,20 @@ from proxy.relay import content
 
 # A provider's list is some 100 KB; of a larger one nothing is shown.
 _MOST = 4 * 2**20
+# A wrong key must not look right.
+_TELLING = (401, 403, 429)
 _REPLACED = (b"content-length", b"content-encoding", b"content-type", b"etag")
 
 
 async def with_configured(out: Outbound, names: tuple[str, ...], *, anthropic: bool) -> Outbound:
     """The provider's list with the configured models before it; these alone where the provider gives no list.
 
-    The shape is that of whoever asks: OpenAI's list object, or Anthropic's page.
+    A provider that refuses the caller is not talked over. The shape is that of whoever asks: OpenAI's list object, or
+    Anthropic's page.
     """
-    listed = await _listed(out) if out.status == 200 else None
+    if out.status in _TELLING and not isinstance(out.body, bytes):
+        return out
+    listed = await _listed(out)
     page = listed if listed is not None else {"data": []}
     own = [_anthropic(name) if anthropic else _openai(name) for name in names]
     page["data"] = [*own, *(entry for entry in page["data"] if entry.get("id") not in names)]
@@ -41,7 +46,7 @@ async def with_configured(out: Outbound, names: tuple[str, ...], *, anthropic: b
 
 
 async def _listed(out: Outbound) -> dict[str, Any] | None:
-    decoder, pieces, size = Decoder(content(out.headers)[1]), [], 0
+    decoder, pieces, size = Decoder(content(out.headers)[1], _MOST), [], 0
     if isinstance(out.body, bytes):
         return None
     try:
@@ -51,7 +56,8 @@ async def _listed(out: Outbound) -> dict[str, Any] | None:
                 size += len(pieces[-1])
                 if size > _MOST:
                     return None
-        page = msgspec.json.decode(b"".join(pieces))
+        # Read to its end in any case, so that it is in the ledger and its connection can serve again.
+        page = msgspec.json.decode(b"".join(pieces)) if out.status == 200 else None
     except (AccordionError, msgspec.MsgspecError, UnicodeError):
         return None
     data = page.get("data") if isinstance(page, dict) else None

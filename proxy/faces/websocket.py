@@ -56,8 +56,12 @@ class Sockets:
             body = b"".join([piece async for piece in answer.chunks()])
             await _refuse(answer.status, answer.headers, body, send)
             return
-        await send({"type": "websocket.accept", "subprotocol": answer.subprotocol, "headers": list(answer.headers)})
-        await self._relay(answer, receive, send)
+        try:
+            await send({"type": "websocket.accept", "subprotocol": answer.subprotocol, "headers": list(answer.headers)})
+            await self._relay(answer, receive, send)
+        finally:
+            # However it ends, the provider's side must not stay open; closing what is closed does nothing.
+            await answer.close(1001)
 
     async def _relay(self, socket: Socket, receive: Receive, send: Send) -> None:
         outward = asyncio.create_task(self._outward(socket, receive))
@@ -68,8 +72,6 @@ class Sockets:
             for task in (outward, inward):
                 task.cancel()
             await asyncio.gather(outward, inward, return_exceptions=True)
-            # A client that vanished is noticed by either task first; one that is closed already stays as it is.
-            await socket.close(1001)
 
     async def _outward(self, socket: Socket, receive: Receive) -> None:
         while True:

@@ -20,6 +20,8 @@ def check(settings: Settings) -> None:
 def hints(settings: Settings) -> tuple[str, ...]:
     """Sentences about settings that are legal and have no effect; for the start's log and `accordion check`."""
     found = []
+    if settings.server.workers > 1 and settings.store.url.reveal() == "memory://":
+        found.append("$.store.url: with memory:// each worker knows its own conversations only")
     for index, model in enumerate(settings.model_list):
         path = f"$.model_list[{index}].litellm_params"
         params = model.litellm_params

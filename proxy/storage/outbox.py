@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from itertools import islice
 
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Key, Put, Store
+
+_log = logging.getLogger("accordion")
 
 # How long a write waits for others, in seconds.
 _GATHER = 0.05
@@ -49,7 +52,8 @@ class GatheringOutbox:
     async def flush(self) -> None:
         """Return when everything taken so far was written, or raise StoreUnavailable."""
         async with self._writing:
-            while self._puts or self._appends:
+            # What comes in meanwhile is for the next time: waiting for that too could go on for ever.
+            for _ in range(-(-max(len(self._puts), len(self._appends)) // _BATCH)):
                 await self._write_some()
 
     async def close(self) -> None:
@@ -74,6 +78,9 @@ class GatheringOutbox:
             self._bound()
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(20 * _GATHER, self._begin)
+        else:
+            if self._puts or self._appends:
+                self._soon()
 
     def _soon(self) -> None:
         if self._timer is None:
@@ -82,8 +89,13 @@ class GatheringOutbox:
     async def _write_some(self) -> None:
         puts = {key: self._puts.pop(key) for key in list(islice(self._puts, _BATCH))}
         appends, self._appends = self._appends[:_BATCH], self._appends[_BATCH:]
-        batch: list[Put | Append] = [Put(key, value(), ttl) for key, (value, ttl) in puts.items()]
-        batch += [Append(key, value(), keep, ttl) for key, value, keep, ttl in appends]
+        batch: list[Put | Append] = []
+        for key, (value, ttl) in puts.items():
+            if (made := self._made(key, value)) is not None:
+                batch.append(Put(key, made, ttl))
+        for key, value, keep, ttl in appends:
+            if (made := self._made(key, value)) is not None:
+                batch.append(Append(key, made, keep, ttl))
         try:
             await self._store.write(batch)
         except BaseException:
@@ -92,6 +104,15 @@ class GatheringOutbox:
             self._puts = puts | self._puts
             self._appends = appends + self._appends
             raise
+
+    def _made(self, key: Key, value: _Value) -> bytes | None:
+        """The value, made; None where it cannot be: others must not suffer for it."""
+        try:
+            return value()
+        except Exception:
+            _log.exception("a value for %s could not be made and is dropped", key.collection or "a place")
+            self._on_drop(1)
+            return None
 
     def _bound(self) -> None:
         dropped = 0

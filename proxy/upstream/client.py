@@ -78,6 +78,11 @@ class HttpUpstream:
                 await asyncio.sleep(self._backoff * 2**attempt)
         return await self._transport.open(origin, method, target, headers, body, length=length)
 
+    @property
+    def busy(self) -> bool:
+        """Whether any exchange is under way."""
+        return self._transport.busy
+
     async def close(self) -> None:
         """Close all connections."""
         await self._transport.aclose()

@@ -79,6 +79,12 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._origins: dict[str, Origin] = {}
         self._bodies: dict[ResponseHandler, StreamReader | None] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether any connection is in use."""
+        # aiohttp has no public word for it.
+        return self._connector is not None and bool(self._connector._acquired)
+
     def locate(self, url: str) -> tuple[Origin, str]:
         """Where `url` points: the server, and the request target exactly as it stands there.
 

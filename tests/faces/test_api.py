@@ -61,6 +61,7 @@ async def test_errors_say_what_to_do_in_openais_shape() -> None:
         ("/accordion/sessions/s-unknown", 404, "no such session"),
         ("/accordion/sessions?limit=0", 400, "limit must be"),
         ("/accordion/sessions?limit=x", 400, "limit must be"),
+        ("/accordion/sessions?limit=" + "9" * 5_000, 400, "limit must be"),
         ("/chat/completions", 404, "base URLs that end in /v1"),
     ):
         answer = http.get(path)

@@ -112,3 +112,28 @@ async def test_closing_writes_what_is_left_and_counts_what_cannot_be_written() -
     outbox.put(KEY, lambda: b"w")
     await outbox.close()
     assert dropped == [1]
+
+
+async def test_a_value_that_cannot_be_made_is_dropped_alone() -> None:
+    dropped: list[int] = []
+    store = Watched()
+    outbox = GatheringOutbox(store, on_drop=dropped.append)
+    outbox.put(Key("c", "bad"), lambda: (2**70).to_bytes(4, "big"))
+    outbox.append(Key("c", "log"), lambda: (2**70).to_bytes(4, "big"))
+    outbox.put(KEY, lambda: b"good")
+    await outbox.flush()
+    assert await store.get(KEY) == b"good"
+    assert dropped == [1, 1]
+
+
+async def test_a_flush_does_not_wait_for_what_comes_in_meanwhile() -> None:
+    class Slow(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> None:
+            outbox.put(Key("c", f"new {len(self.batches)}"), lambda: b"v")
+            await super().write(batch)
+
+    store = Slow()
+    outbox = GatheringOutbox(store)
+    outbox.put(KEY, lambda: b"v")
+    await asyncio.wait_for(outbox.flush(), 5)
+    assert store.batches == [1]
