@@ -8,8 +8,6 @@ def test_these_addresses_are_this_machines_alone(host: str) -> None:
     assert _is_loopback(host)
 
 
-@pytest.mark.parametrize(
-    "host", ["0.0.0.0", "::", "127.example.com", "localhost.example.com", "::1234", ""]
-)
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "127.example.com", "localhost.example.com", "::1234", ""])
 def test_these_are_not(host: str) -> None:
     assert not _is_loopback(host)

@@ -9,7 +9,7 @@ from proxy.core.conversation import Message, Part
 from proxy.dialects.base import Dialect
 
 # A trail is filed under the beginning of its body, at each of these lengths that it covers.
-_HEADS = (16_384, 2_048, 256)
+_HEADS = (16_384, 2_048)
 SHORTEST = _HEADS[-1]
 """Shorter beginnings are not worth remembering."""
 _CANDIDATES = 8
