@@ -1,48 +1,36 @@
 """Which session a request belongs to, told by content.
 
 The place of a request is the chain key of its last message. The next request of the same conversation holds that place
-a few messages before its end; the deepest place on record names its session. A place that was already gone on from in
-another way is a fork: a session of its own. Labels (marks.py) only divide: two labels never share a session.
+a few messages before its end; the deepest place on record names its session. Another reply at a place that was gone
+on from is a fork: a session of its own. Another question behind the same reply may be a side request that nobody goes
+on from, or an edit: the branch that last went on from there has the session until one of them is gone on from; every
+other that lives is a fork. Labels (marks.py) only divide: two labels never share a session.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
-
-import msgspec
+from itertools import accumulate
 
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Clock, Key, Outbox, Store
+from proxy.core.ports import Clock, Outbox, Store
 from proxy.core.records import Session
 from proxy.core.values import dataclass
 from proxy.identity.marks import Marks
+from proxy.identity.points import ENCODER, Point, decode, fresh_id, label_of, link, rounds, state_name, store_key
 from proxy.identity.tenants import Caller
 
-# How many places are asked of the store, newest first, when this worker knows none: one look finds a conversation
-# that goes on, the second one that was rewound.
-_LOOKS = (64, 512)
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A place where a request ended.
-
-    `next` is the chain key of what followed it first. `reported` is the provider's count of the whole input then
-    (0 where none was reported), `counted` our own, for the overhead told by `overhead_key`.
-    """
-
-    session: str
-    next: bytes = b""
-    reported: int = 0
-    counted: int = 0
-    overhead_key: bytes = b""
-    chain: bytes = b""
-    """For a place that a response id names: the chain key it stands for."""
+# How many of the newest places each look at the store takes in: the first finds a conversation that goes on, the second
+# one that was rewound. The last is for what the places found refer to. What was asked is not asked again.
+_LOOKS = (64, 576, 64)
+# How many rounds back a branch is held against the one on record: another worker may have learnt late of a rival.
+_BACK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +51,6 @@ class Place:
 
 
 @dataclass(frozen=False, slots=True)
-class _Held:
-    session: Session
-    row: str
-
-
-@dataclass(frozen=False, slots=True)
 class Sessions:
     """The places and sessions of one worker; behind them the store, for what other workers or an earlier run saw.
 
@@ -83,36 +65,45 @@ class Sessions:
     capacity: int = 2_000
     retention: float = 30 * 86_400.0
     _points: OrderedDict[bytes, Point] = field(default_factory=OrderedDict)
-    _sessions: OrderedDict[str, _Held] = field(default_factory=OrderedDict)
+    _sessions: OrderedDict[str, tuple[Session, str]] = field(default_factory=OrderedDict)
 
     async def resolve(self, caller: Caller, marks: Marks, conversation: Conversation, request_id: str) -> Place:
         """Finds or makes the session of a request, and puts its place on record. The store is asked only where this
-        worker knows nothing; when it is away, the request counts as a new conversation."""
-        label = _label(caller, marks)
+        worker knows nothing or may be out of date; when it is away, what is known here must do."""
+        label = label_of(caller, marks)
         if conversation.previous is not None:
-            return await self._continued(caller, marks, label, conversation, request_id)
-        index, base = self._local(label, conversation.chain)
-        if base is None and any(message.role == "assistant" for message in conversation.messages):
-            index, base = await self._stored(label, conversation.chain)
-        return self._settle(caller, marks, label, conversation, request_id, index, base)
+            return await self._continued(caller, marks, label, conversation)
+        index, base = await self._find(label, conversation)
+        chain = conversation.chain
+        if base is None:
+            session_id, forked_from = fresh_id(label, chain[-1] if chain else request_id.encode()), ""
+        elif index < len(chain) - 1:
+            session_id, forked_from = self._follow(label, chain, index, base)
+        else:
+            # The very same list again: a retry, unless the conversation has moved on since. Then it is a new one with
+            # the same opening, or somebody went back to this point.
+            forked_from = base.session if base.next else ""
+            session_id = fresh_id(label, request_id.encode()) if base.next else base.session
+        if chain and (base is None or (index == len(chain) - 1 and forked_from)):
+            self._keep(label + chain[-1], Point(session_id))
+        session, row = self._hold(caller, marks, session_id, forked_from)
+        return Place(session, row, conversation, label, base, index)
 
     def settle(self, place: Place, session: Session, reported: int, counted: int) -> None:
         """Keeps what a reply taught: the session as it is now, and the provider's count for this place."""
-        held = self._sessions.get(session.id)
-        if held is not None:
-            held.session = session
+        if session.id in self._sessions:
+            self._sessions[session.id] = session, self._sessions[session.id][1]
         if reported and place.conversation.chain:
             name = place.label + place.conversation.chain[-1]
-            point = self._points.get(name)
-            if point is not None:
-                overhead = place.conversation.overhead_key
-                self._keep(name, Point(point.session, point.next, reported, counted, overhead))
+            overhead = place.conversation.overhead_key
+            if (point := self._points.get(name)) is not None:
+                self._keep(name, replace(point, reported=reported, counted=counted, overhead_key=overhead))
 
     def answered(self, caller: Caller, place: Place, state_id: str, reported: int) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
         `reported` tokens in all."""
         chain = place.conversation.chain[-1] if place.conversation.chain else b""
-        self._keep(_state(caller, state_id), Point(place.session.id, reported=reported, chain=chain))
+        self._keep(state_name(caller, state_id), Point(place.session.id, reported=reported, chain=chain))
 
     @property
     def store_available(self) -> bool:
@@ -122,9 +113,7 @@ class Sessions:
     def current(self, session_id: str) -> Session | None:
         """The session as this worker has it."""
         held = self._sessions.get(session_id)
-        return held.session if held else None
-
-    # -- finding ---------------------------------------------------------------
+        return held[0] if held else None
 
     def _local(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Point | None]:
         for index in range(len(chain) - 1, -1, -1):
@@ -133,141 +122,130 @@ class Sessions:
                 return index, point
         return -1, None
 
-    async def _stored(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Point | None]:
-        end = len(chain)
+    async def _find(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
+        """The deepest place on record, with all in memory that decides about it."""
+        index, base = self._local(label, conversation.chain)
+        asked: set[bytes] = set()
         for look in _LOOKS:
-            start = max(0, end - look)
-            try:
-                values = await self.store.get_many([_key(label + key) for key in chain[start:end]])
-            except StoreUnavailable:
-                return -1, None
-            for index in range(end - 1, start - 1, -1):
-                point = _decode(values[index - start])
-                if point is not None:
-                    self._remember(label + chain[index], point)
-                    return index, point
-            end = start
-            if not end:
+            if not await self._ask(self._doubts(label, conversation, index, base, look), asked):
                 break
-        return -1, None
+            index, base = self._local(label, conversation.chain)
+        return index, base
 
-    async def _continued(
-        self, caller: Caller, marks: Marks, label: bytes, conversation: Conversation, request_id: str
-    ) -> Place:
+    async def _ask(self, names: Iterable[bytes], asked: set[bytes]) -> bool:
+        """Brings what the store has of these places into memory; False where there was nothing to ask, or nobody."""
+        new = [name for name in names if name not in asked]
+        if not new:
+            return False
+        asked.update(new)
+        try:
+            values = await self.store.get_many([store_key(name) for name in new])
+        except StoreUnavailable:
+            return False
+        for name, value in zip(new, values, strict=True):
+            point, known = decode(value), self._points.get(name)
+            # The store's record counts, unless it lacks what this worker has not yet written.
+            if point is not None and (point.next or known is None or not known.next):
+                self._remember(name, point)
+        return True
+
+    def _doubts(
+        self, label: bytes, conversation: Conversation, index: int, base: Point | None, look: int
+    ) -> list[bytes]:
+        """The places of which another worker may know more: none where a conversation simply goes on by one round."""
+        chain = conversation.chain
+        if base is None:
+            goes_on = any(message.role == "assistant" for message in conversation.messages)
+            return [label + key for key in chain[-look:]] if goes_on else []
+        if index == len(chain) - 1:
+            return []
+        rival = self._rival(label, chain, index, base)
+        if rival is None and base.next in (b"", chain[index + 1]) and rounds(conversation, index) <= 1:
+            return []
+        keys = {*chain[index + 1 :][-_LOOKS[0] :], chain[index], base.base, base.branch}
+        if rival is not None:
+            keys |= {rival[0], rival[1].branch}
+        return [label + key for key in keys if key]
+
+    def _rival(
+        self, label: bytes, chain: Sequence[bytes], index: int, base: Point
+    ) -> tuple[bytes, Point, bytes] | None:
+        """A point where another branch than this request's has the session, with its key and the key of this branch:
+        the base itself, or one before it where somebody took over."""
+        key, point = chain[index], base
+        if base.next:
+            other = base.next == chain[index + 1] and base.branch and base.branch not in chain[index + 1 :]
+            return (key, base, chain[-1]) if other else None
+        for _ in range(_BACK):
+            before = self._points.get(label + point.base) if point.base else None
+            if before is None or before.session != base.session:
+                break
+            if before.branch not in (b"", key):
+                return point.base, before, key
+            key, point = point.base, before
+        return None
+
+    def _lives(self, label: bytes, point: Point) -> bool:
+        """Whether the branch on record at a point was gone on from. (An end that passed to another session was.)"""
+        end = self._points.get(label + point.branch)
+        return end is not None and (end.next != b"" or end.session != point.session)
+
+    async def _continued(self, caller: Caller, marks: Marks, label: bytes, conversation: Conversation) -> Place:
         """A request that goes on from state kept by the provider."""
-        name = _state(caller, conversation.previous or "")
+        name = state_name(caller, conversation.previous or "")
         state = self._points.get(name)
         if state is None:
-            try:
-                state = _decode(await self.store.get(_key(name)))
-            except StoreUnavailable:
-                state = None
-        start = last = hashlib.sha256(name + state.chain if state else name).digest()
-        chain = []
-        for message in conversation.messages:
-            last = hashlib.sha256(last + message.key).digest()
-            chain.append(last)
-        conversation = replace(conversation, chain=tuple(chain))
-        held = self._hold(caller, marks, state.session if state else _fresh(label, start), "")
-        if chain:
-            self._keep(label + chain[-1], Point(held.session.id))
-        return Place(held.session, held.row, conversation, label, state, -1, recorded=state is not None)
+            # Not kept in memory: what a conversation's id stands for moves on, wherever it does.
+            with suppress(StoreUnavailable):
+                state = decode(await self.store.get(store_key(name)))
+        start = hashlib.sha256(name + state.chain if state else name).digest()
+        links = accumulate((message.key for message in conversation.messages), link, initial=start)
+        conversation = replace(conversation, chain=tuple(links)[1:])
+        session, row = self._hold(caller, marks, state.session if state else fresh_id(label, start), "")
+        if conversation.chain:
+            self._keep(label + conversation.chain[-1], Point(session.id))
+        return Place(session, row, conversation, label, state, -1, recorded=state is not None)
 
-    # -- deciding --------------------------------------------------------------
-
-    def _settle(
-        self,
-        caller: Caller,
-        marks: Marks,
-        label: bytes,
-        conversation: Conversation,
-        request_id: str,
-        index: int,
-        base: Point | None,
-    ) -> Place:
-        chain = conversation.chain
-        last = len(chain) - 1
-        forked_from = ""
-        if base is None:
-            session_id = _fresh(label, chain[-1] if chain else request_id.encode())
-        elif index == last:
-            # The very same list again: a retry, unless the conversation has moved on since. Then it is a new one with
-            # the same opening, or somebody went back to this point.
-            session_id = base.session
-            if base.next:
-                session_id, forked_from = _fresh(label, request_id.encode()), base.session
-        elif base.next in (b"", chain[index + 1]):
-            session_id = base.session
-            if not base.next:
-                self._keep(label + chain[index], replace(base, next=chain[index + 1]))
-        else:
-            session_id, forked_from = _fresh(label, chain[-1]), base.session
-        held = self._hold(caller, marks, session_id, forked_from)
-        if chain and (base is None or index != last or forked_from):
+    def _follow(self, label: bytes, chain: Sequence[bytes], index: int, base: Point) -> tuple[str, str]:
+        """The session of a request that goes on from `base`, and the one it is a fork of."""
+        rival = self._rival(label, chain, index, base)
+        parted = base.next not in (b"", chain[index + 1]) or (rival is not None and self._lives(label, rival[1]))
+        session_id = fresh_id(label, chain[-1]) if parted else base.session
+        if parted and base.next:
             self._keep(label + chain[-1], Point(session_id))
-        return Place(held.session, held.row, conversation, label, base, index)
+            return session_id, base.session
+        # An end whose session was taken over goes with its branch, so that this branch is like any other from now on.
+        origin = b"" if parted else base.base
+        here = replace(base, session=session_id, next=chain[index + 1], branch=chain[-1], base=origin)
+        self._keep(label + chain[index], here)
+        self._keep(label + chain[-1], Point(session_id, base=chain[index]))
+        if rival is not None and rival[1] is not base and not parted and rival[0] in chain:
+            # Whoever took over never went on, such as a side request: the session is taken back.
+            reply = chain[chain.index(rival[0]) + 1]
+            self._keep(label + rival[0], replace(rival[1], next=reply, branch=rival[2]))
+        return session_id, base.session if parted else ""
 
-    def _hold(self, caller: Caller, marks: Marks, session_id: str, forked_from: str) -> _Held:
+    def _hold(self, caller: Caller, marks: Marks, session_id: str, forked_from: str) -> tuple[Session, str]:
         held = self._sessions.get(session_id)
-        if held is None:
+        if held is not None:
+            self._sessions.move_to_end(session_id)
+        else:
             now = self.clock.now()
-            session = Session(
-                id=session_id,
-                tenant=caller.tenant,
-                created=now,
-                label=marks.session,
-                agent=marks.agent,
-                client=marks.client,
-                forked_from=forked_from,
-            )
+            said = (marks.session, marks.client, marks.agent)
+            session = Session(session_id, caller.tenant, now, *said, forked_from=forked_from)
             # Each time a session enters a worker's memory it gets a row of its own in the store; readers add them up.
             row = hashlib.sha256(f"{self.worker}{session_id}{now!r}".encode()).hexdigest()[:12]
-            held = self._sessions[session_id] = _Held(session, row)
+            held = self._sessions[session_id] = session, row
             while len(self._sessions) > self.capacity:
                 self._sessions.popitem(last=False)
-        else:
-            self._sessions.move_to_end(session_id)
         return held
-
-    # -- keeping ---------------------------------------------------------------
 
     def _keep(self, name: bytes, point: Point) -> None:
         self._remember(name, point)
-        self.outbox.put(_key(name), partial(_ENCODER.encode, point), self.retention)
+        self.outbox.put(store_key(name), partial(ENCODER.encode, point), self.retention)
 
     def _remember(self, name: bytes, point: Point) -> None:
         self._points[name] = point
         self._points.move_to_end(name)
         while len(self._points) > 8 * self.capacity:
             self._points.popitem(last=False)
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Point)
-
-
-def _decode(value: bytes | None) -> Point | None:
-    if value is None:
-        return None
-    try:
-        return _DECODER.decode(value)
-    except msgspec.MsgspecError:
-        return None
-
-
-def _key(name: bytes) -> Key:
-    return Key("", f"point/{name.hex()}")
-
-
-def _label(caller: Caller, marks: Marks) -> bytes:
-    """A short prefix for the places of one label; chain keys are the tenant's own already."""
-    return hashlib.sha256(caller.space + marks.label.encode()).digest()[:8] if marks.label else b""
-
-
-def _state(caller: Caller, state_id: str) -> bytes:
-    return hashlib.sha256(caller.space + b"state:" + state_id.encode()).digest()
-
-
-def _fresh(label: bytes, content: bytes) -> str:
-    """A session id made of content, so that two workers that see the same conversation begin name it alike."""
-    return "s-" + hashlib.sha256(b"session:" + label + content).hexdigest()[:24]

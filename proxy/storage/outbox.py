@@ -18,6 +18,9 @@ _GATHER = 0.05
 # millisecond.
 _BATCH = 256
 
+# How many are encoded before a request may go first.
+_TURN = 16
+
 _Value = Callable[[], bytes]
 
 
@@ -90,13 +93,17 @@ class GatheringOutbox:
         puts = {key: self._puts.pop(key) for key in list(islice(self._puts, _BATCH))}
         appends, self._appends = self._appends[:_BATCH], self._appends[_BATCH:]
         batch: list[Put | Append] = []
-        for key, (value, ttl) in puts.items():
-            if (made := self._made(key, value)) is not None:
-                batch.append(Put(key, made, ttl))
-        for key, value, keep, ttl in appends:
-            if (made := self._made(key, value)) is not None:
-                batch.append(Append(key, made, keep, ttl))
         try:
+            for number, (key, (value, ttl)) in enumerate(puts.items()):
+                if number % _TURN == 0:
+                    await asyncio.sleep(0)
+                if (made := self._made(key, value)) is not None:
+                    batch.append(Put(key, made, ttl))
+            for number, (key, value, keep, ttl) in enumerate(appends):
+                if number % _TURN == 0:
+                    await asyncio.sleep(0)
+                if (made := self._made(key, value)) is not None:
+                    batch.append(Append(key, made, keep, ttl))
             await self._store.write(batch)
         except BaseException:
             # What came meanwhile is newer than what failed. An append that had been written after all, when only the

@@ -1,9 +1,11 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.core.conversation import Conversation
+from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.reader import Reader
@@ -222,3 +224,165 @@ async def test_a_record_that_cannot_be_read_counts_as_none(noise: bytes) -> None
         await here.store.put(write.key, noise)
     there = World(here.store)
     assert (await there.ask("task", "a", "b", "c", "d")).base is None
+
+
+# -- another question behind the same reply --------------------------------------------------------------------------
+
+
+async def ids(world: World, *lists: str) -> list[str]:
+    """The session of each list; its texts are divided by blanks."""
+    return [(await world.ask(*texts.split())).session.id for texts in lists]
+
+
+async def test_an_edited_question_is_a_fork_once_the_conversation_had_gone_on_from_the_first() -> None:
+    world = World()
+    whole = await ids(world, "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    edited = await ids(world, "u1 a1 edit", "u1 a1 edit b u4")
+    old = await ids(world, "u1 a1 u2 a2 u3 a3 u5")
+    assert len({*whole, *old}) == 1
+    assert len(set(edited)) == 1
+    assert edited[0] != whole[0]
+    assert world.sessions.current(edited[0]).forked_from == whole[0]
+
+
+async def test_an_edited_question_takes_the_session_over_where_nobody_went_on_from_the_first() -> None:
+    found = await ids(World(), "u1", "u1 a1 typo", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    assert len(set(found)) == 1
+
+
+async def test_a_branch_that_was_taken_over_is_a_fork_if_it_goes_on_after_all() -> None:
+    world = World()
+    new = await ids(world, "u1", "u1 a1 old", "u1 a1 new", "u1 a1 new b u3")
+    old = await ids(world, "u1 a1 old a u3", "u1 a1 old a u3 a u4", "u1 a1 old a u3 a side", "u1 a1 old a u3 a u4 a u5")
+    assert len(set(new)) == 1
+    assert (old[0], old[1], old[3]) == (old[0],) * 3 != (new[0],) * 3
+    assert (await ids(world, "u1 a1 new b u3 b u4")) == new[:1]
+    assert len({new[0], *await ids(world, "u1 a1 third", "u1 a1 third c u")}) == 2
+
+
+async def test_a_side_request_before_the_main_turn_leaves_the_session_as_it_is() -> None:
+    turns = ["u1", "u1 a1 side", "u1 a1 u2", "u1 a1 u2 a2 side", "u1 a1 u2 a2 side2", "u1 a1 u2 a2 u3"]
+    assert len(set(await ids(World(), *turns, "u1 a1 u2 a2 u3 a3 u4"))) == 1
+
+
+async def test_a_side_request_after_the_main_turn_leaves_the_session_as_it_is() -> None:
+    turns = [
+        "u1",
+        "u1 a1 u2",
+        "u1 a1 side",
+        "u1 a1 side2",
+        "u1 a1 u2 a2 u3",
+        "u1 a1 u2 a2 side",
+        "u1 a1 u2 a2 u3 a3 u4",
+    ]
+    assert len(set(await ids(World(), *turns))) == 1
+
+
+async def test_a_side_request_that_comes_late_is_a_session_of_its_own() -> None:
+    world = World()
+    main = await ids(world, "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    assert not {*main} & {*await ids(world, "u1 a1 side")}
+    assert await ids(world, "u1 a1 u2 a2 u3 a3 u4") == main[:1]
+
+
+async def test_a_retry_of_what_was_taken_over_stays_where_it_was() -> None:
+    assert len(set(await ids(World(), "u1", "u1 a1 u2", "u1 a1 side", "u1 a1 u2", "u1 a1 u2 a2 u3"))) == 1
+
+
+async def test_a_record_from_before_there_were_branches_still_counts() -> None:
+    old = msgspec.msgpack.encode({"session": "s-old", "next": b"", "reported": 7, "counted": 6, "overhead_key": b"o"})
+    world = World()
+    await world.store.put(Key("", f"point/{chat('u1').chain[-1].hex()}"), old)
+    place = await world.ask("u1", "a1", "u2")
+    assert (place.session.id, place.base.reported) == ("s-old", 7)
+
+
+# -- several workers -------------------------------------------------------------------------------------------------
+
+
+class Counting(EphemeralStore):
+    """Notes how many keys each look asked for; away when told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[int] = []
+        self.away = False
+
+    async def get_many(self, keys: Any) -> Any:
+        self.looks.append(len(keys))
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().get_many(keys)
+
+
+class Pair:
+    """Two workers over one store; what one wrote is flushed before the next request."""
+
+    def __init__(self) -> None:
+        self.store = Counting()
+        self.workers = {"A": World(self.store, "A"), "B": World(self.store, "B")}
+
+    async def ask(self, worker: str, texts: str) -> str:
+        place = await self.workers[worker].ask(*texts.split())
+        await self.workers[worker].outbox.flush()
+        return place.session.id
+
+
+async def test_a_conversation_that_grows_at_one_worker_never_asks_the_store() -> None:
+    store = Counting()
+    world = World(store)
+    talk = [f"t{n}" for n in range(41)]
+    assert len({(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)}) == 1
+    assert store.looks == []
+
+
+async def test_a_conversation_that_alternates_between_workers_is_one_session() -> None:
+    pair = Pair()
+    talk = [f"t{n}" for n in range(30)]
+    found = [await pair.ask("AABB"[n % 4], " ".join(talk[: 2 * n + 1])) for n in range(15)]
+    assert len(set(found)) == 1
+
+
+async def test_side_requests_at_another_worker_leave_the_session_as_it_is() -> None:
+    pair = Pair()
+    turns = ["u1", "u1 a1 side", "u1 a1 u2", "u1 a1 late", "u1 a1 u2 a2 u3", "u1 a1 u2 a2 u3 a3 u4"]
+    assert len({await pair.ask("AB"[n % 2], texts) for n, texts in enumerate(turns)}) == 1
+
+
+async def test_an_edit_at_another_worker_than_the_one_that_went_on_is_a_fork() -> None:
+    pair = Pair()
+    main = [await pair.ask(*step) for step in (("A", "u1"), ("A", "u1 a u2"), ("B", "u1 a u2 a u3"))]
+    edit = [
+        await pair.ask(*step) for step in (("A", "u1 a edit"), ("B", "u1 a edit b u4"), ("A", "u1 a edit b u4 b u5"))
+    ]
+    assert (len({*main}), len({*edit}), len({*main, *edit})) == (1, 1, 2)
+    assert await pair.ask("A", "u1 a u2 a u3 a u6") == main[0]
+
+
+@pytest.mark.parametrize("first", ["one", "two"])
+async def test_two_conversations_with_one_opening_that_crossed_workers_are_told_apart_as_they_go_on(first: str) -> None:
+    pair = Pair()
+    for worker, texts in (("B", "u1"), ("A", "u1 a1 u2"), ("A", "u1"), ("B", "u1 x1 v2")):
+        await pair.ask(worker, texts)
+    texts = {"one": "u1 a1 u2", "two": "u1 x1 v2"}
+    found: dict[str, list[str]] = {"one": [], "two": []}
+    order = ["one", "two"] if first == "one" else ["two", "one"]
+    for step in range(6):
+        for at, name in enumerate(order):
+            texts[name] += f" {name}-a{step} {name}-u{step}"
+            found[name].append(await pair.ask("BA"[(step + at) % 2], texts[name]))
+    # Where either first goes on at a worker that knows nothing of the other, nothing tells them apart yet.
+    found = {name: sessions[1:] for name, sessions in found.items()}
+    assert len({*found["one"]}) == len({*found["two"]}) == 1
+    assert not {*found["one"]} & {*found["two"]}
+
+
+async def test_a_look_at_the_store_is_bounded_and_goes_on_without_it() -> None:
+    store = Counting()
+    world = World(store)
+    first = await world.ask("t0")
+    talk = [f"t{n}" for n in range(1001)]
+    store.away = True
+    assert (await world.ask(*talk)).session.id == first.session.id
+    assert len(store.looks) == 1
+    assert store.looks[0] <= 66

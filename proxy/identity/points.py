@@ -1,0 +1,77 @@
+"""Places where requests ended, as they are kept, and the names they are kept under."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from itertools import pairwise
+
+import msgspec
+
+from proxy.core.conversation import Conversation
+from proxy.core.ports import Key
+from proxy.core.values import dataclass
+from proxy.identity.marks import Marks
+from proxy.identity.tenants import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place where a request ended.
+
+    `next` is the chain key of what followed it first, `branch` the place of the request that went on from here and has
+    the session, `base` the place of the same session that this one went on from. `reported` is the provider's count of
+    the whole input then (0 where none was reported), `counted` our own, for the overhead told by `overhead_key`.
+    """
+
+    session: str
+    next: bytes = b""
+    reported: int = 0
+    counted: int = 0
+    overhead_key: bytes = b""
+    chain: bytes = b""
+    """For a place that a response id names: the chain key it stands for."""
+    branch: bytes = b""
+    base: bytes = b""
+
+
+ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Point)
+
+
+def decode(value: bytes | None) -> Point | None:
+    """A kept place; None where nothing is kept, or nothing that can be read."""
+    with suppress(msgspec.MsgspecError):
+        return _DECODER.decode(value) if value is not None else None
+    return None
+
+
+def link(before: bytes, key: bytes) -> bytes:
+    """The next key of a chain that begins with what the provider keeps."""
+    return hashlib.sha256(before + key).digest()
+
+
+def rounds(conversation: Conversation, index: int) -> int:
+    """How many replies follow a message; a reply may be several entries."""
+    roles = [message.role for message in conversation.messages[index:]]
+    return sum(role == "assistant" != before for before, role in pairwise(roles))
+
+
+def store_key(name: bytes) -> Key:
+    """Where the store keeps a place."""
+    return Key("", f"point/{name.hex()}")
+
+
+def label_of(caller: Caller, marks: Marks) -> bytes:
+    """A short prefix for the places of one label; chain keys are the tenant's own already."""
+    return hashlib.sha256(caller.space + marks.label.encode()).digest()[:8] if marks.label else b""
+
+
+def state_name(caller: Caller, state_id: str) -> bytes:
+    """The name of the place that a response's or a conversation's id stands for."""
+    return hashlib.sha256(caller.space + b"state:" + state_id.encode()).digest()
+
+
+def fresh_id(label: bytes, content: bytes) -> str:
+    """A session id made of content, so that two workers that see the same conversation begin name it alike."""
+    return "s-" + hashlib.sha256(b"session:" + label + content).hexdigest()[:24]
