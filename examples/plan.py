@@ -113,8 +113,8 @@ TURNS: list[tuple[str, list[Step], str]] = [
             (
                 "",
                 [
-                    ("read_definition", {"path": _SESSIONS, "name": "Sessions._settle"}),
-                    ("read_definition", {"path": _SESSIONS, "name": "Point"}),
+                    ("read_definition", {"path": _SESSIONS, "name": "Sessions._follow"}),
+                    ("read_definition", {"path": "proxy/identity/points.py", "name": "Point"}),
                     ("read_definition", {"path": _SESSIONS, "name": "Place"}),
                 ],
             ),
@@ -128,7 +128,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
             (
                 "",
                 [
-                    ("read_file", {"path": "tests/identity/test_sessions.py"}),
+                    ("read_file", {"path": "tests/identity/test_marks.py"}),
                     ("run_tests", {"path": "tests/identity/test_sessions.py"}),
                 ],
             ),
@@ -136,7 +136,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
         "By content. Each message has a key, and the chain key of a message hashes everything up to it "
         "(proxy/dialects/keys.py). `Sessions.resolve` looks for the deepest place on the request's chain where an "
         "earlier request ended; that place names the session. Where the conversation had already gone on from there "
-        "in another way, `Sessions._settle` makes it a fork with a session of its own. What clients say of "
+        "in another way, `Sessions._follow` makes it a fork with a session of its own. What clients say of "
         "themselves (proxy/identity/marks.py) only labels and divides; it never joins two histories that differ.",
     ),
     (
