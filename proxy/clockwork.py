@@ -24,10 +24,6 @@ class LoopClock:
         """Seconds that never go back."""
         return time.monotonic()
 
-    def later(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
-        """Call `call` after `seconds`, unless the returned function is called before."""
-        return asyncio.get_running_loop().call_later(seconds, call).cancel
-
 
 class LoopTasks:
     """Tasks on the running event loop and its default thread pool."""
@@ -44,11 +40,6 @@ class LoopTasks:
     def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Run a slow pure function in a thread."""
         return asyncio.get_running_loop().run_in_executor(None, call, *args)
-
-    async def within(self, seconds: float, work: Awaitable[T]) -> T:
-        """Wait for `work` at most `seconds`, then raise TimeoutError."""
-        async with asyncio.timeout(seconds):
-            return await work
 
     async def close(self) -> None:
         """Cancel what still runs, and wait for it to end."""

@@ -60,8 +60,8 @@ class Factory:
 async def _follow(file: SettingsFile, house: House) -> None:
     """Puts a changed config file in force; a bad one changes nothing, and the log says why."""
     asked = asyncio.Event()
-    # Signals reach the main thread alone, and there are none on some systems.
-    with suppress(ValueError, RuntimeError, NotImplementedError, AttributeError):
+    # Windows has no SIGHUP; there the file is followed by its changes alone.
+    if hasattr(signal, "SIGHUP"):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
     while True:
         with suppress(TimeoutError):

@@ -18,7 +18,6 @@ class FakeClock:
     """Time that moves when it is told to."""
 
     time: float = 1_000_000.0
-    pending: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
 
     def now(self) -> float:
         return self.time
@@ -26,17 +25,8 @@ class FakeClock:
     def monotonic(self) -> float:
         return self.time
 
-    def later(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
-        entry = (self.time + seconds, call)
-        self.pending.append(entry)
-        return lambda: self.pending.remove(entry) if entry in self.pending else None
-
     def advance(self, seconds: float) -> None:
         self.time += seconds
-        due = [entry for entry in self.pending if entry[0] <= self.time]
-        self.pending = [entry for entry in self.pending if entry[0] > self.time]
-        for _, call in due:
-            call()
 
 
 class FakeTasks:
@@ -54,9 +44,6 @@ class FakeTasks:
     def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
         self.offloaded.append(getattr(call, "__name__", "?"))
         return self._now(call, *args)
-
-    async def within(self, seconds: float, work: Awaitable[T]) -> T:
-        return await work
 
 
 @dataclass

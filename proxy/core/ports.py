@@ -208,9 +208,6 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never go back."""
 
-    def later(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
-        """Call `call` after `seconds`, unless the returned function is called before."""
-
 
 class Tasks(Protocol):
     """Work that is not waited for, or that must not hold up others."""
@@ -220,9 +217,6 @@ class Tasks(Protocol):
 
     def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Run a slow pure function in a thread."""
-
-    def within(self, seconds: float, work: Awaitable[T]) -> Awaitable[T]:
-        """Wait for `work` at most `seconds`, then raise TimeoutError."""
 
 
 class Outbox(Protocol):
