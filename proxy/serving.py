@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from proxy import logs
+from proxy.faces.connection import Connection
 from proxy.settings import SettingsFile, hints
 from proxy.storage.opening import open_store
 from proxy.wiring import House
@@ -114,7 +115,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
         port=server.port,
         workers=server.workers,
         loop="uvloop",
-        http="httptools",
+        http=Connection,
         ws="websockets-sansio",
         ws_max_size=2**40,
         ws_ping_interval=None,

@@ -18,7 +18,8 @@ _GATHER = 0.05
 # millisecond.
 _BATCH = 256
 
-# How many are encoded before a request may go first.
+# How many are encoded before a request may go first. While more wait than go in one batch, a whole batch is encoded in
+# one go: a turn of a busy loop takes long, and writes must not come in faster than they go out.
 _TURN = 16
 
 _Value = Callable[[], bytes]
@@ -90,17 +91,18 @@ class GatheringOutbox:
             self._timer = asyncio.get_running_loop().call_later(_GATHER, self._begin)
 
     async def _write_some(self) -> None:
+        behind = max(len(self._puts), len(self._appends)) > _BATCH
         puts = {key: self._puts.pop(key) for key in list(islice(self._puts, _BATCH))}
         appends, self._appends = self._appends[:_BATCH], self._appends[_BATCH:]
         batch: list[Put | Append] = []
         try:
             for number, (key, (value, ttl)) in enumerate(puts.items()):
-                if number % _TURN == 0:
+                if number % _TURN == 0 and not behind:
                     await asyncio.sleep(0)
                 if (made := self._made(key, value)) is not None:
                     batch.append(Put(key, made, ttl))
             for number, (key, value, keep, ttl) in enumerate(appends):
-                if number % _TURN == 0:
+                if number % _TURN == 0 and not behind:
                     await asyncio.sleep(0)
                 if (made := self._made(key, value)) is not None:
                     batch.append(Append(key, made, keep, ttl))

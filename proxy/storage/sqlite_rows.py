@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from proxy.core.ports import Key, Put
@@ -14,7 +15,7 @@ _SIZES = (64, 8, 1)
 """How many rows one statement takes: each statement gives the interpreter's lock away and has to wait for it."""
 
 
-def _wide(start: str, row: str, end: str) -> dict[int, str]:
+def _wide(start: str, row: str, end: str = "") -> dict[int, str]:
     """One statement for each size; `row` is repeated between `start` and `end`."""
     return {size: f"{start} {', '.join([row] * size)} {end}" for size in _SIZES}
 
@@ -30,33 +31,25 @@ _GET_MANY = _wide(
     ") AS given CROSS JOIN entry ON collection = given.column2 AND name = given.column3 "
     "WHERE expires IS NULL OR expires > given.column4",
 )
-# CROSS JOIN keeps the order: for each given row its log by the index, and for that log its entries by their range.
-_EXPIRED_LOGS = _wide(
-    "SELECT id FROM (VALUES",
-    "(?, ?, ?)",
-    ") AS given CROSS JOIN log ON collection = given.column1 AND name = given.column2 WHERE expires <= given.column3",
-)
+# A log that has expired is left as it was, and its row not given back: what it held has to go first.
 _GROW = _wide(
     "INSERT INTO log (collection, name, expires, next) VALUES",
     "(?, ?, ?, ?)",
-    "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, next = next + excluded.next",
+    "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, next = next + excluded.next "
+    "WHERE expires IS NULL OR expires > ? RETURNING collection, name, id, next",
 )
-_ADD = _wide(
-    f"INSERT INTO log_entry (id, value) SELECT log.id * {_STRIDE} + log.next - column3, column4 FROM (VALUES",  # noqa: S608
-    "(?, ?, ?, ?)",
-    ") AS given CROSS JOIN log ON collection = given.column1 AND name = given.column2",
-)
+_ADD = _wide("INSERT INTO log_entry (id, value) VALUES", "(?, ?)")
+# CROSS JOIN keeps the order: for each given range its entries.
 _TRIM = _wide(
     "DELETE FROM log_entry WHERE id IN (SELECT log_entry.id FROM (VALUES",
-    "(?, ?, ?)",
-    f") AS given CROSS JOIN log ON collection = given.column1 AND name = given.column2 "
-    f"CROSS JOIN log_entry ON log_entry.id >= log.id * {_STRIDE} "
-    f"AND log_entry.id < log.id * {_STRIDE} + log.next - given.column3)",
+    "(?, ?)",
+    ") AS given CROSS JOIN log_entry ON log_entry.id >= given.column1 AND log_entry.id < given.column2)",
 )
 _LIVE = "collection = ? AND name = ? AND (expires IS NULL OR expires > ?)"
 _GET = f"SELECT value FROM entry WHERE {_LIVE}"  # noqa: S608
 _DELETE = f"DELETE FROM entry WHERE {_LIVE}"  # noqa: S608
 _LOG = f"SELECT id, next FROM log WHERE {_LIVE}"  # noqa: S608
+_LOG_ID = "SELECT id FROM log WHERE collection = ? AND name = ?"
 _CLEAR = "DELETE FROM log_entry WHERE id >= ? AND id < ?"
 _READ = f"""
 SELECT log_entry.id - log.id * {_STRIDE}, log_entry.value FROM log JOIN log_entry
@@ -185,12 +178,14 @@ def purge(connection: sqlite3.Connection, after: tuple[int, int], rows: int, now
     return end, _purge_logs(connection, after[1], rows, now)
 
 
-def _run_wide(connection: sqlite3.Connection, statements: dict[int, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """A statement for all rows, many at a time; returns what it selected."""
+def _run_wide(
+    connection: sqlite3.Connection, statements: dict[int, str], rows: Sequence[tuple[Any, ...]], *end: Any
+) -> list[Any]:
+    """A statement for all rows, many at a time; `end` is what stands behind each time. Returns what it selected."""
     at, found = 0, []
     for size in _SIZES:
         while len(rows) - at >= size:
-            fields = [field for row in rows[at : at + size] for field in row]
+            fields = [*chain.from_iterable(rows[at : at + size]), *end]
             found += connection.execute(statements[size], fields).fetchall()
             at += size
     return found
@@ -198,18 +193,24 @@ def _run_wide(connection: sqlite3.Connection, statements: dict[int, str], rows: 
 
 def _append_round(connection: sqlite3.Connection, runs: Iterable[Run], now: float) -> None:
     """Entries to the ends of logs of which each occurs once. An expired log is removed, and made anew."""
-    logs, entries, keeps = [], [], []
-    for run in runs:
-        key, count = raw(run.key), len(run.values)
-        logs.append((*key, None if run.ttl is None else now + run.ttl, count))
-        entries += [(*key, count - at, value) for at, value in enumerate(run.values)]
-        if run.keep is not None:
-            keeps.append((*key, run.keep))
-    for (log,) in _run_wide(connection, _EXPIRED_LOGS, [(*log[:2], now) for log in logs]):
-        _delete_log(connection, log)
-    _run_wide(connection, _GROW, logs)
+    given = {raw(run.key): run for run in runs}
+    logs = [(*key, None if run.ttl is None else now + run.ttl, len(run.values)) for key, run in given.items()]
+    grown = _run_wide(connection, _GROW, logs, now)
+    if len(grown) < len(logs):
+        alive = {(collection, name) for collection, name, _, _ in grown}
+        expired = [log for log in logs if log[:2] not in alive]
+        for log in expired:
+            _delete_log(connection, connection.execute(_LOG_ID, log[:2]).fetchone()[0])
+        grown += _run_wide(connection, _GROW, expired, now)
+    entries: list[tuple[int, bytes]] = []
+    beyond: list[tuple[int, int]] = []
+    for collection, name, log, following in grown:
+        run, start = given[collection, name], log * _STRIDE
+        entries += enumerate(run.values, start + following - len(run.values))
+        if run.keep is not None and following > run.keep:
+            beyond.append((start, start + following - run.keep))
     _run_wide(connection, _ADD, entries)
-    _run_wide(connection, _TRIM, keeps)
+    _run_wide(connection, _TRIM, beyond)
 
 
 def _delete_log(connection: sqlite3.Connection, log: int) -> None:

@@ -137,3 +137,15 @@ async def test_a_flush_does_not_wait_for_what_comes_in_meanwhile() -> None:
     outbox.put(KEY, lambda: b"v")
     await asyncio.wait_for(outbox.flush(), 5)
     assert store.batches == [1]
+
+
+async def test_a_backlog_is_written_in_few_turns_of_the_loop() -> None:
+    outbox = GatheringOutbox(Watched())
+    for number in range(2_560):
+        outbox.put(Key("c", str(number)), lambda: b"v")
+    writing, turns = asyncio.ensure_future(outbox.flush()), 0
+    while not writing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    # The last batch alone is no backlog, and gives way now and then.
+    assert turns < 40

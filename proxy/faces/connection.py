@@ -1,0 +1,68 @@
+"""One client's connection: uvicorn's protocol, with the head of a response in one packet with what follows at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class Connection(HttpToolsProtocol):
+    """Uvicorn writes head and body each by itself, and a write costs more than anything else that a small request does.
+    So the head waits for the body's first piece, but no longer than the event loop takes to come round once."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """The client is there."""
+        super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # it does all that is asked
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on the connection belongs to another protocol."""
+        if isinstance(self.transport, Corked):
+            self.transport = self.transport.uncorked()
+        super().handle_websocket_upgrade()
+
+
+class Corked:
+    """A transport that holds back the head of a response until the next write, or the next turn of the loop."""
+
+    __slots__ = ("_held", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Writes at once whatever is no head, together with the head before it."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held + data)
+        elif data.startswith(b"HTTP/1.1 "):
+            self._held = data
+            self._loop.call_soon(self.flush)
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Writes what is held back."""
+        held, self._held = self._held, b""
+        if held and not self._transport.is_closing():
+            self._transport.write(held)
+
+    def close(self) -> None:
+        """Closes once all is written."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._transport.is_closing()
+
+    def uncorked(self) -> asyncio.Transport:
+        """The transport itself."""
+        self.flush()
+        return self._transport
