@@ -7,13 +7,18 @@ in arrays and in streams. Rate limits, limits of the answer alone and limits of 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 LONGEST_BODY = 65_536
+"""How much text is searched at the most, in characters."""
+LONGEST_JSON = 1 << 20
+"""How long a body may be that is opened as JSON: some servers echo the whole request in their errors."""
 DEEPEST = 8
 MOST_NODES = 500
 
@@ -47,8 +52,9 @@ _PHRASES = tuple(
         rf"request \({_ASKED} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
         rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_ASKED})?",  # OpenAI
         rf"maximum context length is {_LIMIT}.{{0,400}}?for a total of (?:at least )?{_ASKED} tokens",  # vLLM
-        rf"maximum context length is {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about)?|request has|"
-        rf"contains(?: at least)?) {_ASKED}",  # OpenAI, OpenRouter, vLLM
+        rf"maximum context length (?:is|of) {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about| a total of)?|"
+        rf"request has|contains(?: at least)?) {_ASKED}",  # OpenAI, OpenRouter, vLLM, SGLang
+        rf"prompt is too long: {_ASKED}, model maximum context length: {_LIMIT}",  # Fireworks
         rf"maximum context length (?:is|of|:) ?{_LIMIT}",
         rf"prompt contains {_ASKED} tokens.{{0,80}}? {_LIMIT} maximum context length",  # Mistral
         rf"maximum prompt length is {_LIMIT}(?:.{{0,60}}?contains {_ASKED})?",  # xAI
@@ -57,36 +63,57 @@ _PHRASES = tuple(
         rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_ASKED}\))?)?",  # Moonshot
         rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_ASKED})?",  # TGI
         rf"tokens in the prompt cannot exceed {_LIMIT}",  # Cohere
+        rf"input token count is {_ASKED} but (?:the )?model only supports up to {_LIMIT}",  # Vertex
+        rf"prompt \(length {_ASKED}\) is longer than the maximum model length of {_LIMIT}",  # vLLM
+        rf"input \({_ASKED} tokens\) is longer than the model's context length \({_LIMIT} tokens\)",  # SGLang
+        rf"range of input length should be \[\d{{1,9}}, ?{_LIMIT}\]",  # DashScope
+        rf"context length is only {_LIMIT} tokens",  # vLLM
         r"exceeds? the (?:model'?s )?context (?:window|length)",
+        r"exceeds the available context size",  # llama.cpp
+        r"input length.{0,80}? exceeds? .{0,40}?context length",
+        r"prompt too long; exceeded (?:max )?context length",  # Ollama
+        r"prompt exceeds max length",  # z.ai
         r"context window exceeds limit",  # MiniMax
         r"greater than the context length",  # LM Studio
         r"input is too long for (?:the )?requested model",  # Bedrock
         r"reduce the length of the (?:messages|prompt)",  # Groq
+        r"context[_ ](?:length|window)[_ ]exceeded",  # a code within a text
         r"\bprompt is too long\b",
     )
 )
 _OTHERWISE = re.compile(
     r"rate.?limit|per.minute|per.day|\bTPM\b|\bRPM\b|quota|billing|too many requests", re.IGNORECASE
 )
+# What servers and gateways in between say with a 413, most of them in HTML.
+_TOO_LARGE = re.compile(r"\b(?:entity|payload|content|body) (?:is )?too (?:large|long)", re.IGNORECASE)
 _OLLAMA_LOST = "no user query found in messages"  # Ollama drops the oldest messages silently and then fails with a 500
 
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A request was too long. `limit` is the window or input limit that was named, `requested` what was sent."""
+    """A request was too long. `limit` is the window or input limit that was named, `requested` what was sent.
+
+    Both are tokens, None where the error does not say. `guessed` where it said nothing of a window at all, and only
+    its status and our own estimate speak for it.
+    """
 
     limit: int | None = None
     requested: int | None = None
+    guessed: bool = False
 
 
-def read_overflow(status: int, body: str) -> Overflow | None:
+def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | None:
     """What an error says about the window, or None where it is about something else.
 
-    `body` is a reply's body, an event of a stream (HTTP 200), or the text of an error. An empty one says nothing.
+    `body` is a reply's body, an event of a stream (HTTP 200), or the text of an error. A bare 400 or 413 (Cerebras and
+    Mistral answer so, see wire.md), and a 413 that says no more than its name, count only where the request is `near`
+    its window by our own estimate.
     """
-    if status in NEVER or not body.strip():
+    if status in NEVER:
         return None
-    texts, codes, sizes = _read(body[:LONGEST_BODY])
+    if not body.strip():
+        return Overflow(guessed=True) if near and status in (400, 413) else None
+    texts, codes, sizes = _read(body if len(body) <= LONGEST_JSON else body[:LONGEST_BODY])
     if any("rate_limit" in code or "quota" in code for code in codes):
         return None
     for text in texts:
@@ -98,7 +125,11 @@ def read_overflow(status: int, body: str) -> Overflow | None:
             return found
         if status >= 500 and _OLLAMA_LOST in text:
             return Overflow()
-    return Overflow(sizes.get("n_ctx"), sizes.get("n_prompt_tokens")) if CODES & codes else None
+    if CODES & codes:
+        return Overflow(sizes.get("n_ctx"), sizes.get("n_prompt_tokens"))
+    if near and status == 413 and any(_TOO_LARGE.search(text) for text in texts):
+        return Overflow(guessed=True)
+    return None
 
 
 def _match(text: str) -> Overflow | None:
@@ -116,11 +147,13 @@ def _match(text: str) -> Overflow | None:
 def _read(body: str) -> tuple[list[str], set[str], dict[str, int]]:
     """Every text that says something, every code, and sizes given as numbers."""
     texts, codes, sizes = [], set(), {}
+    left = LONGEST_BODY
     for key, value in _walk(body):
         if isinstance(value, str) and key in _NAMING:
             codes.add(value)
         elif isinstance(value, str):
-            texts.append(value)
+            texts.append(value[:left])
+            left -= len(texts[-1])
         elif key in ("n_ctx", "n_prompt_tokens") and type(value) is int and 0 < value < 2**53:
             sizes[key] = value
     return texts, codes, sizes
@@ -128,16 +161,16 @@ def _read(body: str) -> tuple[list[str], set[str], dict[str, int]]:
 
 def _walk(body: str) -> Iterator[tuple[str, Any]]:
     """Leaves of interest with their field names; strings that hold JSON are opened. Fields that echo input are not."""
-    waiting: list[tuple[str, Any, int]] = [("message", body, 0)]
+    waiting: deque[tuple[str, Any, int]] = deque([("message", body, 0)])
     seen = 0
     while waiting and seen < MOST_NODES:
         seen += 1
-        key, value, depth = waiting.pop(0)
+        key, value, depth = waiting.popleft()
         opened = _open(value) if isinstance(value, str) and key not in _NAMING else value
         if isinstance(opened, dict | list) and depth >= DEEPEST:
             continue
         if isinstance(opened, list):
-            waiting += [(key, item, depth + 1) for item in opened]
+            waiting += [(key, item, depth + 1) for item in islice(opened, MOST_NODES)]
         elif isinstance(opened, dict):
             waiting += [(name, item, depth + 1) for name, item in opened.items() if _of_interest(name)]
         else:

@@ -269,6 +269,94 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         130_045,
     ),
     ("fastapi", 400, {"detail": {"error": OPENAI_CHAT}}, 128_000, 130_045),
+    (
+        "vllm, output asked for",
+        400,
+        openai(
+            "'max_tokens' or 'max_completion_tokens' is too large: 3000. This model's maximum context length is 2048 "
+            "tokens and your request has 8 input tokens (3000 > 2048 - 8).",
+            code=400,
+        ),
+        2_048,
+        8,
+    ),
+    (
+        "vllm, model length",
+        400,
+        openai("The decoder prompt (length 5000) is longer than the maximum model length of 4096."),
+        4_096,
+        5_000,
+    ),
+    ("vllm, window", 400, openai("The context length is only 4096 tokens, resulting in too few."), 4_096, None),
+    (
+        "sglang",
+        400,
+        {
+            "object": "error",
+            "message": "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested "
+            "a total of 5000 tokens: 4500 tokens from the input messages and 500 tokens for the completion.",
+            "type": "BadRequest",
+            "code": 400,
+        },
+        4_096,
+        5_000,
+    ),
+    (
+        "sglang, input",
+        400,
+        openai("The input (5000 tokens) is longer than the model's context length (4096 tokens)."),
+        4_096,
+        5_000,
+    ),
+    (
+        "vertex",
+        400,
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "message": "Unable to submit request because the input token count is 1200000 but model only "
+                    "supports up to 1048576. Reduce the input token count and try again.",
+                    "status": "INVALID_ARGUMENT",
+                }
+            }
+        ],
+        1_048_576,
+        1_200_000,
+    ),
+    (
+        "fireworks",
+        400,
+        openai("The prompt is too long: 132000, model maximum context length: 131071"),
+        131_071,
+        132_000,
+    ),
+    ("dashscope", 400, openai("Range of input length should be [1, 129024]"), 129_024, None),
+    ("z.ai", 400, {"error": {"code": "1261", "message": "Prompt exceeds max length"}}, None, None),
+    (
+        "llama.cpp, no figures",
+        400,
+        {"error": {"message": "the request exceeds the available context size"}},
+        None,
+        None,
+    ),
+    ("ollama, in words", 400, {"error": "prompt too long; exceeded max context length by 20 tokens"}, None, None),
+    (
+        "input length, in words",
+        400,
+        openai("The input length of 70 tokens exceeds the model's context length"),
+        None,
+        None,
+    ),
+    ("a code within a text", 400, openai("Provider finished: model_context_window_exceeded"), None, None),
+    ("an error in a string in an array", 400, [{"error": json.dumps([LLAMA_CPP])}], 256, 351),
+    (
+        "an echo of a long request",
+        422,
+        {"detail": [{"input": "x" * 200_000, "msg": "prompt is too long: 9 tokens > 8 maximum"}]},
+        8,
+        9,
+    ),
     ("code alone", 400, {"error": {"message": "Too long.", "code": "context_length_exceeded"}}, None, None),
 ]
 
@@ -368,6 +456,11 @@ ORDINARY: list[tuple[int, object]] = [
         },
     ),
     (200, {"choices": [{"message": {"content": "maximum context length is 10 tokens"}, "finish_reason": "length"}]}),
+    (
+        422,
+        {"detail": [{"msg": "field required", "input": "prompt is too long: 2 tokens > 1 maximum" + "x" * 200_000}]},
+    ),
+    (400, {"error": {"code": 400, "message": "Invalid value"}}),
     (400, 17),
     (400, None),
     (400, []),
@@ -378,6 +471,40 @@ ORDINARY: list[tuple[int, object]] = [
 @pytest.mark.parametrize(("status", "body"), ORDINARY)
 def test_an_ordinary_error_is_no_overflow(status: int, body: object) -> None:
     assert read_overflow(status, body if isinstance(body, str) else json.dumps(body)) is None
+
+
+@pytest.mark.parametrize("body", ["", " \n"])
+@pytest.mark.parametrize("status", [400, 413])
+def test_a_bare_refusal_counts_only_near_the_window(status: int, body: str) -> None:
+    assert read_overflow(status, body, near=True) == Overflow(guessed=True)
+    assert read_overflow(status, body) is None
+
+
+@pytest.mark.parametrize(
+    "body", ["<html><h1>413 Request Entity Too Large</h1></html>", '{"error":"Payload Too Large"}']
+)
+def test_a_413_that_says_no_more_than_its_name_counts_only_near_the_window(body: str) -> None:
+    assert read_overflow(413, body, near=True) == Overflow(guessed=True)
+    assert read_overflow(413, body) is None
+    assert read_overflow(400, body, near=True) is None
+
+
+@pytest.mark.parametrize("status", [401, 404, 422, 429, 500, 503])
+def test_other_statuses_without_a_word_are_no_overflows(status: int) -> None:
+    assert read_overflow(status, "", near=True) is None
+
+
+SAYING = [(status, body) for status, body in ORDINARY if str(body).strip() and "Entity Too Large" not in str(body)]
+
+
+@pytest.mark.parametrize(("status", "body"), SAYING)
+def test_an_error_that_says_something_else_is_no_overflow_near_the_window(status: int, body: object) -> None:
+    assert read_overflow(status, body if isinstance(body, str) else json.dumps(body), near=True) is None
+
+
+def test_what_an_error_names_is_told_apart_from_a_guess() -> None:
+    told = read_overflow(413, json.dumps(anthropic("Request exceeds the maximum size", "request_too_large")), near=True)
+    assert told == Overflow(guessed=False)
 
 
 LEAVES = st.none() | st.integers() | st.text(max_size=20) | st.sampled_from(["error", '{"error":', "data: {", "[[["])
@@ -409,6 +536,10 @@ def test_no_text_however_odd_fails(text: str) -> None:
         "maximum context length is " * 20_000,
         "prompt " * 20_000,
         "exceeds the limit of " + "1" * 60_000,
+        "input length " * 20_000,
+        "range of input length should be [" * 5_000,
+        "[" + "1," * 400_000 + "1]",
+        json.dumps([{"message": "input length maximum context length is " * 400}] * 60),
         "input token count (" * 20_000,
     ],
 )
