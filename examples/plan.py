@@ -41,6 +41,7 @@ TOOLS = [
 ]
 
 _GAUGE = "proxy/gauge.py"
+_POLICY = "proxy/compaction/policy.py"
 _METER = "proxy/accounting/meter.py"
 _SESSIONS = "proxy/identity/sessions.py"
 _WINDOWS = "proxy/models/windows.py"
@@ -53,32 +54,33 @@ TURNS: list[tuple[str, list[Step], str]] = [
             ("I start with the values that the core knows.", [("list_files", {"folder": "proxy/core"})]),
             ("", [("read_file", {"path": "proxy/core/budget.py"})]),
             ("Now who calls the rule.", [("search", {"pattern": r"\bdecide\(|\.limits\(", "folder": "proxy"})]),
-            ("", [("read_definition", {"path": _GAUGE, "name": "Gauging._measure"})]),
+            ("", [("read_definition", {"path": _POLICY, "name": "_by_trigger"})]),
             (
                 "",
                 [
-                    ("read_definition", {"path": _GAUGE, "name": "Gauging.gauge"}),
-                    ("read_definition", {"path": _GAUGE, "name": "Gauge"}),
+                    ("read_definition", {"path": _GAUGE, "name": "Gauging.decided"}),
+                    ("read_definition", {"path": "proxy/gauged.py", "name": "Gauge"}),
                 ],
             ),
         ],
-        "The rule is `decide` in proxy/core/budget.py. It compares what is occupied (everything that would be sent, "
-        "and the room reserved for the answer) with limits in tokens that `Thresholds.limits` derives from the "
-        "window's size: a conversation trigger at half of the window for the beginning of a turn, a generation "
-        "trigger for everything else, and a hard limit. The last two depend on the size: 85 % less a buffer of 10 "
-        "for windows below 100,000 tokens, 90 less 7 below 500,000, 95 less 4 above. It is applied once for each "
-        "request, in `Gauging._measure` of proxy/gauge.py. I did not look at where the counts come from.",
+        "The rule is `decide` in proxy/compaction/policy.py. It compares what is occupied (everything that would be "
+        "sent, and the room reserved for the answer) with limits in tokens that `Thresholds.limits` of "
+        "proxy/core/budget.py derives from the window's size: a conversation trigger at half of the window for the "
+        "beginning of a turn, a generation trigger for everything else, and a hard limit. The last two depend on the "
+        "size: 85 % less a buffer of 10 for windows below 100,000 tokens, 90 less 7 below 500,000, 95 less 4 above. "
+        "`_by_trigger` compares, and a trigger is inclusive. It is applied once for each request, in "
+        "`Gauging.decided` of proxy/gauge.py. I did not look at where the counts come from.",
     ),
     (
         "Do the tests cover both sides of each limit? Run them, please.",
         [
             ("", [("list_files", {"folder": "tests/core"}), ("read_file", {"path": "tests/core/test_budget.py"})]),
-            ("", [("run_tests", {"path": "tests/core/test_budget.py"})]),
+            ("", [("search", {"pattern": r"trigger - 1|hard - 1", "folder": "tests/compaction"})]),
+            ("", [("run_tests", {"path": "tests/compaction/test_policy.py"})]),
         ],
-        "Yes: the parametrised test of `decide` in tests/core/test_budget.py has one case below and one "
-        "exactly at a trigger, for both kinds of request, and one at the hard limit, which also shows that a limit "
-        "is inclusive. The limits themselves are tested at the borders between the three sizes of windows. The run "
-        "is above.",
+        "Yes: tests/compaction/test_policy.py decides one token below and exactly at a trigger, for both kinds of "
+        "request, and likewise at the hard limit, which also shows that limits are inclusive. The limits themselves "
+        "are tested in tests/core/test_budget.py at the borders between the three sizes of windows. The run is above.",
     ),
     (
         "And where do the counts come from? What happens when a count is wrong?",
@@ -125,13 +127,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
             ("", [("read_definition", {"path": "proxy/dialects/keys.py", "name": "chain_key"})]),
             ("", [("read_definition", {"path": "proxy/dialects/reader.py", "name": "Reader._trail"})]),
             ("And what clients say of themselves.", [("read_file", {"path": "proxy/identity/marks.py"})]),
-            (
-                "",
-                [
-                    ("read_file", {"path": "tests/identity/test_marks.py"}),
-                    ("run_tests", {"path": "tests/identity/test_sessions.py"}),
-                ],
-            ),
+            ("", [("run_tests", {"path": "tests/identity/test_sessions.py"})]),
         ],
         "By content. Each message has a key, and the chain key of a message hashes everything up to it "
         "(proxy/dialects/keys.py). `Sessions.resolve` looks for the deepest place on the request's chain where an "

@@ -69,6 +69,9 @@ def check(
     typer.echo(f"  store        {settings.store.url!r}")
     names = ", ".join(model.model_name for model in settings.model_list)
     typer.echo(f"  models       {names or 'none configured: all are passed on as they are named'}")
+    for model in ("", *settings.compaction.models):
+        typer.echo(f"  folding      {f'{model}: ' if model else ''}{_folding(settings, model)}")
+    typer.echo(f"  summaries    {_WRITERS.get(settings.summaries.writer, f'by the model {settings.summaries.writer}')}")
     for hint in hints(settings):
         typer.echo(f"  note         {hint}")
 
@@ -87,6 +90,7 @@ def replay(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many conversations.", show_default=False)
     ] = None,
+    fold: Annotated[bool, typer.Option("--fold", help="Fold as live: show what came, and what would be sent.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every request of long conversations.")] = False,
     against_usage: Annotated[
         bool, typer.Option("--against-usage", help="Learn from the recorded usage; show how far the estimate was off.")
@@ -94,10 +98,12 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each request.")] = False,
     config: Config = None,
 ) -> None:
-    """Show how full the window was at every request of recorded conversations."""
+    """Show how full the window was at every request of recorded conversations, and what folding makes of them."""
     from proxy.offline.replaying import Options, run  # noqa: PLC0415  # see above
 
-    options = Options(model, window, limit, every, against_usage, as_json)
+    if fold and against_usage:
+        raise typer.BadParameter("--against-usage goes without --fold: the recorded usage is of what was sent then.")
+    options = Options(model, window, limit, every, against_usage, as_json, fold)
     raise typer.Exit(run(files, _settings(config), options))
 
 
@@ -111,19 +117,37 @@ def explain(
         list[str] | None,
         typer.Option("--header", "-H", help="A header that it has: 'name: value'; repeatable.", show_default=False),
     ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Take this for the model's window, in tokens.", show_default=False)
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show the whole body that would leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     config: Config = None,
 ) -> None:
-    """Say what is understood of one request, how it is counted, and what would be done with it, and why."""
-    from proxy.offline.explaining import run  # noqa: PLC0415  # see above
+    """Say what is understood of one request, how it is counted, what would be folded of it, and why."""
+    from proxy.offline.explaining import Options, run  # noqa: PLC0415  # see above
 
-    raise typer.Exit(run(file, path, header or [], _settings(config), as_json=as_json))
+    raise typer.Exit(run(file, _settings(config), Options(path, header or [], window, full, as_json)))
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+_MODES = {"auto": "", "observe": "only reported, nothing is changed: ", "off": "off"}
+_WRITERS = {
+    "request": "by the request's own model, and without a model where that cannot be had",
+    "extractive": "without a model: what matters is picked out of the text",
+}
+
+
+def _folding(settings: Settings, model: str) -> str:
+    """What is folded of a model's requests, by which strategies."""
+    mode = settings.compaction.mode_of(model)
+    strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model))
+    return _MODES[mode] + (strategies if mode != "off" else "")
 
 
 def _settings(config: Path | None) -> Settings:

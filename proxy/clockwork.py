@@ -1,4 +1,4 @@
-"""The ports for time and for work in the background, on asyncio."""
+"""The ports for time for work in the background, and for waiting, on asyncio."""
 
 from __future__ import annotations
 
@@ -51,3 +51,15 @@ class LoopTasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s failed: %s", task.get_name(), error, exc_info=error)
+
+
+class LoopWaiting:
+    """Waiting (compaction/waiting.py) on the running event loop."""
+
+    def signal(self) -> asyncio.Event:
+        """A new signal, which has not happened yet."""
+        return asyncio.Event()
+
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        """What `work` gives. Raises TimeoutError after so many seconds; then the work is cancelled."""
+        return await asyncio.wait_for(work, seconds)

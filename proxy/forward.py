@@ -1,8 +1,9 @@
 """One request, from the client's bytes to the provider's and back.
 
-A request comes in through a face; its dialect reads the bytes into a Conversation; identity finds the Session and
-accounting measures it (gauge.py); the very same bytes go on; upstream sends, and the reply is relayed while a tap
-listens (relay.py); the journal records and learns.
+A request comes in through a face; its dialect reads the bytes into a Conversation; identity finds the Session; replay
+puts earlier folds back; accounting measures and policy decides (gauge.py); what is too full is folded, else the very
+same bytes go on (folding.py); upstream sends (sending.py); an overflow that the provider reports is answered by one
+more fold (opening.py); the reply is relayed while a tap listens (relay.py); the journal records and learns.
 
 Forwarding is a promise: whatever fails on the way to knowing more about a request, the request itself goes on.
 """
@@ -15,14 +16,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from proxy.accounting.journal import Journal
-from proxy.core.errors import AccordionError, BadRequest, Unauthorized
-from proxy.core.http import Inbound, Outbound
-from proxy.core.ports import Clock, Headers, Translator, Upstream, UpstreamReply, UpstreamRequest
+from proxy.core.errors import AccordionError, ContextOverflow, Unauthorized
+from proxy.core.http import Inbound, Outbound, Told
+from proxy.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
 from proxy.core.records import Exchange, ReplySeen
-from proxy.dialects.spans import with_model
-from proxy.gauge import Gauge, Gauging
-from proxy.identity.tenants import CREDENTIALS, Tenants
+from proxy.folding import Folding
+from proxy.gauge import Gauging
+from proxy.gauged import Gauge
+from proxy.identity.tenants import Tenants
+from proxy.opening import opened
 from proxy.relay import Course, relay
+from proxy.sending import Sending
+from proxy.telling import headers_of
 
 _log = logging.getLogger("accordion")
 
@@ -33,37 +38,69 @@ class Forward:
 
     tenants: Tenants
     gauging: Gauging
-    upstream: Upstream
-    translator: Translator
+    folding: Folding
+    sending: Sending
     journal: Journal
     clock: Clock
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; gives the provider's answer, or an error in the client's own shape."""
-        course, fields, gauge = Course(self.clock.monotonic()), inbound.fields, None
+        course, fields, way = Course(self.clock.monotonic()), inbound.fields, _Way()
         try:
             caller = self.tenants.identify(fields)
-            gauge = await self.gauging.gauge(inbound, fields, caller)
-            reply = await self._send(inbound, gauge)
+            way.gauge = gauge = await self.gauging.gauge(inbound, fields, caller)
+            reply = await self._ask(inbound, way, course, gauge)
         except AccordionError as error:
-            return self._refuse(inbound, fields, gauge, course, error)
+            return self._refuse(inbound, fields, way.gauge, course, error)
         except BaseException:
             # The client went away before the provider answered.
-            if gauge is not None:
+            if way.gauge is not None:
                 course.status, course.error = 499, "client_disconnected"
-                self._settle(inbound, fields, gauge, course, ReplySeen())
+                self._settle(inbound, fields, way.gauge, course, ReplySeen())
             raise
-        course.status = reply.status
+        gauge, course.status = way.gauge, reply.status
         settle = partial(self._settle, inbound, fields, gauge, course)
-        dialect = gauge.dialect if gauge.place is not None else None
+        dialect = gauge.dialect if gauge.place is not None and not gauge.counting else None
         body = relay(reply, dialect, course, self.clock, inbound.request_id, settle)
         return Outbound(reply.status, reply.headers + self._headers(gauge), body)
+
+    async def _ask(self, inbound: Inbound, way: _Way, course: Course, gauge: Gauge) -> UpstreamReply:
+        """Folds where that is decided, and sends; once more where the provider says that it did not fit. `way` always
+        holds what was sent last."""
+        asker = partial(self.sending.asker, inbound)
+        began = self.clock.monotonic()
+        way.gauge = gauge = await self.folding.fold(gauge, asker)
+        course.folding = self.clock.monotonic() - began if gauge.seen is not None and gauge.seen.triggered else 0.0
+        if gauge.decision.action == "refuse" and gauge.window is not None:
+            raise ContextOverflow(gauge.utilization.tokens, gauge.window.usable_input, param=gauge.dialect.listing)
+        if gauge.counting and gauge.route.family == "litellm":
+            # Nobody can be asked; what the gauge says is the best that is known.
+            return Told(b'{"input_tokens":%d}' % gauge.utilization.tokens)
+        reply = await self.sending.send(inbound, gauge)
+        if gauge.place is None or gauge.counting:
+            return reply
+        start = await opened(reply, gauge.dialect, near=gauge.near)
+        if start.overflow is None:
+            return start.reply
+        try:
+            began = self.clock.monotonic()
+            again = await self.folding.overflowed(gauge, asker, start.overflow)
+            course.folding += self.clock.monotonic() - began
+        except BaseException:
+            await start.reply.close()
+            raise
+        if again is None:
+            return start.reply
+        await start.reply.close()
+        way.gauge = again
+        return await self.sending.send(inbound, again)
 
     def reads(self, method: str, path: str, content_type: bytes) -> bool:
         """Whether a request is one that is looked into; its body must then be whole."""
         if method != "POST":
             return False
-        return path in self.gauging.dialects or (bool(self.gauging.router.models) and b"json" in content_type)
+        known = path in self.gauging.dialects or path in self.gauging.counters
+        return known or (bool(self.gauging.router.models) and b"json" in content_type)
 
     def admits(self, inbound: Inbound) -> bool:
         """Whether its caller may enter at all."""
@@ -77,58 +114,11 @@ class Forward:
         """Where an upgrade to a WebSocket goes. Raises what is wrong with it."""
         fields = inbound.fields
         caller = self.tenants.identify(fields)
-        return self.outgoing(inbound, await self.gauging.gauge(inbound, fields, caller))
+        return self.sending.outgoing(inbound, await self.gauging.gauge(inbound, fields, caller))
 
     def refuse(self, inbound: Inbound, error: AccordionError) -> Outbound:
         """The answer to a request that could not even be taken in."""
         return self._refuse(inbound, inbound.fields, None, Course(self.clock.monotonic()), error)
-
-    # -- sending -----------------------------------------------------------------
-
-    async def _send(self, inbound: Inbound, gauge: Gauge) -> UpstreamReply:
-        if gauge.route.ambient and not (gauge.caller.keyed or gauge.caller.local):
-            raise Unauthorized(
-                f"Model {gauge.route.name!r} is asked in this machine's own name, which only callers with a proxy key "
-                "may use: configure proxy_keys and send one."
-            )
-        if gauge.route.family == "litellm" and not gauge.plain and self.reads(inbound.method, inbound.path, b""):
-            raise BadRequest(
-                "The body could not be read, which a translated model needs. Send valid JSON.", param="body"
-            )
-        if gauge.route.family == "litellm" and gauge.plain:
-            credential = self._own_key(gauge) or gauge.caller.credential
-            return await self.translator.send(gauge.dialect.name, gauge.plain, gauge.route, credential)
-        return await self.upstream.send(self.outgoing(inbound, gauge))
-
-    def outgoing(self, inbound: Inbound, gauge: Gauge) -> UpstreamRequest:
-        """The request as it leaves: the very same, but for our own headers, a model's alias and a model's own key."""
-        route, body = gauge.route, inbound.body
-        headers = tuple(pair for pair in inbound.headers if not pair[0].startswith(b"x-accordion-"))
-        if gauge.caller.keyed:
-            headers = tuple(pair for pair in headers if not (pair[0] in CREDENTIALS and self.tenants.knows(pair[1])))
-        if key := self._own_key(gauge):
-            headers = _with_key(headers, route.family, key)
-        if route.extra_headers:
-            extra = tuple((name.lower().encode(), value.encode()) for name, value in route.extra_headers)
-            headers = _without(headers, *(name for name, _ in extra)) + extra
-        if route.model is not None and isinstance(body, bytes):
-            # A body whose encoding was undone to be read goes on without it: another model's name cannot be written in.
-            body = with_model(gauge.plain or body, route.model)
-            headers = _without(headers, b"content-length", *([b"content-encoding"] if gauge.plain else []))
-        target = f"{inbound.path}?{inbound.query}" if inbound.query else inbound.path
-        return UpstreamRequest(inbound.method, self.gauging.router.url(route, target), headers, body)
-
-    def _own_key(self, gauge: Gauge) -> str:
-        """The model's own key, for who presented a proxy key; empty where the caller's own credential goes on."""
-        if not gauge.caller.keyed:
-            return ""
-        if not gauge.route.api_key and not gauge.caller.credential and not gauge.route.ambient:
-            raise Unauthorized(
-                f"The proxy key was accepted, but no provider key is configured for {gauge.route.name!r}: set its "
-                "api_key in config.yaml, or send the proxy key as x-accordion-key and the provider's as usual.",
-                code="no_provider_key",
-            )
-        return gauge.route.api_key
 
     # -- answering ---------------------------------------------------------------
 
@@ -156,18 +146,7 @@ class Forward:
         return Outbound(error.status, headers, body)
 
     def _headers(self, gauge: Gauge) -> Headers:
-        """What every response says of the window."""
-        store = () if self.gauging.sessions.store_available else ((b"x-accordion-store", b"unavailable"),)
-        if gauge.place is None:
-            return store
-        used = gauge.utilization
-        return (
-            (b"x-accordion-session", gauge.place.session.id.encode()),
-            (b"x-accordion-window", b"%d" % used.window),
-            (b"x-accordion-tokens", b"%d" % used.tokens),
-            (b"x-accordion-utilization", b"%.4f" % used.ratio),
-            *store,
-        )
+        return headers_of(gauge, store_available=self.gauging.sessions.store_available)
 
     # -- remembering -------------------------------------------------------------
 
@@ -184,14 +163,14 @@ class Forward:
     def _record(
         self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge, course: Course, seen: ReplySeen
     ) -> None:
-        place, ended = gauge.place, self.clock.monotonic()
+        place, ended = None if gauge.counting else gauge.place, self.clock.monotonic()
         session = self.gauging.learn(gauge, place, course.status, seen) if place else None
         failed = "provider_error" if seen.error or course.status >= 400 else ""
         exchange = Exchange(
             at=self.clock.now(),
             request_id=inbound.request_id,
             session=session.id if session else "",
-            model=place.conversation.model if place else "",
+            model=gauge.place.conversation.model if gauge.place else "",
             upstream=gauge.route.name,
             path=inbound.path,
             stream=place.conversation.stream if place else False,
@@ -204,20 +183,18 @@ class Forward:
             error=course.error or failed,
             first_byte=max(0.0, course.first_byte - course.started),
             duration=ended - course.started,
+            compaction=gauge.seen,
+            folding=course.folding,
         )
         traceparent = fields.get(b"traceparent", b"").decode("latin-1")
         session = self.journal.record(gauge.caller.tenant, session, place.row if place else "", exchange, traceparent)
         if place is not None and session is not None:
             reported = seen.usage.input if seen.usage else 0
-            self.gauging.sessions.settle(place, session, reported, gauge.counted)
+            self.gauging.sessions.settle(place, session, reported, gauge.counted, gauge.fold)
 
 
-def _without(headers: Headers, *names: bytes) -> Headers:
-    return tuple(pair for pair in headers if pair[0] not in names)
+class _Way:
+    """How far a request has come: what was known of it last."""
 
-
-def _with_key(headers: Headers, family: str, key: str) -> Headers:
-    """The headers with the provider's key in place of whatever credential they held."""
-    kept = _without(headers, *CREDENTIALS)
-    own = (b"x-api-key", key.encode()) if family == "anthropic" else (b"authorization", b"Bearer " + key.encode())
-    return (*kept, own)
+    def __init__(self) -> None:
+        self.gauge: Gauge | None = None

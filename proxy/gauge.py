@@ -1,20 +1,25 @@
-"""What is known of a request before it leaves, and what its reply teaches: identity and accounting, brought together.
+"""What is known of a request before it leaves, and what its reply teaches: identity, replay, accounting and policy.
 
 `Gauging` is where forward.py and `accordion explain` learn whose request it is, where it stands, how full the window
-will be, and what is decided.
+will be once earlier folds are put back, and what is decided.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from proxy.accounting.calibration import Calibrations, estimate
 from proxy.accounting.meter import Meter
-from proxy.accounting.overflow import read_overflow
-from proxy.core.budget import Decision, Limits, Thresholds, Utilization, Window, decide
+from proxy.accounting.overflow import Overflow, read_overflow
+from proxy.compaction.controls import read_controls
+from proxy.compaction.policy import Attempt, Options, decide
+from proxy.compaction.replay import Folds
+from proxy.compaction.wishes import Wishes
+from proxy.core.budget import Utilization, Window
 from proxy.core.conversation import Conversation
+from proxy.core.edits import Folded, unfolded
 from proxy.core.errors import Unreadable
 from proxy.core.http import Inbound
 from proxy.core.ports import Route, Router, Tasks, Windows
@@ -24,7 +29,9 @@ from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import decoded
 from proxy.dialects.reader import Reader
 from proxy.dialects.spans import named_model
-from proxy.identity.marks import read_marks
+from proxy.gauged import Gauge, Rules, images, size_of
+from proxy.identity.marks import Marks, read_marks
+from proxy.identity.points import rounds
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 
@@ -35,28 +42,6 @@ _COUNT_AT_ONCE = 32_768
 # Likewise bodies: a thread costs a tenth of a millisecond, a megabyte read for the first time ten.
 _READ_AT_ONCE = 1 << 20
 
-_UNMEASURED = Utilization(0)
-_UNREAD = Decision("pass", "not read")
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """What is known of one request. `place` is None where it was not read; it is forwarded all the same."""
-
-    caller: Caller
-    route: Route
-    dialect: Dialect
-    place: Place | None = None
-    window: Window | None = None
-    utilization: Utilization = _UNMEASURED
-    counted: int = 0
-    """Our own count before any correction, in tokens."""
-    plain: bytes = b""
-    """The body without any content encoding; empty where it was not read."""
-    limits: Limits | None = None
-    decision: Decision = _UNREAD
-    beta: str = ""
-
 
 @dataclass(frozen=True, slots=True)
 class Gauging:
@@ -64,6 +49,8 @@ class Gauging:
 
     dialects: Mapping[str, Dialect]
     """By request path, such as `/v1/messages`."""
+    counters: Mapping[str, Dialect]
+    """The same for paths that ask how many tokens a request would be, such as `/v1/messages/count_tokens`."""
     openai: Dialect
     anthropic: Dialect
     """Whose error shape is used on paths that no dialect reads."""
@@ -72,8 +59,10 @@ class Gauging:
     meter: Meter
     calibrations: Calibrations
     windows: Windows
-    thresholds: Mapping[str, Thresholds]
-    """By model; the empty name stands for all others."""
+    folds: Folds
+    wishes: Wishes
+    rules: Callable[[str, str, bool, int], Rules]
+    """By model, by the family of its provider, whether a sub-agent asks, and the window in tokens."""
     base_models: Mapping[str, str]
     """The id that a configured name stands for, where the encoding is looked up."""
     router: Router
@@ -82,32 +71,56 @@ class Gauging:
 
     def speaks(self, path: str, fields: Mapping[bytes, bytes]) -> Dialect:
         """The dialect of a path: the one that reads it, else the one whose provider it goes to."""
-        own = self.dialects.get(path)
+        own = self.dialects.get(path) or self.counters.get(path)
         return own or (self.anthropic if is_anthropic(path, fields) else self.openai)
 
     async def gauge(self, inbound: Inbound, fields: Mapping[bytes, bytes], caller: Caller) -> Gauge:
-        """Reads a request, finds its session, measures it, decides. What cannot be read is passed on unread."""
+        """Reads a request, finds its session, puts earlier folds back, measures, decides. What cannot be read is
+        passed on unread. Raises BadRequest where a header of ours is malformed."""
         anthropic = is_anthropic(inbound.path, fields)
-        dialect = self.dialects.get(inbound.path) if inbound.method == "POST" else None
-        if dialect is None or not isinstance(inbound.body, bytes):
+        dialect = self.dialects.get(inbound.path) or self.counters.get(inbound.path)
+        if dialect is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
             model = await self._named(inbound.body) if isinstance(inbound.body, bytes) else None
             return Gauge(caller, self.router.route(inbound.path, anthropic, model), self.speaks(inbound.path, fields))
         plain = self._plain(inbound.body, fields)
         conversation = await self._read(dialect, plain, caller)
         # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
-        model = conversation.model if conversation else await self._named(plain)
+        model = conversation.model if conversation is not None else await self._named(plain)
         route = self.router.route(inbound.path, anthropic, model)
         route = self.router.for_dialect(route, dialect.name)
         if conversation is None:
-            return Gauge(caller, route, dialect)
+            return Gauge(caller, route, dialect, illegible=True)
+        counting = inbound.path in self.counters
         marks = read_marks(fields, conversation.envelope)
+        bare = Gauge(
+            caller, route, dialect, plain=plain, beta=_beta(fields), counting=counting,
+            controls=read_controls(fields, conversation, compacting=marks.compacting),
+            model=self.base_models.get(conversation.model) or route.model or conversation.model,
+        )  # fmt: skip
         try:
-            place = await self.sessions.resolve(caller, marks, conversation, inbound.request_id)
-            return await self._measure(caller, route, dialect, place, _beta(fields), plain)
+            if counting:
+                place = self.sessions.aside(caller, marks, conversation)
+            else:
+                place = await self.sessions.resolve(caller, marks, conversation, inbound.request_id)
+            return await self._measure(bare, place, marks)
         except Exception:
             # Knowing more about a request is a favour, forwarding it is a promise.
             _log.exception("a request could not be gauged and goes on", extra={"request_id": inbound.request_id})
-            return Gauge(caller, route, dialect, plain=plain)
+            return bare
+
+    async def refolded(self, gauge: Gauge, folded: Folded) -> Gauge:
+        """The same with another list to be forwarded, measured."""
+        if gauge.place is None or gauge.window is None:
+            return gauge
+        counted = await self._count(folded.conversation, gauge.window, gauge.model)
+        utilization = self._corrected(gauge.route, gauge.place, counted, folded)
+        return replace(gauge, folded=folded, counted=counted.tokens, utilization=utilization)
+
+    def overflowed(self, gauge: Gauge, overflow: Overflow) -> None:
+        """Takes the limit that an overflow error named."""
+        if overflow.limit and gauge.place is not None:
+            model = gauge.place.conversation.model
+            self.windows.learn(model, gauge.route.name, gauge.beta, gauge.caller.tenant, overflow.limit)
 
     def learn(self, gauge: Gauge, place: Place, status: int, seen: ReplySeen) -> Session:
         """Takes what a reply reported; returns the session as it is now."""
@@ -115,8 +128,8 @@ class Gauging:
         model = place.conversation.model
         if seen.error or status >= 400:
             overflow = read_overflow(status, seen.error)
-            if overflow is not None and overflow.limit:
-                self.windows.learn(model, gauge.route.name, gauge.beta, gauge.caller.tenant, overflow.limit)
+            if overflow is not None:
+                self.overflowed(gauge, overflow)
             return session
         usage = seen.usage
         if usage is None or not usage.input:
@@ -158,38 +171,69 @@ class Gauging:
             return await self.tasks.offload(named_model, plain)
         return named_model(plain)
 
-    async def _measure(
-        self, caller: Caller, route: Route, dialect: Dialect, place: Place, beta: str, plain: bytes
-    ) -> Gauge:
-        conversation = place.conversation
-        window = self.windows.window(conversation.model, route.name, beta, caller.tenant)
-        model = self.base_models.get(conversation.model) or route.model or conversation.model
-        if self.meter.pending(conversation, model) > _COUNT_AT_ONCE:
-            counted = await self.tasks.offload(self.meter.measure, conversation, window, model)
-        else:
-            counted = self.meter.measure(conversation, window, model)
-        utilization = self._corrected(route, place, counted)
-        limits = (self.thresholds.get(conversation.model) or self.thresholds[""]).limits(window.size)
-        return Gauge(
-            caller=caller,
-            route=route,
-            dialect=dialect,
-            place=place,
-            window=window,
-            utilization=utilization,
-            counted=counted.tokens,
-            plain=plain,
-            limits=limits,
-            decision=_decided(place, utilization, limits),
-            beta=beta,
-        )
+    async def _measure(self, bare: Gauge, place: Place, marks: Marks) -> Gauge:
+        conversation, caller, route = place.conversation, bare.caller, bare.route
+        window = self.windows.window(conversation.model, route.name, bare.beta, caller.tenant)
+        rules = self.rules(conversation.model, route.family, marks.delegated, window.size)
+        folded = unfolded(conversation)
+        gauge = replace(bare, place=place, window=window, rules=rules)
+        if gauge.foldable:
+            folded = await self.folds.find(
+                bare.dialect, caller.space, place.label, conversation, fresh=self._unsure(caller, place)
+            )
+        gauge = replace(gauge, limits=rules.thresholds.limits(window.size))
+        return self.decided(await self.refolded(gauge, folded))
 
-    def _corrected(self, route: Route, place: Place, counted: Utilization) -> Utilization:
+    def _unsure(self, caller: Caller, place: Place) -> bool:
+        """Whether others may have folded this history, or this worker itself before it was started anew."""
+        conversation, at = place.conversation, place.base_index
+        if place.base is None:
+            return any(message.role == "assistant" for message in conversation.messages)
+        known = at >= 0 and self.folds.remembers(caller.space, place.label, conversation.chain[at])
+        return not known or rounds(conversation, at) > 1
+
+    def decided(self, gauge: Gauge) -> Gauge:
+        """The same with what is to be done."""
+        place, folded, window, limits = gauge.place, gauge.folded, gauge.window, gauge.limits
+        if place is None or folded is None or window is None or limits is None:
+            return gauge
+        budgets, used = gauge.rules.budgets, gauge.utilization
+        options = Options(
+            mode=gauge.rules.mode,
+            word=self._word(gauge, place),
+            compacting=gauge.controls.compacting,
+            recorded=place.recorded,
+            kept_by_provider=place.conversation.previous is not None,
+            attempt=_attempt(folded),
+        )
+        decision = decide(
+            folded,
+            used,
+            limits,
+            window,
+            options=options,
+            bytes_over=0 < budgets.body < len(gauge.plain) and budgets.body < size_of(gauge),
+            images_over=bool(used.media) and 0 < budgets.images < images(folded.conversation),
+        )
+        return replace(gauge, decision=decision)
+
+    def _word(self, gauge: Gauge, place: Place) -> str:
+        word = gauge.controls.word
+        wanted = word == "auto" and not gauge.counting and self.wishes.forced(gauge.caller.tenant, place.session.id)
+        return "now" if wanted else word
+
+    async def _count(self, conversation: Conversation, window: Window, model: str) -> Utilization:
+        if self.meter.pending(conversation, model) > _COUNT_AT_ONCE:
+            return await self.tasks.offload(self.meter.measure, conversation, window, model)
+        return self.meter.measure(conversation, window, model)
+
+    def _corrected(self, route: Route, place: Place, counted: Utilization, folded: Folded) -> Utilization:
         """The count, corrected by what the provider reported: for the beginning of this very list where it did, else
         by how far counts of this session and model were off (DESIGN, Accounting)."""
         factor = self.calibrations.factor(route.name, place.conversation.model, place.session.correction)
         base, last = place.base, None
-        if base is not None and base.reported:
+        fold = folded.compaction.id if folded.compaction is not None else ""
+        if base is not None and base.reported and base.fold == fold:
             if place.base_index < 0:
                 # What the provider keeps had its own overhead in the report; this request brings it along again.
                 last = (counted.preamble + counted.tools, base.reported)
@@ -198,11 +242,10 @@ class Gauging:
         return counted.corrected(factor, estimate(counted.tokens, last, factor), carried=last is not None)
 
 
-def _decided(place: Place, utilization: Utilization, limits: Limits) -> Decision:
-    decision = decide(utilization, limits, starts_turn=place.conversation.starts_turn)
-    if place.recorded:
-        return decision
-    return replace(decision, reason=f"{decision.reason}; what the provider keeps is not on record and not counted")
+def _attempt(folded: Folded) -> Attempt | None:
+    """What the last fold of this history came to."""
+    made = folded.compaction
+    return Attempt(made.before, made.after) if made is not None else None
 
 
 def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:

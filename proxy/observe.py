@@ -5,7 +5,7 @@ The API and the CLI ask here; what they show is what the journal recorded, of ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -49,6 +49,8 @@ class Observe:
     outbox: Outbox
     windows: Windows
     thresholds: dict[str, Thresholds]
+    mode: Callable[[str], str] = lambda model: "auto"
+    """Whether requests for a model are folded: `auto`, `observe` or `off`."""
 
     async def models(self, tenant: str) -> list[ModelView]:
         """Every model that the tenant used, the latest first."""
@@ -74,6 +76,8 @@ class Observe:
         if not rows:
             return None
         session = _add_sessions(_SESSION.decode(value) for _, value in rows)
+        if session.id != session_id:
+            return None
         log = await self.store.read(exchanges_of(tenant, session_id))
         exchanges = sorted((_EXCHANGE.decode(value) for _, value in log), key=lambda exchange: exchange.at)
         size = session.utilization.window if session.utilization else 0

@@ -25,6 +25,8 @@ class Course:
     first_byte: float = 0.0
     status: int = 0
     error: str = ""
+    folding: float = 0.0
+    """Seconds that folding held the request up."""
 
 
 class _Listener:
@@ -78,8 +80,11 @@ async def relay(
                     course.first_byte = clock.monotonic()
                 out = piece if events is None else events.feed(piece)
                 if out:
-                    listener.hear(out)
-                    yield out
+                    try:
+                        yield out
+                    finally:
+                        # Heard after it went on, so that nobody waits for that; and also where the client then goes.
+                        listener.hear(out)
         if streamed and tap is not None and not tap.ended and not reply.delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
             raise UpstreamCut(

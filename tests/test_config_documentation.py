@@ -7,14 +7,22 @@ from typing import Any, get_args
 import msgspec
 import yaml
 
+from proxy.compaction.strategies import STRATEGIES
 from proxy.settings import ENVIRONMENT, RESTART, Settings, load
 from proxy.settings.kinds import Secret
 from proxy.settings.load import build
+from proxy.settings.pipelines import Strategy
+from proxy.settings.thresholds import Shares
 
 FILE = Path(__file__).parents[1] / "config.yaml"
 # `#` before anything but a single space is an example that is commented out; `# ` begins a sentence.
 EXAMPLE = re.compile(r"^#(?=\S|  )", re.MULTILINE)
+# Keys of one value whose default is an empty one.
+EMPTY = ("generation", "hard", "conversation_target", "generation_target", "tenant_key", "api_key", "spool")
+EMPTY += ("max_body_bytes", "max_images")
 FREE = {"smart", "x-team", "api_version"}
+# The same keys again, for which it says so; an example of some is enough.
+AGAIN = re.compile(r"thresholds\.(?:delegated|models|models\.delegated)\.(\w+)")
 
 
 def with_examples() -> str:
@@ -22,7 +30,12 @@ def with_examples() -> str:
 
 
 def keys_of(kind: Any) -> set[str]:
-    """The dotted keys of a Struct and of all below it; lists and free names add nothing of their own."""
+    """The dotted keys of a Struct and of all below it; lists and free names add nothing of their own.
+
+    Below `pipeline` are all strategies, and their options.
+    """
+    if kind is Strategy:
+        return set(STRATEGIES) | {f"{name}.{key}" for name, kind in STRATEGIES.items() for key in keys_of(kind)}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         found = set()
         for field in msgspec.structs.fields(kind):
@@ -36,7 +49,7 @@ def keys_in(tree: Any) -> set[str]:
     if isinstance(tree, list):
         return {key for entry in tree for key in keys_in(entry)}
     if not isinstance(tree, dict):
-        return set()
+        return {tree} & set(STRATEGIES) if isinstance(tree, str) else set()
     found = set()
     for name, below in tree.items():
         if name in FREE:
@@ -57,9 +70,19 @@ def unstated(section: msgspec.Struct, stated: dict[str, Any]) -> list[str]:
         default, said = getattr(section, field.name), stated.get(field.name)
         if isinstance(default, msgspec.Struct):
             found += unstated(default, said or {})
+        elif field.name == "pipeline":
+            found += [
+                path for entry, strategy in zip(said, default, strict=True) for path in unstated_in(entry, strategy)
+            ]
         elif said is None and default not in (None, (), {}, Secret()):
             found.append(field.name)
     return found
+
+
+def unstated_in(entry: Any, strategy: Strategy) -> list[str]:
+    """The options of a strategy whose default the file does not write out."""
+    stated = entry[strategy.name] if isinstance(entry, dict) else {}
+    return [f"{strategy.name}.{name}" for name in unstated(strategy.options, stated or {})]
 
 
 def test_the_shipped_file_states_every_default():
@@ -68,7 +91,13 @@ def test_the_shipped_file_states_every_default():
 
 
 def test_every_key_is_documented_and_every_documented_key_exists():
-    assert keys_in(yaml.safe_load(with_examples())) == keys_of(Settings)
+    written, known = keys_in(yaml.safe_load(with_examples())), keys_of(Settings)
+    assert written - known == set()
+    shares = set(Shares.__struct_fields__)
+    again = {key for key in known - written if (match := AGAIN.fullmatch(key)) and match[1] in shares}
+    # A strategy is documented where it stands first, for all pipelines.
+    again |= {key for key in known - written if key.startswith("compaction.models.pipeline.")}
+    assert known - written == again
 
 
 def test_every_key_has_a_sentence_of_its_own():
@@ -77,11 +106,7 @@ def test_every_key_has_a_sentence_of_its_own():
         key = re.match(r"\s*(?:- )?([\w-]+):(.*)", line)
         if not key or line.lstrip().startswith("#"):
             continue
-        holds_sections = (
-            not key[2].strip()
-            and lines[number + 1].strip()
-            and key[1] not in ("generation", "hard", "tenant_key", "api_key")
-        )
+        holds_sections = not key[2].strip() and lines[number + 1].strip() and key[1] not in EMPTY
         documented = lines[number - 1].lstrip().startswith("# ")
         assert documented or holds_sections, f"line {number + 1}: `{key[1]}` has no comment"
 
@@ -91,6 +116,9 @@ def test_the_examples_are_valid_settings():
     assert [model.model_name for model in settings.model_list] == ["smart"]
     assert [key.id for key in settings.proxy_keys] == ["research"]
     assert settings.thresholds.of("smart").hard == 0.9
+    assert settings.thresholds.of("smart", delegated=True).generation_target == 0.2
+    assert settings.compaction.mode_of("smart") == "observe"
+    assert settings.budgets.of("smart", "openai").images == 50
     assert settings.model_list[0].entry().options == (("api_version", "2024-10-21"),)
 
 

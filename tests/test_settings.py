@@ -125,8 +125,8 @@ def test_a_size_may_have_a_unit(read, text, size):
 
 def test_thresholds_of_a_model_fall_back_to_those_of_all(read):
     thresholds = read("thresholds: {conversation: 0.4, hard: 0.9, models: {m: {generation: 0.7}}}").thresholds
-    assert thresholds.of("m") == Thresholds(0.4, 0.7, 0.9)
-    assert thresholds.of("other") == Thresholds(0.4, None, 0.9)
+    assert thresholds.of("m") == Thresholds(0.4, 0.7, 0.9, conversation_target=0.2)
+    assert thresholds.of("other") == Thresholds(0.4, None, 0.9, conversation_target=0.2)
 
 
 def test_a_generation_threshold_of_one_is_off_and_may_stand_above_the_hard_limit(read):

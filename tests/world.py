@@ -11,15 +11,20 @@ from proxy.accounting.journal import Journal
 from proxy.accounting.meter import Meter
 from proxy.core.budget import Thresholds
 from proxy.core.http import Inbound, Outbound
+from proxy.core.ports import Summarizer
 from proxy.core.records import Exchange
 from proxy.dialects.reader import Reader
+from proxy.folding import Folding
 from proxy.forward import Forward
 from proxy.gauge import Gauging
 from proxy.identity.sessions import Sessions
 from proxy.identity.tenants import ProxyKey, Tenants
 from proxy.observe import Observe
+from proxy.sending import Sending
+from proxy.settings.load import build
 from proxy.storage.ephemeral import EphemeralStore
-from proxy.wiring import dialects
+from proxy.wiring import counters, dialects, rules
+from proxy.wiring.kitchen import Kitchen
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -51,27 +56,42 @@ class World:
     clock: FakeClock = field(default_factory=FakeClock)
     tasks: FakeTasks = field(default_factory=FakeTasks)
     seen: Seen = field(default_factory=Seen)
+    summarizer: Summarizer | None = None
+    config: str = ""
+    """More of config.yaml; the store is in memory, and no model writes summaries."""
 
     def __post_init__(self) -> None:
         spoken = dialects()
         self.outbox = DirectOutbox(self.store)
+        config = "store: {url: memory://}\n" + self.config
+        config += "" if self.summarizer or "summaries:" in config else "\nsummaries: {writer: extractive}"
+        settings = build(config.encode(), {}, {})
+        counter = WordCounter()
+        meter = Meter(counter)
+        self.kitchen = Kitchen(settings, self.store, meter, counter, self.tasks, self.clock)
         gauging = Gauging(
             dialects=spoken,
+            counters=counters(spoken),
             openai=spoken[CHAT],
             anthropic=spoken[MESSAGES],
             reader=Reader(),
             sessions=Sessions(self.store, self.outbox, self.clock, "worker"),
-            meter=Meter(WordCounter()),
+            meter=meter,
             calibrations=Calibrations(),
             windows=self.windows,
-            thresholds={"": Thresholds()},
+            folds=self.kitchen.folds,
+            wishes=self.kitchen.wishes,
+            rules=rules(settings),
             base_models={},
             router=self.router,
             tasks=self.tasks,
         )
         tenants = Tenants(b"secret" * 6, self.keys, loopback=self.loopback)
         journal = Journal(self.outbox, [self.seen], "worker")
-        self.forward = Forward(tenants, gauging, self.upstream, self.translator, journal, self.clock)
+        sending = Sending(tenants, self.router, self.upstream, self.translator)
+        compactors = self.kitchen.compactors(settings, lambda _model: self.summarizer)
+        folding = Folding(gauging, compactors, self.kitchen.rendering, self.kitchen.wishes)
+        self.forward = Forward(tenants, gauging, folding, sending, journal, self.clock)
         self.observe = Observe(self.store, self.outbox, self.windows, {"": Thresholds()})
 
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:

@@ -68,7 +68,7 @@ class Journal:
         self, tenant: str, session: Session | None, row: str, exchange: Exchange, traceparent: str = ""
     ) -> Session | None:
         """Takes an exchange that has ended; returns the session with it added."""
-        gain = _gain(exchange)
+        gain = gain_of(exchange)
         if session is not None:
             session = session.after(exchange, gain)
             name = Key(sessions_of(tenant), f"{session.id}.{row}")
@@ -104,9 +104,24 @@ class Journal:
         self.outbox.put(name, partial(ENCODER.encode, row), self.retention)
 
 
-def _gain(exchange: Exchange) -> Totals:
-    usage = exchange.usage
+def gain_of(exchange: Exchange) -> Totals:
+    """What an exchange adds to the sums. A summary is paid for once, by the request that made the fold; a fold saves
+    something at every request that is forwarded with it."""
+    usage, seen = exchange.usage, exchange.compaction
     failed = int(exchange.status >= 400 or bool(exchange.error))
-    if usage is None:
-        return Totals(requests=1, errors=failed)
-    return Totals(1, failed, usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
+    reported = (
+        (usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning) if usage else (0, 0, 0, 0, 0)
+    )
+    if seen is None:
+        return Totals(1, failed, *reported)
+    made = seen.state == "folded"
+    return Totals(
+        1,
+        failed,
+        *reported,
+        compactions=int(made),
+        # A request that only asks for a count belongs to no session, and sends nothing that could be saved.
+        saved=seen.saved if exchange.session else 0,
+        summary_input=seen.input if made else 0,
+        summary_output=seen.output if made else 0,
+    )

@@ -110,6 +110,10 @@ class Meter:
         """What one message counts, by the rules of the conversation's model."""
         return self._message(message, self._scheme(conversation, model))
 
+    def text(self, text: str, model: str) -> int:
+        """What a plain text counts in a model's encoding."""
+        return self._counter.count(text, self._counter.encoding(model))
+
     def pending(self, conversation: Conversation, model: str = "") -> int:
         """How many characters `measure` would have to count now; more than some 32,000 are better left to a thread."""
         scheme = self._scheme(conversation, model)

@@ -30,14 +30,20 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Where folding starts, as shares of the window; 1.0 disables, 0.0 means always.
+    """Where folding starts and how far it goes, as shares of the window; a trigger of 1.0 disables, 0.0 means always.
 
-    `generation` and `hard` are None where the window's size decides (see `generation_limits`).
+    `generation` and `hard` are None where the window's size decides (see `generation_shares`). `soft` is how far below
+    its trigger a summary is prepared. `reserved_output` is room kept for the answer where the request asks for none,
+    in tokens.
     """
 
     conversation: float = 0.50
     generation: float | None = None
     hard: float | None = None
+    conversation_target: float = 0.25
+    generation_target: float = 0.25
+    soft: float = 0.10
+    reserved_output: int = 0
 
     def limits(self, size: int) -> Limits:
         """The same in tokens, each floored, for a window of `size` tokens."""
@@ -47,17 +53,37 @@ class Thresholds:
             generation = max(0, hard_limit - size * buffer // 100)
         else:
             generation = int(size * self.generation)
-        return Limits(window=size, conversation=int(size * self.conversation), generation=generation, hard=hard_limit)
+        return Limits(
+            window=size,
+            conversation=int(size * self.conversation),
+            generation=generation,
+            hard=hard_limit,
+            conversation_target=int(size * self.conversation_target),
+            generation_target=int(size * self.generation_target),
+            soft=int(size * self.soft),
+            never=tuple(
+                kind
+                for kind, share in (("conversation", self.conversation), ("generation", self.generation))
+                if share is not None and share >= 1.0
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Window, triggers and hard limit as separate figures, in tokens. A trigger is inclusive."""
+    """Window, triggers, targets and hard limit as separate figures, in tokens. A trigger is inclusive.
+
+    `never` names the kinds of fold that a trigger of 1.0 switches off.
+    """
 
     window: int
     conversation: int
     generation: int
     hard: int
+    conversation_target: int = 0
+    generation_target: int = 0
+    soft: int = 0
+    never: tuple[str, ...] = ()
 
 
 def generation_shares(size: int) -> tuple[int, int]:
@@ -116,29 +142,25 @@ class Utilization:
         return self.occupied / self.window if self.window else 0.0
 
 
-Action = Literal["pass", "compact", "refuse"]
+Action = Literal["pass", "prepare", "compact", "refuse"]
+"""`prepare` passes the request as it is, and has a summary written meanwhile."""
+
+FoldKind = Literal["conversation", "generation"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is done with a request, and why, in words that a person reads."""
+    """What is done with a request, and why, in words that a person reads.
+
+    For a fold: which kind, the `target` in tokens, the `trigger` that was met, whether it `must_succeed` (the request
+    is over the hard limit), whether it was asked for (`forced`), and whether it is only reported (`observed`).
+    """
 
     action: Action
     reason: str
     target: int = 0
     must_succeed: bool = False
-
-
-def decide(utilization: Utilization, limits: Limits, *, starts_turn: bool) -> Decision:
-    """What to do with a request of this utilization.
-
-    Every request passes; the reason says on which side of its trigger it is. A trigger is inclusive, and measured on
-    the occupied part of the window.
-    """
-    kind, trigger = ("conversation", limits.conversation) if starts_turn else ("generation", limits.generation)
-    share = f"{utilization.ratio:.1%} of the window"
-    if utilization.occupied >= limits.hard:
-        return Decision("pass", f"{share}, over the hard limit of {limits.hard:,} tokens")
-    if utilization.occupied >= trigger:
-        return Decision("pass", f"{share}, over the {kind} trigger of {trigger:,} tokens")
-    return Decision("pass", f"{share}, under the {kind} trigger of {trigger:,} tokens")
+    kind: FoldKind = "conversation"
+    trigger: int = 0
+    forced: bool = False
+    observed: bool = False

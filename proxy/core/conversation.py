@@ -76,12 +76,16 @@ Role = Literal["system", "developer", "user", "assistant", "tool", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One entry of the client's list. `key` is its content's hash (dialects/keys.py), `wire` the client's own JSON."""
+    """One entry of the client's list. `key` is its content's hash (dialects/keys.py), `wire` the client's own JSON.
+
+    `marks` is how many cache breakpoints stand in it.
+    """
 
     key: bytes
     role: Role
     parts: tuple[Part, ...]
     wire: bytes
+    marks: int = 0
 
     @property
     def has_user_text(self) -> bool:
@@ -114,6 +118,8 @@ class Conversation:
     previous: str | None = None
     """The id of provider-kept state (`previous_response_id`, `conversation`) that this request goes on from."""
     envelope: Mapping[str, bytes] = field(default_factory=dict)
+    lead: tuple[Message, ...] = ()
+    """The entries of the client's list that stand before `messages` and belong to the preamble."""
     overhead_key: bytes = b""
     """Tells one preamble and tool list from another; the same for the same content."""
 

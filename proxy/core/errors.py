@@ -5,12 +5,14 @@ AccordionError
 │   ├── BadRequest          400
 │   ├── Unauthorized        401
 │   ├── NotFound            404
-│   └── BodyTooLarge        413
+│   ├── BodyTooLarge        413
+│   └── ContextOverflow     400, what cannot fit the window in any form
 ├── UpstreamError           the provider's or the network's doing
 │   ├── Unreachable         502, nothing was sent
 │   ├── UpstreamTimeout     504
 │   └── UpstreamCut         502, or an error at the end of a reply that had begun
 ├── Unreadable              a dialect could not read a body; it is forwarded as it came
+├── SummaryFailed           no summary could be had of a model; another form of fold is used
 ├── StoreUnavailable        the store is away or slow; forwarding goes on without it
 └── ConfigError             config.yaml is wrong; names the path of the key
 """
@@ -74,6 +76,23 @@ class BodyTooLarge(RequestError):
     anthropic_type = "request_too_large"
 
 
+class ContextOverflow(RequestError):
+    """The request does not fit the model's window in any form; agents that compact themselves do so on this error.
+
+    `tokens` and `limit` are the figures; the dialects have their own words for them.
+    """
+
+    code = "context_length_exceeded"
+
+    def __init__(self, tokens: int, limit: int, *, param: str = "messages") -> None:
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} "
+            "tokens, after everything that may be folded was folded. Please reduce the length of the messages.",
+            param=param,
+        )
+        self.tokens, self.limit = tokens, limit
+
+
 class UpstreamError(AccordionError):
     """The provider could not be asked, or did not finish its answer.
 
@@ -108,6 +127,10 @@ class UpstreamCut(UpstreamError):
 
 class Unreadable(AccordionError):
     """A body that the dialect does not understand as a whole. Never shown to a client."""
+
+
+class SummaryFailed(AccordionError):
+    """A model could not be asked for a summary, or what it wrote did not pass. Never shown to a client."""
 
 
 class StoreUnavailable(AccordionError):

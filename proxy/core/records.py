@@ -41,6 +41,35 @@ class ReplySeen:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionSeen:
+    """What was folded of a request, as headers, ledger and metrics tell it.
+
+    `state` is `folded` (made for this request), `replayed` (made for an earlier one), `observed` (would have been),
+    `failed`. `steps` are (strategy, tokens before, tokens after); `utilization` has four decimals, or is None where
+    the trigger was 0.0. `input` and `output` are tokens that its summary cost, apart from the request's own.
+    """
+
+    state: str
+    id: str = ""
+    triggered: bool = False
+    kind: str = ""
+    trigger: int = 0
+    cause: str = "automatic"
+    utilization: float | None = None
+    steps: tuple[tuple[str, int, int], ...] = ()
+    passes: int = 0
+    before: int = 0
+    after: int = 0
+    generation: int = 0
+    writer: str = ""
+    input: int = 0
+    output: int = 0
+    saved: int = 0
+    """Tokens by which the forwarded list is shorter than the client's."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """One request with its reply. Times in seconds (`at` since the epoch), counts in tokens."""
 
@@ -60,6 +89,9 @@ class Exchange:
     error: str = ""
     first_byte: float = 0.0
     duration: float = 0.0
+    compaction: CompactionSeen | None = None
+    folding: float = 0.0
+    """How long a fold held the request up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +105,11 @@ class Totals:
     cached: int = 0
     cache_write: int = 0
     reasoning: int = 0
+    compactions: int = 0
+    saved: int = 0
+    """Tokens that folding kept from being sent: the client's list less the forwarded one, of every request."""
+    summary_input: int = 0
+    summary_output: int = 0
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -83,6 +120,10 @@ class Totals:
             self.cached + other.cached,
             self.cache_write + other.cache_write,
             self.reasoning + other.reasoning,
+            self.compactions + other.compactions,
+            self.saved + other.saved,
+            self.summary_input + other.summary_input,
+            self.summary_output + other.summary_output,
         )
 
 

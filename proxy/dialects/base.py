@@ -7,10 +7,10 @@ The walk over a whole body is the reader's (reader.py).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from proxy.core.conversation import Part, Role
+from proxy.core.conversation import Message, Part, Role
 from proxy.core.errors import AccordionError
 from proxy.core.records import ReplySeen
 from proxy.core.values import dataclass
@@ -79,6 +79,34 @@ class Dialect(ABC):
     @abstractmethod
     def stream_error(self, error: AccordionError, request_id: str) -> bytes:
         """The same as the last event of a stream that has begun."""
+
+    @abstractmethod
+    def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+        """The message's JSON with some of its parts changed (by their index in `message.parts`): a text instead of
+        what stood there, or None to take the part out. The result is None where nothing is left.
+
+        A tool result keeps its call id and gets the text as its content; of a call the text becomes the arguments
+        (JSON, an object where the dialect wants one); media become a text part. What is not changed stays as it was;
+        parts that share one JSON value go together, changed if one of them is. Raises ValueError for an Opaque part.
+        """
+
+    @abstractmethod
+    def text(self, text: str) -> bytes:
+        """The JSON of a user's message that holds one text."""
+
+    def joined(self, wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
+        """The entries of the list as they are sent. `ours` are the positions of blocks that were written in place of
+        others: where the dialect wants speakers to alternate, such a block becomes a part of the user's message beside
+        it."""
+        return list(wires)
+
+    @abstractmethod
+    def marked(self, wire: bytes) -> bytes:
+        """The entry with a cache breakpoint at its end; as it was where the dialect has none there."""
+
+    @abstractmethod
+    def problems(self, messages: Sequence[Message]) -> list[str]:
+        """What a provider would refuse about a list (without its preamble), in words; empty where it is legal."""
 
     @abstractmethod
     def tap(self, stream: bool) -> Tap:

@@ -7,32 +7,29 @@ Source: the type files of the openai SDK (`openai/types/chat`), and what compati
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.core.conversation import Media, Part, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.errors import AccordionError
+from proxy.core.conversation import Message, Part, Text, ToolCall, ToolResult
+from proxy.core.errors import AccordionError, ContextOverflow
 from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.dialects import chat_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
-from proxy.dialects.keys import TEXT_TYPES, read, tidy
+from proxy.dialects.chat_parts import calls, parts, reasoning, spoken
+from proxy.dialects.keys import read, tidy
+from proxy.dialects.legality import chat_problems
 from proxy.dialects.shared import (
-    Inner,
-    arguments_text,
-    base64_media,
     count,
     definitions,
     encode,
     entries,
     field,
-    file_media,
     limit,
     mapping,
     opaque,
     openai_error,
     role_of,
     string,
-    texts,
-    url_media,
 )
 from proxy.dialects.tap import BodyTap, StreamTap
 
@@ -58,15 +55,15 @@ class ChatCompletions(Dialect):
             return ReadMessage("other", (opaque(entry),), [entry])
         role = role_of(entry.get("role"))
         content = entry.get("content")
-        parts: tuple[Part, ...]
+        said: tuple[Part, ...]
         if len(entry) == 2 and type(content) is str and role != "tool":
-            parts = (Text(content),) if content else ()
+            said = (Text(content),) if content else ()
         elif role == "tool":
             call_id = entry.get("tool_call_id") or entry.get("name")
-            parts = (ToolResult(string(call_id), tuple(_parts(content))),)
+            said = (ToolResult(string(call_id), tuple(parts(content))),)
         else:
-            parts = (*_reasoning(entry), *_parts(content), *_spoken(entry), *_calls(entry))
-        return ReadMessage(role, parts, tidy(entry))
+            said = (*reasoning(entry), *parts(content), *spoken(entry), *calls(entry))
+        return ReadMessage(role, said, tidy(entry))
 
     def is_preamble(self, message: ReadMessage) -> bool:
         """System and developer messages at the start are the system prompt."""
@@ -86,106 +83,40 @@ class ChatCompletions(Dialect):
         return limit(fields, "max_completion_tokens", "max_tokens")
 
     def error(self, error: AccordionError, request_id: str) -> bytes:
-        """`{"error": {message, type, param, code}}`."""
-        return encode({"error": openai_error(error, request_id)})
+        """`{"error": {message, type, param, code}}`; an overflow in OpenAI's own words, which agents look for."""
+        inner = openai_error(error, request_id)
+        if isinstance(error, ContextOverflow):
+            inner["message"] = (
+                f"This model's maximum context length is {error.limit} tokens. However, your messages resulted in "
+                f"{error.tokens} tokens. Please reduce the length of the messages. All that may be folded was folded. "
+                f"(request id: {request_id})"
+            )
+            inner["param"] = "messages"
+        return encode({"error": inner})
 
     def stream_error(self, error: AccordionError, request_id: str) -> bytes:
         """A chunk with `error`, on which the official SDKs raise; no `[DONE]` follows."""
         return b"data: " + self.error(error, request_id) + b"\n\n"
 
+    def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+        """A message with parts changed. An assistant's message that only reasons is nothing."""
+        return chat_writing.edited(message, changes)
+
+    def text(self, text: str) -> bytes:
+        """`{"role": "user", "content"}`."""
+        return chat_writing.block(text)
+
+    def marked(self, wire: bytes) -> bytes:
+        """As it was: the provider finds its cached prefix by itself."""
+        return wire
+
+    def problems(self, messages: Sequence[Message]) -> list[str]:
+        """Results directly behind the calls that they answer, every call answered, the user first."""
+        return chat_problems(messages)
+
     def tap(self, stream: bool) -> Tap:
         """A tap for chunks, or for a whole completion."""
         return _ChunkTap() if stream else BodyTap(_completion)
-
-
-def _parts(content: Any) -> Iterable[Inner]:
-    if type(content) is str:
-        return (Text(content),) if content else ()
-    if type(content) is list:
-        return [part for entry in content for part in _part(entry)]
-    return () if content is None else (opaque(content),)
-
-
-def _part(part: Any) -> Iterable[Inner]:
-    if type(part) is str:
-        return texts(part)
-    kind = string(mapping(part).get("type"))
-    if kind in TEXT_TYPES:
-        return texts(part.get("text"))
-    reader = _PARTS.get(kind)
-    return (reader(part),) if reader is not None else (opaque(part),)
-
-
-def _image(part: dict[str, Any]) -> Inner:
-    image = part.get("image_url")
-    url, detail = (image.get("url"), image.get("detail")) if type(image) is dict else (image, part.get("detail"))
-    return url_media("image", url, detail)
-
-
-def _video(part: dict[str, Any]) -> Inner:
-    return url_media("video", mapping(part.get("video_url")).get("url"))
-
-
-def _audio_url(part: dict[str, Any]) -> Inner:
-    return url_media("audio", mapping(part.get("audio_url")).get("url"))
-
-
-def _audio(part: dict[str, Any]) -> Inner:
-    audio = mapping(part.get("input_audio"))
-    kind = string(audio.get("format"))
-    return base64_media("audio", f"audio/{kind}" if kind else "", audio.get("data"))
-
-
-def _file(part: dict[str, Any]) -> Inner:
-    file = mapping(part.get("file"))
-    return file_media(file.get("file_data"), file.get("filename"))
-
-
-def _refusal(part: dict[str, Any]) -> Inner:
-    return Text(string(part.get("refusal")))
-
-
-def _thinking(part: dict[str, Any]) -> Inner:
-    return Reasoning(string(part.get("thinking")), len(string(part.get("signature"))))
-
-
-_PARTS: dict[str, Callable[[dict[str, Any]], Inner]] = {
-    "image_url": _image,
-    "video_url": _video,
-    "audio_url": _audio_url,
-    "input_audio": _audio,
-    "file": _file,
-    "refusal": _refusal,
-    "thinking": _thinking,
-}
-
-
-def _reasoning(entry: dict[str, Any]) -> Iterable[Part]:
-    """What servers add to an assistant message; at most one of the names is set."""
-    text = string(entry.get("reasoning_content")) or string(entry.get("reasoning"))
-    return (Reasoning(text),) if text else ()
-
-
-def _spoken(entry: dict[str, Any]) -> Iterable[Part]:
-    """A refusal, and an earlier reply's sound, which is known to the provider by its id."""
-    yield from texts(entry.get("refusal"))
-    if entry.get("audio"):
-        yield Media("audio")
-
-
-def _calls(entry: dict[str, Any]) -> Iterable[Part]:
-    for call in entries(entry.get("tool_calls")):
-        custom = mapping(call).get("custom")
-        function = custom if type(custom) is dict else mapping(mapping(call).get("function"))
-        if not function:
-            yield opaque(call, "tool_call")
-            continue
-        arguments = function.get("input") if custom else function.get("arguments")
-        yield ToolCall(string(call.get("id")), string(function.get("name")), arguments_text(arguments))
-    legacy = entry.get("function_call")
-    if type(legacy) is dict:
-        name = string(legacy.get("name"))
-        yield ToolCall(name, name, arguments_text(legacy.get("arguments")))
 
 
 class _ChunkTap(StreamTap):
@@ -242,16 +173,16 @@ class _ChunkTap(StreamTap):
 
 
 def _completion(data: dict[str, Any]) -> ReplySeen:
-    finish, calls = "", []
+    finish, made = "", []
     choices = entries(data.get("choices"))
     for entry in choices:
         choice = mapping(entry)
         finish = finish or string(choice.get("finish_reason"))
-        for part in _calls(mapping(choice.get("message"))):
+        for part in calls(mapping(choice.get("message"))):
             if isinstance(part, ToolCall):
-                calls.append(CallSeen(part.call_id, part.name))
+                made.append(CallSeen(part.call_id, part.name))
     return ReplySeen(
-        string(data.get("id")), string(data.get("model")), _reported(data, choices), finish, tuple(calls)
+        string(data.get("id")), string(data.get("model")), _reported(data, choices), finish, tuple(made)
     )  # fmt: skip
 
 

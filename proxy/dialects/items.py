@@ -48,13 +48,15 @@ CALLS = {
 }
 """Calls that another item answers."""
 
-_HOSTED = {
+HOSTED = {
     "web_search_call": Call("web_search", "action"),
     "file_search_call": Call("file_search", "queries"),
     "code_interpreter_call": Call("code_interpreter", "code"),
     "image_generation_call": Call("image_generation", ""),
     "mcp_call": Call("", "arguments"),
 }
+"""Calls that the provider runs itself; each stands in one item with what it gave."""
+
 _SEARCHES = frozenset({"tool_search_call", "tool_search_output"})
 _OUTPUTS = frozenset(
     {
@@ -79,8 +81,8 @@ def item(entry: Item, size: int) -> tuple[Role, tuple[Part, ...]]:
         return "assistant", (call(entry, CALLS[kind]),)
     if kind in _OUTPUTS:
         return "tool", (_result(entry, kind),)
-    if kind in _HOSTED:
-        made = call(entry, _HOSTED[kind])
+    if kind in HOSTED:
+        made = call(entry, HOSTED[kind])
         failed = entry.get("status") == "failed" or bool(entry.get("error"))
         return "assistant", (made, ToolResult(made.call_id, tuple(_gave(entry)), failed))
     if kind == "compaction":

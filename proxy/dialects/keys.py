@@ -68,6 +68,11 @@ def tidy(value: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the JSON is nested too deeply") from error
 
 
+def breakpoints(wire: bytes) -> int:
+    """How many cache breakpoints stand in a piece of JSON (names quoted within a text are escaped there)."""
+    return wire.count(b'"cache_control"') + wire.count(b'"prompt_cache_breakpoint"')
+
+
 def message_key(canonical: Any, secret: bytes) -> bytes:
     """The key of a message: SHA-256 of the tenant's `secret` and the content, 32 bytes. Raises ValueError if too deep.
 

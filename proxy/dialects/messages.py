@@ -5,18 +5,18 @@ Source: the type files of the anthropic SDK (`anthropic/types`, `anthropic/types
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from proxy.core.conversation import Media, Opaque, Part, Reasoning, ToolCall, ToolResult
-from proxy.core.errors import AccordionError
+from proxy.core.conversation import Message, Part
+from proxy.core.errors import AccordionError, ContextOverflow
 from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.dialects import messages_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
 from proxy.dialects.keys import read, tidy
+from proxy.dialects.legality import messages_problems
+from proxy.dialects.messages_blocks import CALLS, parts
 from proxy.dialects.shared import (
-    Inner,
-    arguments_text,
-    base64_media,
     count,
     definitions,
     encode,
@@ -27,12 +27,9 @@ from proxy.dialects.shared import (
     opaque,
     role_of,
     string,
-    texts,
-    url_media,
 )
 from proxy.dialects.tap import BodyTap, StreamTap
 
-_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _INPUTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
@@ -48,7 +45,7 @@ class Messages(Dialect):
         entry = read(raw)
         if type(entry) is not dict:
             return ReadMessage("other", (opaque(entry),), [entry])
-        return ReadMessage(role_of(entry.get("role")), tuple(_parts(entry.get("content"))), tidy(entry))
+        return ReadMessage(role_of(entry.get("role")), tuple(parts(entry.get("content"))), tidy(entry))
 
     def is_preamble(self, message: ReadMessage) -> bool:
         """The system prompt is a field; a system message with nothing before it is read as a part of it."""
@@ -56,7 +53,7 @@ class Messages(Dialect):
 
     def preamble(self, fields: Mapping[str, bytes]) -> tuple[Part, ...]:
         """`system`, a string or blocks."""
-        return tuple(_parts(field(fields, "system")))
+        return tuple(parts(field(fields, "system")))
 
     def tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
         """Tools, and the schema of the answer."""
@@ -74,97 +71,41 @@ class Messages(Dialect):
         return string(mapping(thread).get("previous_message_id")) or None
 
     def error(self, error: AccordionError, request_id: str) -> bytes:
-        """`{"type": "error", "error": {type, message}, "request_id"}`."""
-        inner = {"type": error.anthropic_type, "message": error.message}
+        """`{"type": "error", "error": {type, message}, "request_id"}`; an overflow in Anthropic's own words, to the
+        letter: agents match the whole message."""
+        message = error.message
+        if isinstance(error, ContextOverflow):
+            message = f"prompt is too long: {error.tokens} tokens > {error.limit} maximum"
+        inner = {"type": error.anthropic_type, "message": message}
         return encode({"type": "error", "error": inner, "request_id": request_id})
 
     def stream_error(self, error: AccordionError, request_id: str) -> bytes:
         """An `error` event, on which the official SDKs raise; no `message_stop` follows."""
         return b"event: error\ndata: " + self.error(error, request_id) + b"\n\n"
 
+    def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+        """A message with parts changed. An assistant's message that only thinks is nothing."""
+        return messages_writing.edited(message, changes)
+
+    def text(self, text: str) -> bytes:
+        """`{"role": "user", "content": [{"type": "text", "text"}]}`."""
+        return messages_writing.block(text)
+
+    def joined(self, wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
+        """Our blocks become a part of the user's messages beside them."""
+        return messages_writing.joined(wires, ours)
+
+    def marked(self, wire: bytes) -> bytes:
+        """`cache_control` on the last block that may carry it."""
+        return messages_writing.marked(wire)
+
+    def problems(self, messages: Sequence[Message]) -> list[str]:
+        """Results at the start of the user's message behind the calls, nothing empty, the user first."""
+        return messages_problems(messages)
+
     def tap(self, stream: bool) -> Tap:
         """A tap for events, or for a whole message."""
         return _EventTap() if stream else BodyTap(_whole)
-
-
-def _parts(content: Any) -> Iterable[Part]:
-    if type(content) is str:
-        return texts(content)
-    if type(content) is list:
-        return [part for block in content for part in _block(block)]
-    return () if content is None else (opaque(content),)
-
-
-def _block(block: Any) -> Iterable[Part]:
-    """One content block of a message."""
-    kind = string(mapping(block).get("type"))
-    if kind == "text":
-        return texts(block.get("text"))
-    if kind in _CALLS:
-        name, given = string(block.get("name")), arguments_text(block.get("input"))
-        return (ToolCall(string(block.get("id")), name, given),)
-    if kind.endswith("tool_result"):
-        return (_result(block),)
-    return _inner(block, kind)
-
-
-def _result(block: dict[str, Any]) -> Part:
-    """`tool_result` of the user's tools, `*_tool_result` of the provider's."""
-    content = block.get("content")
-    failed = block.get("is_error") is True or string(mapping(content).get("type")).endswith("_error")
-    return ToolResult(string(block.get("tool_use_id")), tuple(_contained(content)), failed)
-
-
-def _contained(content: Any) -> Iterable[Inner]:
-    """What stands inside a result, a document or a search result."""
-    if type(content) is str:
-        return texts(content)
-    if type(content) is dict:
-        return _inner(content, string(content.get("type")))
-    if type(content) is list:
-        return [part for block in content for part in _inner(block, string(mapping(block).get("type")))]
-    return () if content is None else (opaque(content),)
-
-
-def _inner(block: Any, kind: str) -> Iterable[Inner]:
-    if kind in {"text", "advisor_result"}:
-        return texts(block.get("text"))
-    if kind == "thinking":
-        return (Reasoning(string(block.get("thinking")), len(string(block.get("signature")))),)
-    if kind == "redacted_thinking":
-        return (Reasoning("", len(string(block.get("data")))),)
-    if kind == "image":
-        return (_image(mapping(block.get("source"))),)
-    if kind == "document":
-        return (*texts(block.get("title"), block.get("context")), *_document(mapping(block.get("source"))))
-    if kind == "search_result":
-        return (*texts(block.get("title"), block.get("source")), *_contained(block.get("content")))
-    if kind == "web_fetch_result":
-        return (*texts(block.get("url")), *_contained(block.get("content")))
-    if kind.endswith("code_execution_result"):
-        return (*texts(block.get("stdout"), block.get("stderr")), *_contained(block.get("content")))
-    if kind == "compaction":
-        # A summary that the provider wrote and signed. The model reads it once, whether it is sealed or not.
-        held = string(block.get("content")) or string(block.get("encrypted_content"))
-        return (Opaque("compaction", len(held.encode())),)
-    return (opaque(block),)
-
-
-def _image(source: dict[str, Any]) -> Media:
-    if source.get("type") == "base64":
-        return base64_media("image", string(source.get("media_type")), source.get("data"))
-    return url_media("image", source.get("url"))
-
-
-def _document(source: dict[str, Any]) -> Iterable[Inner]:
-    kind = source.get("type")
-    if kind == "text":
-        return texts(source.get("data"))
-    if kind == "content":
-        return _contained(source.get("content"))
-    if kind == "base64":
-        return (base64_media("file", string(source.get("media_type")), source.get("data")),)
-    return (url_media("file", source.get("url")),)
 
 
 class _EventTap(StreamTap):
@@ -190,7 +131,7 @@ class _EventTap(StreamTap):
             self._count(message)
         elif kind == "content_block_start":
             block = mapping(data.get("content_block"))
-            if string(block.get("type")) in _CALLS:
+            if string(block.get("type")) in CALLS:
                 self.call(count(data.get("index")), block.get("id"), block.get("name"))
         elif kind == "message_delta":
             self.finish = string(mapping(data.get("delta")).get("stop_reason")) or self.finish
@@ -208,7 +149,7 @@ class _EventTap(StreamTap):
 
 def _whole(data: dict[str, Any]) -> ReplySeen:
     blocks = [mapping(block) for block in entries(data.get("content"))]
-    calls = (CallSeen(string(b.get("id")), string(b.get("name"))) for b in blocks if string(b.get("type")) in _CALLS)
+    calls = (CallSeen(string(b.get("id")), string(b.get("name"))) for b in blocks if string(b.get("type")) in CALLS)
     return ReplySeen(
         string(data.get("id")),
         string(data.get("model")),

@@ -15,7 +15,7 @@ import msgspec
 from proxy.core.conversation import Conversation, Message
 from proxy.core.errors import Unreadable
 from proxy.dialects.base import Dialect, ReadMessage
-from proxy.dialects.keys import chain_key, chain_start, message_key
+from proxy.dialects.keys import breakpoints, chain_key, chain_start, message_key
 from proxy.dialects.spans import FIELDS, SPACE, gaps, place
 from proxy.dialects.trails import SHORTEST, Trail, Trails, cost
 
@@ -149,7 +149,7 @@ class Reader:
                 lead += 1
             else:
                 chain.append(chain_key(chain[-1], key))
-            entries.append(Message(key, message.role, message.parts, wire))
+            entries.append(Message(key, message.role, message.parts, wire, breakpoints(wire)))
             taken += cost(wire)
         overhead = [fields.get(name) for name in _OVERHEAD]
         if lead == base.lead and base.overhead_key and overhead == [base.fields.get(name) for name in _OVERHEAD]:
@@ -173,6 +173,7 @@ def _conversation(dialect: Dialect, trail: Trail) -> Conversation:
         dialect=dialect.name,
         model=_MODEL.decode(model) if model and model[:1] == b'"' else "",
         messages=trail.entries[trail.lead :],
+        lead=trail.entries[: trail.lead],
         chain=trail.chain[1:],
         preamble=trail.preamble,
         tools=trail.tools,

@@ -9,15 +9,17 @@ other id stands for content that only the provider has. `"type": "message"` is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from proxy.core.conversation import Part, Text
-from proxy.core.errors import AccordionError
+from proxy.core.conversation import Message, Part, Text
+from proxy.core.errors import AccordionError, ContextOverflow
 from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.dialects import responses_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
 from proxy.dialects.items import CALLS, call, content, item
 from proxy.dialects.keys import read, tidy
+from proxy.dialects.legality import responses_problems
 from proxy.dialects.shared import (
     count,
     definitions,
@@ -78,20 +80,53 @@ class Responses(Dialect):
 
     def error(self, error: AccordionError, request_id: str) -> bytes:
         """`{"error": {message, type, param, code}}`."""
-        return encode({"error": openai_error(error, request_id)})
+        return encode({"error": _told(error, request_id)})
 
     def stream_error(self, error: AccordionError, request_id: str) -> bytes:
         """An `error` event. The documented form has message, code and param beside the type; the official SDKs raise
         only on an inner `error`, which the provider sends too: so both are there."""
-        inner = openai_error(error, request_id)
+        inner = _told(error, request_id)
         flat = {"code": inner["code"], "message": inner["message"], "param": inner["param"]}
         return (
             b"event: error\ndata: " + encode({"type": "error", "sequence_number": 0, **flat, "error": inner}) + b"\n\n"
         )
 
+    def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+        """An item with parts changed. Reasoning and hosted calls leave as a whole or not at all."""
+        return responses_writing.edited(message, changes)
+
+    def text(self, text: str) -> bytes:
+        """A `message` item of the user's with one `input_text`."""
+        return responses_writing.block(text)
+
+    def joined(self, wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
+        """The items as they are; a plain string as a message, and ids left out that lead to reasoning that is gone."""
+        return responses_writing.sent(wires)
+
+    def marked(self, wire: bytes) -> bytes:
+        """As it was: the provider finds its cached prefix by itself."""
+        return wire
+
+    def problems(self, messages: Sequence[Message]) -> list[str]:
+        """A call for each output before it, an output for each call, reasoning with what it led to."""
+        return responses_problems(messages)
+
     def tap(self, stream: bool) -> Tap:
         """A tap for events, or for a whole response."""
         return _EventTap() if stream else BodyTap(_response)
+
+
+def _told(error: AccordionError, request_id: str) -> dict[str, Any]:
+    """The inside of an error; an overflow in the words of this API, which agents look for."""
+    inner = openai_error(error, request_id)
+    if isinstance(error, ContextOverflow):
+        inner["message"] = (
+            "Your input exceeds the context window of this model. Please adjust your input and try again. "
+            f"(Its maximum context length is {error.limit} tokens; your input resulted in {error.tokens} tokens, after "
+            f"everything that may be folded was folded; request id: {request_id})"
+        )
+        inner["param"] = "input"
+    return inner
 
 
 def _canonical(entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Accordion's own API: what is known of models and sessions, metrics, health. Read-only, and one tenant's at a time."""
+"""Accordion's own API: what is known of models and sessions, what may be asked of a session, metrics, health. One
+tenant's at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -13,16 +13,34 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy.core.budget import Limits, Utilization
-from proxy.core.errors import AccordionError, BadRequest, NotFound
-from proxy.core.records import Exchange, Session
+from proxy.compaction.wishes import FORCED_FOR, MOST_PINS, Wishes
+from proxy.core.errors import AccordionError, BadRequest, BodyTooLarge, NotFound
 from proxy.faces.metrics import Metrics
+from proxy.faces.shown import shown_exchange, shown_limits, shown_model, shown_session
 from proxy.identity.tenants import Tenants
-from proxy.observe import ModelView, Observe
+from proxy.observe import Observe, SessionView
 
 _MOST = 1_000
+# As many call ids as may be pinned, each as long as any provider's, take a fraction of this.
+_BODY = 256 * 1024
+_LONGEST_ID = 256
+_WILL = {
+    "auto": "The next request of this session is folded, whatever its size.",
+    "observe": "What a fold would do is told with the next request of this session, and nothing is changed: "
+    "compaction.mode is observe for its model.",
+    "off": "Nothing is folded as long as compaction.mode is off for this session's model.",
+}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _Pins(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that sets pins."""
+
+    call_ids: list[str]
+
+
+_PINS = msgspec.json.Decoder(_Pins)
 
 
 class Api:
@@ -35,12 +53,14 @@ class Api:
         metrics: Metrics,
         error_body: Callable[[AccordionError], bytes],
         version: str,
+        wishes: Wishes,
     ) -> None:
         self._observe = observe
         self._tenants = tenants
         self._metrics = metrics
         self._error_body = error_body
         self._version = version
+        self._wishes = wishes
 
     def app(self) -> Starlette:
         """The Starlette application."""
@@ -53,6 +73,8 @@ class Api:
                 Route("/accordion/models", self._models),
                 Route("/accordion/sessions", self._sessions),
                 Route("/accordion/sessions/{id}", self._session),
+                Route("/accordion/sessions/{id}/compact", self._compact, methods=["POST"]),
+                Route("/accordion/sessions/{id}/pins", self._pins, methods=["GET", "PUT", "DELETE"]),
             ],
             exception_handlers={AccordionError: self._failed, HTTPException: self._refused},
         )
@@ -84,20 +106,55 @@ class Api:
 
     async def _models(self, request: Request) -> Response:
         found = await self._observe().models(self._tenant(request))
-        return _json({"models": [_model(view) for view in found]})
+        return _json({"models": [shown_model(view) for view in found]})
 
     async def _sessions(self, request: Request) -> Response:
-        limit = _limit(request.query_params.get("limit", "100"))
+        limit, tenant = _limit(request.query_params.get("limit", "100")), self._tenant(request)
         label = request.query_params.get("label", "")
-        found = await self._observe().sessions(self._tenant(request), limit=limit, label=label)
-        return _json({"sessions": [_session(session) for session in found]})
+        found = await self._observe().sessions(tenant, limit=limit, label=label)
+        asked = await self._wishes.of(tenant, [session.id for session in found])
+        return _json({"sessions": [shown_session(*pair) for pair in zip(found, asked, strict=True)]})
 
     async def _session(self, request: Request) -> Response:
-        view = await self._observe().session(self._tenant(request), request.path_params["id"])
+        tenant, view = await self._known(request)
+        (wish,) = await self._wishes.of(tenant, [view.session.id])
+        exchanges = [shown_exchange(exchange) for exchange in view.exchanges]
+        shown = shown_session(view.session, wish)
+        return _json({**shown, "limits": shown_limits(view.limits), "exchanges": exchanges})
+
+    async def _compact(self, request: Request) -> Response:
+        """Wants a fold. It is made with the next request: only that has the history."""
+        tenant, view = await self._known(request)
+        session = view.session
+        await self._wishes.force(tenant, session.id)
+        mode = self._observe().mode(session.model)
+        said = {
+            "session": session.id,
+            "model": session.model,
+            "compaction_wanted": True,
+            "expires_in": int(FORCED_FOR),
+            "mode": mode,
+            "message": _WILL[mode],
+        }
+        return _json(said, 202)
+
+    async def _pins(self, request: Request) -> Response:
+        tenant, view = await self._known(request)
+        session = view.session.id
+        if request.method == "PUT":
+            await self._wishes.pin(tenant, session, _call_ids(await _body(request)))
+        elif request.method == "DELETE":
+            await self._wishes.pin(tenant, session, frozenset())
+        (wish,) = await self._wishes.of(tenant, [session])
+        return _json({"session": session, "call_ids": sorted(wish.pins)})
+
+    async def _known(self, request: Request) -> tuple[str, SessionView]:
+        """The caller's tenant, and the session that the path names. Raises NotFound."""
+        tenant = self._tenant(request)
+        view = await self._observe().session(tenant, request.path_params["id"])
         if view is None:
             raise NotFound("There is no such session. GET /accordion/sessions lists them.", code="session_not_found")
-        exchanges = [_exchange(exchange) for exchange in view.exchanges]
-        return _json({**_session(view.session), "limits": _limits(view.limits), "exchanges": exchanges})
+        return tenant, view
 
     # -- errors -----------------------------------------------------------------
 
@@ -121,8 +178,8 @@ class Api:
         return Response(body, error.status_code, headers=error.headers, media_type="application/json")
 
 
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 def _origin(request: Request) -> str:
@@ -135,60 +192,27 @@ def _limit(given: str) -> int:
     return int(given)
 
 
-def _limits(limits: Limits) -> dict[str, int]:
-    return {
-        "window": limits.window,
-        "conversation_trigger": limits.conversation,
-        "generation_trigger": limits.generation,
-        "hard_limit": limits.hard,
-    }
+async def _body(request: Request) -> bytes:
+    pieces, size = [], 0
+    async for piece in request.stream():
+        pieces.append(piece)
+        size += len(piece)
+        if size > _BODY:
+            raise BodyTooLarge(f"The body is larger than {_BODY:,} bytes.", param="body")
+    return b"".join(pieces)
 
 
-def _utilization(used: Utilization) -> dict[str, Any]:
-    parts = ("preamble", "tools", "messages", "media", "reserved_output")
-    return {
-        "window": used.window,
-        "window_known": used.window_known,
-        "tokens": used.tokens,
-        "utilization": round(used.ratio, 4),
-        "carried": used.carried,
-        "parts": {name: getattr(used, name) for name in parts},
-    }
-
-
-def _model(view: ModelView) -> dict[str, Any]:
-    row = view.row
-    return {
-        "model": row.model,
-        "upstream": row.upstream,
-        "limits": _limits(view.limits),
-        "usable_input": view.usable_input,
-        "window_source": view.window_source,
-        "last": _utilization(row.utilization),
-        "peak_utilization": round(row.peak, 4),
-        "totals": asdict(row.totals),
-        "updated": row.updated,
-    }
-
-
-def _session(session: Session) -> dict[str, Any]:
-    last = session.utilization
-    return {
-        "id": session.id,
-        "label": session.label,
-        "agent": session.agent,
-        "client": session.client,
-        "forked_from": session.forked_from,
-        "model": session.model,
-        "created": session.created,
-        "updated": session.updated,
-        "last": _utilization(last) if last else None,
-        "totals": asdict(session.totals),
-        "correction": session.correction,
-    }
-
-
-def _exchange(exchange: Exchange) -> dict[str, Any]:
-    shown = asdict(exchange)
-    del shown["session"]
-    return {**shown, "utilization": _utilization(exchange.utilization)}
+def _call_ids(body: bytes) -> frozenset[str]:
+    """The pins that a body asks for. Raises BadRequest with what is wrong, and where."""
+    try:
+        given = _PINS.decode(body).call_ids
+    except msgspec.ValidationError as error:
+        raise BadRequest(f'Send {{"call_ids": ["..."]}}. {error}.', param="call_ids") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f'The body must be JSON: {{"call_ids": ["..."]}}. {error}.', param="body") from error
+    for index, call_id in enumerate(given):
+        if not 0 < len(call_id) <= _LONGEST_ID:
+            raise BadRequest(f"A call id has 1 to {_LONGEST_ID} characters.", param=f"call_ids[{index}]")
+    if len(set(given)) > MOST_PINS:
+        raise BadRequest(f"A session has {MOST_PINS} pins at most; {len(set(given))} were sent.", param="call_ids")
+    return frozenset(given)

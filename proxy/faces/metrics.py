@@ -4,12 +4,14 @@ multiprocess mode, on where PROMETHEUS_MULTIPROC_DIR is set)."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from proxy.core.records import Exchange
+from proxy.accounting.journal import gain_of
+from proxy.compaction.telling import failure_of
+from proxy.core.records import CompactionSeen, Exchange
 
 # Model names come from clients; more of them than this are counted as one, so that nobody can flood the registry.
 _MODELS = 200
@@ -18,6 +20,7 @@ _OTHER = "other"
 _LONGEST = 200
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.83, 0.91, 1.0)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_FOLDING = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _KINDS = ("input", "output", "cached", "cache_write", "reasoning")
 
 
@@ -31,6 +34,9 @@ class _Meters:
     utilization: Histogram
     duration: Histogram
     first: Histogram
+    saved: Counter
+    folds: dict[tuple[str, str, str], Counter] = field(default_factory=dict)
+    """By kind, state and cause."""
 
 
 class Metrics:
@@ -52,6 +58,24 @@ class Metrics:
         )
         self._first = Histogram(
             "accordion_first_byte_seconds", "Time until the reply began", model, buckets=_SECONDS, registry=own
+        )
+        self._folds = Counter(
+            "accordion_compactions",
+            "Folds: made, replayed, only observed, failed",
+            (*model, "kind", "state", "cause"),
+            registry=own,
+        )
+        self._saved = Counter(
+            "accordion_tokens_saved", "Tokens that folds kept from being sent, at every request", model, registry=own
+        )
+        self._summaries = Counter(
+            "accordion_summary_tokens", "Tokens that writing summaries took", (*model, "direction"), registry=own
+        )
+        self._folding = Histogram(
+            "accordion_folding_seconds", "Time that a fold held a request up", model, buckets=_FOLDING, registry=own
+        )
+        self._failures = Counter(
+            "accordion_compaction_failures", "Folds that could not be made, by reason", (*model, "reason"), registry=own
         )
         self._store = Gauge(
             "accordion_store_available",
@@ -89,6 +113,10 @@ class Metrics:
             for tokens, counter in zip(counts, meters.tokens, strict=True):
                 if tokens:
                     counter.inc(tokens)
+        if exchange.folding:
+            self._folding.labels(*meters.labels).observe(exchange.folding)
+        if exchange.compaction is not None:
+            self._fold(meters, exchange, exchange.compaction)
 
     def store(self, available: bool) -> None:
         """The store went away or came back."""
@@ -108,6 +136,21 @@ class Metrics:
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # the library has no hints here
         return generate_latest(registry), CONTENT_TYPE_LATEST
 
+    def _fold(self, meters: _Meters, exchange: Exchange, seen: CompactionSeen) -> None:
+        name = (seen.kind or "unknown", seen.state, seen.cause)
+        counter = meters.folds.get(name)
+        if counter is None:
+            counter = meters.folds[name] = self._folds.labels(*meters.labels, *name)
+        counter.inc()
+        gain = gain_of(exchange)
+        if gain.saved > 0:
+            meters.saved.inc(gain.saved)
+        for direction, tokens in (("input", gain.summary_input), ("output", gain.summary_output)):
+            if tokens > 0:
+                self._summaries.labels(*meters.labels, direction).inc(tokens)
+        if seen.state == "failed":
+            self._failures.labels(*meters.labels, failure_of(seen.reason)).inc()
+
     def _meters(self, upstream: str, model: str) -> _Meters:
         """The meters of a model, looked up once: prometheus-client's `labels` is slow."""
         known = (upstream, model)
@@ -124,5 +167,6 @@ class Metrics:
                 utilization=self._utilization.labels(*known),
                 duration=self._duration.labels(*known),
                 first=self._first.labels(*known),
+                saved=self._saved.labels(*known),
             )
         return meters

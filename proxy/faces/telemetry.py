@@ -12,7 +12,10 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from proxy.core.records import Exchange
+from proxy.compaction.telling import in_force, record_of
+from proxy.core.records import CompactionSeen, Exchange
+
+Attribute = str | bool | int | float | list[str]
 
 _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/responses": "chat", "/v1/messages": "chat"}
 
@@ -44,9 +47,9 @@ class Spans:
         span.end(end)
 
 
-def _attributes(operation: str, exchange: Exchange) -> Mapping[str, str | int | float | list[str]]:
+def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
     used = exchange.utilization
-    found: dict[str, str | int | float | list[str]] = {
+    found: dict[str, Attribute] = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": exchange.upstream,
         "gen_ai.request.model": exchange.model,
@@ -63,7 +66,18 @@ def _attributes(operation: str, exchange: Exchange) -> Mapping[str, str | int | 
         found["gen_ai.usage.output_tokens"] = exchange.usage.output
         found["gen_ai.usage.cache_read.input_tokens"] = exchange.usage.cached
         found["gen_ai.usage.cache_creation.input_tokens"] = exchange.usage.cache_write
+    if exchange.compaction is not None:
+        found |= _compaction(exchange.compaction)
     return found
+
+
+def _compaction(seen: CompactionSeen) -> dict[str, Attribute]:
+    """What was folded. The conventions have one attribute for it, which is true or absent: whether the model was given
+    a compacted view of the conversation. The figures are our own."""
+    found: dict[str, Attribute] = {"gen_ai.conversation.compacted": True} if in_force(seen) else {}
+    given = {**record_of(seen), "steps": [f"{name} {before} {after}" for name, before, after in seen.steps]}
+    # An attribute cannot be null.
+    return found | {f"accordion.compaction.{name}": value for name, value in given.items() if value not in (None, "")}
 
 
 def provider_from(environ: Mapping[str, str], version: str) -> TracerProvider | None:

@@ -30,6 +30,12 @@ _SESSION_HEADERS = (
 _CODEX_SESSION_HEADERS = (b"session-id", b"session_id", b"conversation_id")
 _CODEX_AGENT_HEADERS = (b"thread-id", b"x-openai-subagent")
 _AGENT_HEADERS = (b"x-claude-code-agent-id",)
+_PARENT_HEADERS = (b"x-claude-code-parent-agent-id", b"x-parent-session-id", b"x-codex-parent-thread-id")
+_CLAUDE_CLASS, _CODEX_AGENT, _CODEX_TURN = (
+    b"x-claude-code-request-class",
+    b"x-openai-subagent",
+    b"x-codex-turn-metadata",
+)
 _SESSION_FIELDS = ("litellm_session_id", "session_id")
 
 
@@ -40,6 +46,10 @@ class Marks:
     session: str = ""
     agent: str = ""
     client: str = ""
+    delegated: bool = False
+    """Whether a sub-agent speaks."""
+    compacting: bool = False
+    """Whether the client asks for a compaction of its own."""
 
     @property
     def label(self) -> str:
@@ -66,7 +76,17 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
         or _text(envelope.get("prompt_cache_key"))
     )
     agent = _first(headers, _AGENT_HEADERS) or (_first(headers, _CODEX_AGENT_HEADERS) if codex else "")
-    return Marks(session, "" if agent == session else agent, client)
+    agent = "" if agent == session else agent
+    kind = headers.get(_CODEX_AGENT, b"") if codex else b""
+    compacting = headers.get(_CLAUDE_CLASS) == b"compaction" or kind == b"compact" or (codex and _compacts(headers))
+    parent = any(name in headers for name in _PARENT_HEADERS)
+    delegated = (
+        any(name in headers for name in _AGENT_HEADERS)
+        or parent
+        or kind not in (b"", b"compact")
+        or headers.get(_CLAUDE_CLASS) == b"subagent"
+    )
+    return Marks(session, agent, client, delegated, compacting)
 
 
 @lru_cache(1_024)
@@ -90,6 +110,18 @@ def client_name(user_agent: bytes) -> str:
             return name
     name = re.split(r"[\s(]", agent, maxsplit=1)[0].lower()
     return name if re.fullmatch(r"[\x21-\x7e]{1,40}", name) else ""
+
+
+def _compacts(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether Codex says that this request makes a compaction."""
+    raw = headers.get(_CODEX_TURN)
+    if raw is None:
+        return False
+    try:
+        said = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return isinstance(said, dict) and said.get("request_kind") == "compaction"
 
 
 def _own(raw: bytes | None) -> str:

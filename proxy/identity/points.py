@@ -33,6 +33,8 @@ class Point:
     """For a place that a response id names: the chain key it stands for."""
     branch: bytes = b""
     base: bytes = b""
+    fold: str = ""
+    """The compaction that was in force when `reported` was said; empty where nothing was folded."""
 
 
 ENCODER = msgspec.msgpack.Encoder()

@@ -89,15 +89,25 @@ class Sessions:
         session, row = self._hold(caller, marks, session_id, forked_from)
         return Place(session, row, conversation, label, base, index)
 
-    def settle(self, place: Place, session: Session, reported: int, counted: int) -> None:
-        """Keeps what a reply taught: the session as it is now, and the provider's count for this place."""
+    def aside(self, caller: Caller, marks: Marks, conversation: Conversation) -> Place:
+        """The place of a request that is none of a conversation's, such as one that only asks for a count; with the
+        session that this worker knows of its history, if any. Nothing is put on record."""
+        label = label_of(caller, marks)
+        index, base = self._local(label, conversation.chain)
+        session = self.current(base.session) if base is not None else None
+        session = session or Session(id="", tenant=caller.tenant, created=self.clock.now(), label=marks.label)
+        return Place(session, "", conversation, label, base, index, recorded=conversation.previous is None)
+
+    def settle(self, place: Place, session: Session, reported: int, counted: int, fold: str = "") -> None:
+        """Keeps what a reply taught: the session as it is now, and the provider's count for this place, with the
+        compaction `fold` in force."""
         if session.id in self._sessions:
             self._sessions[session.id] = session, self._sessions[session.id][1]
         if reported and place.conversation.chain:
             name = place.label + place.conversation.chain[-1]
             overhead = place.conversation.overhead_key
             if (point := self._points.get(name)) is not None:
-                self._keep(name, replace(point, reported=reported, counted=counted, overhead_key=overhead))
+                self._keep(name, replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold))
 
     def answered(self, caller: Caller, place: Place, state_id: str, reported: int) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,

@@ -1,6 +1,7 @@
 """One request, explained: what was understood, how it is counted, what would be done with it, and what would change.
 
-Plain values that serialise as they are. No credential and no content of a message is among them.
+Plain values that serialise as they are. No credential is among them, and no content of a message but what a fold would
+write, and the body that would leave where that is asked for.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from proxy.core.conversation import Conversation, Message
 from proxy.core.errors import AccordionError, Unreadable
 from proxy.core.http import Inbound
 from proxy.core.ports import Route, UpstreamRequest
-from proxy.dialects.spans import FIELDS
-from proxy.gauge import Gauge
+from proxy.gauged import Gauge
 from proxy.identity.marks import Marks, read_marks
 from proxy.identity.tenants import Caller
+from proxy.offline.explain_fold import Folding, entries, folding, kinds
 from proxy.offline.rooms import Rooms
 from proxy.upstream.headers import end_to_end
 
@@ -112,24 +113,30 @@ class Explanation:
     changed: Changed = field(default_factory=Changed)
     understood: Understood | None = None
     counted: Counted | None = None
+    folding: Folding | None = None
     unread: str = ""
 
 
-async def explain(inbound: Inbound, rooms: Rooms) -> Explanation:
-    """Explains a request, whose body must be whole. Raises AccordionError where not even a route can be found."""
+async def explain(inbound: Inbound, rooms: Rooms, *, full: bool = False) -> Explanation:
+    """Explains a request, whose body must be whole, as if it were the first of its conversation; `full` tells the whole
+    body that leaves too. Raises AccordionError where not even a route can be found."""
     body = inbound.body if isinstance(inbound.body, bytes) else b""
     caller, asked = _asked(inbound, rooms)
     gauge = await rooms.gauging.gauge(inbound, inbound.fields, caller)
+    done = await rooms.carried_out(gauge)
+    overflow = done.decision.reason if done.decision.action == "refuse" else ""
+    refused = asked.refused or overflow
     return Explanation(
         path=inbound.path,
         bytes=len(body),
         asked=asked,
         going=_going(inbound, gauge.route, rooms),
-        action="refuse" if asked.refused else gauge.decision.action,
-        reason=asked.refused or gauge.decision.reason,
-        changed=_changed(inbound, gauge, rooms),
+        action="refuse" if refused else gauge.decision.action,
+        reason=refused or gauge.decision.reason,
+        changed=Changed("nothing leaves", refused=overflow) if overflow else _changed(inbound, done, rooms),
         understood=_understood(inbound, gauge),
         counted=_counted(gauge, rooms),
+        folding=await folding(gauge, done, rooms, caller, full),
         unread=_why_unread(inbound, body, gauge, rooms, caller),
     )
 
@@ -150,7 +157,7 @@ def _understood(inbound: Inbound, gauge: Gauge) -> Understood | None:
     for message in conversation.messages:
         counts = roles.setdefault(message.role, Counter())
         counts["messages"] += 1
-        counts.update(_kinds(message))
+        counts.update(kinds(message))
     return Understood(
         dialect=conversation.dialect,
         model=conversation.model,
@@ -172,10 +179,10 @@ def _counted(gauge: Gauge, rooms: Rooms) -> Counted | None:
     if gauge.place is None or gauge.window is None or gauge.limits is None:
         return None
     conversation, used = gauge.place.conversation, gauge.utilization
-    lead = _listed(gauge) - len(conversation.messages)
-    model = gauge.route.model or conversation.model
+    lead = entries(gauge.plain, gauge.dialect.listing) - len(conversation.messages)
+    model = gauge.model
     large = [
-        Large(lead + index, message.role, dict(_kinds(message)), _tokens(rooms, message, conversation, model))
+        Large(lead + index, message.role, dict(kinds(message)), _tokens(rooms, message, conversation, model))
         for index, message in enumerate(conversation.messages)
     ]
     large.sort(key=lambda one: -one.tokens)
@@ -186,16 +193,6 @@ def _counted(gauge: Gauge, rooms: Rooms) -> Counted | None:
 
 def _tokens(rooms: Rooms, message: Message, conversation: Conversation, model: str) -> int:
     return rooms.gauging.meter.message(message, conversation, model).tokens
-
-
-def _kinds(message: Message) -> Counter[str]:
-    return Counter(type(part).__name__ for part in message.parts)
-
-
-def _listed(gauge: Gauge) -> int:
-    """How many entries the client's list has, those of the system prompt included."""
-    raw = FIELDS.decode(gauge.plain).get(gauge.dialect.listing)
-    return len(msgspec.json.decode(raw, type=list[msgspec.Raw])) if raw and bytes(raw)[:1] == b"[" else 1
 
 
 def _tool_name(definition: str) -> str:
@@ -220,9 +217,10 @@ def _changed(inbound: Inbound, gauge: Gauge, rooms: Rooms) -> Changed:
     """Compares what came with what forward.py would send."""
     if gauge.route.family == "litellm":
         removed = tuple(sorted({name.decode("latin-1") for name, _ in inbound.headers}))
-        return Changed(f"all: translated by LiteLLM for {gauge.route.model}", headers_removed=removed)
+        folded = "folded, then " if gauge.sent is not None else ""
+        return Changed(f"all: {folded}translated by LiteLLM for {gauge.route.model}", headers_removed=removed)
     try:
-        leaving = rooms.forward.outgoing(inbound, gauge)
+        leaving = rooms.forward.sending.outgoing(inbound, gauge)
     except AccordionError as error:
         return Changed("nothing leaves", refused=f"{error.status}: {error.message}")
     came, goes = dict(inbound.headers), dict(end_to_end(leaving.headers))
@@ -238,7 +236,12 @@ def _body_change(inbound: Inbound, gauge: Gauge, leaving: UpstreamRequest) -> st
         return Changed().body
     asked = gauge.place.conversation.model if gauge.place else ""
     undone = ", without its content encoding" if b"content-encoding" in inbound.fields else ""
-    return f"the model's name: {gauge.route.model!r} in place of {asked!r}; every other byte as it came{undone}"
+    named = f"the model's name: {gauge.route.model!r} in place of {asked!r}" if gauge.route.model is not None else ""
+    if gauge.sent is None:
+        return f"{named}; every other byte as it came{undone}"
+    return f"its list is written anew, folded; every other field as it came{undone}" + (
+        f", but {named}" if named else ""
+    )
 
 
 def _why_unread(inbound: Inbound, body: bytes, gauge: Gauge, rooms: Rooms, caller: Caller) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,7 @@ from rich.text import Text
 from proxy.core.errors import AccordionError
 from proxy.core.http import Inbound
 from proxy.core.ports import Headers
+from proxy.offline import explaining_fold
 from proxy.offline.explain import Counted, Explanation, Understood, explain
 from proxy.offline.guess import guess_path
 from proxy.offline.plot import levels, style_of
@@ -40,35 +42,49 @@ _DIALECTS = {"chat": "Chat Completions", "responses": "Responses", "messages": "
 _WAYS = {"openai": "natively", "anthropic": "natively", "litellm": "translated"}
 
 
-def run(file: str, path: str | None, headers: Sequence[str], settings: Settings, *, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for; `window` in tokens, `full` for the whole body that leaves."""
+
+    path: str | None = None
+    headers: Sequence[str] = ()
+    window: int | None = None
+    full: bool = False
+    as_json: bool = False
+
+
+def run(file: str, settings: Settings, options: Options) -> int:
     """Explains the request in `file` (`-`: the standard input); returns the exit code: 2 for input that is not there or
     a malformed option, else 0."""
     err = Console(stderr=True, highlight=False)
     try:
         body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        given = _headers(headers)
+        given = _headers(options.headers)
     except (OSError, ValueError) as error:
         err.print(Text(f"{file}: {error.strerror}" if isinstance(error, OSError) else str(error), style="red"))
         return 2
     fields = dict(given)
-    target, _, query = (path or guess_path(body, fields)).partition("?")
+    target, _, query = (options.path or guess_path(body, fields)).partition("?")
     inbound = Inbound("POST", target, query, given, body, "explained")
     try:
-        found = asyncio.run(_explain(inbound, settings))
+        found = asyncio.run(_explain(inbound, settings, options))
     except AccordionError as error:
         err.print(Text(f"It would be answered with {error.status}: {error.message}", style="red"))
         return 0
-    if as_json:
+    if options.as_json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
-        Console(highlight=False).print(Padding(_text(found, file, guessed=path is None), (1, 1)))
+        shown: list[RenderableType] = [_text(found, file, guessed=options.path is None)]
+        if found.folding is not None:
+            shown += explaining_fold.below(found.folding, full=options.full)
+        Console(highlight=False).print(Padding(Group(*shown), (1, 1)))
     return 0
 
 
-async def _explain(inbound: Inbound, settings: Settings) -> Explanation:
-    rooms = Rooms(settings)
+async def _explain(inbound: Inbound, settings: Settings, options: Options) -> Explanation:
+    rooms = Rooms(settings, options.window)
     try:
-        return await explain(inbound, rooms)
+        return await explain(inbound, rooms, full=options.full)
     finally:
         await rooms.close()
 
@@ -98,7 +114,10 @@ def _text(found: Explanation, file: str, *, guessed: bool) -> Table:
         sections += [("understood", _understood(found.understood)), ("counted", _counted(found.counted))]
     else:
         sections.append(("not read", [("why", found.unread), ("so", "it is forwarded as it came, and not counted")]))
-    sections += [("done with it", _done(found)), ("changed", _changed(found))]
+    sections.append(("done with it", _done(found)))
+    if found.understood is not None and found.folding is not None:
+        sections.append(("folding", explaining_fold.rows(found.folding)))
+    sections.append(("changed", _changed(found)))
     for title, rows in sections:
         table.add_row()
         table.add_row(Text(title, style="bold"), "")

@@ -12,9 +12,12 @@ from proxy.core.budget import Limits
 
 HEIGHT = 12
 WIDEST_COLUMN = 8
+HIGHEST_SHADOW = 1.5
+"""How far a shadow stretches the scale; what is higher is cut off."""
 _AXIS = 7  # "100 % ┤"
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-_PLAIN = str.maketrans("▁▂▃▄▅▆▇█┄┤└┬─", "..:::###-|++-")
+_SHADOW = "░"
+_PLAIN = str.maketrans("▁▂▃▄▅▆▇█┄┤└┬─░", "..:::###-|++-'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +45,46 @@ def style_of(share: float, marks: Sequence[Level]) -> str:
     return next((level.style for level in reversed(marks) if share >= level.share), "green")
 
 
-def plot(ratios: Sequence[float], turns: Sequence[int], limits: Limits, width: int, *, ascii_only: bool) -> list[Text]:
-    """The lines of a plot at most `width` cells wide. `turns` holds the indices at which turns start.
+def plot(
+    ratios: Sequence[float],
+    turns: Sequence[int],
+    limits: Limits,
+    width: int,
+    *,
+    ascii_only: bool,
+    shadow: Sequence[float] = (),
+) -> list[Text]:
+    """The lines of a plot at most `width` cells wide. `turns` holds the indices at which turns start. A `shadow`, of as
+    many values, is what there would have been, and drawn behind.
 
     Where there are more requests than columns a column is the fullest of its requests.
     """
-    marks, top = levels(limits), max(1.0, *ratios)
+    marks, top = levels(limits), max(1.0, *ratios, min(HIGHEST_SHADOW, max(shadow, default=0.0)))
     names = _rows_of(marks, top)
     beside = max(len(name) for name in names.values()) + 1
     room = width - _AXIS - beside
     if room < 24:
         room, beside = max(8, width - _AXIS), 0
     columns, places = _columns(ratios, turns, room)
+    behind = _columns(shadow, (), room)[0] if shadow else columns
     lines = []
     for row in reversed(range(HEIGHT)):
         line = Text(no_wrap=True, overflow="crop")
         label = _label(row, top, marks)
         line.append(f"{label:>5} {'┤' if label else '│'}", style="dim")
-        cells = [(_cell(value, row, top), min(value, (row + 0.5) * top / HEIGHT)) for value in columns]
         empty = "┄" if row in names else " "
-        _append(line, [(empty, "dim") if cell == " " else (cell, style_of(share, marks)) for cell, share in cells])
+        cells = []
+        for value, was in zip(columns, behind, strict=True):
+            cell = _cell(value, row, top)
+            if cell != " ":
+                cells.append((cell, style_of(min(value, (row + 0.5) * top / HEIGHT), marks)))
+            else:
+                cells.append((_SHADOW if _cell(was, row, top) != " " else empty, "dim"))
+        _append(line, cells)
         if beside and row in names:
             line.append(f" {names[row]}", style="dim")
         lines.append(line)
-    lines += _foot(len(columns), places, len(ratios), width)
+    lines += _foot(len(columns), places, len(ratios), width, shadow=bool(shadow))
     return [_in_ascii(line) for line in lines] if ascii_only else lines
 
 
@@ -121,11 +140,14 @@ def _cell(value: float, row: int, top: float) -> str:
     return _EIGHTHS[max(0, min(8, round(filled * 8)))]
 
 
-def _foot(columns: int, places: set[int], requests: int, width: int) -> list[Text]:
+def _foot(columns: int, places: set[int], requests: int, width: int, *, shadow: bool) -> list[Text]:
     axis = "".join("┬" if column in places else "─" for column in range(columns))
     numbers = f"1{requests:>{max(2, columns - 1)}}" if requests > 1 else "1"
     left = width - _AXIS - len(numbers)
-    legend = next((text for text in ("  requests; ┬ begins a turn", "  requests") if len(text) <= left), "")
+    legends = ["  requests; ┬ begins a turn", "  requests"]
+    if shadow:
+        legends = [f"  requests; {_SHADOW} came", *legends]
+    legend = next((text for text in legends if len(text) <= left), "")
     return [
         Text(f"{'0%':>5} └{axis}", style="dim", no_wrap=True),
         Text(f"{'':>{_AXIS}}{numbers}{legend}", style="dim", no_wrap=True, overflow="crop"),

@@ -11,13 +11,14 @@ import msgspec
 from proxy.core.budget import Decision, Limits, Utilization, Window
 from proxy.core.conversation import Conversation
 from proxy.core.http import Inbound
-from proxy.gauge import Gauge, Gauging
+from proxy.gauge import Gauging
+from proxy.gauged import Gauge
 from proxy.identity.sessions import Place
 from proxy.offline.rooms import Rooms
 from proxy.offline.transcripts import Request, Transcript, requests
 
-_PATH = "/v1/chat/completions"
-_HEADERS = ((b"content-type", b"application/json"),)
+PATH = "/v1/chat/completions"
+HEADERS = ((b"content-type", b"application/json"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ async def replay(
     before the next one is gauged, as live."""
     caller, before, last, turn = rooms.caller, None, 0, 0
     for number, request in enumerate(requests(transcript, model), 1):
-        inbound = Inbound("POST", _PATH, "", _HEADERS, request.body, f"replay-{number}")
+        inbound = Inbound("POST", PATH, "", HEADERS, request.body, f"replay-{number}")
         gauge = await rooms.gauging.gauge(inbound, inbound.fields, caller)
         conversation = gauge.place.conversation if gauge.place else None
         starts = conversation is not None and conversation.starts_turn
@@ -72,7 +73,7 @@ async def replay(
             utilization=gauge.utilization,
             counted=gauge.counted,
             new=gauge.utilization.tokens - last,
-            unchanged=_unchanged(rooms.gauging, gauge, before, conversation),
+            unchanged=unchanged(rooms.gauging, gauge, before, conversation),
             decision=gauge.decision,
             session=gauge.place.session.id if gauge.place else "",
             window=gauge.window,
@@ -137,14 +138,14 @@ def _reported(request: Request) -> int:
     return int(request.usage["prompt_tokens"]) if request.usage else 0
 
 
-def _unchanged(gauging: Gauging, gauge: Gauge, before: Conversation | None, now: Conversation | None) -> float:
-    """The share of the request that is the beginning of the one before."""
+def unchanged(gauging: Gauging, gauge: Gauge, before: Conversation | None, now: Conversation | None) -> float:
+    """The share of a request, as it came, that stands at its beginning as it stood in the one before."""
     if before is None or now is None or not gauge.counted or before.overhead_key != now.overhead_key:
         return 0.0
     same = min(len(before.chain), len(now.chain))
     while same and before.chain[same - 1] != now.chain[same - 1]:
         same -= 1
-    return 1.0 - gauging.meter.after(now, same - 1, gauge.route.model or "").tokens / gauge.counted
+    return 1.0 - gauging.meter.after(now, same - 1, gauge.model).tokens / gauge.counted
 
 
 def _learn(gauging: Gauging, gauge: Gauge, place: Place, request: Request) -> None:

@@ -14,12 +14,16 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from proxy.offline import tables
+from proxy.offline import fold_tables, machine, tables
+from proxy.offline.fold_tables import Refolded
+from proxy.offline.refolding import Carried, refold, sums
 from proxy.offline.replay import Accuracy, Measured, accuracy, replay
 from proxy.offline.rooms import Rooms
 from proxy.offline.tables import Replayed
 from proxy.offline.transcripts import Malformed, Recorded, Source, count_requests
 from proxy.settings import Settings
+
+Shown = Replayed | Refolded
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Options:
     every: bool = False
     against_usage: bool = False
     as_json: bool = False
+    fold: bool = False
 
 
 def run(files: Sequence[str], settings: Settings, options: Options) -> int:
@@ -81,7 +86,7 @@ async def _replay(files: Sequence[str], settings: Settings, options: Options) ->
     sources = [Source(file) for file in files]
     # A bar and lines on one terminal would write over each other.
     bar = _Bar(sources, hidden=options.as_json and out.is_terminal)
-    rooms, done, problems = Rooms(settings, options.window), list[Replayed](), 0
+    rooms, done, problems = Rooms(settings, options.window), list[Shown](), 0
     bar.start()
     try:
         for source, item in _items(sources, options.limit):
@@ -92,12 +97,15 @@ async def _replay(files: Sequence[str], settings: Settings, options: Options) ->
             done.append(await _one(source, item, rooms, options, bar))
             if not options.as_json:
                 bar.stop()
-                out.print(tables.conversation(done[-1], out, every=options.every))
+                out.print(_shown(done[-1], options, out))
                 bar.start()
     finally:
         bar.stop()
         await rooms.close()
-    if not options.as_json:
+    if options.as_json:
+        for said in _last(done, options):
+            _write(said)
+    else:
         for shown in _closing(done, options, out):
             out.print(shown)
     return 1 if problems else 0
@@ -114,64 +122,54 @@ def _items(sources: Sequence[Source], limit: int | None) -> Iterator[tuple[Sourc
             yield source, item
 
 
-async def _one(source: Source, recorded: Recorded, rooms: Rooms, options: Options, bar: _Bar) -> Replayed:
-    rows: list[Measured] = []
+async def _one(source: Source, recorded: Recorded, rooms: Rooms, options: Options, bar: _Bar) -> Shown:
     bar.begin(source, recorded.name)
     expected = max(1, count_requests(recorded.transcript))
+    if options.fold:
+        folded: list[Carried] = []
+        async for one in refold(recorded, rooms, model=options.model):
+            folded.append(one)
+            bar.advance(source, one.number / expected)
+            if options.as_json:
+                _write(machine.carried(recorded, one))
+        return Refolded(recorded.file, recorded.line, recorded.name, tuple(folded))
+    rows: list[Measured] = []
     async for row in replay(recorded.transcript, rooms, model=options.model, learn=options.against_usage):
         rows.append(row)
         bar.advance(source, row.number / expected)
         if options.as_json:
-            sys.stdout.write(msgspec.json.encode(as_json(recorded, row, options)).decode() + "\n")
+            _write(machine.measured(recorded, row, usage=options.against_usage))
     return Replayed(recorded.file, recorded.line, recorded.name, tuple(rows))
 
 
-def as_json(recorded: Recorded, row: Measured, options: Options) -> dict[str, Any]:
-    """One request for machines. Counts in tokens, shares of 1."""
-    used, window, limits = row.utilization, row.window, row.limits
-    found: dict[str, Any] = {
-        "file": recorded.file,
-        "line": recorded.line,
-        "conversation": recorded.name,
-        "request": row.number,
-        "turn": row.turn,
-        "kind": "turn_start" if row.starts_turn else "mid_generation",
-        "messages": row.messages,
-        "read": limits is not None,
-        "model": row.model,
-        "session": row.session,
-        "tokens": row.tokens,
-        "new_tokens": row.new,
-        "utilization": round(used.ratio, 6),
-        "parts": {
-            "preamble": used.preamble,
-            "tools": used.tools,
-            "messages": used.messages,
-            "media": used.media,
-            "reserved_output": used.reserved_output,
-        },
-        "unchanged_prefix": round(row.unchanged, 6),
-        "window": {"size": window.size, "usable_input": window.usable_input, "source": window.source}
-        if window
-        else None,
-        "limits": {"conversation": limits.conversation, "generation": limits.generation, "hard": limits.hard}
-        if limits
-        else None,
-        "decision": {"action": row.decision.action, "reason": row.decision.reason},
-    }
-    if options.against_usage:
-        found |= {"counted": row.counted, "reported": row.reported or None}
-    return found
+def _write(said: dict[str, Any]) -> None:
+    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
 
 
-def _closing(done: Sequence[Replayed], options: Options, out: Console) -> Iterator[RenderableType]:
+def _last(done: Sequence[Shown], options: Options) -> Iterator[dict[str, Any]]:
+    """What machines are told at the end."""
+    if options.fold:
+        yield machine.totals(sums([row for one in done if isinstance(one, Refolded) for row in one.rows]))
+
+
+def _shown(one: Shown, options: Options, out: Console) -> RenderableType:
+    if isinstance(one, Refolded):
+        return fold_tables.conversation(one, out, every=options.every)
+    return tables.conversation(one, out, every=options.every)
+
+
+def _closing(done: Sequence[Shown], options: Options, out: Console) -> Iterator[RenderableType]:
     """What is shown at the end: all conversations together, and how right the estimates were."""
-    if len(done) > 1:
-        yield tables.overview(done, out)
+    refolded = [one for one in done if isinstance(one, Refolded)]
+    replayed = [one for one in done if isinstance(one, Replayed)]
+    if len(refolded) > 1:
+        yield fold_tables.overview(refolded, out)
+    if len(replayed) > 1:
+        yield tables.overview(replayed, out)
     if options.against_usage:
-        found = [_accuracy(file, group) for file, group in groupby(done, key=lambda replayed: replayed.file)]
+        found = [_accuracy(file, group) for file, group in groupby(replayed, key=lambda one: one.file)]
         if len(found) > 1:
-            found.append(_accuracy("all", done))
+            found.append(_accuracy("all", replayed))
         yield tables.accuracy(found)
 
 

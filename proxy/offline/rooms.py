@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from proxy.archive.artifacts import Artifact
+from proxy.archive.writing import Archive
 from proxy.core.budget import Window
+from proxy.core.http import Inbound
 from proxy.forward import Forward
 from proxy.gauge import Gauging
+from proxy.gauged import Gauge
 from proxy.identity.tenants import Caller, Tenants
 from proxy.settings import Settings
 from proxy.settings.kinds import Secret, StoreUrl
@@ -42,8 +47,12 @@ class Rooms:
         self._key = settings.server.tenant_key.reveal() or _TENANT_KEY
         changed = msgspec.structs.replace
         server = changed(settings.server, tenant_key=Secret(self._key))
-        store = changed(settings.store, url=StoreUrl("memory://"))
-        self._house = House(changed(settings, server=server, store=store), {})
+        store = changed(settings.store, url=StoreUrl("memory://"), spool=None)
+        # Nobody can be asked for a summary here.
+        self.writer = settings.summaries.writer
+        """Who would write summaries live; here it is the extractive writer."""
+        summaries = changed(settings.summaries, writer="extractive")
+        self._house = House(changed(settings, server=server, store=store, summaries=summaries), {})
         self._window = window
 
     @property
@@ -51,6 +60,24 @@ class Rooms:
         """Identity and accounting."""
         known = self._house.forward.gauging
         return known if self._window is None else replace(known, windows=OneWindow(self._window))
+
+    async def fold(self, inbound: Inbound, caller: Caller) -> Gauge:
+        """What a live request passes until it is sent: read, replayed, measured, folded where that is decided. The
+        decision is to refuse it where it is known to fit in no form."""
+        return await self.carried_out(await self.gauging.gauge(inbound, inbound.fields, caller))
+
+    async def carried_out(self, gauge: Gauge) -> Gauge:
+        """The second half of that: what was gauged, folded where that is decided."""
+        return await replace(self._house.forward.folding, gauging=self.gauging).fold(gauge, lambda _gauge: None)
+
+    async def artifacts(self, ids: Sequence[str], caller: Caller) -> list[Artifact]:
+        """What left the window, by id, in that order."""
+        found = await Archive(self._house.store).artifacts(caller.space, ids)
+        return [artifact for artifact in found if artifact is not None]
+
+    async def text_of(self, artifact: str, caller: Caller) -> str | None:
+        """The whole text of what left the window under an id; None where there is no such thing."""
+        return await self._house.text_of(artifact, caller.space)
 
     @property
     def forward(self) -> Forward:

@@ -47,10 +47,9 @@ def conversation(replayed: Replayed, console: Console, *, every: bool) -> Render
     read = replayed.read
     last = read[-1] if read else None
     place = f"{replayed.file}:{replayed.line}"
-    heading = Text.assemble((replayed.name, "bold"), "" if place == replayed.name else f"  {place}", overflow="fold")
-    shown: list[RenderableType] = [heading]
+    shown = heading(replayed.name, place)
     if last is not None and last.window is not None and last.limits is not None:
-        shown.append(Text(_of_window(last.model, last.window, last.limits), style="dim"))
+        shown.append(Text(of_window(last.model, last.window, last.limits), style="dim"))
     shown += ["", _table(replayed.rows, every=every)]
     if last is not None and last.limits is not None:
         ratios = [row.utilization.ratio for row in read]
@@ -59,6 +58,11 @@ def conversation(replayed: Replayed, console: Console, *, every: bool) -> Render
         shown += ["", *plot(ratios, turns, last.limits, console.width - 2, ascii_only=ascii_only)]
     shown += ["", summary(replayed)]
     return Padding(Group(*shown), (1, 1))
+
+
+def heading(name: str, place: str) -> list[RenderableType]:
+    """What stands above a conversation: its name, and its place where that is another."""
+    return [Text.assemble((name, "bold"), "" if place == name else f"  {place}", overflow="fold")]
 
 
 def summary(replayed: Replayed) -> Text:
@@ -133,7 +137,8 @@ def accuracy(measured: Sequence[Accuracy]) -> RenderableType:
     return Padding(Group(table, "", note), (1, 1))
 
 
-def _of_window(model: str, window: Window, limits: Limits) -> str:
+def of_window(model: str, window: Window, limits: Limits) -> str:
+    """The model's window, how it is known, and its limits."""
     named = model or "no model named"
     source = {"config": "as given", "learnt": "learnt from an error", "table": "LiteLLM's table"}
     known = source.get(window.source, "assumed: the model is not known")
@@ -202,9 +207,13 @@ def _condensed(rows: Sequence[Measured]) -> Sequence[Measured]:
     for name in ("conversation trigger", "generation trigger", "hard limit"):
         wanted |= set([index for index, row in enumerate(rows) if _over([row], name)][:1])
     turns = {index for index, row in enumerate(rows) if row.starts_turn}
-    if len(turns) <= ROWS // 2:
-        wanted |= turns
-    while len(wanted) < ROWS:
+    return [rows[index] for index in filled(len(rows), wanted, turns)]
+
+
+def filled(count: int, wanted: set[int], turns: set[int]) -> list[int]:
+    """About ROWS of `count` indices: those `wanted`, those of `turns` where they are few, and others evenly."""
+    wanted = wanted | (turns if len(turns) <= ROWS // 2 else set())
+    while len(wanted) < min(ROWS, count):
         before, after = max(pairwise(sorted(wanted)), key=lambda gap: gap[1] - gap[0])
         wanted.add((before + after) // 2)
-    return [rows[index] for index in sorted(wanted)]
+    return sorted(wanted)

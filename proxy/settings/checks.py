@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator
 
-from proxy.core.budget import Thresholds
+from proxy.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResultsOptions
 from proxy.core.errors import ConfigError
+from proxy.models.table import ModelTable
+from proxy.settings.pipelines import Strategy
 from proxy.settings.text import step
-from proxy.settings.values import AllThresholds, Settings
+from proxy.settings.thresholds import stated_at
+from proxy.settings.values import Settings
 from proxy.upstream.routes import DEFAULT_NAMES, family_of
 
 
@@ -33,15 +37,29 @@ def hints(settings: Settings) -> tuple[str, ...]:
         options = [name for name in params.options if name != "custom_llm_provider"]
         if options and family_of(model.entry())[0] != "litellm":
             found.append(f"{path}: only requests that need translating use {', '.join(options)}")
+    for path, strategy in _strategies(settings):
+        if _digest_is_lost(strategy.options):
+            found.append(f"{path}.digest_characters: only `replacement: {REFERENCE}` has a digest")
     return tuple(found)
+
+
+def _digest_is_lost(options: object) -> bool:
+    return (
+        isinstance(options, CompactToolResultsOptions)
+        and options.replacement != REFERENCE
+        and options.digest_characters != CompactToolResultsOptions().digest_characters
+    )
 
 
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
     if not settings.server.max_body_bytes:
         yield "$.server.max_body_bytes", "expected at least 1 byte"
+    if (file := settings.store.file()) and os.path.realpath(settings.store.spool_path()) == os.path.realpath(file):
+        yield "$.store.spool", "expected another file than that of the store, for which it stands in"
     yield from _models(settings)
     yield from _keys(settings)
     yield from _thresholds(settings)
+    yield from _summarizers(settings)
 
 
 def _models(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -81,9 +99,48 @@ def _keys(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _thresholds(settings: Settings) -> Iterator[tuple[str, str]]:
     everywhere = settings.thresholds
-    places: list[tuple[str, AllThresholds | Thresholds]] = [("$.thresholds", everywhere)]
-    places += [(step("$.thresholds.models", name), everywhere.of(name)) for name in everywhere.models]
-    for path, at in places:
-        # A trigger of 1.0 is none, so it may stand above any limit.
-        if at.hard is not None and at.generation is not None and at.hard < at.generation < 1.0:
-            yield f"{path}.hard", "expected at least as much as `generation`, which would come too late otherwise"
+    yield from everywhere.problems()
+    for model in settings.model_list:
+        size = model.model_info.max_input_tokens
+        for delegated in (False, True):
+            if size is not None and everywhere.of(model.model_name, delegated=delegated).reserved_output >= size:
+                places = everywhere.places(model.model_name, delegated=delegated)
+                yield (
+                    stated_at(places, "reserved_output")[0],
+                    f"it leaves nothing of the window of `{model.model_name}`",
+                )
+
+
+def _summarizers(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Models that are to write summaries: what may be sent to them must be known."""
+    base = {
+        model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
+    }
+    sizes = {model.model_name: model.model_info.max_input_tokens for model in settings.model_list}
+    table = ModelTable()
+    for path, model in _writers(settings):
+        if sizes.get(model) is None and table.find(base.get(model, model)) is None:
+            yield (
+                path,
+                "its window is not known: expected a model of model_list with `max_input_tokens`, or one that "
+                "LiteLLM's table knows",
+            )
+
+
+def _writers(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Each model that is named as a writer of summaries, and the path of its name."""
+    if settings.summaries.model:
+        yield "$.summaries.writer", settings.summaries.model
+    for path, strategy in _strategies(settings):
+        if model := getattr(strategy.options, "model", None):
+            yield f"{path}.model", model
+
+
+def _strategies(settings: Settings) -> Iterator[tuple[str, Strategy]]:
+    """Every strategy of every pipeline, and its path."""
+    everywhere = settings.compaction
+    places = [("$.compaction", everywhere.pipeline)]
+    places += [(step("$.compaction.models", name), own.pipeline or ()) for name, own in everywhere.models.items()]
+    for path, pipeline in places:
+        for index, strategy in enumerate(pipeline):
+            yield f"{path}.pipeline[{index}].{strategy.name}", strategy

@@ -13,6 +13,7 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
 _HIDDEN = "***"
+MODES = ("auto", "observe", "off")
 _HOME = "sqlite:///~/"
 _SERVER = re.compile(r"(?:redis|valkey)s?(?:\+cluster)?://")
 
@@ -28,6 +29,21 @@ class Size(int):
         if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
             return cls(float(match[1]) * _UNITS[(match[2] or "").lower()])
         raise ValueError('Expected a size: a number of bytes, or a text such as "64MiB"')
+
+
+class Mode(str):
+    """Whether requests are folded: `auto`, `observe` or `off`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, value: object) -> Mode:
+        """Raises ValueError for any other word."""
+        # YAML takes a bare `off` for false.
+        word = "off" if value is False else value
+        if not isinstance(word, str) or word not in MODES:
+            raise ValueError(f"Expected one of {', '.join(MODES)}")
+        return cls(word)
 
 
 class BaseUrl(str):
@@ -149,13 +165,16 @@ class HeaderTable(Hidden):
 
 
 _READERS: Mapping[type, Callable[[object], object]] = {
-    kind: kind.read for kind in (Size, BaseUrl, Secret, StoreUrl, Hidden, HeaderTable)
+    kind: kind.read for kind in (Size, Mode, BaseUrl, Secret, StoreUrl, Hidden, HeaderTable)
 }
 
 
 def decode(kind: type, value: object) -> object:
-    """Reads a value of one of these kinds (msgspec's `dec_hook`). Raises ValueError, never showing the value."""
-    return _READERS[kind](value)
+    """Reads a value of one of these kinds (msgspec's `dec_hook`). Raises ValueError, never showing the value.
+
+    What was made before the rest was read passes.
+    """
+    return value if isinstance(value, kind) else _READERS[kind](value)
 
 
 def _is_base(value: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ import msgspec
 
 from proxy.core.errors import ConfigError
 from proxy.settings.checks import check
-from proxy.settings.kinds import decode
+from proxy.settings.convert import convert
+from proxy.settings.pipelines import read_pipelines
 from proxy.settings.text import read_tree, step
 from proxy.settings.values import LitellmParams, Logging, Settings
 
@@ -28,9 +28,6 @@ ENVIRONMENT: Mapping[str, str] = {
 
 DEFAULT_FILE = Path("config.yaml")
 
-_AT = re.compile(r"(?P<what>.*?)(?: - at `(?P<at>[^`]*)`)?", re.DOTALL)
-_KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
-_WORDS = {"object": "mapping", "array": "list", "str": "text", "int": "whole number", "float": "number"}
 _LEVELS, _FORMATS = (get_args(kind.type) for kind in msgspec.structs.fields(Logging))
 _PARAMS = frozenset(field.name for field in msgspec.structs.fields(LitellmParams)) - {"options"}
 
@@ -83,7 +80,8 @@ def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, objec
         _put(tree, layer)
     _gather_options(tree)
     try:
-        settings = _convert(tree)
+        read_pipelines(tree)
+        settings = convert(tree, Settings)
         check(settings)
     except ConfigError as error:
         sources = [layer.source for layer in layers if f"$.{layer.key}" == error.path]
@@ -132,74 +130,3 @@ def _gather_options(tree: dict[str, Any]) -> None:
                 raise ConfigError(f"unknown key; did you mean `{meant[0]}`?", path=path)
         if options:
             params["options"] = options
-
-
-def _convert(tree: dict[str, Any]) -> Settings:
-    try:
-        # Not strict, so that the text which a variable gives may stand for a number.
-        return msgspec.convert(tree, Settings, strict=False, dec_hook=decode)
-    except msgspec.ValidationError as error:
-        raise _translate(str(error), tree) from None
-
-
-def _translate(message: str, tree: dict[str, Any]) -> ConfigError:
-    """msgspec's words as ours: the key's own path, the nearest known key, and never a value."""
-    match = _AT.fullmatch(message)
-    what, at = (match["what"], match["at"] or "$") if match else (message, "$")
-    path = _named(at, tree)
-    if key := _KEY.fullmatch(what):
-        known = _known_keys(at)
-        path = step(path, key[2])
-        if key[1].startswith("missing"):
-            return ConfigError("this key is required", path=path)
-        meant = difflib.get_close_matches(key[2], known, n=1)
-        rest = f"did you mean `{meant[0]}`?" if meant else f"known here: {', '.join(known)}"
-        return ConfigError(f"unknown key; {rest}", path=path)
-    if what.startswith("Invalid enum value"):
-        return ConfigError(f"expected one of {', '.join(_choices(at))}", path=path)
-    what = re.sub(r"`(\w+)( \| null)?`", lambda kind: _WORDS.get(kind[1], kind[1]), what)
-    return ConfigError(what[:1].lower() + what[1:], path=path)
-
-
-def _named(at: str, tree: dict[str, Any]) -> str:
-    """msgspec writes `[...]` for the key of a mapping with free keys; the path with that key's name in its place."""
-    head, mark, rest = at.partition("[...]")
-    if not mark:
-        return at
-    sections = head.split(".")[1:]
-    node: Any = tree
-    for section in sections:
-        node = node[section]
-    for name, value in node.items():
-        lone: Any = {name: value}
-        for section in reversed(sections):
-            lone = {section: lone}
-        try:
-            msgspec.convert(lone, Settings, strict=False, dec_hook=decode)
-        except msgspec.ValidationError:
-            return step(head, name) + rest
-    return at
-
-
-def _known_keys(at: str) -> list[str]:
-    return [field.name for field in msgspec.structs.fields(_struct_at(at)) if field.name != "options"]
-
-
-def _choices(at: str) -> tuple[str, ...]:
-    section, _, name = at.rpartition(".")
-    fields = {field.name: field.type for field in msgspec.structs.fields(_struct_at(section))}
-    return tuple(map(str, get_args(fields[name])))
-
-
-def _struct_at(at: str) -> type[msgspec.Struct]:
-    found: type[msgspec.Struct] = Settings
-    for name in re.findall(r"\.(\w+)", at):
-        fields = {field.name: field.type for field in msgspec.structs.fields(found)}
-        found = _struct_in(fields[name]) or found
-    return found
-
-
-def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return kind
-    return next((found for part in get_args(kind) if (found := _struct_in(part))), None)

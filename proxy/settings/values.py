@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import os.path
 from typing import Annotated, Literal
+from urllib.parse import unquote
 
 import msgspec
 
-from proxy.core.budget import Thresholds
+from proxy.settings.base import Count, Name, Seconds, Section
+from proxy.settings.folding import AllBudgets, Compaction, Summaries
 from proxy.settings.kinds import BaseUrl, HeaderTable, Hidden, Secret, Size, StoreUrl
+from proxy.settings.thresholds import AllThresholds
 from proxy.upstream.routes import ModelEntry
 
-Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+_SQLITE = "sqlite:///"
 
 
-class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A mapping of the file; a key that it does not know is an error."""
-
-
-class Server(_Section, frozen=True):
+class Server(Section, frozen=True):
     """Where the proxy listens, and what it takes."""
 
     host: Name = "127.0.0.1"
@@ -31,41 +28,41 @@ class Server(_Section, frozen=True):
     tenant_key: Secret = Secret()
 
 
-class OpenAIUpstream(_Section, frozen=True):
+class OpenAIUpstream(Section, frozen=True):
     """The default upstream of Chat Completions, Responses and all else that OpenAI's SDK asks for."""
 
     base_url: BaseUrl = BaseUrl("https://api.openai.com/v1")
     api_key: Secret = Secret()
 
 
-class AnthropicUpstream(_Section, frozen=True):
+class AnthropicUpstream(Section, frozen=True):
     """The default upstream of Anthropic's Messages."""
 
     base_url: BaseUrl = BaseUrl("https://api.anthropic.com")
     api_key: Secret = Secret()
 
 
-class Upstreams(_Section, frozen=True):
+class Upstreams(Section, frozen=True):
     """Where requests for models go that are not configured."""
 
     openai: OpenAIUpstream = OpenAIUpstream()
     anthropic: AnthropicUpstream = AnthropicUpstream()
 
 
-class Timeouts(_Section, frozen=True):
+class Timeouts(Section, frozen=True):
     """How long an upstream is waited for."""
 
     connect_seconds: Seconds = 10.0
     read_seconds: Seconds = 600.0
 
 
-class Retries(_Section, frozen=True):
+class Retries(Section, frozen=True):
     """How often is tried again what is safe to try again."""
 
     connect_attempts: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2
 
 
-class LitellmParams(_Section, frozen=True):
+class LitellmParams(Section, frozen=True):
     """Where a model is and how it is asked, in LiteLLM's words."""
 
     model: Name
@@ -76,7 +73,7 @@ class LitellmParams(_Section, frozen=True):
     """All other keys of the entry."""
 
 
-class ModelInfo(_Section, frozen=True):
+class ModelInfo(Section, frozen=True):
     """What is known of a model."""
 
     max_input_tokens: Count | None = None
@@ -86,7 +83,7 @@ class ModelInfo(_Section, frozen=True):
     mode: Name | None = None
 
 
-class Model(_Section, frozen=True):
+class Model(Section, frozen=True):
     """One entry of `model_list`."""
 
     model_name: Name
@@ -106,71 +103,61 @@ class Model(_Section, frozen=True):
         )
 
 
-class ProxyKey(_Section, frozen=True):
+class ProxyKey(Section, frozen=True):
     """A key of the proxy's own; `id` names its tenant."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,128}\Z")]
     key: Secret
 
 
-class Windows(_Section, frozen=True):
+class Windows(Section, frozen=True):
     """What is assumed of a window that nobody states."""
 
     default: Count = 120_000
     learnt_hours: Annotated[float, msgspec.Meta(gt=0, le=87_600)] = 24.0
 
 
-class ModelThresholds(_Section, frozen=True):
-    """Thresholds of one model; what is left out is as for all models."""
-
-    conversation: Share | None = None
-    generation: Share | None = None
-    hard: Share | None = None
-
-
-class AllThresholds(_Section, frozen=True):
-    """How full a window is full."""
-
-    conversation: Share = 0.5
-    generation: Share | None = None
-    hard: Share | None = None
-    models: dict[str, ModelThresholds] = {}
-
-    def of(self, model: str) -> Thresholds:
-        """The thresholds of the model that clients ask for by the name `model`."""
-        own = self.models.get(model) or ModelThresholds()
-        return Thresholds(
-            conversation=self.conversation if own.conversation is None else own.conversation,
-            generation=self.generation if own.generation is None else own.generation,
-            hard=self.hard if own.hard is None else own.hard,
-        )
-
-
-class Store(_Section, frozen=True):
+class Store(Section, frozen=True):
     """Where sessions, folds and the archive are kept."""
 
     url: StoreUrl = StoreUrl("sqlite:///~/.local/state/accordion/accordion.db")
     timeout_seconds: Seconds = 0.25
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36_500)] = 30.0
+    spool: Name | None = None
+    spool_bytes: Size = Size(64 << 20)
+
+    def spool_path(self) -> str:
+        """The spool's file; empty where it may be in memory, since a store in memory is never away."""
+        if self.spool is not None:
+            return os.path.expanduser(self.spool)
+        if file := self.file():
+            return f"{file}.spool"
+        return "" if self.url.reveal() == "memory://" else os.path.expanduser("~/.local/state/accordion/spool.db")
+
+    def file(self) -> str:
+        """The SQLite file; empty for the other kinds of store."""
+        url = self.url.reveal()
+        return unquote(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else ""
 
 
-class Limits(_Section, frozen=True):
+class Limits(Section, frozen=True):
     """What a worker keeps in memory at most."""
 
     body_cache_bytes: Size = Size(16 << 20)
     count_cache_entries: Count = 20_000
     sessions_in_memory: Count = 2_000
     exchanges_per_session: Count = 50
+    fold_cache_bytes: Size = Size(64 << 20)
 
 
-class Logging(_Section, frozen=True):
+class Logging(Section, frozen=True):
     """What is logged, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
 
 
-class Settings(_Section, frozen=True):
+class Settings(Section, frozen=True):
     """All settings."""
 
     server: Server = Server()
@@ -181,6 +168,13 @@ class Settings(_Section, frozen=True):
     proxy_keys: tuple[ProxyKey, ...] = ()
     windows: Windows = Windows()
     thresholds: AllThresholds = AllThresholds()
+    compaction: Compaction = Compaction()
+    summaries: Summaries = Summaries()
+    budgets: AllBudgets = AllBudgets()
     store: Store = Store()
     limits: Limits = Limits()
     logging: Logging = Logging()
+
+    def named(self) -> tuple[str, ...]:
+        """The models about whose folding something of their own is said; all others are alike."""
+        return tuple({**self.thresholds.models, **self.compaction.models, **self.budgets.models})

@@ -24,10 +24,14 @@ RESTART = (
     "store.url",
     "store.timeout_seconds",
     "store.retention_days",
+    "store.spool",
+    "store.spool_bytes",
     "limits.body_cache_bytes",
     "limits.count_cache_entries",
     "limits.sessions_in_memory",
     "limits.exchanges_per_session",
+    "limits.fold_cache_bytes",
+    "summaries.max_concurrent",
 )
 """Keys whose change has its effect at the next start: what they shape keeps what it knows while the proxy serves."""
 

@@ -114,13 +114,13 @@ def where(one: str, two: str) -> str:
 
 
 class Proxy:
-    """The proxy as a process of its own, with an empty configuration."""
+    """The proxy as a process of its own; its configuration is empty, where none is given."""
 
-    def __init__(self, upstream_port: int, folder: Path) -> None:
+    def __init__(self, upstream_port: int, folder: Path, settings: str = "{}\n") -> None:
         self.port = free_port()
         self.log = folder / "proxy.log"
         config = folder / "config.yaml"
-        config.write_text("{}\n")
+        config.write_text(settings)
         home = folder / "home"
         home.mkdir(exist_ok=True)
         environment = {

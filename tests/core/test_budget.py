@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.core.budget import Limits, Thresholds, Utilization, decide
+from proxy.core.budget import Limits, Thresholds, Utilization
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,20 @@ def test_a_conversation_is_folded_from_half_of_the_window_on() -> None:
 
 def test_window_triggers_and_hard_limit_can_each_be_set() -> None:
     limits = Thresholds(conversation=0.4, generation=0.6, hard=0.8).limits(1_000)
-    assert limits == Limits(window=1_000, conversation=400, generation=600, hard=800)
+    assert limits == Limits(
+        window=1_000,
+        conversation=400,
+        generation=600,
+        hard=800,
+        conversation_target=250,
+        generation_target=250,
+        soft=100,
+    )
+
+
+def test_a_trigger_of_one_switches_its_kind_off() -> None:
+    assert Thresholds(conversation=1.0).limits(1_000).never == ("conversation",)
+    assert Thresholds(generation=1.0).limits(1_000).never == ("generation",)
 
 
 def test_a_given_hard_limit_keeps_the_buffer_below_it() -> None:
@@ -47,19 +60,3 @@ def test_a_correction_keeps_the_parts_and_puts_the_difference_into_the_messages(
     used = Utilization(window=1_000, preamble=10, tools=20, messages=30).corrected(2.0, 150, carried=True)
     assert (used.preamble, used.tools, used.messages, used.tokens) == (20, 40, 90, 150)
     assert used.carried
-
-
-@pytest.mark.parametrize(
-    ("tokens", "starts_turn", "words"),
-    [
-        (499, True, "under the conversation trigger of 500 tokens"),
-        (500, True, "over the conversation trigger of 500 tokens"),
-        (500, False, "under the generation trigger of 750 tokens"),
-        (750, False, "over the generation trigger of 750 tokens"),
-        (850, False, "over the hard limit of 850 tokens"),
-    ],
-)
-def test_a_decision_says_on_which_side_of_its_trigger_a_request_is(tokens: int, starts_turn: bool, words: str) -> None:
-    decision = decide(Utilization(1_000, messages=tokens), Thresholds().limits(1_000), starts_turn=starts_turn)
-    assert decision.action == "pass"
-    assert words in decision.reason

@@ -8,10 +8,14 @@ import pytest
 import typer
 
 from proxy.cli import app
+from proxy.compaction.telling import FAILURES, record_of
+from proxy.compaction.wishes import Wishes
 from proxy.core.errors import AccordionError
+from proxy.core.records import CompactionSeen
 from proxy.faces.api import Api
 from proxy.faces.metrics import Metrics
 from proxy.settings import ENVIRONMENT
+from proxy.storage.ephemeral import EphemeralStore
 
 ROOT = Path(__file__).parents[2]
 HEADER = re.compile(r"x-accordion-[a-z]+(?:-[a-z]+)*", re.IGNORECASE)
@@ -19,6 +23,7 @@ VARIABLE = re.compile(r"\bACCORDION_[A-Z_]+\b")
 OWN_PATH = re.compile(r"(?<![\w.-])/(?:accordion/[\w/{}-]*[\w}]|(?:healthz|readyz|metrics)\b)")
 # `accordion serve --port 1` in code, also behind a path or a prompt; not "Accordion is".
 CALL = re.compile(r"(?:^|[`$/\s])accordion((?: +(?:--?[\w-]+|[\w./<>-]+))+)", re.MULTILINE)
+METRIC = re.compile(r"\baccordion_[a-z_]+\b")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -58,7 +63,8 @@ def routes() -> set[str]:
     def nothing(error: AccordionError) -> bytes:
         return b""
 
-    api = Api(lambda: None, lambda: None, Metrics(), nothing, "0")  # type: ignore[arg-type,return-value]
+    wishes = Wishes(EphemeralStore())
+    api = Api(lambda: None, lambda: None, Metrics(), nothing, "0", wishes)  # type: ignore[arg-type,return-value]
     return {route.path for route in api.app().routes} - {"/"}  # type: ignore[attr-defined]
 
 
@@ -80,6 +86,23 @@ def test_the_config_file_names_the_same_variables():
 
 def test_the_paths_of_our_own_are_the_documented_ones(text: str):
     assert set(OWN_PATH.findall(text)) == routes()
+
+
+def test_the_metrics_are_the_documented_ones(text: str):
+    page = Metrics().page()[0].decode()
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", page, re.MULTILINE))
+    assert set(METRIC.findall(code(text))) == {name for name in kinds if not name.endswith("_created")}
+
+
+def test_the_names_of_failures_are_the_documented_ones(text: str):
+    row = next(line for line in text.splitlines() if "`accordion_compaction_failures_total`" in line)
+    assert set(re.findall(r"`([a-z_]+)`", row)) - {"accordion_compaction_failures_total"} == set(FAILURES)
+
+
+def test_the_fields_of_a_folds_record_are_the_documented_ones(text: str):
+    section = text.partition("## The record of a fold")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(record_of(CompactionSeen("folded")))
 
 
 def test_every_command_is_documented_and_every_documented_one_exists(text: str, commands: dict[str, set[str]]):

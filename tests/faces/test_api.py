@@ -20,6 +20,7 @@ def client(world: World) -> TestClient:
         Metrics(),
         lambda error: world.forward.gauging.openai.error(error, "req-1"),
         "1.2.3",
+        world.kitchen.wishes,
     )
     return TestClient(api.app(), base_url="http://127.0.0.1:8787")
 
@@ -32,7 +33,9 @@ async def test_models_are_shown_with_their_limits_as_separate_figures() -> None:
     assert model["limits"] == {
         "window": 100_000,
         "conversation_trigger": 50_000,
+        "conversation_target": 25_000,
         "generation_trigger": 83_000,
+        "generation_target": 25_000,
         "hard_limit": 90_000,
     }
     assert model["last"]["tokens"] == 10

@@ -1,10 +1,16 @@
 import re
+from dataclasses import replace
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.core.budget import Utilization
-from proxy.core.records import Exchange, Usage
+from proxy.core.records import CompactionSeen, Exchange, Usage
 from proxy.faces.metrics import Metrics
+
+FOLDED = CompactionSeen(
+    "folded", kind="conversation", before=900, after=300, writer="small-model", input=800, output=120, saved=600
+)
 
 
 def exchange(model: str = "m", status: int = 200, error: str = "", usage: Usage | None = None) -> Exchange:
@@ -76,3 +82,56 @@ def test_no_tenant_is_named_in_the_metrics() -> None:
     metrics = Metrics()
     metrics.exchange("tenant-of-somebody", exchange(), "")
     assert b"tenant-of-somebody" not in metrics.page()[0]
+
+
+def folding(*folds: CompactionSeen) -> dict[tuple[str, tuple[str, ...]], float]:
+    metrics = Metrics()
+    for each in folds:
+        metrics.exchange("t", replace(exchange(), compaction=each), "")
+    return samples(metrics)
+
+
+def test_folds_are_counted_by_what_became_of_them() -> None:
+    replayed = replace(FOLDED, state="replayed")
+    found = folding(FOLDED, replayed, replayed, replace(FOLDED, cause="overflow", kind="generation"))
+    name = "accordion_compactions_total"
+    assert found[name, ("automatic", "conversation", "folded", "m", "openai")] == 1
+    assert found[name, ("automatic", "conversation", "m", "openai", "replayed")] == 2
+    assert found[name, ("folded", "generation", "m", "openai", "overflow")] == 1
+
+
+def test_what_folds_save_counts_at_every_request_and_what_a_summary_took_once() -> None:
+    replayed = replace(FOLDED, state="replayed")
+    found = folding(FOLDED, replayed, replayed)
+    assert found["accordion_tokens_saved_total", ("m", "openai")] == 1_800
+    assert found["accordion_summary_tokens_total", ("input", "m", "openai")] == 800
+    assert found["accordion_summary_tokens_total", ("m", "openai", "output")] == 120
+
+
+def test_what_is_only_observed_saves_nothing() -> None:
+    found = folding(CompactionSeen("observed", kind="conversation", before=900, after=300))
+    assert found["accordion_compactions_total", ("automatic", "conversation", "m", "observed", "openai")] == 1
+    assert found["accordion_tokens_saved_total", ("m", "openai")] == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "label"),
+    [("it would gain only 3.0%", "too_little"), ("the store is away", "store"), ("words of any kind", "other")],
+)
+def test_failures_are_counted_under_a_few_reasons_and_never_in_free_text(reason: str, label: str) -> None:
+    metrics = Metrics()
+    metrics.exchange("t", replace(exchange(), compaction=CompactionSeen("failed", reason=reason)), "")
+    assert samples(metrics)["accordion_compaction_failures_total", tuple(sorted(("m", "openai", label)))] == 1
+    assert reason not in metrics.page()[0].decode()
+
+
+def test_a_fold_of_which_no_kind_is_known_is_counted_too() -> None:
+    found = folding(CompactionSeen("failed", reason="an internal error"))
+    assert found["accordion_compactions_total", ("automatic", "failed", "m", "openai", "unknown")] == 1
+
+
+def test_the_folds_of_a_flood_of_model_names_are_counted_as_one() -> None:
+    metrics = Metrics()
+    for number in range(400):
+        metrics.exchange("t", replace(exchange(model=f"model-{number}"), compaction=FOLDED), "")
+    assert samples(metrics)["accordion_tokens_saved_total", ("openai", "other")] == 200 * 600

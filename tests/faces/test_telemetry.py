@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -7,7 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from proxy.core.budget import Utilization
-from proxy.core.records import Exchange, Usage
+from proxy.core.records import CompactionSeen, Exchange, Usage
 from proxy.faces.telemetry import Spans, provider_from
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -75,6 +76,70 @@ def test_a_failed_exchange_is_a_failed_span() -> None:
     (span,) = spans(exchange(error="upstream_disconnected")).get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR
     assert dict(span.attributes or {})["error.type"] == "upstream_disconnected"
+
+
+FOLDED = CompactionSeen(
+    "folded",
+    id="f-1",
+    triggered=True,
+    kind="conversation",
+    trigger=500,
+    utilization=0.9,
+    steps=(("superseded", 900, 880), ("summarize", 880, 300)),
+    passes=1,
+    before=900,
+    after=300,
+    generation=1,
+    writer="extractive",
+    saved=600,
+    reason="over the trigger",
+)
+
+
+def attributes(seen: CompactionSeen | None) -> dict[str, object]:
+    (span,) = spans(replace(exchange(), compaction=seen)).get_finished_spans()
+    return dict(span.attributes or {})
+
+
+def test_a_fold_is_on_the_span_with_its_figures() -> None:
+    given = attributes(FOLDED)
+    assert given["gen_ai.conversation.compacted"] is True
+    prefix = "accordion.compaction."
+    assert {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)} == {
+        "state": "folded",
+        "triggered": True,
+        "utilization": 0.9,
+        "steps": ("superseded 900 880", "summarize 880 300"),
+        "passes": 1,
+        "kind": "conversation",
+        "trigger": 500,
+        "cause": "automatic",
+        "before": 900,
+        "after": 300,
+        "saved": 600,
+        "generation": 1,
+        "id": "f-1",
+        "writer": "extractive",
+        "summary_input": 0,
+        "summary_output": 0,
+        "reason": "over the trigger",
+    }
+
+
+def test_a_replayed_fold_is_a_compacted_conversation_too() -> None:
+    assert attributes(replace(FOLDED, state="replayed", triggered=False))["gen_ai.conversation.compacted"] is True
+
+
+@pytest.mark.parametrize("seen", [None, CompactionSeen("observed", before=9, after=3), CompactionSeen("failed")])
+def test_what_was_sent_as_it_came_is_not_called_compacted(seen: CompactionSeen | None) -> None:
+    # By the conventions the attribute is true or absent.
+    given = attributes(seen)
+    assert "gen_ai.conversation.compacted" not in given
+    assert given.get("accordion.compaction.state") == (seen.state if seen else None)
+
+
+def test_a_figure_that_is_null_is_left_out() -> None:
+    assert "accordion.compaction.utilization" not in attributes(replace(FOLDED, utilization=None))
 
 
 def test_what_is_not_read_makes_no_span() -> None:

@@ -50,6 +50,38 @@ def test_codex_names_count_from_codex_alone() -> None:
     assert marks({**headers, "User-Agent": "codex_cli_rs/0.50 (Linux)"}) == Marks(ID, "thread-12345", "codex")
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-claude-code-agent-id": "agent-12345"},
+        {"x-claude-code-request-class": "subagent"},
+        {"x-parent-session-id": ID},
+        {"User-Agent": "codex_cli_rs/0.50", "x-openai-subagent": "collab_spawn"},
+        {"User-Agent": "codex_cli_rs/0.50", "x-codex-parent-thread-id": "thread-1"},
+    ],
+)
+def test_a_sub_agent_is_told_by_its_clients_own_marks(headers: dict[str, str]) -> None:
+    assert marks(headers).delegated
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-claude-code-request-class": "compaction"},
+        {"User-Agent": "codex_cli_rs/0.50", "x-openai-subagent": "compact"},
+        {"User-Agent": "codex_cli_rs/0.50", "x-codex-turn-metadata": '{"request_kind": "compaction"}'},
+    ],
+)
+def test_a_clients_own_compaction_request_is_told_by_its_marks(headers: dict[str, str]) -> None:
+    assert marks(headers).compacting
+    assert not marks(headers).delegated
+
+
+@pytest.mark.parametrize("said", ['{"request_kind": "turn"}', "[]", "{", "null", '{"request_kind": ["compaction"]}'])
+def test_other_turns_of_codex_are_no_compaction_requests(said: str) -> None:
+    assert not marks({"User-Agent": "codex_cli_rs/0.50", "x-codex-turn-metadata": said}).compacting
+
+
 def test_our_own_header_goes_before_all_others() -> None:
     assert marks({"x-accordion-session": "mine-12345", "X-Session-Id": ID}, session_id="body-12345").session == (
         "mine-12345"

@@ -74,3 +74,20 @@ def test_a_sparkline_keeps_its_width(width: int) -> None:
     line = sparkline([0.1, 0.9] * 40, LIMITS, width, ascii_only=False)
     assert line.cell_len == width
     assert sparkline([], LIMITS, width, ascii_only=False).plain == ""
+
+
+def test_a_shadow_stands_above_the_bars_and_is_cut_off_where_it_is_much_higher() -> None:
+    lines = [line.plain for line in plot([0.5, 0.5], (0,), LIMITS, 78, ascii_only=False, shadow=[0.5, 9.0])]
+    assert lines[0].strip().startswith("150%")
+    tops = [line[7:].split(" conv")[0] for line in lines[:HEIGHT]]
+    assert ["░" in line for line in tops] == [True] * 8 + [False] * 4
+    assert all(not line.startswith("░") for line in tops)
+    assert lines[-1].endswith("░ came")
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 50)), min_size=1, max_size=200), st.integers(20, 200))
+def test_a_shadow_changes_neither_width_nor_height(values: list[tuple[float, float]], width: int) -> None:
+    ratios, shadow = zip(*values, strict=True)
+    lines = plot(ratios, (0,), LIMITS, width, ascii_only=True, shadow=shadow)
+    assert len(lines) == HEIGHT + 2
+    assert all(line.cell_len <= max(width, 40) and line.plain.isascii() for line in lines)

@@ -87,9 +87,17 @@ def test_json_is_one_object_a_request_and_nothing_else() -> None:
         assert sum(row["parts"].values()) == row["tokens"]
         assert row["utilization"] == pytest.approx(row["tokens"] / 32_000, abs=1e-6)
         assert row["kind"] in ("turn_start", "mid_generation")
-        assert row["decision"]["action"] == "pass"
+        # What would be done; nothing is.
+        near = row["decision"]["reason"].partition(" trigger")[0]
+        assert row["decision"]["action"] == {"under": "pass", "near": "prepare", "over": "compact"}[_side(near)]
         assert "reported" not in row
     assert {row["session"] for row in rows} == {rows[0]["session"]}
+
+
+def _side(reason: str) -> str:
+    """On which side of its limit a request is, in the reason's own word."""
+    (found,) = set(re.findall(r"\b(under|near|over)\b", reason))
+    return str(found)
 
 
 def test_usage_is_compared_only_where_asked_and_correction_helps() -> None:

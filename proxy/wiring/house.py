@@ -1,4 +1,4 @@
-"""Builds every object. The only module that knows every room."""
+"""The house: every room of one process, and the settings in force."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import logging
 import secrets
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 from starlette.types import ASGIApp
 
@@ -17,87 +18,37 @@ from proxy.accounting.calibration import Calibrations
 from proxy.accounting.journal import Journal
 from proxy.accounting.meter import Meter
 from proxy.clockwork import LoopClock, LoopTasks
-from proxy.core.budget import Thresholds
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Observer
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
 from proxy.dialects.reader import Reader
-from proxy.dialects.responses import Responses
 from proxy.faces.api import Api
 from proxy.faces.http import Http
 from proxy.faces.metrics import Metrics
 from proxy.faces.websocket import Sockets
+from proxy.folding import Folding
 from proxy.forward import Forward
 from proxy.gauge import Gauging
 from proxy.identity.sessions import Sessions
 from proxy.identity.tenants import ProxyKey, Tenants
+from proxy.models.summarizer import ModelSummarizer
 from proxy.models.tokens import TiktokenCounter
 from proxy.models.translate import LiteLLMTranslator
 from proxy.models.windows import ModelWindows
 from proxy.observe import Observe
+from proxy.sending import Sending
 from proxy.settings import Settings
 from proxy.storage.guarded import GuardedStore
 from proxy.storage.opening import open_store
 from proxy.storage.outbox import GatheringOutbox
 from proxy.upstream.client import HttpUpstream
-from proxy.upstream.routes import Routes, routes_from
+from proxy.upstream.routes import Routes
 from proxy.upstream.sockets import SocketClosed, open_socket
 from proxy.upstream.transport import AiohttpTransport, Timeouts
+from proxy.wiring.kitchen import Kitchen
+from proxy.wiring.tables import base_models, counters, dialects, routes, rules, thresholds, windows
 
 _log = logging.getLogger("accordion")
 _SECRET = Key("", "secret/tenants")
-
-
-def dialects() -> dict[str, Dialect]:
-    """The dialects by the path that each reads."""
-    return {
-        "/v1/chat/completions": ChatCompletions(),
-        "/v1/responses": Responses(),
-        "/v1/messages": Messages(),
-    }
-
-
-def windows(settings: Settings, clock: LoopClock) -> ModelWindows:
-    """Windows as configured, with the table behind."""
-    overrides: dict[str, dict[str, object]] = {}
-    for model in settings.model_list:
-        info = model.model_info
-        if info.max_input_tokens is not None:
-            given = {"max_input_tokens": info.max_input_tokens, "max_output_tokens": info.max_output_tokens}
-            overrides[model.model_name] = {name: value for name, value in given.items() if value is not None}
-    return ModelWindows(
-        clock.monotonic,
-        overrides,
-        default=settings.windows.default,
-        learnt_for=settings.windows.learnt_hours * 3600,
-        base_models=base_models(settings),
-    )
-
-
-def thresholds(settings: Settings) -> dict[str, Thresholds]:
-    """Thresholds by model; the empty name stands for all others."""
-    return {name: settings.thresholds.of(name) for name in ("", *settings.thresholds.models)}
-
-
-def routes(settings: Settings) -> Routes:
-    """Where requests go, as configured."""
-    openai, anthropic = settings.upstreams.openai, settings.upstreams.anthropic
-    return routes_from(
-        [model.entry() for model in settings.model_list],
-        openai.base_url,
-        anthropic.base_url,
-        openai_key=openai.api_key.reveal(),
-        anthropic_key=anthropic.api_key.reveal(),
-    )
-
-
-def base_models(settings: Settings) -> dict[str, str]:
-    """The model that each configured name stands for, where windows and encodings are looked up."""
-    return {
-        model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
-    }
 
 
 class House:
@@ -136,6 +87,7 @@ class House:
         self._sessions = Sessions(
             self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention
         )
+        self._kitchen = Kitchen(settings, self.store, self._meter, self.counter, self.tasks, self.clock)
         self._journal = Journal(self.outbox, observers, self._worker, limits.exchanges_per_session, retention)
         self._translator = LiteLLMTranslator({dialect.name: dialect for dialect in self.dialects.values()})
         self._upstream = self._connect(settings)
@@ -146,13 +98,15 @@ class House:
         self.tenants = Tenants(
             self._secret,
             tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
-            loopback=_is_loopback(settings.server.host),
+            loopback=is_loopback(settings.server.host),
         )
         former, self._windows = self._windows, windows(settings, self.clock)
         if former is not None:
             self._windows.inherit(former)
+        router = routes(settings)
         gauging = Gauging(
             dialects=self.dialects,
+            counters=counters(self.dialects),
             openai=self.dialects["/v1/chat/completions"],
             anthropic=self.dialects["/v1/messages"],
             reader=self._reader,
@@ -160,15 +114,32 @@ class House:
             meter=self._meter,
             calibrations=self._calibrations,
             windows=self._windows,
-            thresholds=thresholds(settings),
+            folds=self._kitchen.folds,
+            wishes=self._kitchen.wishes,
+            rules=rules(settings),
             base_models=base_models(settings),
-            router=routes(settings),
+            router=router,
             tasks=self.tasks,
             max_body=settings.server.max_body_bytes,
         )
-        self.forward = Forward(self.tenants, gauging, self._upstream, self._translator, self._journal, self.clock)
-        self.observe = Observe(self.store, self.outbox, self._windows, thresholds(settings))
+        sending = Sending(self.tenants, router, self._upstream, self._translator)
+        self._compactors = self._kitchen.compactors(
+            settings, partial(self._summarizer, settings, router, self._windows)
+        )
+        folding = Folding(gauging, self._compactors, self._kitchen.rendering, self._kitchen.wishes)
+        self.forward = Forward(self.tenants, gauging, folding, sending, self._journal, self.clock)
+        self.observe = Observe(
+            self.store, self.outbox, self._windows, thresholds(settings), settings.compaction.mode_of
+        )
         self.settings = settings
+
+    def _summarizer(
+        self, settings: Settings, router: Routes, known: ModelWindows, model: str
+    ) -> ModelSummarizer | None:
+        if not model and settings.summaries.writer == "extractive":
+            return None
+        spoken = {dialect.name: dialect for dialect in self.dialects.values()}
+        return ModelSummarizer(self._upstream, self._translator, router, known, spoken, model=model)
 
     def swap(self, settings: Settings) -> None:
         """Puts other settings in force."""
@@ -186,6 +157,7 @@ class House:
         # The store's threads must not hold the interpreter for long while a request waits for it.
         sys.setswitchinterval(0.001)
         self.tasks.offload(self.counter.warm)
+        self.tasks.spawn(self._look(), "look for what was asked by the API")
         if not self._shared and not await self._share_secret():
             self.tasks.spawn(self._share_secret_later(), "share the tenant key")
 
@@ -195,7 +167,13 @@ class House:
         await self.outbox.close()
         await self._upstream.close()
         await self._translator.close()
+        await self._kitchen.close()
         await self.store.close()
+
+    async def text_of(self, artifact_id: str, space: bytes) -> str | None:
+        """The whole text of what left a tenant's window under this id; None where there is no such thing."""
+        spoken = {dialect.name: dialect for dialect in self.dialects.values()}
+        return await self._kitchen.text_of(artifact_id, space, spoken)
 
     def app(self) -> ASGIApp:
         """The ASGI application."""
@@ -206,6 +184,7 @@ class House:
             self.metrics,
             lambda error: openai.error(error, new_id()),
             __version__,
+            self._kitchen.wishes,
         )
         sockets = Sockets(open_socket, SocketClosed)
         return Http(lambda: self.forward, api.app(), sockets, new_id)
@@ -218,6 +197,7 @@ class House:
         self.metrics.store(available)
         if available:
             _log.info("the store answers again")
+            self.tasks.spawn(self._compactors("").restored(), "publish what was kept locally")
         else:
             _log.warning(
                 "the store is away; requests are forwarded without it, and it is tried again: %s", self.store.problem
@@ -232,6 +212,12 @@ class House:
         self._apply(self.settings)
         return True
 
+    async def _look(self) -> None:
+        """Learns every second what other workers were asked to do."""
+        while True:
+            await self._kitchen.wishes.look()
+            await asyncio.sleep(1.0)
+
     async def _share_secret_later(self) -> None:
         while not await self._share_secret():  # noqa: ASYNC110  # nothing tells when the store is back
             await asyncio.sleep(1.0)
@@ -244,7 +230,7 @@ async def _close_when_idle(upstream: HttpUpstream) -> None:
     await upstream.close()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address that is listened on."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -1,0 +1,1 @@
+"""What left the window: kept whole, under ids that the list shows."""

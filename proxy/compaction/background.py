@@ -1,0 +1,229 @@
+"""Summaries that a model writes ahead: begun at a soft threshold, used when the trigger is met.
+
+What is prepared is what a model told of the beginning of a history, and up to where. It is good as long as that
+beginning is the request's own; a history that was rewound has no use for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from proxy.compaction.waiting import Signal, Waiting
+from proxy.core.conversation import Conversation
+from proxy.core.errors import StoreUnavailable, SummaryFailed
+from proxy.core.ports import Key, Store, Tasks
+from proxy.core.values import dataclass
+from proxy.summaries.author import Author, Summary, SummaryTask
+
+V = TypeVar("V")
+
+_log = logging.getLogger("accordion")
+
+_AGAIN = 1.10
+"""A preparation that came to nothing is tried again when the history has grown by a tenth."""
+
+
+class Thread(NamedTuple):
+    """Which conversation, as far as preparing goes: one preparation at a time for each."""
+
+    tenant: str
+    space: bytes
+    scope: bytes
+    session: str
+
+    @property
+    def key(self) -> Key:
+        """Where what is prepared is kept."""
+        digest = hashlib.sha256(len(self.space).to_bytes(4, "big") + self.space + self.scope + b"/")
+        digest.update(self.session.encode())
+        return Key("", f"summary/{digest.hexdigest()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a model told of the client's first `narrated` messages, the last of which has the chain key `anchor`."""
+
+    narrative: str
+    narrated: int
+    anchor: bytes
+    writer: str
+    input: int
+    output: int
+    findings: tuple[tuple[int, str], ...] = ()
+
+    def holds(self, conversation: Conversation, told: int) -> bool:
+        """Whether it tells of the beginning of this conversation, and of more than its first `told` messages."""
+        chain = conversation.chain
+        return told < self.narrated <= len(chain) and chain[self.narrated - 1] == self.anchor
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`at_once` preparations in one worker, `per_tenant` of one tenant; each ends after `longest` seconds. What is
+    prepared is kept for `keep` seconds, of `threads` conversations in memory."""
+
+    at_once: int = 8
+    per_tenant: int = 4
+    longest: float = 180.0
+    keep: float = 86_400.0
+    threads: int = 2_000
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Prepared)
+
+
+class Preparations:
+    """The summaries of one worker that are being written or ready; behind them the store, for those of others."""
+
+    def __init__(
+        self, author: Author, store: Store, tasks: Tasks, waiting: Waiting, bounds: Bounds | None = None
+    ) -> None:
+        self._author = author
+        self._store = store
+        self._tasks = tasks
+        self._waiting = waiting
+        self._bounds = bounds or Bounds()
+        self._running: dict[Thread, Signal] = {}
+        self._ready: OrderedDict[Thread, Prepared] = OrderedDict()
+        self._fruitless: OrderedDict[Thread, tuple[int, bool]] = OrderedDict()
+        self.input = self.output = 0
+        """Tokens that preparing cost so far, used or not."""
+
+    def begin(
+        self,
+        thread: Thread,
+        conversation: Conversation,
+        tokens: int,
+        told: int,
+        make: Callable[[], Awaitable[SummaryTask | None]],
+    ) -> bool:
+        """Begins to write a summary, unless one is ready or being written, there is no room for another, or the last
+        try came to nothing and the history (of `tokens`) has hardly grown. Gives whether one is being written now.
+
+        `told`: of so many of the client's messages a model has told in an earlier fold already. `make` says what is to
+        be told now, None where nothing is.
+        """
+        if thread in self._running:
+            return True
+        held = self._ready.get(thread)
+        if (held is not None and held.holds(conversation, told)) or self.fruitless(thread, tokens):
+            return False
+        mine = sum(other.tenant == thread.tenant for other in self._running)
+        if len(self._running) >= self._bounds.at_once or mine >= self._bounds.per_tenant:
+            return False
+        self._running[thread] = self._waiting.signal()
+        self._tasks.spawn(self._run(thread, conversation, tokens, told, make), "prepare a summary")
+        return True
+
+    def running(self, thread: Thread) -> bool:
+        """Whether a summary is being written."""
+        return thread in self._running
+
+    def fruitless(self, thread: Thread, tokens: int) -> bool:
+        """Whether the last try came to nothing, and the history has hardly grown since."""
+        noted = self._fruitless.get(thread)
+        return noted is not None and tokens < _AGAIN * noted[0]
+
+    def failed(self, thread: Thread, tokens: int) -> bool:
+        """Whether no model's summary can be had for now: the last try failed, and the history has hardly grown."""
+        return self.fruitless(thread, tokens) and self._fruitless[thread][1]
+
+    async def wait(self, thread: Thread, seconds: float) -> None:
+        """Returns when what is being written is ready or has failed, or after so many seconds."""
+        signal = self._running.get(thread)
+        if signal is not None:
+            with suppress(TimeoutError):
+                await self._waiting.within(seconds, signal.wait())
+
+    async def ready(self, thread: Thread, conversation: Conversation, told: int) -> Prepared | None:
+        """What was prepared for this conversation, by this worker or another, and tells of more than `told` messages;
+        None where there is nothing that holds."""
+        held = self._ready.get(thread)
+        if held is None or not held.holds(conversation, told):
+            with suppress(StoreUnavailable, msgspec.MsgspecError, ValueError):
+                value = await self._store.get(thread.key)
+                held = _DECODER.decode(value) if value is not None else None
+        return held if held is not None and held.holds(conversation, told) else None
+
+    def used(self, thread: Thread) -> None:
+        """A fold was made: what is prepared has served."""
+        self._ready.pop(thread, None)
+        self._fruitless.pop(thread, None)
+
+    async def _run(
+        self,
+        thread: Thread,
+        conversation: Conversation,
+        tokens: int,
+        told: int,
+        make: Callable[[], Awaitable[SummaryTask | None]],
+    ) -> None:
+        signal, prepared, failed = self._running[thread], None, False
+        try:
+            # Another worker may have prepared one.
+            prepared = await self.ready(thread, conversation, told)
+            if prepared is None:
+                summary = await self._waiting.within(self._bounds.longest, self._written(thread, make))
+                prepared = await self._prepared(thread, conversation, summary) if summary is not None else None
+        except (SummaryFailed, TimeoutError) as error:
+            failed = True
+            self.input += getattr(error, "input", 0)
+            self.output += getattr(error, "output", 0)
+            _log.info("no summary was prepared: %s", error if isinstance(error, SummaryFailed) else "it took too long")
+        except Exception:
+            failed = True
+            raise
+        finally:
+            if prepared is None:
+                self._fruitless[thread] = tokens, failed
+                _bounded(self._fruitless, thread, self._bounds.threads)
+            else:
+                self._fruitless.pop(thread, None)
+                self._ready[thread] = prepared
+                _bounded(self._ready, thread, self._bounds.threads)
+            del self._running[thread]
+            signal.set()
+
+    async def _written(self, thread: Thread, make: Callable[[], Awaitable[SummaryTask | None]]) -> Summary | None:
+        task = await make()
+        if task is None:
+            return None
+        held = True
+        try:
+            # Two workers need not both pay for the same summary.
+            lock = self._store.lock(Key("", f"{thread.key.name}/lock"), lease=self._bounds.longest)
+            async with lock as held:
+                if held:
+                    return await self._author.write(task)
+        except StoreUnavailable:
+            if held:
+                return await self._author.write(task)
+        return None
+
+    async def _prepared(self, thread: Thread, conversation: Conversation, summary: Summary) -> Prepared | None:
+        """What a model told, kept for other workers too; None where it told nothing."""
+        self.input += summary.input
+        self.output += summary.output
+        if not 0 < summary.narrated <= len(conversation.chain):
+            return None
+        anchor = conversation.chain[summary.narrated - 1]
+        prepared = Prepared(
+            summary.narrative, summary.narrated, anchor, summary.writer, summary.input, summary.output, summary.findings
+        )
+        with suppress(StoreUnavailable):
+            await self._store.put(thread.key, _ENCODER.encode(prepared), ttl=self._bounds.keep)
+        return prepared
+
+
+def _bounded(held: OrderedDict[Thread, V], newest: Thread, most: int) -> None:
+    held.move_to_end(newest)
+    while len(held) > most:
+        held.popitem(last=False)

@@ -1,0 +1,68 @@
+"""One request as the compactor gets it, and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Literal
+
+from proxy.core.budget import Decision, Limits, Utilization, Window
+from proxy.core.edits import Cause, Folded
+from proxy.core.ports import Asker
+from proxy.core.records import CompactionSeen
+from proxy.core.values import dataclass
+from proxy.dialects.base import Dialect
+
+Thinking = Literal["none", "free", "bound", "droppable"]
+"""How thinking blocks may be handled: there are none; they may stay or go one by one; each is bound to its exact
+prefix; or bound, but the request lets the provider drop what does not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The two limits beside tokens; 0 where there is none. `body` in bytes of the whole request, `images` in number."""
+
+    body: int = 0
+    images: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that a fold needs to know of a request.
+
+    `folded` is the list as earlier folds left it. `space` is the tenant's key, `scope` what divides folds within the
+    tenant: a fold of one scope is never applied in another. `model` is the one that is really asked, where tokens are
+    counted. `size` is the request's body in bytes.
+    """
+
+    tenant: str
+    space: bytes = field(repr=False)
+    scope: bytes = field(repr=False)
+    session: str
+    dialect: Dialect
+    folded: Folded
+    utilization: Utilization
+    window: Window
+    limits: Limits
+    decision: Decision
+    model: str
+    request_id: str = ""
+    cause: Cause = "automatic"
+    size: int = 0
+    budgets: Budgets = Budgets()
+    thinking: Thinking = "none"
+    pins: frozenset[str] = frozenset()
+    """Call ids that the request or the API pinned."""
+    asker: Asker | None = None
+    """None where no model may be asked for a summary."""
+    counting: bool = False
+    """Whether the request only asks how many tokens it would be: then nothing is kept, and no model is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request: the list to forward, and what is told of it. `flagged` says that what left the window
+    could only be kept locally for now."""
+
+    folded: Folded
+    seen: CompactionSeen | None = None
+    flagged: bool = False

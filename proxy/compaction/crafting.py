@@ -1,0 +1,178 @@
+"""The slow and pure part of a fold, made to be called in a thread: from a case to a plan, a task for the summary, and
+what is to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from math import ceil
+
+from proxy.archive.artifacts import Artifact
+from proxy.archive.writing import Archive
+from proxy.compaction.case import Case
+from proxy.compaction.executor import Executor, Terms
+from proxy.compaction.layout import Block, Layout, Unfit, laid_out
+from proxy.compaction.planner import Planner
+from proxy.compaction.reading import WrittenReader
+from proxy.compaction.removal import Origin, Removal, Remover
+from proxy.compaction.strategies.base import Digest, no_digest
+from proxy.compaction.telling import utilization_of
+from proxy.compaction.views import view_for
+from proxy.compaction.weights import Weights
+from proxy.core.conversation import Conversation, Message
+from proxy.core.edits import Compaction, Folded
+from proxy.core.plan import Kind, Plan, View
+from proxy.core.ports import Put
+from proxy.core.values import dataclass
+from proxy.summaries.author import Summary, SummaryTask
+from proxy.summaries.extractive import Source
+
+_HANDOFFS = ("transfer_to_*",)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A fold that is planned. `task` is what a summary has to tell, None where none is wanted; `last` the last of the
+    client's messages that it stands for, or -1."""
+
+    plan: Plan
+    layout: Layout
+    removal: Removal
+    task: SummaryTask | None
+    last: int
+    at: float
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A fold that is ready: the list with it, its record, and what must be kept before it is used."""
+
+    folded: Folded
+    compaction: Compaction
+    puts: tuple[Put, ...]
+    passes: int
+
+
+class Craft:
+    """Plans and makes folds. `plain` plans without a summary. `skipped` are patterns of names of tools whose results
+    make no artifacts of their own."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        plain: Planner,
+        archive: Archive,
+        weights: Weights,
+        reader: WrittenReader,
+        *,
+        pinned_tools: frozenset[str] = frozenset(),
+        digest: Digest = no_digest,
+        skipped: Sequence[str] = _HANDOFFS,
+    ) -> None:
+        self._planner = planner
+        self._plain = plain
+        self._archive = archive
+        self._weights = weights
+        self._reader = reader
+        self._pinned_tools = pinned_tools
+        self._digest = digest
+        self._skipped = tuple(skipped)
+
+    def plan(self, case: Case, plain: bool = False) -> tuple[Plan, int]:
+        """What would be done, and how often the pipeline ran for it."""
+        planner, decision = self._plain if plain else self._planner, case.decision
+        kinds: tuple[Kind, ...] = ("generation", "conversation") if decision.kind == "generation" else ("conversation",)
+        view = partial(view_for, case, count=self._weigher(case), pinned_tools=self._pinned_tools, digest=self._digest)
+        return planner.plan_for(view, kinds, must_succeed=decision.must_succeed)
+
+    def work(self, case: Case, client: Conversation, *, at: float, plain: bool) -> Work:
+        """Plans a fold of `client`. Raises Unfit where there is nothing to do."""
+        plan, passes = self.plan(case, plain)
+        layout = laid_out(plan, client, case.folded.compaction, case.dialect)
+        origin = Origin(case.space, case.scope, case.session, case.dialect.name, at)
+        removal = Remover(layout, origin, self._weigher(case), self._skips).removal()
+        block = layout.summarized
+        task = self._task(case, plan.view, layout, removal, block) if block is not None else None
+        return Work(plan, layout, removal, task, block.last if block is not None else -1, at, passes)
+
+    def made(self, case: Case, work: Work, summary: Summary | None) -> Made:
+        """The fold itself. Raises Unfit where it would not be legal, or no shorter."""
+        decision, view = case.decision, work.plan.view
+        weigh, scale = self._weigher(case), _scale(view)
+        executor = Executor(
+            case.dialect, self._reader.of(case.dialect, case.space), lambda message: round(weigh(message) * scale)
+        )
+        terms = Terms(
+            case.cause,
+            utilization_of(decision, case.utilization.ratio),
+            work.at,
+            forced=decision.must_succeed or decision.forced or decision.trigger == 0,
+        )
+        folded = executor.execute(work.plan, work.layout, summary, work.removal.ids, terms)
+        if folded.compaction is None:
+            raise Unfit("nothing may be folded")
+        artifacts = _found(work.removal.artifacts, summary)
+        puts = self._archive.puts(case.space, work.removal.rows, artifacts)
+        return Made(folded, folded.compaction, tuple(puts), work.passes)
+
+    def refolded(self, case: Case, folded: Folded) -> int:
+        """What the request of a case counts with another fold in force."""
+        weigh = self._weigher(case)
+        before, after = (
+            sum(weigh(message) for message in each.conversation.messages) for each in (case.folded, folded)
+        )
+        used = case.utilization
+        return max(0, used.tokens - round((before - after) * (used.messages + used.media) / max(1, before)))
+
+    def _task(self, case: Case, view: View, layout: Layout, removal: Removal, block: Block) -> SummaryTask:
+        messages, base = layout.client.messages, layout.base
+        scale, model = _scale(view), case.model
+        slot = view.slots[view.task] if view.task >= 0 else None
+        stays = slot is not None and view.task not in layout.gone and slot.origin >= 0
+        ranges = (each for each in removal.ranges if block.first <= each.first and each.last <= block.last)
+        return SummaryTask(
+            kind=view.kind,
+            covered=tuple(Source(index, messages[index]) for index in layout.behind(block)),
+            kept=tuple(layout.kept()),
+            budget=block.budget,
+            count=lambda text: ceil(self._weights.text(text, model) * scale),
+            prior=base.narrative if base is not None else "",
+            prior_until=base.narrated if base is not None else 0,
+            references=tuple(_line(each) for each in ranges),
+            asker=case.asker,
+            task=Source(slot.origin, messages[slot.origin]) if slot is not None and stays else None,
+        )
+
+    def _weigher(self, case: Case) -> Callable[[Message], int]:
+        conversation, model = case.folded.conversation, case.model
+        return lambda message: self._weights.of(message, conversation, model)
+
+    def _skips(self, tool: str) -> bool:
+        return any(fnmatchcase(tool, pattern) for pattern in self._skipped)
+
+
+def _scale(view: View) -> float:
+    """What a raw count is multiplied with to be one of the view's."""
+    return float(getattr(view, "scale", 1.0))
+
+
+def _line(artifact: Artifact) -> str:
+    """Where the archive has a stretch of messages."""
+    return f"[{artifact.first}-{artifact.last}] whole as {artifact.id}, {artifact.tokens:,} tokens"
+
+
+def _found(artifacts: Sequence[Artifact], summary: Summary | None) -> list[Artifact]:
+    """The artifacts with what a summary says was found in them."""
+    findings = summary.findings if summary is not None else ()
+    told: dict[int, list[str]] = {}
+    for index, text in findings:
+        told.setdefault(index, []).append(text)
+    return [
+        replace(artifact, findings=tuple(told[artifact.last]))
+        if artifact.kind == "result" and artifact.last in told
+        else artifact
+        for artifact in artifacts
+    ]

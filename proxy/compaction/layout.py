@@ -1,0 +1,172 @@
+"""A plan, laid out over the list: what is changed, what leaves, where a block of text stands instead.
+
+Pure bookkeeping: nothing is written yet. The summary and the archive are made from a layout, then the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from proxy.core.boundaries import groups, refers
+from proxy.core.conversation import Conversation, Message, ToolCall, ToolResult
+from proxy.core.edits import Compaction
+from proxy.core.errors import AccordionError
+from proxy.core.plan import Plan, Replace, Slot, Summarize
+from proxy.core.values import dataclass
+from proxy.dialects.base import Dialect
+
+
+class Unfit(AccordionError):
+    """A plan that cannot be carried out, or whose outcome would be no better; the reason is told. Never shown to a
+    client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A text in place of others: before slot `slot`, for the client's messages `first` to `last` as far as they left.
+    `note` is its text where no summary is wanted."""
+
+    slot: int
+    first: int
+    last: int
+    budget: int
+    note: str = ""
+    keys: tuple[bytes, ...] = ()
+    """The keys of the messages that left the list, as it stood: what the id in a note is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is to be done to `slots`. `changes` are texts (or None, to take out) by slot and part, `gone` the slots that
+    leave as a whole, `covered` how many of the client's messages the record has to tell of."""
+
+    slots: tuple[Slot, ...]
+    client: Conversation
+    base: Compaction | None
+    changes: Mapping[int, Mapping[int, str | None]]
+    gone: frozenset[int]
+    blocks: tuple[Block, ...]
+    covered: int
+
+    @property
+    def summarized(self) -> Block | None:
+        """The block that a summary has to be written for; the last, were there several."""
+        return next((block for block in reversed(self.blocks) if not block.note), None)
+
+    def kept(self) -> list[Message]:
+        """The messages that stay in sight, as they were."""
+        return [slot.message for index, slot in enumerate(self.slots) if index not in self.gone and not slot.summary]
+
+    def behind(self, block: Block) -> list[int]:
+        """The client's messages that a block stands for, by index: all of its stretch that is nowhere else in sight."""
+        seen = {slot.origin for index, slot in enumerate(self.slots) if index not in self.gone and not slot.summary}
+        return [index for index in range(block.first, block.last + 1) if index not in seen]
+
+
+def laid_out(plan: Plan, client: Conversation, base: Compaction | None, dialect: Dialect) -> Layout:
+    """Lays a plan out. `client` is the list as the client sent it, `base` the fold that the plan's view was made with.
+    Raises Unfit where there is nothing to do."""
+    view = plan.view
+    changes: dict[int, dict[int, str | None]] = {}
+    gone: set[int] = set()
+    owners: dict[int, int] = {}
+    summaries: list[Summarize] = []
+    for step in plan.steps:
+        if isinstance(step, Summarize):
+            # What is held fast stays behind the block; a block of this plan is not taken into another one.
+            leaving = [index for index in range(step.first, step.last + 1) if view.whole[index] and index not in owners]
+            owners.update(dict.fromkeys(leaving, len(summaries)))
+            summaries.append(step)
+            gone.update(leaving)
+        elif isinstance(step, Replace):
+            changes.setdefault(step.slot, {})[step.part] = step.text
+        elif step.parts:
+            changes.setdefault(step.slot, {}).update(dict.fromkeys(step.parts))
+        else:
+            gone.add(step.slot)
+    _repair(view.slots, dialect, changes)
+    changed = {index: parts for index, parts in changes.items() if index not in gone and parts}
+    touched = [view.slots[index] for index in (*changed, *gone)]
+    if not touched:
+        raise Unfit("nothing may be folded")
+    covered = max(base.covered if base is not None else 0, *(slot.last + 1 for slot in touched))
+    return Layout(view.slots, client, base, changed, frozenset(gone), _blocks(view.slots, summaries, owners), covered)
+
+
+def _blocks(slots: Sequence[Slot], summaries: Sequence[Summarize], owners: Mapping[int, int]) -> tuple[Block, ...]:
+    blocks = []
+    for number, step in enumerate(summaries):
+        own = [index for index, owner in owners.items() if owner == number]
+        if own:
+            first = min(slots[index].first for index in own)
+            last = max(slots[index].last for index in own)
+            keys = tuple(slots[index].message.key for index in sorted(own))
+            blocks.append(Block(min(own), first, last, step.budget, step.note, keys))
+    return tuple(sorted(blocks, key=lambda block: block.slot))
+
+
+# -- orphans -----------------------------------------------------------------------------------------------------------
+
+
+def unpaired(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    """Calls that nobody answered though the talk went on, and results that answer no call: (message, part).
+
+    Matched by order: a result answers the latest open call of its id. Calls at the end of the list are open, which is
+    no fault; nor is a result behind a reference to an item that only the provider has, which may be its call.
+    """
+    opened: dict[str, tuple[int, int]] = {}
+    referred = False
+    ends = len(messages)
+    while ends and messages[ends - 1].has_tool_result:
+        ends -= 1
+    while ends and _calls(messages[ends - 1]):
+        ends -= 1
+    for index, message in enumerate(messages):
+        referred = referred or refers(message)
+        for number, part in enumerate(message.parts):
+            if isinstance(part, ToolCall):
+                if (before := opened.get(part.call_id)) is not None:
+                    yield before
+                opened[part.call_id] = (index, number)
+            elif isinstance(part, ToolResult) and opened.pop(part.call_id, None) is None and not referred:
+                yield index, number
+    yield from (place for place in opened.values() if place[0] < ends)
+
+
+def _repair(slots: Sequence[Slot], dialect: Dialect, changes: dict[int, dict[int, str | None]]) -> None:
+    """Takes orphans out, as far as the dialect can; what stands beside them stays, and nothing is made up in their
+    place."""
+    for index, part in unpaired([slot.message for slot in slots]):
+        with suppress(ValueError):
+            dialect.edit(slots[index].message, {part: None})
+            changes.setdefault(index, {})[part] = None
+
+
+def _calls(message: Message) -> bool:
+    return any(isinstance(part, ToolCall) for part in message.parts)
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+
+def stretches(messages: Sequence[Message], first: int, last: int, weights: Sequence[int], most: int) -> list[range]:
+    """The messages `first` to `last` in stretches of at most `most` tokens each, cut between groups; a group that alone
+    has more is a stretch of its own. `weights[i]` are the tokens of message `first + i`.
+
+    Stretches are made from the front, so that a later fold of the same beginning cuts at the same places.
+    """
+    out: list[range] = []
+    start, held = first, 0
+    for begin, end in groups(messages):
+        begin, end = max(begin, first), min(end, last)  # noqa: PLW2901
+        if begin > end:
+            continue
+        size = sum(weights[begin - first : end - first + 1])
+        if held and held + size > most:
+            out.append(range(start, begin))
+            start, held = begin, 0
+        held += size
+    if start <= last:
+        out.append(range(start, last + 1))
+    return out

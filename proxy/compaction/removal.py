@@ -1,0 +1,217 @@
+"""What a layout takes out of the window, as rows and artifacts for the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from proxy.archive.artifacts import Artifact, ArtifactKind, Row, result_text
+from proxy.archive.references import artifact_id, describe, range_id, shortened, size_of
+from proxy.compaction.layout import Block, Layout, stretches
+from proxy.core.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.plan import Slot
+from proxy.core.values import dataclass
+
+MOST_TOKENS = 6_000
+"""Of a range, so that a model can take one back whole; a single group may be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where what leaves comes from: tenant's key, scope, session and dialect; `at` in seconds since the epoch."""
+
+    space: bytes
+    scope: bytes
+    session: str
+    dialect: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What is to be kept. `ranges` are all the ranges that the fold's blocks stand for, new or not; `ids` those of all
+    artifacts that are new."""
+
+    rows: tuple[Row, ...]
+    artifacts: tuple[Artifact, ...]
+    ranges: tuple[Artifact, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of what is new, in order."""
+        return tuple(dict.fromkeys(artifact.id for artifact in self.artifacts))
+
+
+class Remover:
+    """Makes a Removal of a layout. `weigh` counts a message's tokens, `skipped` tells of a tool's name whether its
+    results make no artifacts of their own."""
+
+    def __init__(
+        self, layout: Layout, origin: Origin, weigh: Callable[[Message], int], skipped: Callable[[str], bool]
+    ) -> None:
+        self._layout = layout
+        self._messages = layout.client.messages
+        self._origin = origin
+        self._weigh = weigh
+        self._skipped = skipped
+        self._known = frozenset(layout.base.artifacts) if layout.base is not None else frozenset[str]()
+        self._calls: dict[str, tuple[int, ToolCall]] = {
+            part.call_id: (index, part)
+            for index, message in enumerate(self._messages)
+            for part in message.parts
+            if isinstance(part, ToolCall)
+        }
+
+    def removal(self) -> Removal:
+        """All of it. Content that earlier folds put away is not put away again."""
+        layout = self._layout
+        ranges = [each for first, last in self._left() for each in self._ranges(first, last)]
+        noted = [self._noted(block) for block in layout.blocks if block.note]
+        made = [each for each in (*ranges, *noted) if each.id not in self._known]
+        for index in sorted({*layout.gone, *layout.changes}):
+            slot = layout.slots[index]
+            if slot.origin >= 0:
+                made += self._parts(index, slot)
+        new = list({artifact.id: artifact for artifact in made}.values())
+        places = {index for each in new for index in self._places(each)}
+        places.update(layout.slots[index].origin for index in (*layout.gone, *layout.changes))
+        rows = [self._messages[index] for index in sorted(places) if index >= 0]
+        return Removal(tuple(Row(message.key, message.wire) for message in rows), tuple(new), tuple(ranges))
+
+    def _left(self) -> list[tuple[int, int]]:
+        """Runs of the client's messages that left as a whole: those behind blocks, and those that were dropped."""
+        runs = [(block.first, block.last) for block in self._layout.blocks]
+        for index in sorted(self._layout.gone):
+            slot = self._layout.slots[index]
+            if any(first <= slot.first and slot.last <= last for first, last in runs):
+                continue
+            if runs and index - 1 in self._layout.gone and runs[-1][1] == slot.first - 1:
+                runs[-1] = (runs[-1][0], slot.last)
+            else:
+                runs.append((slot.first, slot.last))
+        return sorted(runs)
+
+    def _ranges(self, first: int, last: int) -> Iterator[Artifact]:
+        weights = [self._weigh(message) for message in self._messages[first : last + 1]]
+        for stretch in stretches(self._messages, first, last, weights, MOST_TOKENS):
+            keys = [message.key for message in self._messages[stretch.start : stretch.stop]]
+            yield self._range(range_id(self._origin.space, keys), stretch)
+
+    def _noted(self, block: Block) -> Artifact:
+        """All that a note stands for, under the id that the note names."""
+        return self._range(range_id(self._origin.space, block.keys), range(block.first, block.last + 1))
+
+    def _range(self, name: str, places: range) -> Artifact:
+        held = self._messages[places.start : places.stop]
+        return self._artifact(
+            name,
+            "range",
+            tuple(message.key for message in held),
+            places,
+            characters=sum(_characters(part) for message in held for part in message.parts),
+            tokens=sum(self._weigh(message) for message in held),
+            description=f"{len(held)} messages",
+        )
+
+    def _parts(self, index: int, slot: Slot) -> Iterator[Artifact]:
+        """The results of a slot that left or were changed, and other parts whose new text names an artifact."""
+        original, space = self._messages[slot.origin], self._origin.space
+        changes = self._layout.changes.get(index)
+        numbers = range(len(slot.message.parts)) if changes is None else sorted(changes)
+        for number in numbers:
+            part, text = slot.message.parts[number], (changes or {}).get(number) or ""
+            place = _same(original, part, number)
+            if place < 0:
+                # Changed before, and not to be told from its neighbours any more: all of the message is kept.
+                again = artifact_id(space, slot.message.key, number)
+                if again in text and again not in self._known:
+                    yield self._range(again, range(slot.origin, slot.origin + 1))
+                continue
+            # A reference is named after the message as it stood, which an earlier fold may have changed.
+            named = artifact_id(space, slot.message.key, number)
+            shown = bool(text) and named in text
+            name, whole = named if shown else artifact_id(space, original.key, place), original.parts[place]
+            if name in self._known:
+                continue
+            if not isinstance(whole, ToolResult):
+                if shown:
+                    yield self._other(slot.origin, place, whole, name)
+            elif (artifact := self._result(slot.origin, place, whole, name, shown)) is not None:
+                yield artifact
+
+    def _result(self, index: int, part: int, result: ToolResult, name: str, shown: bool) -> Artifact | None:
+        """What a tool answered; None where there is nothing, or where its tool is skipped and nothing refers to it."""
+        text = result_text(result)
+        called = self._calls.get(result.call_id)
+        tool = called[1].name if called else ""
+        if not shown and (not text.strip() or self._skipped(tool)):
+            return None
+        first = called[0] if called and called[0] <= index else index
+        message, answered = self._messages[index], range(index, index + 1)
+        keys = (message.key,) if first == index else (self._messages[first].key, message.key)
+        return self._artifact(
+            name, "result", keys, range(first, index + 1) if first != index else answered, part=part, tool=tool,
+            arguments=shortened(called[1].arguments) if called else "", call_id=result.call_id,
+            characters=len(text), tokens=self._share(message, len(text)), description=describe(text) or size_of(text),
+        )  # fmt: skip
+
+    def _other(self, index: int, part: int, whole: Part, name: str) -> Artifact:
+        message = self._messages[index]
+        size = _characters(whole)
+        tool = whole.name if isinstance(whole, ToolCall) else ""
+        return self._artifact(
+            name, "part", (message.key,), range(index, index + 1), part=part, tool=tool, characters=size,
+            tokens=self._share(message, size), description=type(whole).__name__,
+        )  # fmt: skip
+
+    def _share(self, message: Message, characters: int) -> int:
+        """Tokens of so many characters of a message, by its own rate."""
+        whole = sum(_characters(part) for part in message.parts)
+        return round(self._weigh(message) * characters / whole) if whole else 0
+
+    def _places(self, artifact: Artifact) -> Sequence[int]:
+        if artifact.kind == "range":
+            return range(artifact.first, artifact.last + 1)
+        return (artifact.first, artifact.last)
+
+    def _artifact(
+        self,
+        name: str,
+        kind: ArtifactKind,
+        keys: tuple[bytes, ...],
+        places: range,
+        *,
+        characters: int,
+        tokens: int,
+        description: str,
+        part: int = -1,
+        tool: str = "",
+        arguments: str = "",
+        call_id: str = "",
+    ) -> Artifact:
+        origin = self._origin
+        return Artifact(
+            name, kind, origin.dialect, keys, places.start, places.stop - 1, part, tool, arguments, call_id, characters,
+            tokens, description, origin.scope, origin.session, origin.at,
+        )  # fmt: skip
+
+
+def _same(original: Message, part: Part, number: int) -> int:
+    """Which part of the client's message a part of its (perhaps edited) form is; -1 where it is none of them."""
+    if number < len(original.parts) and original.parts[number] == part:
+        return number
+    for index, other in enumerate(original.parts):
+        if other == part or (
+            isinstance(part, ToolResult) and isinstance(other, ToolResult) and other.call_id == part.call_id
+        ):
+            return index
+    return -1
+
+
+def _characters(part: Part) -> int:
+    if isinstance(part, Text | Reasoning):
+        return len(part.text)
+    if isinstance(part, ToolCall):
+        return len(part.name) + len(part.arguments)
+    if isinstance(part, ToolResult):
+        return sum(_characters(inner) for inner in part.parts)
+    return 0

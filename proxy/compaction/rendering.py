@@ -1,0 +1,108 @@
+"""From a folded list to the bytes that are sent: the same bytes every time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from proxy.core.conversation import Conversation, Message
+from proxy.core.edits import Folded
+from proxy.core.plan import OURS
+from proxy.core.values import dataclass
+from proxy.dialects import writing
+from proxy.dialects.base import Dialect
+from proxy.dialects.keys import breakpoints
+
+_MOST_MARKS = 4
+"""Cache breakpoints that a provider takes in one request (wire notes, Caching)."""
+_AUTOMATIC = "cache_control"
+_LONG = b'"1h"'
+"""A breakpoint that lasts an hour must not stand behind one of five minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    wires: tuple[bytes, ...]
+    written: tuple[bytes, ...]
+    size: int
+
+
+class Rendering:
+    """Renders requests; remembers what a fold's part of them looks like within `capacity` bytes."""
+
+    def __init__(self, capacity: int = 32 * 2**20) -> None:
+        self._capacity = capacity
+        self._heads: OrderedDict[tuple[str, str, bool], _Head] = OrderedDict()
+        self._size = 0
+
+    def body(self, dialect: Dialect, folded: Folded) -> bytes:
+        """The whole request. The list stands at its end, so that what is before it stays where it is."""
+        return writing.body(folded.conversation, dialect.listing, self.entries(dialect, folded))
+
+    def entries(self, dialect: Dialect, folded: Folded) -> list[bytes]:
+        """The entries of the list as they are sent. Where the dialect has cache breakpoints and the request has fewer
+        than four, one stands at the end of the last message that was written."""
+        messages = folded.conversation.messages
+        if folded.compaction is None:
+            return [message.wire for message in messages]
+        # A written block may become a part of the client's message behind it, so that one belongs to the fold's part.
+        end = min(_covered(folded) + 1, len(messages))
+        place = _last_written(folded, end)
+        marked = place >= 0 and _may_mark(folded.conversation, place)
+        head = self._head(dialect, folded, end, place if marked else -1)
+        return [*head, *(message.wire for message in messages[end:])]
+
+    def _head(self, dialect: Dialect, folded: Folded, end: int, place: int) -> Sequence[bytes]:
+        wires = tuple(message.wire for message in folded.conversation.messages[:end])
+        key = (folded.compaction.id if folded.compaction else "", dialect.name, place >= 0)
+        known = self._heads.get(key)
+        if known is not None and known.wires == wires:
+            self._heads.move_to_end(key)
+            return known.written
+        parts = list(wires)
+        if place >= 0:
+            parts[place] = dialect.marked(parts[place])
+        ours = {index for index, origin in enumerate(folded.origins[:end]) if origin == OURS}
+        written = tuple(dialect.joined(parts, ours))
+        self._keep(key, _Head(wires, written, 500 + 2 * sum(map(len, written))))
+        return written
+
+    def _keep(self, key: tuple[str, str, bool], head: _Head) -> None:
+        if (old := self._heads.pop(key, None)) is not None:
+            self._size -= old.size
+        self._heads[key] = head
+        self._size += head.size
+        while self._size > self._capacity and len(self._heads) > 1:
+            self._size -= self._heads.popitem(last=False)[1].size
+
+
+def _covered(folded: Folded) -> int:
+    """How many messages of the folded list stand for what the compaction covers."""
+    compaction, origins = folded.compaction, folded.origins
+    if compaction is None or not origins or origins[-1] < compaction.covered:
+        return len(origins)
+    return len(origins) - (origins[-1] - compaction.covered + 1)
+
+
+def _last_written(folded: Folded, end: int) -> int:
+    """The place of the last message before `end` that a fold wrote; -1 where there is none."""
+    for index in range(end - 1, -1, -1):
+        if folded.origins[index] == OURS or folded.spans[index][2]:
+            return index
+    return -1
+
+
+def _may_mark(conversation: Conversation, place: int) -> bool:
+    messages, envelope = conversation.messages, conversation.envelope
+    if messages[place].marks:
+        return False
+    automatic = envelope.get(_AUTOMATIC)
+    if automatic is not None and _LONG in automatic:
+        return False
+    fields = sum(breakpoints(value) for name, value in envelope.items() if len(value) > 16)
+    total = fields + (automatic is not None) + _marks(conversation.lead) + _marks(messages)
+    return total < _MOST_MARKS and not any(message.marks and _LONG in message.wire for message in messages[place:])
+
+
+def _marks(messages: Sequence[Message]) -> int:
+    return sum(message.marks for message in messages)

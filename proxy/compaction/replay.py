@@ -1,0 +1,244 @@
+"""Replay: earlier folds are found again by content, and put back the same way every time.
+
+A client sends its whole history with every request. The deepest compaction whose anchor lies on the request's chain is
+the one in force; a history that was rewound or forked simply has a shallower one on its chain, or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from proxy.compaction.reading import WrittenReader
+from proxy.compaction.records import decode, encode, size_of
+from proxy.core.conversation import Conversation
+from proxy.core.edits import Compaction, Folded, Head, apply, head_of, unfolded
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Key, Put, Store
+from proxy.core.values import dataclass
+from proxy.dialects.base import Dialect
+
+_BATCHES = (64, 512)
+_BATCH = 1_024
+"""How many places one look at the store takes in, the newest first: what follows a fold of late is found at once."""
+_LEVELS = 6
+"""Folds that may lie upon each other at one anchor: of a list that was folded and still was too long."""
+_ANSWERS = 16_384
+_HEADS = 256
+"""Covered parts that are kept as they were applied last; the client's messages in them are those of its last body."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    compaction: Compaction
+    level: int
+    size: int
+
+
+class Folds:
+    """The compactions of one worker, within `capacity` bytes; behind them the store, for what other workers or an
+    earlier run made. `retention` (seconds) is how long the store keeps them.
+
+    For each place where a request ended it is remembered which fold was in force there, so that a conversation that
+    goes on costs what is new of it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        capacity: int = 64 * 2**20,
+        retention: float = 30 * 86_400.0,
+        reader: WrittenReader | None = None,
+    ) -> None:
+        self._store = store
+        self._capacity = capacity
+        self._retention = retention
+        self._reader = reader or WrittenReader()
+        self._held: OrderedDict[bytes, _Held] = OrderedDict()
+        self._size = 0
+        self._answers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._changes: OrderedDict[bytes, int] = OrderedDict()
+        self._heads: dict[str, Head] = {}
+        self._floor = self._count = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that the compactions in memory are reckoned to take."""
+        return self._size
+
+    async def find(
+        self, dialect: Dialect, space: bytes, scope: bytes, conversation: Conversation, *, fresh: bool
+    ) -> Folded:
+        """The conversation as earlier folds left it.
+
+        `space` is the tenant's key, `scope` what divides folds within the tenant. The store is asked only where `fresh`
+        says that others may know more, and for what this worker has let go of; when it is away, what is known here
+        must do.
+        """
+        chain = conversation.chain
+        if not chain:
+            return unfolded(conversation)
+        label = label_of(space, scope)
+        index, held, missing = self._known(label, chain)
+        if fresh or missing >= 0:
+            index, held = await self._asked(label, chain, index, held, missing if not fresh else -1)
+        self._answer(label, chain, index)
+        return unfolded(conversation) if held is None else self.applied(dialect, space, conversation, held.compaction)
+
+    def remembers(self, space: bytes, scope: bytes, key: bytes) -> bool:
+        """Whether this worker knows which fold was in force at the place that has this chain key."""
+        name = label_of(space, scope) + key
+        return name in self._answers or name in self._held
+
+    def local(self, dialect: Dialect, space: bytes, scope: bytes, conversation: Conversation) -> Folded:
+        """The same by what this worker has in memory."""
+        _, held, _ = self._known(label_of(space, scope), conversation.chain)
+        return unfolded(conversation) if held is None else self.applied(dialect, space, conversation, held.compaction)
+
+    def applied(self, dialect: Dialect, space: bytes, conversation: Conversation, compaction: Compaction) -> Folded:
+        """The conversation with this compaction. Raises ValueError where it is of another history."""
+        read, known = self._reader.of(dialect, space), self._heads.get(compaction.id)
+        if known is None or known.client != conversation.messages[: compaction.covered]:
+            known = self._heads[compaction.id] = head_of(conversation, compaction, read)
+            if len(self._heads) > _HEADS:
+                del self._heads[next(iter(self._heads))]
+        return apply(conversation, compaction, read, known)
+
+    async def publish(self, space: bytes, scope: bytes, root: bytes, compaction: Compaction) -> Compaction:
+        """Makes a compaction known to all workers; who comes second takes the first one's. `root` is the chain key of
+        the history's first message. Raises StoreUnavailable; then it is in force nowhere."""
+        label = label_of(space, scope)
+        value, winner = encode(compaction), compaction
+        for level in range(_LEVELS):
+            kept = await self._store.put_if_absent(_key(label, compaction.anchor, level), value, ttl=self._retention)
+            found = compaction if kept == value else decode(kept)
+            # What lies at this anchor already may be what this fold was made of, or a record that nobody can read.
+            if found is not None and (found.generation >= compaction.generation or level == _LEVELS - 1):
+                winner = found
+                break
+        self._admit(label, root, winner, level)
+        return winner
+
+    def claim(self, space: bytes, scope: bytes, compaction: Compaction) -> Put:
+        """The write that makes a compaction known once the store is back; the first writer wins."""
+        label = label_of(space, scope)
+        return Put(_key(label, compaction.anchor, self._level(label, compaction)), encode(compaction), self._retention)
+
+    def take(self, space: bytes, scope: bytes, root: bytes, compaction: Compaction) -> None:
+        """Puts a compaction in force in this worker alone, until its claim is published."""
+        label = label_of(space, scope)
+        self._admit(label, root, compaction, self._level(label, compaction))
+
+    def adopt(self, key: Key, value: bytes) -> None:
+        """Takes over what another worker had published under `key` first, in place of what was held here."""
+        label, anchor, level = _place(key)
+        compaction = decode(value)
+        if compaction is not None and compaction.anchor == anchor:
+            self._admit(label, b"", compaction, level)
+
+    # -- in memory ----------------------------------------------------------------
+
+    def _level(self, label: bytes, compaction: Compaction) -> int:
+        """How many folds lie below a new one at its anchor, as far as is known here."""
+        under = self._held.get(label + compaction.anchor)
+        return 0 if under is None else min(under.level + 1, _LEVELS - 1)
+
+    def _known(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, _Held | None, int]:
+        """The deepest fold in memory, with its index; and the index of a deeper one that was let go of, or -1."""
+        folds, answers, believed = self._held, self._answers, -1
+        since = max(self._floor, self._changes.get(label + chain[0], 0)) if chain else 0
+        index = len(chain) - 1
+        while index > believed:
+            name = label + chain[index]
+            held = folds.get(name)
+            if held is not None:
+                folds.move_to_end(name)
+                return index, held, -1
+            answer = answers.get(name)
+            if answer is not None:
+                believed = max(believed, answer[1])
+                if answer[0] >= since:
+                    # Nothing was folded since, so nothing deeper is to be found.
+                    index = answer[1] + 1
+            index -= 1
+        held, missing = None, -1
+        while index >= 0 and (held := folds.get(label + chain[index])) is None:
+            missing = max(missing, index if index == believed else -1)
+            index -= 1
+        return index, held, missing
+
+    def _answer(self, label: bytes, chain: Sequence[bytes], index: int) -> None:
+        name = label + chain[-1]
+        self._answers[name] = (self._count, index)
+        self._answers.move_to_end(name)
+        if len(self._answers) > _ANSWERS:
+            self._answers.popitem(last=False)
+
+    def _admit(self, label: bytes, root: bytes, compaction: Compaction, level: int) -> None:
+        """Takes a compaction into memory. What was answered for this history before (for all, where `root` is empty)
+        counts no longer."""
+        name = label + compaction.anchor
+        known = self._held.pop(name, None)
+        if known is not None:
+            self._size -= known.size
+        held = _Held(compaction, level, size_of(compaction))
+        self._held[name] = held
+        self._size += held.size
+        while self._size > self._capacity and len(self._held) > 1:
+            _, gone = self._held.popitem(last=False)
+            self._size -= gone.size
+        self._count += 1
+        if not root:
+            self._floor = self._count
+            return
+        self._changes[label + root] = self._count
+        self._changes.move_to_end(label + root)
+        while len(self._changes) > _ANSWERS:
+            _, change = self._changes.popitem(last=False)
+            self._floor = max(self._floor, change)
+
+    # -- in the store -------------------------------------------------------------
+
+    async def _asked(
+        self, label: bytes, chain: Sequence[bytes], index: int, held: _Held | None, only: int
+    ) -> tuple[int, _Held | None]:
+        """The deepest fold that the store has behind the one in memory; of one place alone where `only` names it."""
+        places = [only] if only >= 0 else range(len(chain) - 1, index, -1)
+        sizes, at = iter(_BATCHES), 0
+        try:
+            while at < len(places):
+                batch = places[at : at + next(sizes, _BATCH)]
+                at += len(batch)
+                values = await self._store.get_many([_key(label, chain[place], 0) for place in batch])
+                for place, value in zip(batch, values, strict=True):
+                    if value is not None and (found := await self._top(label, chain[place], value)) is not None:
+                        self._admit(label, chain[0], *found)
+                        return place, self._held[label + chain[place]]
+        except StoreUnavailable:
+            pass
+        return index, held
+
+    async def _top(self, label: bytes, anchor: bytes, value: bytes) -> tuple[Compaction, int] | None:
+        """The uppermost readable fold of an anchor whose first value is given."""
+        above = await self._store.get_many([_key(label, anchor, level) for level in range(1, _LEVELS)])
+        for level, kept in reversed(list(enumerate([value, *above]))):
+            compaction = decode(kept)
+            if compaction is not None and compaction.anchor == anchor:
+                return compaction, level
+        return None
+
+
+def label_of(space: bytes, scope: bytes) -> bytes:
+    """A prefix for the folds of one scope of one tenant, 16 bytes."""
+    return hashlib.sha256(len(space).to_bytes(4, "big") + space + scope).digest()[:16]
+
+
+def _key(label: bytes, anchor: bytes, level: int) -> Key:
+    return Key("", f"fold/{label.hex()}/{anchor.hex()}/{level}")
+
+
+def _place(key: Key) -> tuple[bytes, bytes, int]:
+    _, label, anchor, level = key.name.split("/")
+    return bytes.fromhex(label), bytes.fromhex(anchor), int(level)

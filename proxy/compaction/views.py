@@ -1,0 +1,223 @@
+"""Which parts of a list a fold may touch.
+
+Never free, whatever the kind: messages of system and developer, what is not understood (a provider's compaction item
+among it), the opening request, the task, the newest message, the newest tool batch, which the model has not read yet,
+open calls, and pinned results with their calls. A mid-generation fold touches only what was produced since the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from proxy.accounting.meter import REPLY
+from proxy.compaction.case import Budgets, Case, Thinking
+from proxy.compaction.policy import ceiling
+from proxy.compaction.sketch import images_of
+from proxy.compaction.strategies.base import Digest, Draft, no_digest
+from proxy.core.boundaries import groups, opaque, open_places, pairs, refers
+from proxy.core.conversation import Message, Reasoning, ToolCall, ToolResult
+from proxy.core.edits import Folded
+from proxy.core.plan import Kind, Slot
+
+_ANYTHING = Budgets()
+
+_ROOM = 4
+"""Of what lies between what must stay and the limit, at least one part in so many is left, even where the target is
+less: a fold that can never meet its target would take everything away."""
+
+
+def view_of(
+    folded: Folded,
+    kind: Kind,
+    *,
+    tokens: int,
+    overhead: int,
+    target: int,
+    window: int,
+    count: Callable[[Message], int],
+    pinned: frozenset[str] = frozenset(),
+    pinned_tools: frozenset[str] = frozenset(),
+    thinking: Thinking = "none",
+    must_succeed: bool = False,
+    limit: int = 0,
+    space: bytes = b"",
+    digest: Digest = no_digest,
+    size: int = 0,
+    budgets: Budgets = _ANYTHING,
+) -> Draft:
+    """The list with what a fold of this kind may touch.
+
+    `tokens` is the whole request and `overhead` what of it is not messages, both corrected or both not; the messages
+    are made to count the difference. `limit` is what the request may come to at most (0: the window). `count` counts a
+    message, `size` is the request's bytes.
+    """
+    slots, scale = _scaled(folded.slots(count), tokens - overhead)
+    marked = _Marked(slots, pinned, pinned_tools)
+    free = marked.free(kind, thinking, must_succeed)
+    held = marked.held
+    ranges = groups(marked.messages)
+    whole = [False] * len(slots)
+    for first, last in ranges:
+        leaves = all(free[first : last + 1]) and not held.intersection(range(first, last + 1))
+        whole[first : last + 1] = [leaves] * (last + 1 - first)
+    movable = sum(slot.tokens for slot, leaves in zip(slots, whole, strict=True) if leaves)
+    return Draft(
+        kind=kind,
+        slots=slots,
+        free=tuple(free),
+        whole=tuple(whole),
+        groups=ranges,
+        tokens=tokens,
+        overhead=overhead,
+        target=_attainable(target, tokens, tokens - movable, limit or window),
+        window=window,
+        task=marked.task,
+        pinned=marked.pinned,
+        tools={call.call_id: call.name for call in marked.calls},
+        arguments={call.call_id: call.arguments for call in marked.calls},
+        gone=(False,) * len(slots),
+        reach=tuple(marked.reach),
+        limit=limit or window,
+        unread=marked.unread,
+        turn=marked.turn,
+        opening=marked.opening,
+        thinking=thinking,
+        calls=marked.pairs,
+        open=marked.open,
+        space=space,
+        digest=digest,
+        count=count,
+        scale=scale,
+        images=sum(images_of(part) for message in marked.messages for part in message.parts),
+        images_at_most=budgets.images,
+        size=size,
+        size_at_most=budgets.body,
+    )
+
+
+def view_for(
+    case: Case,
+    kind: Kind,
+    *,
+    count: Callable[[Message], int],
+    pinned_tools: frozenset[str] = frozenset(),
+    digest: Digest = no_digest,
+) -> Draft:
+    """The view of a request as the compactor has it. A kind that is not the decision's has the target of its own."""
+    used, decision, limits = case.utilization, case.decision, case.limits
+    target = decision.target
+    if kind != decision.kind:
+        own = limits.conversation_target if kind == "conversation" else limits.generation_target
+        target = min(own, ceiling(used, limits, case.window))
+    return view_of(
+        case.folded,
+        kind,
+        tokens=used.tokens,
+        overhead=used.preamble + used.tools + REPLY,
+        target=target,
+        window=case.window.size,
+        count=count,
+        pinned=case.pins,
+        pinned_tools=pinned_tools,
+        thinking=case.thinking,
+        must_succeed=decision.must_succeed,
+        limit=ceiling(used, limits, case.window),
+        space=case.space,
+        digest=digest,
+        size=case.size,
+        budgets=case.budgets,
+    )
+
+
+def _attainable(target: int, tokens: int, staying: int, limit: int) -> int:
+    most = min(tokens, limit)
+    return max(target, staying + max(0, most - staying) // _ROOM) if staying < most else max(target, limit)
+
+
+def _scaled(slots: tuple[Slot, ...], tokens: int) -> tuple[tuple[Slot, ...], float]:
+    """The slots so that together they count `tokens`, and the factor."""
+    raw = sum(slot.tokens for slot in slots)
+    if not raw or tokens <= 0 or abs(tokens - raw) <= len(slots):
+        return slots, 1.0
+    scale = tokens / raw
+    ends = [round(end * scale) for end in accumulate((slot.tokens for slot in slots), initial=0)]
+    return tuple(
+        Slot(slot.message, slot.origin, ends[index + 1] - ends[index], slot.edited, slot.first, slot.last)
+        for index, slot in enumerate(slots)
+    ), scale
+
+
+class _Marked:
+    """What stands where in a list."""
+
+    def __init__(self, slots: Sequence[Slot], pinned: frozenset[str], pinned_tools: frozenset[str]) -> None:
+        self.slots = slots
+        self.messages = [slot.message for slot in slots]
+        self.calls = [part for message in self.messages for part in message.parts if isinstance(part, ToolCall)]
+        self.pinned = pinned | {call.call_id for call in self.calls if call.name in pinned_tools}
+        self.pairs, self.open = pairs(self.messages), open_places(self.messages)
+        self.held = {index for index, _ in self.open} | {
+            index for index, message in enumerate(self.messages) if self._pins(message)
+        }
+        """Slots with an open call or something pinned."""
+        said = [index for index, slot in enumerate(slots) if _says(slot)]
+        self.task = said[-1] if said else -1
+        self.opening = said[0] if said else -1
+        self.unread = self._first_unread()
+        open_turn = bool(self.messages) and not _says(slots[-1])
+        self.turn = self.task + 1 if open_turn else len(slots)
+        self.reach = [self._may(index) for index in range(len(slots))]
+
+    def free(self, kind: Kind, thinking: Thinking, must_succeed: bool) -> list[bool]:
+        """Which slots may be touched at all."""
+        count = len(self.messages)
+        if thinking == "bound" and not must_succeed and self._thinks():
+            # Its thinking is bound to all that is before it, and must stay while the tool turn is open.
+            return [False] * count
+        start = self.task + 1 if kind == "generation" else 0
+        free = [start <= index < self.unread and self._may(index) for index in range(count)]
+        for index in (self.opening, self.task, count - 1):
+            if index >= 0:
+                free[index] = False
+        for index in {index for index, _ in self.open}:
+            free[index] = False
+        return free
+
+    def _may(self, index: int) -> bool:
+        """Whether a message holds anything that could be touched."""
+        message = self.messages[index]
+        if message.role in ("system", "developer", "other") or opaque(message):
+            return False
+        return not message.parts or not all(
+            isinstance(part, ToolCall | ToolResult) and part.call_id in self.pinned for part in message.parts
+        )
+
+    def _pins(self, message: Message) -> bool:
+        return bool(self.pinned) and any(
+            isinstance(part, ToolCall | ToolResult) and part.call_id in self.pinned for part in message.parts
+        )
+
+    def _first_unread(self) -> int:
+        """Where the newest tool batch begins, results that no reply came after; behind the end where there is none."""
+        count, first = len(self.messages), len(self.messages)
+        for index in range(count - 1, -1, -1):
+            if self.messages[index].role == "assistant" or refers(self.messages[index]):
+                break
+            if self.messages[index].has_tool_result:
+                first = index
+        return self._calls_of(first) if first < count else count
+
+    def _calls_of(self, first: int) -> int:
+        """Where the calls begin that the results from `first` on answer, back to the end of what others said."""
+        answered = [call for (result, _), (call, _) in self.pairs.items() if result >= first]
+        return min([first, *answered])
+
+    def _thinks(self) -> bool:
+        """Whether a tool turn is open that holds thinking."""
+        return any(isinstance(part, Reasoning) for message in self.messages[self.turn :] for part in message.parts)
+
+
+def _says(slot: Slot) -> bool:
+    """Whether a person says something here, and no tool. What an earlier fold wrote does not count."""
+    return not slot.summary and slot.message.has_user_text and not slot.message.has_tool_result

@@ -1,0 +1,96 @@
+"""The content blocks of Anthropic's Messages: what each kind says, in parts.
+
+Source: as for messages.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from proxy.core.conversation import Media, Opaque, Part, Reasoning, ToolCall, ToolResult
+from proxy.dialects.shared import Inner, arguments_text, base64_media, mapping, opaque, string, texts, url_media
+
+CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+"""Blocks that call a tool: the user's, or one that the provider runs."""
+
+
+def parts(content: Any) -> Iterable[Part]:
+    """The parts of a message's content or of the system prompt: a string, or blocks."""
+    if type(content) is str:
+        return texts(content)
+    if type(content) is list:
+        return [part for entry in content for part in block(entry)]
+    return () if content is None else (opaque(content),)
+
+
+def block(entry: Any) -> Iterable[Part]:
+    """What one content block of a message says."""
+    kind = string(mapping(entry).get("type"))
+    if kind == "text":
+        return texts(entry.get("text"))
+    if kind in CALLS:
+        name, given = string(entry.get("name")), arguments_text(entry.get("input"))
+        return (ToolCall(string(entry.get("id")), name, given),)
+    if kind.endswith("tool_result"):
+        return (_result(entry),)
+    return _inner(entry, kind)
+
+
+def _result(block: dict[str, Any]) -> Part:
+    """`tool_result` of the user's tools, `*_tool_result` of the provider's."""
+    content = block.get("content")
+    failed = block.get("is_error") is True or string(mapping(content).get("type")).endswith("_error")
+    return ToolResult(string(block.get("tool_use_id")), tuple(_contained(content)), failed)
+
+
+def _contained(content: Any) -> Iterable[Inner]:
+    """What stands inside a result, a document or a search result."""
+    if type(content) is str:
+        return texts(content)
+    if type(content) is dict:
+        return _inner(content, string(content.get("type")))
+    if type(content) is list:
+        return [part for block in content for part in _inner(block, string(mapping(block).get("type")))]
+    return () if content is None else (opaque(content),)
+
+
+def _inner(block: Any, kind: str) -> Iterable[Inner]:
+    if kind in {"text", "advisor_result"}:
+        return texts(block.get("text"))
+    if kind == "thinking":
+        return (Reasoning(string(block.get("thinking")), len(string(block.get("signature")))),)
+    if kind == "redacted_thinking":
+        return (Reasoning("", len(string(block.get("data")))),)
+    if kind == "image":
+        return (_image(mapping(block.get("source"))),)
+    if kind == "document":
+        return (*texts(block.get("title"), block.get("context")), *_document(mapping(block.get("source"))))
+    if kind == "search_result":
+        return (*texts(block.get("title"), block.get("source")), *_contained(block.get("content")))
+    if kind == "web_fetch_result":
+        return (*texts(block.get("url")), *_contained(block.get("content")))
+    if kind.endswith("code_execution_result"):
+        return (*texts(block.get("stdout"), block.get("stderr")), *_contained(block.get("content")))
+    if kind == "compaction":
+        # A summary that the provider wrote and signed. The model reads it once, whether it is sealed or not.
+        held = string(block.get("content")) or string(block.get("encrypted_content"))
+        return (Opaque("compaction", len(held.encode())),)
+    return (opaque(block),)
+
+
+def _image(source: dict[str, Any]) -> Media:
+    if source.get("type") == "base64":
+        return base64_media("image", string(source.get("media_type")), source.get("data"))
+    return url_media("image", source.get("url"))
+
+
+def _document(source: dict[str, Any]) -> Iterable[Inner]:
+    kind = source.get("type")
+    if kind == "text":
+        return texts(source.get("data"))
+    if kind == "content":
+        return _contained(source.get("content"))
+    if kind == "base64":
+        return (base64_media("file", string(source.get("media_type")), source.get("data")),)
+    return (url_media("file", source.get("url")),)

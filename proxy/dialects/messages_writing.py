@@ -1,0 +1,157 @@
+"""Writing Anthropic's messages: one edited, one of our own, blocks put beside each other, a cache breakpoint.
+
+Sources: reference of the Messages API. Thinking is byte-equal or gone; what the provider's own tools gave, and its
+compaction blocks, are signed or paired within one message and stay as they are; a block of text is never empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from proxy.core.conversation import Message
+from proxy.dialects import messages_blocks
+from proxy.dialects.keys import read
+from proxy.dialects.shared import mapping, string
+from proxy.dialects.writing import (
+    NULL,
+    Asked,
+    Change,
+    arguments_of,
+    encode,
+    fields_of,
+    is_list,
+    is_text,
+    items_of,
+    list_of,
+    object_of,
+    without,
+)
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+_MEDIA = frozenset({"image", "document", "search_result"})
+_MARKABLE = frozenset(
+    {
+        *("image", "document", "search_result", "tool_use", "tool_result", "server_tool_use", "mcp_tool_use"),
+        *("mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result"),
+        *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result"),
+        *("container_upload", "compaction"),
+    }
+)
+_MARK = b'{"type":"ephemeral"}'
+
+
+def edited(message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+    """The message with parts changed; see Dialect.edit. Thinking, what the provider's own tools did, and compaction
+    blocks are not rewritten: ValueError."""
+    if not changes:
+        return message.wire
+    asked = Asked(message, changes)
+    fields = fields_of(message.wire)
+    content = fields.get("content", NULL)
+    if is_list(content):
+        kept = []
+        for raw in items_of(content):
+            change = asked.take(len(tuple(messages_blocks.block(read(raw)))))
+            written = raw if change is None else _block(raw, change)
+            if written is not None:
+                kept.append(written)
+        fields["content"] = list_of(kept)
+    else:
+        change = asked.take(len(tuple(messages_blocks.parts(read(content)))))
+        if change is not None and change.text is not None:
+            fields["content"] = encode(change.text)
+    asked.done()
+    return object_of(fields) if asked.left else None
+
+
+def block(text: str) -> bytes:
+    """A user's message that holds one text."""
+    return encode({"role": "user", "content": [{"type": "text", "text": text}]})
+
+
+def _block(raw: bytes, change: Change) -> bytes | None:
+    """A content block with its text, result or input replaced; media and documents become a text."""
+    fields = fields_of(raw)
+    kind = string(read(fields.get("type", NULL)))
+    if kind in _THINKING:
+        change.removal("thinking")
+    elif kind not in {"text", "tool_use", "tool_result"} and kind not in _MEDIA:
+        raise ValueError(f"a block of the type {kind} is passed on as it is")
+    if change.text is None:
+        return None
+    if kind == "tool_result":
+        return object_of({**fields, "content": encode(change.text)})
+    if kind == "tool_use":
+        return object_of({**fields, "input": arguments_of(change.text)})
+    if kind in _MEDIA:
+        fields = {"type": b'"text"'} | {name: value for name, value in fields.items() if name == "cache_control"}
+    without(fields, "citations")
+    return object_of({**fields, "text": encode(change.text)})
+
+
+def joined(wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
+    """The list with blocks of ours made part of the user's messages beside them, so that speakers alternate as before.
+
+    Such a block, or several in a row, goes behind what the user's message before it says; a user's message that follows
+    it, holding no tool result, is joined to the same message, since what stood between them is gone. Everything else
+    keeps its bytes.
+    """
+    written, at, out = frozenset(ours), 0, list[bytes]()
+    while at < len(wires):
+        if at not in written:
+            out.append(wires[at])
+            at += 1
+            continue
+        blocks: list[bytes] = []
+        while at < len(wires) and at in written:
+            blocks += _contained(fields_of(wires[at]))
+            at += 1
+        fields = {"role": b'"user"'}
+        if out and _from_user(out[-1]):
+            fields = fields_of(out.pop())
+            blocks = [*_contained(fields), *blocks]
+        if at < len(wires) and _from_user(wires[at]) and not _has_result(wires[at]):
+            following = fields_of(wires[at])
+            blocks += _contained(following)
+            fields = {**following, **fields}
+            at += 1
+        out.append(object_of({**fields, "content": list_of(blocks)}))
+    return out
+
+
+def marked(wire: bytes) -> bytes:
+    """The message with a cache breakpoint on the last of its blocks that may carry one; as it was where it has one
+    there, or where none may."""
+    fields = fields_of(wire)
+    blocks = _contained(fields)
+    for at in range(len(blocks) - 1, -1, -1):
+        held = mapping(read(blocks[at]))
+        kind = string(held.get("type"))
+        if kind not in _MARKABLE and not (kind == "text" and held.get("text")):
+            continue
+        if held.get("cache_control") is not None:
+            return wire
+        blocks[at] = object_of({**fields_of(blocks[at]), "cache_control": _MARK})
+        return object_of({**fields, "content": list_of(blocks)})
+    return wire
+
+
+def _contained(fields: Mapping[str, bytes]) -> list[bytes]:
+    """The blocks of a message; a plain text as one block."""
+    content = fields.get("content", NULL)
+    if is_list(content):
+        return items_of(content)
+    if is_text(content) and content != b'""':
+        return [object_of({"type": b'"text"', "text": content})]
+    return []
+
+
+def _from_user(wire: bytes) -> bool:
+    """Whether a message is the user's, and of a shape that blocks may be added to."""
+    fields = fields_of(wire)
+    return read(fields.get("role", NULL)) == "user" and fields.get("content", NULL)[:1] in (b"[", b'"')
+
+
+def _has_result(wire: bytes) -> bool:
+    content = read(fields_of(wire)["content"])
+    return type(content) is list and any(mapping(entry).get("type") == "tool_result" for entry in content)

@@ -1,0 +1,151 @@
+"""From a decision to the bytes that leave: the compactor is asked, the outcome measured, the body written anew.
+
+Whatever fails here leaves the request as it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from proxy.accounting.overflow import Overflow
+from proxy.compaction.case import Case
+from proxy.compaction.compactor import Compactor, seen_of
+from proxy.compaction.controls import thinking_of
+from proxy.compaction.policy import refuse
+from proxy.compaction.rendering import Rendering
+from proxy.compaction.wishes import Wishes
+from proxy.core.budget import Decision, FoldKind
+from proxy.core.edits import Cause, unfolded
+from proxy.core.errors import Unreadable
+from proxy.core.ports import Asker
+from proxy.core.records import CompactionSeen
+from proxy.core.values import dataclass
+from proxy.gauge import Gauging
+from proxy.gauged import Gauge, size_of
+from proxy.identity.sessions import Place
+
+_log = logging.getLogger("accordion")
+
+# An error without a word is taken for an overflow only where the window is as full as this.
+_LIKELY = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Carries decisions out."""
+
+    gauging: Gauging
+    compactors: Callable[[str], Compactor]
+    """By model."""
+    rendering: Rendering
+    wishes: Wishes
+
+    async def fold(self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], cause: Cause = "automatic") -> Gauge:
+        """The request as it is to be forwarded; its decision is to refuse it where it is known to fit in no form."""
+        place = gauge.place
+        if place is None or gauge.folded is None:
+            return gauge
+        try:
+            if gauge.controls.pins and not gauge.counting:
+                await self.wishes.add(gauge.caller.tenant, place.session.id, gauge.controls.pins)
+            gauge = await self._fold(gauge, place, asker, cause)
+            if gauge.folded is not None and gauge.folded.compaction is not None:
+                gauge = replace(gauge, sent=self.rendering.body(gauge.dialect, gauge.folded))
+        except Exception:
+            _log.exception("a request could not be folded and goes on as it came")
+            gauge = await self._as_it_came(gauge)
+        window = gauge.window
+        if gauge.counting or window is None or not place.recorded or not refuse(gauge.utilization, window):
+            # Who asks how much it would be is told, however much that is.
+            return gauge
+        reason = f"{gauge.utilization.tokens:,} tokens do not fit the {window.usable_input:,} of the window in any form"
+        return replace(gauge, decision=replace(gauge.decision, action="refuse", reason=reason))
+
+    async def overflowed(
+        self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], overflow: Overflow
+    ) -> Gauge | None:
+        """The request folded once more because the provider said that it does not fit; None where it cannot be made
+        smaller, or is not to be touched. The limit that the provider named is learnt."""
+        limit = overflow.limit or 0
+        self.gauging.overflowed(gauge, overflow)
+        if gauge.place is None or gauge.limits is None or gauge.window is None or gauge.folded is None:
+            return None
+        if not gauge.foldable:
+            return None
+        if overflow.guessed and gauge.utilization.ratio < _LIKELY:
+            return None
+        window = self.gauging.windows.window(
+            gauge.place.conversation.model, gauge.route.name, gauge.beta, gauge.caller.tenant
+        )
+        limits = gauge.rules.thresholds.limits(min(window.size, limit or window.size))
+        kind: FoldKind = "conversation" if gauge.place.conversation.starts_turn else "generation"
+        target = limits.conversation_target if kind == "conversation" else limits.generation_target
+        decision = Decision(
+            "compact",
+            "the provider said that the request does not fit its window",
+            target=min(target, gauge.utilization.occupied // 2),
+            must_succeed=True,
+            kind=kind,
+            trigger=limits.hard,
+            forced=True,
+        )
+        before = gauge.utilization.tokens
+        again = replace(gauge, window=window, limits=limits, decision=decision)
+        again = await self.fold(again, asker, "overflow")
+        smaller = again.sent is not None and again.utilization.tokens < before
+        return again if smaller and again.decision.action != "refuse" else None
+
+    # -- the steps ----------------------------------------------------------------
+
+    async def _fold(self, gauge: Gauge, place: Place, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Gauge:
+        if gauge.decision.action not in ("compact", "prepare") and not gauge.decision.observed:
+            return replace(gauge, seen=self._replayed(gauge)) if gauge.fold else gauge
+        compactor = self.compactors(place.conversation.model)
+        outcome = await compactor.fold(await self._case(gauge, asker, cause), place.conversation)
+        if gauge.decision.forced and self.wishes.forced(gauge.caller.tenant, place.session.id):
+            await self.wishes.done(gauge.caller.tenant, place.session.id)
+        if outcome.folded is not gauge.folded:
+            gauge = await self.gauging.refolded(gauge, outcome.folded)
+        return replace(gauge, seen=outcome.seen or self._replayed(gauge), flagged=outcome.flagged)
+
+    async def _case(self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Case:
+        place, folded, window, limits = gauge.place, gauge.folded, gauge.window, gauge.limits
+        if place is None or folded is None or window is None or limits is None:
+            raise Unreadable("only what was measured is folded")
+        tenant = gauge.caller.tenant
+        if gauge.decision.forced and cause == "automatic":
+            cause = "manual"
+        return Case(
+            tenant=tenant,
+            space=gauge.caller.space,
+            scope=place.label,
+            session=place.session.id,
+            dialect=gauge.dialect,
+            folded=folded,
+            utilization=gauge.utilization,
+            window=window,
+            limits=limits,
+            decision=gauge.decision,
+            model=gauge.model,
+            cause=cause,
+            size=size_of(gauge),
+            budgets=gauge.rules.budgets,
+            thinking=thinking_of(place.conversation, gauge.beta),
+            pins=gauge.controls.pins | await self.wishes.pinned(tenant, place.session.id),
+            asker=asker(gauge),
+            counting=gauge.counting,
+        )
+
+    def _replayed(self, gauge: Gauge) -> CompactionSeen | None:
+        compaction = gauge.folded.compaction if gauge.folded is not None else None
+        return seen_of(compaction, "replayed") if compaction is not None else None
+
+    async def _as_it_came(self, gauge: Gauge) -> Gauge:
+        """The request without any fold, measured again."""
+        if gauge.place is None:
+            return gauge
+        failed = CompactionSeen("failed", reason="an internal error; the request went on as it came")
+        gauge = await self.gauging.refolded(gauge, unfolded(gauge.place.conversation))
+        return replace(gauge, sent=None, seen=failed)

@@ -1,0 +1,105 @@
+"""What is known of one request: the value that is passed from the gauge to the fold, to sending and to the ledger."""
+
+from __future__ import annotations
+
+from proxy.compaction.case import Budgets
+from proxy.compaction.controls import Controls
+from proxy.compaction.policy import Mode
+from proxy.core.budget import Decision, Limits, Thresholds, Utilization, Window
+from proxy.core.conversation import Conversation, Media, Part, ToolResult
+from proxy.core.edits import Folded
+from proxy.core.ports import Route
+from proxy.core.records import CompactionSeen
+from proxy.core.values import dataclass
+from proxy.dialects.base import Dialect
+from proxy.identity.sessions import Place
+from proxy.identity.tenants import Caller
+
+# Estimates are seldom off by more than a fifth, and never by half.
+_NEAR = 0.5
+
+_UNMEASURED = Utilization(0)
+_UNREAD = Decision("pass", "not read")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the settings say about one model's folding, for one kind of agent."""
+
+    thresholds: Thresholds = Thresholds()
+    mode: Mode = "auto"
+    budgets: Budgets = Budgets()
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What is known of one request. `place` is None where it was not read; it is forwarded all the same.
+
+    `folded` is the list as it would be forwarded; utilization and counts are of that.
+    """
+
+    caller: Caller
+    route: Route
+    dialect: Dialect
+    place: Place | None = None
+    window: Window | None = None
+    utilization: Utilization = _UNMEASURED
+    counted: int = 0
+    """Our own count before any correction, in tokens."""
+    plain: bytes = b""
+    """The body without any content encoding; empty where it was not read."""
+    limits: Limits | None = None
+    decision: Decision = _UNREAD
+    beta: str = ""
+    folded: Folded | None = None
+    controls: Controls = Controls()
+    model: str = ""
+    """The model that is really asked, where tokens are counted."""
+    counting: bool = False
+    """Whether the request only asks how many tokens it would be."""
+    sent: bytes | None = None
+    """The body that is forwarded in place of the client's; None where that goes on as it came."""
+    seen: CompactionSeen | None = None
+    rules: Rules = Rules()
+    illegible: bool = False
+    """Whether the body should have been read and could not be."""
+    flagged: bool = False
+    """Whether what left the window could only be kept locally for now."""
+
+    @property
+    def near(self) -> bool:
+        """Whether an overflow is thinkable: the window is half full, or not known."""
+        return self.window is None or not self.window.known or self.utilization.ratio >= _NEAR
+
+    @property
+    def foldable(self) -> bool:
+        """Whether the request may be changed at all: folding is not switched off, or only to be reported, and the
+        provider does not keep what came before."""
+        kept = self.place is not None and self.place.conversation.previous is not None
+        return self.rules.mode == "auto" and self.controls.word not in ("off", "observe") and not kept
+
+    @property
+    def fold(self) -> str:
+        """The id of the compaction in force; empty where there is none."""
+        return self.folded.compaction.id if self.folded is not None and self.folded.compaction is not None else ""
+
+
+def size_of(gauge: Gauge) -> int:
+    """The size of the body that would go out, in bytes."""
+    place, folded = gauge.place, gauge.folded
+    if place is None or folded is None or folded.compaction is None:
+        return len(gauge.plain)
+    client, now = place.conversation.messages, folded.conversation.messages
+    return len(gauge.plain) - sum(len(m.wire) for m in client) + sum(len(m.wire) for m in now)
+
+
+def images(conversation: Conversation) -> int:
+    """How many images stand in a list, those in tool results included."""
+    return sum(_images(message.parts) for message in conversation.messages)
+
+
+def _images(parts: tuple[Part, ...]) -> int:
+    return sum(
+        _images(part.parts) if isinstance(part, ToolResult) else isinstance(part, Media) and part.kind == "image"
+        for part in parts
+    )

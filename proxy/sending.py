@@ -1,0 +1,105 @@
+"""The request as it leaves: its body, its headers, its key, and by which way it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.core.errors import BadRequest, Unauthorized
+from proxy.core.http import Inbound
+from proxy.core.ports import Asker, Headers, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
+from proxy.dialects.spans import with_model
+from proxy.gauged import Gauge
+from proxy.identity.tenants import CREDENTIALS, Tenants
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Sends what was gauged to where its route says."""
+
+    tenants: Tenants
+    router: Router
+    upstream: Upstream
+    translator: Translator
+
+    async def send(self, inbound: Inbound, gauge: Gauge) -> UpstreamReply:
+        """Sends, and waits for the head of the reply. Raises what is wrong with the request, or with the way."""
+        if gauge.route.ambient and not (gauge.caller.keyed or gauge.caller.local):
+            raise Unauthorized(
+                f"Model {gauge.route.name!r} is asked in this machine's own name, which only callers with a proxy key "
+                "may use: configure proxy_keys and send one."
+            )
+        if gauge.route.family == "litellm" and gauge.illegible:
+            raise BadRequest(
+                "The body could not be read, which a translated model needs. Send valid JSON.", param="body"
+            )
+        if gauge.route.family == "litellm" and gauge.plain:
+            credential = self._own_key(gauge) or gauge.caller.credential
+            body = gauge.plain if gauge.sent is None else gauge.sent
+            return await self.translator.send(gauge.dialect.name, body, gauge.route, credential)
+        return await self.upstream.send(self.outgoing(inbound, gauge))
+
+    def outgoing(self, inbound: Inbound, gauge: Gauge) -> UpstreamRequest:
+        """The request as it leaves: the very same, but for what was folded, our own headers, a model's alias and a
+        model's own key."""
+        route, body, headers = gauge.route, inbound.body, self._headers(inbound, gauge)
+        if isinstance(body, bytes) and (gauge.sent is not None or route.model is not None):
+            # A body whose encoding was undone to be read goes on without it.
+            body = gauge.plain or body if gauge.sent is None else gauge.sent
+            body = body if route.model is None else with_model(body, route.model)
+            headers = _without(headers, b"content-length", *([b"content-encoding"] if gauge.plain else []))
+        target = f"{inbound.path}?{inbound.query}" if inbound.query else inbound.path
+        return UpstreamRequest(inbound.method, self.router.url(route, target), headers, body)
+
+    def _headers(self, inbound: Inbound, gauge: Gauge) -> Headers:
+        route = gauge.route
+        headers = tuple(pair for pair in inbound.headers if not pair[0].startswith(b"x-accordion-"))
+        if gauge.caller.keyed:
+            headers = tuple(pair for pair in headers if not (pair[0] in CREDENTIALS and self.tenants.knows(pair[1])))
+        if key := self._own_key(gauge):
+            headers = _with_key(headers, route.family, key)
+        if route.extra_headers:
+            extra = tuple((name.lower().encode(), value.encode()) for name, value in route.extra_headers)
+            headers = _without(headers, *(name for name, _ in extra)) + extra
+        return headers
+
+    def asker(self, inbound: Inbound, gauge: Gauge) -> Asker | None:
+        """In whose name a summary of this request is asked for; None where nobody's will do."""
+        if gauge.place is None or (gauge.route.ambient and not (gauge.caller.keyed or gauge.caller.local)):
+            return None
+        try:
+            headers = self._headers(inbound, gauge)
+        except Unauthorized:
+            return None
+        return Asker(
+            tenant=gauge.caller.tenant,
+            route=gauge.route,
+            dialect=gauge.dialect.name,
+            model=gauge.place.conversation.model,
+            path=inbound.path,
+            headers=headers,
+            credential=self._own_key(gauge) or gauge.caller.credential,
+            keyed=gauge.caller.keyed,
+        )
+
+    def _own_key(self, gauge: Gauge) -> str:
+        """The model's own key, for who presented a proxy key; empty where the caller's own credential goes on."""
+        if not gauge.caller.keyed:
+            return ""
+        if not gauge.route.api_key and not gauge.caller.credential and not gauge.route.ambient:
+            raise Unauthorized(
+                f"The proxy key was accepted, but no provider key is configured for {gauge.route.name!r}: set its "
+                "api_key in config.yaml, or send the proxy key as x-accordion-key and the provider's as usual.",
+                code="no_provider_key",
+            )
+        return gauge.route.api_key
+
+
+def _without(headers: Headers, *names: bytes) -> Headers:
+    return tuple(pair for pair in headers if pair[0] not in names)
+
+
+def _with_key(headers: Headers, family: str, key: str) -> Headers:
+    """The headers with the provider's key in place of whatever credential they held."""
+    kept = _without(headers, *CREDENTIALS)
+    own = (b"x-api-key", key.encode()) if family == "anthropic" else (b"authorization", b"Bearer " + key.encode())
+    return (*kept, own)

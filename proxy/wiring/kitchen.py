@@ -1,0 +1,120 @@
+"""The rooms of folding: what outlives a change of settings, and a compactor for each pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from proxy.accounting.meter import Meter
+from proxy.archive.artifacts import artifact_text
+from proxy.archive.writing import Archive
+from proxy.clockwork import LoopWaiting
+from proxy.compaction.background import Bounds, Preparations
+from proxy.compaction.compactor import Compactor, Rooms
+from proxy.compaction.crafting import Craft
+from proxy.compaction.planner import Planner
+from proxy.compaction.reading import WrittenReader
+from proxy.compaction.rendering import Rendering
+from proxy.compaction.replay import Folds
+from proxy.compaction.strategies import Strategy, build
+from proxy.compaction.strategies.summarize import Summarizing
+from proxy.compaction.weights import Weights
+from proxy.compaction.wishes import Wishes
+from proxy.core.ports import Clock, Store, Summarizer, Tasks, TokenCounter
+from proxy.dialects.base import Dialect
+from proxy.settings import Settings
+from proxy.storage.spool import open_spool
+from proxy.summaries.author import Author
+from proxy.summaries.digest import digest
+from proxy.summaries.extractive import Extractor
+from proxy.summaries.prompts import load
+
+# Facts of messages that were read for a summary; they are quick to find again.
+_FACTS = 16 * 2**20
+
+Summarizers = Callable[[str], Summarizer | None]
+"""The model that writes, by its name (empty: as the settings for summaries say); None where none does."""
+
+
+class Kitchen:
+    """Where folds are made, whatever the settings are at the moment."""
+
+    def __init__(
+        self, settings: Settings, store: Store, meter: Meter, counter: TokenCounter, tasks: Tasks, clock: Clock
+    ) -> None:
+        retention = settings.store.retention_days * 86_400
+        self._store, self._tasks, self._clock = store, tasks, clock
+        self._waiting = LoopWaiting()
+        capacity = settings.limits.fold_cache_bytes
+        self._reader = WrittenReader(capacity // 4)
+        self._weights = Weights(meter, settings.limits.count_cache_entries)
+        self._archive = Archive(store, retention)
+        self._extractor = Extractor(_FACTS)
+        self._prompts = load()
+        self.folds = Folds(store, capacity=capacity // 2, retention=retention, reader=self._reader)
+        self.rendering = Rendering(capacity // 4)
+        self.wishes = Wishes(store, retention)
+        self.archive = self._archive
+        self.reader = self._reader
+        self._bounds = Bounds(
+            at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)
+        )
+        path = settings.store.spool_path()
+        self._spool = open_spool(Path(path) if path else None, store, capacity=settings.store.spool_bytes)
+
+    def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str], Compactor]:
+        """The compactor of each model, by the name that clients ask for."""
+        rooms = {"": self._rooms(summarizer(settings.summaries.model))}
+        made: dict[str, Compactor] = {}
+        for model in ("", *settings.compaction.models):
+            pipeline = [build(name, options) for name, options in settings.compaction.pipeline_of(model)]
+            writer = next((each.model for each in pipeline if isinstance(each, Summarizing)), "")
+            if writer not in rooms:
+                rooms[writer] = self._rooms(summarizer(writer))
+            made[model] = self._compactor(settings, pipeline, rooms[writer])
+        return lambda model: made.get(model) or made[""]
+
+    def _rooms(self, summarizer: Summarizer | None) -> Rooms:
+        author = Author(summarizer, self._extractor, self._tasks, self._prompts)
+        return Rooms(
+            folds=self.folds,
+            archive=self._archive,
+            author=author,
+            extractor=self._extractor,
+            preparations=Preparations(author, self._store, self._tasks, self._waiting, self._bounds),
+            tasks=self._tasks,
+            clock=self._clock,
+            waiting=self._waiting,
+            spool=self._spool,
+        )
+
+    def _compactor(self, settings: Settings, pipeline: list[Strategy], rooms: Rooms) -> Compactor:
+        plain = [strategy for strategy in pipeline if strategy.name != Summarizing.name]
+        if all(strategy.name != "fixed_limits" for strategy in plain):
+            plain.append(build("fixed_limits"))
+        craft = Craft(
+            Planner(pipeline),
+            Planner(plain),
+            self._archive,
+            self._weights,
+            self._reader,
+            pinned_tools=frozenset(settings.compaction.pinned_tools),
+            digest=digest,
+        )
+        return Compactor(craft, rooms, wait_seconds=settings.summaries.wait_seconds)
+
+    async def text_of(self, artifact_id: str, space: bytes, dialects: Mapping[str, Dialect]) -> str | None:
+        """The whole text of an artifact of the tenant whose key is `space`; None where there is none of that id, or
+        not all of it. Raises StoreUnavailable."""
+        [artifact] = await self._archive.artifacts(space, [artifact_id])
+        if artifact is None:
+            return None
+        rows = await self._archive.rows(artifact.keys)
+        if any(key not in rows for key in artifact.keys):
+            return None
+        read = self._reader.of(dialects[artifact.dialect], space)
+        return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
+
+    async def close(self) -> None:
+        """Lets go of the spool."""
+        await self._spool.close()

@@ -1,0 +1,97 @@
+"""What settings say, as the rooms take it: windows, rules, routes, names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.clockwork import LoopClock
+from proxy.core.budget import Thresholds
+from proxy.dialects.base import Dialect
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.responses import Responses
+from proxy.gauged import Rules
+from proxy.models.windows import ModelWindows
+from proxy.settings import Settings
+from proxy.upstream.routes import Routes, routes_from
+
+_RULES = 1_000
+
+
+def dialects() -> dict[str, Dialect]:
+    """The dialects by the path that each reads."""
+    return {
+        "/v1/chat/completions": ChatCompletions(),
+        "/v1/responses": Responses(),
+        "/v1/messages": Messages(),
+    }
+
+
+def windows(settings: Settings, clock: LoopClock) -> ModelWindows:
+    """Windows as configured, with the table behind."""
+    overrides: dict[str, dict[str, object]] = {}
+    for model in settings.model_list:
+        info = model.model_info
+        if info.max_input_tokens is not None:
+            given = {"max_input_tokens": info.max_input_tokens, "max_output_tokens": info.max_output_tokens}
+            overrides[model.model_name] = {name: value for name, value in given.items() if value is not None}
+    return ModelWindows(
+        clock.monotonic,
+        overrides,
+        default=settings.windows.default,
+        learnt_for=settings.windows.learnt_hours * 3600,
+        base_models=base_models(settings),
+    )
+
+
+def counters(spoken: dict[str, Dialect]) -> dict[str, Dialect]:
+    """The dialects by the paths where clients ask how many tokens a request would be."""
+    return {
+        "/v1/responses/input_tokens": spoken["/v1/responses"],
+        "/v1/messages/count_tokens": spoken["/v1/messages"],
+    }
+
+
+def thresholds(settings: Settings) -> dict[str, Thresholds]:
+    """Thresholds by model, of who is no sub-agent; the empty name stands for all other models."""
+    return {name: settings.thresholds.of(name) for name in ("", *settings.named())}
+
+
+def rules(settings: Settings) -> Callable[[str, str, bool, int], Rules]:
+    """What holds for a model, the family of its provider, whether a sub-agent asks, and its window."""
+    known: dict[tuple[str, str, bool, int], Rules] = {}
+    named = frozenset(settings.named())
+
+    def of(model: str, family: str, delegated: bool, window: int) -> Rules:
+        model = model if model in named else ""
+        found = known.get((model, family, delegated, window))
+        if found is None:
+            found = Rules(
+                thresholds=settings.thresholds.of(model, delegated=delegated),
+                mode=settings.compaction.mode_of(model),
+                budgets=settings.budgets.of(model, family, window),
+            )
+            if len(known) < _RULES:
+                known[model, family, delegated, window] = found
+        return found
+
+    return of
+
+
+def routes(settings: Settings) -> Routes:
+    """Where requests go, as configured."""
+    openai, anthropic = settings.upstreams.openai, settings.upstreams.anthropic
+    return routes_from(
+        [model.entry() for model in settings.model_list],
+        openai.base_url,
+        anthropic.base_url,
+        openai_key=openai.api_key.reveal(),
+        anthropic_key=anthropic.api_key.reveal(),
+    )
+
+
+def base_models(settings: Settings) -> dict[str, str]:
+    """The model that each configured name stands for, where windows and encodings are looked up."""
+    return {
+        model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
+    }

@@ -1,0 +1,96 @@
+import msgspec
+
+from proxy.accounting.journal import Journal, exchanges_of, gain_of
+from proxy.core.budget import Utilization
+from proxy.core.records import CompactionSeen, Exchange, Session, Totals, Usage
+from proxy.storage.ephemeral import EphemeralStore
+from tests.fakes import DirectOutbox
+
+FOLDED = CompactionSeen(
+    "folded",
+    id="f-1",
+    triggered=True,
+    kind="conversation",
+    steps=(("summarize", 900, 300),),
+    before=900,
+    after=300,
+    writer="small-model",
+    input=800,
+    output=120,
+    saved=600,
+)
+REPLAYED = CompactionSeen("replayed", id="f-1", input=800, output=120, saved=600)
+
+
+def exchange(compaction: CompactionSeen | None = None, session: str = "s-1", status: int = 200) -> Exchange:
+    return Exchange(
+        at=5.0,
+        request_id="r",
+        session=session,
+        model="m" if session else "",
+        upstream="openai",
+        path="/v1/chat/completions",
+        stream=False,
+        status=status,
+        messages=3,
+        utilization=Utilization(1_000, messages=300),
+        decision="",
+        usage=Usage(input=310, output=20, cached=100),
+        compaction=compaction,
+    )
+
+
+def test_what_an_exchange_used_is_added_without_any_fold() -> None:
+    assert gain_of(exchange()) == Totals(requests=1, input=310, output=20, cached=100)
+    assert gain_of(exchange(status=500)).errors == 1
+
+
+def test_a_fold_adds_itself_what_it_saved_and_what_its_summary_took_apart_from_the_request() -> None:
+    gain = gain_of(exchange(FOLDED))
+    assert (gain.compactions, gain.saved, gain.summary_input, gain.summary_output) == (1, 600, 800, 120)
+    assert (gain.input, gain.output) == (310, 20)
+
+
+def test_a_replay_saves_as_much_again_and_costs_nothing() -> None:
+    gain = gain_of(exchange(REPLAYED))
+    assert (gain.compactions, gain.saved, gain.summary_input, gain.summary_output) == (0, 600, 0, 0)
+
+
+def test_a_fold_that_was_only_observed_adds_nothing() -> None:
+    assert gain_of(exchange(CompactionSeen("observed", before=900, after=300))) == gain_of(exchange())
+
+
+def test_a_fold_that_failed_counts_what_the_one_before_it_goes_on_saving() -> None:
+    gain = gain_of(exchange(CompactionSeen("failed", saved=600, input=1)))
+    assert (gain.compactions, gain.saved, gain.summary_input) == (0, 600, 0)
+
+
+def test_a_request_that_only_asks_for_a_count_saves_nothing() -> None:
+    gain = gain_of(exchange(FOLDED, session=""))
+    assert (gain.compactions, gain.saved, gain.summary_input) == (1, 0, 800)
+
+
+async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_records() -> None:
+    store = EphemeralStore()
+    outbox = DirectOutbox(store)
+    journal = Journal(outbox, [], "worker")
+    session: Session | None = Session("s-1", "t", 1.0)
+    for each in (exchange(), exchange(FOLDED), exchange(REPLAYED), exchange(REPLAYED)):
+        session = journal.record("t", session, "row", each)
+    await outbox.flush()
+    assert session is not None
+    totals = session.totals
+    assert (totals.requests, totals.compactions, totals.saved) == (4, 1, 1_800)
+    assert (totals.summary_input, totals.summary_output, totals.input) == (800, 120, 1_240)
+    ((_, row),) = await store.scan("models/t")
+    assert msgspec.msgpack.decode(row)["totals"]["saved"] == 1_800
+    log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_of("t", "s-1"))]
+    assert [each.compaction for each in log] == [None, FOLDED, REPLAYED, REPLAYED]
+
+
+async def test_records_of_before_there_were_folds_are_still_read() -> None:
+    old = {"requests": 2, "errors": 0, "input": 5, "output": 1, "cached": 0, "cache_write": 0, "reasoning": 0}
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=Totals)
+    assert read + gain_of(exchange(FOLDED)) == Totals(
+        3, 0, 315, 21, 100, compactions=1, saved=600, summary_input=800, summary_output=120
+    )

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.archive.artifacts import (
+    Artifact,
+    Row,
+    artifact_key,
+    artifact_text,
+    decode,
+    encode,
+    listing,
+    packer,
+    result_text,
+    row_key,
+    unpack,
+)
+from proxy.archive.writing import Archive
+from proxy.core.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
+from proxy.core.ports import Put
+from proxy.storage.ephemeral import EphemeralStore
+
+SPACE, OTHER = b"one tenant", b"another tenant"
+CALL = Message(b"k1", "assistant", (ToolCall("c1", "read", '{"path": "a.py"}'),), b"{}")
+ANSWER = Message(b"k2", "tool", (ToolResult("c1", (Text("line one\nline two"),)),), b"{}")
+
+
+def artifact(**changes: object) -> Artifact:
+    fields = {
+        "id": "art_1", "kind": "result", "dialect": "chat", "keys": (b"k1", b"k2"), "first": 3, "last": 4, "part": 0,
+        "tool": "read", "call_id": "c1", "session": "s-1", "scope": b"x",
+    }  # fmt: skip
+    return Artifact(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=5_000))
+def test_a_row_comes_back_byte_for_byte(wire: bytes):
+    assert unpack(packer()(wire)) == wire
+
+
+def test_a_row_that_was_damaged_is_none():
+    kept = packer()(b'{"role":"user","content":"hello"}' * 20)
+    assert unpack(None) is None
+    assert unpack(b"") is None
+    assert unpack(b"\x02" + kept[1:]) is None
+    assert unpack(kept[:-3]) is None
+
+
+def test_a_record_comes_back_as_it_was_and_a_damaged_one_is_none():
+    kept = artifact(findings=("it is short",), at=3.5)
+    assert decode(encode(kept)) == kept
+    assert decode(None) is None
+    assert decode(encode(kept)[:-2]) is None
+    assert decode(b"\x07" + encode(kept)[1:]) is None
+
+
+def test_a_result_reads_as_its_call_and_its_whole_output():
+    text = artifact_text(artifact(), [CALL, ANSWER])
+    assert text == '## Tool: read\n**Input:** {"path": "a.py"}\n**Output:**\nline one\nline two'
+
+
+def test_a_range_reads_as_its_messages_with_their_indexes():
+    said = Message(b"k0", "user", (Text("Read it."),), b"{}")
+    text = artifact_text(artifact(kind="range", part=-1, first=7), [said, CALL, ANSWER])
+    assert text.split("\n\n") == [
+        "[7] user\nRead it.",
+        '[8] assistant\n## Tool: read\n**Input:** {"path": "a.py"}',
+        "[9] tool\n**Output of read:**\nline one\nline two",
+    ]
+
+
+def test_what_is_no_text_in_a_result_is_named():
+    parts = (Text("before"), Media("image", "image/png", 120, 10, 20), Opaque("odd", 44))
+    assert result_text(ToolResult("c", parts)) == "before\n(image/png 10x20)\n(odd, 44 bytes)"
+
+
+async def test_what_is_kept_is_found_by_key_by_id_and_by_session():
+    archive = Archive(EphemeralStore())
+    rows = [Row(b"k1", b'{"a":1}'), Row(b"k2", b'{"b":2}')]
+    await archive.keep(archive.puts(SPACE, rows, [artifact(), artifact(id="art_2")]))
+    assert await archive.rows([b"k1", b"k2", b"none"]) == {b"k1": b'{"a":1}', b"k2": b'{"b":2}'}
+    assert await archive.artifacts(SPACE, ["art_2", "art_9"]) == [artifact(id="art_2"), None]
+    assert [each.id for each in await archive.listed(SPACE, "s-1")] == ["art_1", "art_2"]
+    assert [each.id for each in await archive.listed(SPACE, "s-1", after="art_1")] == ["art_2"]
+
+
+async def test_an_id_of_another_tenant_leads_nowhere():
+    archive = Archive(EphemeralStore())
+    await archive.keep(archive.puts(SPACE, [], [artifact()]))
+    assert await archive.artifacts(OTHER, ["art_1"]) == [None]
+    assert await archive.listed(OTHER, "s-1") == []
+    assert artifact_key(SPACE, "art_1") != artifact_key(OTHER, "art_1")
+    assert listing(SPACE, "s-1") != listing(OTHER, "s-1")
+
+
+def test_a_message_that_leaves_twice_is_written_once():
+    puts = Archive(EphemeralStore()).puts(SPACE, [Row(b"k1", b"{}"), Row(b"k1", b"{}")], [])
+    assert [put.key for put in puts] == [row_key(b"k1")]
+
+
+class Batches(EphemeralStore):
+    """Notes how large the batches are that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    async def write(self, batch):
+        self.sizes.append(sum(len(put.value) for put in batch if isinstance(put, Put)))
+        await super().write(batch)
+
+
+async def test_much_is_written_in_several_batches():
+    store = Batches()
+    archive = Archive(store)
+    puts = [Put(row_key(b"%d" % n), b"x" * 300_000) for n in range(20)]
+    await archive.keep(puts)
+    assert len(store.sizes) > 2
+    assert max(store.sizes) <= 2 * 2**20
+    assert sum(store.sizes) == 20 * 300_000

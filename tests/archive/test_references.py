@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.archive.references import (
+    artifact_id,
+    describe,
+    left_out,
+    newer,
+    pictured,
+    range_id,
+    reference,
+    shortened,
+    size_of,
+    sliced,
+)
+
+KEY = b"k" * 32
+
+
+def test_the_same_content_of_the_same_tenant_has_the_same_id() -> None:
+    assert artifact_id(b"tenant", KEY, 0) == artifact_id(b"tenant", KEY, 0)
+    assert re.fullmatch(r"art_[0-9a-f]{12}", artifact_id(b"tenant", KEY, 0))
+
+
+def test_another_tenant_message_or_part_has_another_id() -> None:
+    made = [
+        artifact_id(b"tenant", KEY, 0),
+        artifact_id(b"tenant", KEY, 1),
+        artifact_id(b"tenant", KEY, None),
+        artifact_id(b"other", KEY, 0),
+        artifact_id(b"tenant", b"j" * 32, 0),
+        range_id(b"tenant", [KEY]),
+        range_id(b"tenant", [KEY, KEY]),
+        range_id(b"other", [KEY]),
+    ]
+    assert len(set(made)) == len(made)
+
+
+@given(st.lists(st.binary(max_size=6), max_size=4), st.lists(st.binary(max_size=6), max_size=4))
+def test_ranges_of_other_messages_have_other_ids(one: list[bytes], other: list[bytes]) -> None:
+    assert (range_id(b"t", one) == range_id(b"t", other)) == (one == other)
+
+
+def test_a_reference_names_tool_arguments_artifact_size_and_what_is_known() -> None:
+    text = reference("read", '{"path": "a.py"}', "art_0123456789ab", size_of("one\ntwo"), "defines main()")
+    assert text == (
+        '[Result of read({"path": "a.py"}) moved out of this window to save room; kept whole as art_0123456789ab, '
+        "7 characters in 2 lines.]\ndefines main()"
+    )
+
+
+def test_a_reference_without_a_call_says_nothing_of_one() -> None:
+    assert reference("", "", "art_x", "3 characters").startswith("[Result moved out of this window")
+
+
+@given(st.text(max_size=3_000))
+def test_arguments_are_one_line_of_at_most_300_characters(arguments: str) -> None:
+    line = shortened(arguments)
+    assert len(line) <= 300
+    assert len(line.splitlines()) <= 1
+    assert line.endswith("…") or line == " ".join(arguments.split())
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_texts_are_the_same_every_time_and_hold_the_id(one: str, other: str) -> None:
+    for made in (
+        lambda: reference(one, other, "art_x", "1 characters", one),
+        lambda: newer(one, other, "art_x", "call_1"),
+        lambda: pictured("Image", "art_x", "image/png"),
+        lambda: left_out(12, "art_x"),
+        lambda: sliced(one, other, "art_x", 5),
+    ):
+        assert made() == made()
+        assert "art_x" in made()
+
+
+def test_what_was_left_out_is_counted() -> None:
+    assert "1 earlier message was left out" in left_out(1, "art_x")
+    assert "1,234 earlier messages were left out" in left_out(1_234, "art_x")
+
+
+def test_the_structure_of_json_is_described() -> None:
+    assert describe("[1, 2, 3]") == "It is a JSON array of 3 entries."
+    assert (
+        describe('{"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}')
+        == "It is a JSON object of 6 keys: a, b, c, d, e, …."
+    )
+    assert describe("plain text") == describe("{broken") == describe("[" * 100_000) == ""

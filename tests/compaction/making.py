@@ -1,0 +1,267 @@
+"""Histories read, plans made by hand, and a compactor with fakes around it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from proxy.accounting.meter import REPLY, Meter
+from proxy.archive.references import artifact_id, reference, size_of
+from proxy.archive.writing import Archive, Spool
+from proxy.compaction.background import Bounds, Preparations
+from proxy.compaction.case import Case, Outcome
+from proxy.compaction.compactor import Compactor, Rooms
+from proxy.compaction.crafting import Craft
+from proxy.compaction.planner import Planner
+from proxy.compaction.policy import Options, decide
+from proxy.compaction.reading import WrittenReader
+from proxy.compaction.replay import Folds
+from proxy.compaction.strategies import build
+from proxy.compaction.weights import Weights
+from proxy.core.budget import Decision, Thresholds, Utilization, Window
+from proxy.core.conversation import Conversation, ToolResult
+from proxy.core.edits import Folded, unfolded
+from proxy.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize, View
+from proxy.core.ports import Asker, Route, Store
+from proxy.dialects.base import Dialect
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.reader import Reader
+from proxy.dialects.responses import Responses
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.summaries.author import Author, Summary, SummaryTask
+from proxy.summaries.extractive import Extractor
+from proxy.summaries.prompts import load
+from tests.fakes import FakeClock, WordCounter
+from tests.histories import Call, DialectName, History, Round, Turn, body
+
+T = TypeVar("T")
+
+SPACE = b"tenant key " * 3
+SCOPE = b"scope"
+DIALECTS: dict[str, Dialect] = {each.name: each for each in (ChatCompletions(), Responses(), Messages())}
+WINDOW = Window(100_000, 100_000, "config")
+
+
+def read(request: dict[str, Any], dialect: str, space: bytes = SPACE) -> Conversation:
+    """A request as the reader gives it."""
+    return Reader().read(DIALECTS[dialect], json.dumps(request).encode(), space)
+
+
+def long_history(turns: int, rounds: int = 1, words: int = 150, end: Literal["ask", "work", "done"] = "ask") -> History:
+    """A history whose results are many words long. It ends with a question, in the middle of the work, or done."""
+    made = []
+    for at in range(turns):
+        calls = [
+            Round((Call(f"call_{at:03d}_{number:02d}", "read", {"path": f"src/file_{at}_{number}.py"},
+                        " ".join(f"word{at}_{number}_{n}" for n in range(words))),))
+            for number in range(rounds)
+        ]  # fmt: skip
+        made.append(Turn((f"Please do thing number {at} with care.",), tuple(calls), f"Turn {at} is done."))
+    if end == "ask":
+        made.append(Turn(("What is next?",)))
+    elif end == "work":
+        made[-1] = Turn(made[-1].said, made[-1].rounds, "")
+    return History(tuple(made), "You are an agent.")
+
+
+def fat(history: History) -> History:
+    """The same with results that are worth folding."""
+    return replace(
+        history,
+        turns=tuple(
+            replace(turn, rounds=tuple(
+                replace(round_, calls=tuple(
+                    replace(call, result=f"{call.result} " + " ".join(f"{call.id}_{n}" for n in range(120)))
+                    for call in round_.calls
+                ))
+                for round_ in turn.rounds
+            ))
+            for turn in history.turns
+        ),
+    )  # fmt: skip
+
+
+def conversation(history: History, dialect: DialectName, **fields: Any) -> Conversation:
+    """A history as a request that was read."""
+    return read(body(history, dialect, **fields), dialect)
+
+
+class Loop:
+    """Waiting on asyncio."""
+
+    def signal(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        async with asyncio.timeout(seconds):
+            return await work
+
+
+class LoopTasks:
+    """Work in the background on the running loop; what is offloaded runs at once."""
+
+    def __init__(self) -> None:
+        self.running: set[asyncio.Task[Any]] = set()
+        self.offloaded = 0
+
+    def spawn(self, work: Any, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    async def offload(self, call: Callable[..., T], *args: Any) -> T:
+        self.offloaded += 1
+        await asyncio.sleep(0)
+        return call(*args)
+
+    async def done(self) -> None:
+        """Returns when nothing runs any longer."""
+        while self.running:
+            await asyncio.gather(*self.running, return_exceptions=True)
+
+
+Strategy = Callable[[View], Sequence[Step]]
+
+
+@dataclass
+class HandPlanner:
+    """Plans by one function, on the view of the decision's kind."""
+
+    propose: Strategy
+    name: str = "by_hand"
+    planned: int = 0
+
+    def plan_for(self, view: Callable[[Kind], View], kinds: Sequence[Kind], *, must_succeed: bool) -> tuple[Plan, int]:
+        self.planned += 1
+        viewed = view(kinds[-1] if must_succeed else kinds[0])
+        steps = tuple(self.propose(viewed))
+        made = (Proposal(self.name, steps, viewed.tokens, max(0, viewed.tokens // 2)),) if steps else ()
+        return Plan(viewed, made), 1
+
+
+def summarize_most(view: View) -> Sequence[Step]:
+    """One summary of all groups that may leave."""
+    groups = [group for group in view.groups if view.whole[group[0]]]
+    if not groups or all(view.slots[index].summary for first, last in groups for index in range(first, last + 1)):
+        return ()
+    return (Summarize(groups[0][0], groups[-1][1], 400),)
+
+
+def drop_most(view: View) -> Sequence[Step]:
+    """Every message that may leave, without a word."""
+    return [Drop(index) for index, leaves in enumerate(view.whole) if leaves and not view.slots[index].summary]
+
+
+def archive_results(view: View) -> Sequence[Step]:
+    """A reference in place of every result that may be touched."""
+    steps: list[Step] = []
+    for index, slot in enumerate(view.slots):
+        for part, held in enumerate(slot.message.parts):
+            if not view.free[index] or not isinstance(held, ToolResult) or slot.edited:
+                continue
+            kept = artifact_id(SPACE, slot.message.key, part)
+            text = "\n".join(getattr(inner, "text", "") for inner in held.parts)
+            told = reference(
+                view.tools.get(held.call_id, ""), view.arguments.get(held.call_id, ""), kept, size_of(text)
+            )
+            steps.append(Replace(index, part, told, len(told.split())))
+    return steps
+
+
+class Teller(Author):
+    """An author whose model tells of all that is covered, when it is let; or fails."""
+
+    def __init__(self, author: Author) -> None:
+        self._author = author
+        self.asked: list[SummaryTask] = []
+        self.may = asyncio.Event()
+        self.may.set()
+        self.error: Exception | None = None
+
+    @property
+    def asks(self) -> bool:
+        return True
+
+    def extractive(self, task: SummaryTask) -> Summary:
+        return self._author.extractive(task)
+
+    async def write(self, task: SummaryTask) -> Summary:
+        self.asked.append(task)
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+        return Summary("text", "A model told this.", task.covered[-1].index + 1, "model-x", 100, 20)
+
+
+@dataclass
+class House:
+    """The rooms around a compactor, fakes at the walls."""
+
+    propose: Strategy = summarize_most
+    plain: Strategy = drop_most
+    store: Store = field(default_factory=EphemeralStore)
+    spool: Spool | None = None
+    teller: bool = False
+    pipeline: Sequence[Any] | None = None
+    """The real planner with these strategies, in place of one by hand."""
+    window: int = WINDOW.size
+    bounds: Bounds | None = None
+    wait_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        self.clock, self.tasks, self.waiting = FakeClock(), LoopTasks(), Loop()
+        self.weights = Weights(Meter(WordCounter()))
+        self.archive = Archive(self.store)
+        self.reader = WrittenReader()
+        self.folds = Folds(self.store, reader=self.reader)
+        self.extractor = Extractor()
+        self.author = Author(None, self.extractor, self.tasks, load())
+        if self.teller:
+            self.author = Teller(self.author)
+        self.preparations = Preparations(self.author, self.store, self.tasks, self.waiting, self.bounds)
+        self.planner, self.plain_planner = HandPlanner(self.propose), HandPlanner(self.plain, "plain")
+        planners = (self.planner, self.plain_planner)
+        if self.pipeline is not None:
+            planners = (Planner(self.pipeline), Planner([build("fixed_limits", {"tokens": self.window // 8})]))
+        craft = Craft(*planners, self.archive, self.weights, self.reader)
+        rooms = Rooms(
+            self.folds, self.archive, self.author, self.extractor, self.preparations, self.tasks, self.clock,
+            self.waiting, self.spool,
+        )  # fmt: skip
+        self.compactor = Compactor(craft, rooms, wait_seconds=self.wait_seconds)
+
+    def case(self, client: Conversation, folded: Folded | None = None, **changes: Any) -> Case:
+        """A request over its trigger."""
+        folded = folded or unfolded(client)
+        tokens = sum(self.weights.of(message, client, "") for message in folded.conversation.messages)
+        kind = "conversation" if client.starts_turn else "generation"
+        decision = Decision("compact", "a test", target=tokens // 4, kind=kind, trigger=max(1, tokens // 2))
+        if "decision" in changes:
+            decision = replace(decision, **changes.pop("decision"))
+        return replace(
+            Case(
+                tenant="local", space=SPACE, scope=SCOPE, session="s-1", dialect=DIALECTS[client.dialect],
+                folded=folded, utilization=Utilization(WINDOW.size, messages=tokens + REPLY), window=WINDOW,
+                limits=Thresholds().limits(WINDOW.size), decision=decision, model="", request_id="req-1",
+            ),
+            **changes,
+        )  # fmt: skip
+
+    async def step(self, client: Conversation, *, fresh: bool = False, asker: Asker | None = None) -> Outcome:
+        """One request on its way: replay, measure, decide, fold."""
+        dialect = DIALECTS[client.dialect]
+        folded = await self.folds.find(dialect, SPACE, SCOPE, client, fresh=fresh)
+        window = Window(self.window, self.window, "config")
+        case = self.case(client, folded, window=window, limits=Thresholds().limits(self.window), asker=asker)
+        used = replace(case.utilization, window=self.window)
+        decision = decide(folded, used, case.limits, window, options=Options())
+        return await self.compactor.fold(replace(case, utilization=used, decision=decision), client)
+
+
+def asker() -> Asker:
+    """Somebody in whose name a model may be asked."""
+    return Asker("local", Route("openai", "openai"), "chat", "gpt-5", "/v1/chat/completions", ())

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.archive.references import artifact_id
+from proxy.compaction.planner import Planner
+from proxy.compaction.sketch import Sketch
+from proxy.compaction.strategies import STRATEGIES, build
+from proxy.compaction.strategies.base import Archive, Draft
+from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.plan import Drop, Replace, Step
+from tests.compaction.viewing import SPACE, answers, batch, calls, gives, listed, message, says, viewed
+
+LONG = "x" * 2_000
+FOLDED = listed(
+    says("o"),
+    *batch("a", LONG, "run", '{"command": "ls"}'),  # 1, 2
+    *batch("b", LONG),  # 3, 4
+    answers("well"),  # 5
+    *batch("c", LONG),  # 6, 7
+    *batch("d", LONG),  # 8, 9
+    answers("done"),  # 10
+    says("t"),  # 11
+)
+
+
+def proposed(view: Draft, **options: Any) -> list[Step | Archive]:
+    """The steps, those that are written late too."""
+    return list(build("compact_tool_results", {"replacement": "reference"} | options).propose(Sketch(view).draft()))
+
+
+def places(steps: list[Step | Archive]) -> list[tuple[int, int]]:
+    """Where results are replaced."""
+    return [(step.slot, step.part) for step in steps if isinstance(step, Replace | Archive)]
+
+
+def shout(tool_name: str, call_id: str, text: str) -> str:
+    """A replacement function as a user would write one."""
+    if call_id == "b":
+        raise RuntimeError("not this one")
+    return f"{tool_name.upper()} {call_id} {len(text)}"
+
+
+def numbers(tool_name: str, call_id: str, text: str) -> Any:
+    """A replacement function that gives no text."""
+    return 7
+
+
+NO_FUNCTION = 3
+
+
+def test_the_newest_batches_stay_and_the_oldest_go_first() -> None:
+    assert places(proposed(viewed(FOLDED))) == [(2, 0), (4, 0)]
+    assert places(proposed(viewed(FOLDED), keep_last_n=0)) == [(2, 0), (4, 0), (7, 0), (9, 0)]
+    assert places(proposed(viewed(FOLDED), keep_last_n=4)) == []
+
+
+def test_a_parallel_batch_counts_as_one() -> None:
+    both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
+    folded = listed(says("o"), *batch("a", LONG), both, gives("x", LONG), gives("y", LONG), answers("ok"), says("t"))
+    assert places(proposed(viewed(folded), keep_last_n=1)) == [(2, 0)]
+
+
+def test_nothing_is_done_at_or_below_the_threshold() -> None:
+    assert proposed(viewed(FOLDED), threshold=12) == []
+    assert proposed(viewed(FOLDED), threshold=11) != []
+
+
+def test_a_reference_names_the_call_and_holds_a_digest_within_its_budget() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def digest(text: str, most: int) -> str:
+        asked.append((text, most))
+        return "a digest"
+
+    (first, _) = proposed(viewed(FOLDED, digest=digest), digest_characters=100)
+    assert asked == []
+    assert isinstance(first, Archive)
+    text = first.write()
+    assert asked == [(LONG, 100)]
+    assert 'run({"command": "ls"})' in text
+    assert artifact_id(SPACE, FOLDED.conversation.messages[2].key, 0) in text
+    assert text.endswith("a digest")
+    assert len(text.encode()) / 3 <= first.tokens + 4
+
+
+def test_a_digest_that_fails_or_is_too_long_spoils_no_reference() -> None:
+    def broken(text: str, most: int) -> str:
+        raise RuntimeError(text)
+
+    (first, _) = proposed(viewed(FOLDED, digest=broken))
+    assert isinstance(first, Archive)
+    assert "kept whole as art_" in first.write()
+    (first, _) = proposed(viewed(FOLDED, digest=lambda text, most: text), digest_characters=50)
+    assert isinstance(first, Archive)
+    assert len(first.write()) < 350
+
+
+def test_json_without_a_digest_is_described() -> None:
+    folded = listed(says("o"), *batch("a", str([1] * 900)), answers("ok"), says("t"))
+    (step,) = proposed(viewed(folded), keep_last_n=0)
+    assert isinstance(step, Archive)
+    assert step.write().endswith("It is a JSON array of 900 entries.")
+
+
+def test_results_that_are_no_longer_than_their_reference_stay() -> None:
+    folded = listed(says("o"), *batch("a", "short"), *batch("b", ""), answers("ok"), says("t"))
+    assert proposed(viewed(folded), keep_last_n=0) == []
+
+
+def test_hand_offs_and_other_skipped_tools_stay() -> None:
+    folded = listed(says("o"), *batch("a", LONG, "transfer_to_sales"), *batch("b", LONG), answers("ok"), says("t"))
+    assert places(proposed(viewed(folded), keep_last_n=0)) == [(4, 0)]
+    assert places(proposed(viewed(folded), keep_last_n=0, skip=["read"])) == [(2, 0)]
+
+
+def test_pinned_results_stay() -> None:
+    assert places(proposed(viewed(FOLDED, pinned=frozenset({"a"})))) == [(4, 0)]
+
+
+# -- templates -------------------------------------------------------------------------
+
+
+def test_a_template_is_filled_in() -> None:
+    template = "[{tool_name} {call_id}: {result_length} characters, {artifact_id}] {{kept}}"
+    (first, _) = proposed(viewed(FOLDED), replacement=template)
+    kept = artifact_id(SPACE, FOLDED.conversation.messages[2].key, 0)
+    assert isinstance(first, Replace)
+    assert first.text == f"[run a: 2000 characters, {kept}] {{kept}}"
+
+
+@pytest.mark.parametrize(
+    "template", ["{result}", "{tool_name.x}", "{0}", "{}", "{tool_name!r}", "{call_id:>9}", "{open"]
+)
+def test_a_wrong_template_is_refused_with_its_key(template: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"template is wrong.* - at `\$\.replacement`"):
+        msgspec.convert({"replacement": template}, STRATEGIES["compact_tool_results"])
+
+
+# -- functions -------------------------------------------------------------------------
+
+HERE = "tests.compaction.strategies.test_compact_tool_results"
+
+
+def test_a_function_writes_and_its_failure_is_one_results_own() -> None:
+    (step,) = proposed(viewed(FOLDED), replacement=f"{HERE}:shout")
+    assert isinstance(step, Replace)
+    assert step == Replace(2, 0, "RUN a 2000", step.tokens)
+
+
+def test_a_function_that_gives_no_text_leaves_results_as_they_are() -> None:
+    assert proposed(viewed(FOLDED), replacement=f"{HERE}:numbers") == []
+
+
+@pytest.mark.parametrize("name", [f"{HERE}:missing", "no_such_module:f", f"{HERE}:NO_FUNCTION"])
+def test_a_function_that_cannot_be_had_is_refused(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"- at `\$\.replacement`"):
+        msgspec.convert({"replacement": name}, STRATEGIES["compact_tool_results"])
+
+
+# -- dropping ---------------------------------------------------------------------------
+
+
+def dropped(*messages: Message, **options: Any) -> list[Step]:
+    """What the planner does of a pipeline that drops."""
+    strategy = build("compact_tool_results", {"keep_last_n": 0, "replacement": "drop"} | options)
+    return list(Planner([strategy]).plan(viewed(listed(*messages)), must_succeed=False).steps)
+
+
+def test_pairs_are_dropped_with_messages_that_they_empty() -> None:
+    steps = dropped(says("o"), *batch("a", LONG), answers("ok"), says("t"))
+    assert steps == [Drop(1), Drop(2)]
+
+
+def test_nothing_at_all_means_dropping() -> None:
+    assert dropped(says("o"), *batch("a", LONG), answers("ok"), says("t"), replacement=None) == [Drop(1), Drop(2)]
+
+
+def test_what_is_said_beside_a_call_stays() -> None:
+    spoken = message("assistant", Text("I will look."), ToolCall("a", "read", "{}"))
+    assert dropped(says("o"), spoken, gives("a", LONG), answers("ok"), says("t")) == [Drop(1, (1,)), Drop(2, (0,))]
+
+
+def test_reasoning_that_led_only_to_dropped_calls_goes_with_them() -> None:
+    thinking = message("assistant", Reasoning("hm"), ToolCall("a", "read", "{}"))
+    assert dropped(says("o"), thinking, gives("a", LONG), answers("ok"), says("t")) == [Drop(1), Drop(2)]
+    thought = message("assistant", Reasoning("hm"))
+    steps = dropped(says("o"), thought, calls("a"), gives("a", LONG), answers("ok"), says("t"))
+    assert steps == [Drop(1), Drop(2), Drop(3)]
+
+
+def test_of_a_batch_with_a_skipped_tool_the_other_pair_is_dropped() -> None:
+    both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "transfer_to_b", "{}"))
+    both_given = message("user", ToolResult("x", (Text(LONG),)), ToolResult("y", (Text(LONG),)))
+    steps = dropped(says("o"), both, both_given, answers("ok"), says("t"))
+    assert steps == [Drop(1, (0,)), Drop(2, (0,))]

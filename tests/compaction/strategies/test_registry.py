@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.compaction.strategies import SHIPPED, STRATEGIES, build
+
+
+def test_every_strategy_is_built_from_its_defaults_and_bears_its_name() -> None:
+    for name in STRATEGIES:
+        assert build(name).name == name
+        assert build(name, {}).name == name
+        assert build(name, STRATEGIES[name]()).name == name
+
+
+def test_the_shipped_pipeline_loses_little_by_little() -> None:
+    assert SHIPPED == ("stale_reasoning", "superseded", "compact_tool_results", "summarize", "fixed_limits")
+    assert set(SHIPPED) <= set(STRATEGIES)
+
+
+def test_an_unknown_strategy_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match="no strategy 'summarise'; there are stale_reasoning"):
+        build("summarise")
+
+
+# Option, the least and the most that it may be, and a value on each side of them.
+BOUNDS: list[tuple[str, str, Any, Any]] = [
+    ("keep_last_n_turns", "n", 1, 100_000),
+    ("keep_last_n_messages", "n", 1, 100_000),
+    ("compact_tool_results", "keep_last_n", 0, 100_000),
+    ("compact_tool_results", "threshold", 0, 100_000),
+    ("compact_tool_results", "digest_characters", 0, 4_000),
+    ("summarize", "threshold", 0, 100_000),
+    ("summarize", "keep_last_n", 0, 100_000),
+    ("summarize", "max_summary_tokens", 128, 10**7),
+    ("fixed_limits", "messages", 1, 100_000),
+    ("fixed_limits", "tokens", 1, 10**9),
+]
+
+
+@pytest.mark.parametrize(("name", "option", "least", "most"), BOUNDS)
+def test_a_number_outside_of_its_bounds_is_refused(name: str, option: str, least: int, most: int) -> None:
+    for value in (least, most):
+        assert getattr(msgspec.convert({option: value}, STRATEGIES[name]), option) == value
+    for value in (least - 1, most + 1, "many"):
+        with pytest.raises(msgspec.ValidationError, match=rf"\$\.{option}"):
+            msgspec.convert({option: value}, STRATEGIES[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "good", "bad"),
+    [
+        ("summarize", "budget_share", (0.01, 0.99), (0.0, 1.0, -1.0)),
+        ("images", "share", (0.01, 1.0), (0.0, 1.1)),
+        ("body", "share", (0.01, 1.0), (0.0, 1.1)),
+        ("summarize", "model", ("m", None, "m" * 256), ("", "m" * 257)),
+        ("compact_tool_results", "replacement", ("drop", "reference", None, "x" * 4_000), ("", "x" * 4_001)),
+        ("compact_tool_results", "skip", ([], ["a"]), ([""], "a", ["a" * 257])),
+    ],
+)
+def test_other_options_are_bounded_too(name: str, option: str, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:
+    for value in good:
+        msgspec.convert({option: value}, STRATEGIES[name])
+    for value in bad:
+        with pytest.raises(msgspec.ValidationError, match=rf"\$\.{option}"):
+            msgspec.convert({option: value}, STRATEGIES[name])
+
+
+def test_every_option_of_every_strategy_is_in_one_of_these_tables() -> None:
+    tried = {(name, option) for name, option, _, _ in BOUNDS} | {
+        ("summarize", "budget_share"),
+        ("images", "share"),
+        ("body", "share"),
+        ("summarize", "model"),
+        ("compact_tool_results", "replacement"),
+        ("compact_tool_results", "skip"),
+    }
+    assert tried == {(name, field) for name, options in STRATEGIES.items() for field in options.__struct_fields__}
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_an_option_that_does_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.convert({"keep_lst_n": 1}, STRATEGIES[name])

@@ -1,0 +1,203 @@
+"""Reasoning, duplicates, fixed limits and the newest turns and messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.archive.references import artifact_id, range_id
+from proxy.compaction.strategies import build
+from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.edits import Folded
+from proxy.core.plan import OURS, Drop, Replace, Step, Summarize
+from tests.compaction.viewing import SPACE, answers, batch, calls, count, gives, listed, message, says, viewed
+
+
+def proposed(name: str, folded: Folded, kind: Any = "conversation", view: Any = None, **options: Any) -> list[Step]:
+    """What a strategy proposes for a list."""
+    from proxy.compaction.sketch import Sketch
+
+    return list(build(name, options).propose(Sketch(viewed(folded, kind, **(view or {}))).draft()))  # type: ignore[arg-type]
+
+
+# -- stale reasoning ---------------------------------------------------------------
+
+
+def thinks(call_id: str, text: str = "") -> Message:
+    held = (Text(text),) if text else ()
+    return message("assistant", Reasoning("hm " * 30), *held, ToolCall(call_id, "read", "{}"))
+
+
+def test_reasoning_of_turns_that_are_over_goes() -> None:
+    folded = listed(says("o"), thinks("a"), gives("a", "1"), answers("ok"), says("t"), thinks("b"), gives("b", "2"))
+    assert proposed("stale_reasoning", folded) == [Drop(1, (0,))]
+    assert proposed("stale_reasoning", folded, "generation") == []
+
+
+def test_a_lone_reasoning_item_goes_only_where_the_next_bears_no_id() -> None:
+    thought = message("assistant", Reasoning("hm"))
+    named = message("assistant", Text("well"), wire=b'{"id":"msg_1","role":"assistant"}')
+    assert proposed("stale_reasoning", listed(says("o"), thought, named, says("t"))) == []
+    assert proposed("stale_reasoning", listed(says("o"), thought, answers("well"), says("t"))) == [Drop(1, (0,))]
+
+
+# -- superseded --------------------------------------------------------------------
+
+PAGE = "".join(f"line {number}\n" for number in range(60))
+
+
+def test_the_earlier_of_two_equal_calls_is_replaced_by_where_the_newer_one_stands() -> None:
+    folded = listed(
+        says("o"),
+        *batch("a", "x" * 1_000, "run", '{"command": "make", "in": 1}'),
+        *batch("b", "y" * 1_000, "run", '{"in":1,"command":"make"}'),
+        says("t"),
+    )
+    (step,) = proposed("superseded", folded)
+    assert isinstance(step, Replace)
+    assert (step.slot, step.part) == (2, 0)
+    assert artifact_id(SPACE, folded.conversation.messages[2].key, 0) in step.text
+    assert "call b" in step.text
+
+
+def test_a_newer_result_may_be_the_newest_batch() -> None:
+    folded = listed(says("t"), *batch("a", "x" * 1_000, "run"), *batch("b", "y" * 1_000, "run"))
+    assert [step.slot for step in proposed("superseded", folded, "generation") if isinstance(step, Replace)] == [2]
+
+
+def test_a_reading_that_a_later_one_of_the_same_file_contains_is_replaced() -> None:
+    folded = listed(
+        says("o"),
+        *batch("a", PAGE, "read", '{"path": "a.py", "lines": "1-60"}'),
+        *batch("b", "head\n" + PAGE + "tail", "view", '{"file_path": "a.py"}'),
+        *batch("c", "something else " * 40, "view", '{"file_path": "a.py", "from": 99}'),
+        says("t"),
+    )
+    steps = proposed("superseded", folded)
+    assert [(step.slot, "call b" in step.text) for step in steps if isinstance(step, Replace)] == [(2, True)]
+
+
+@pytest.mark.parametrize(
+    ("later", "arguments"),
+    [(PAGE.replace("line 7\n", "line seven\n"), '{"path": "a.py"}'), (PAGE, '{"path": "b.py"}')],
+)
+def test_a_reading_that_changed_or_of_another_file_stays(later: str, arguments: str) -> None:
+    folded = listed(
+        says("o"),
+        *batch("a", PAGE, "read", '{"path": "a.py", "n": 1}'),
+        *batch("b", later, "view", arguments),
+        says("t"),
+    )
+    assert proposed("superseded", folded) == []
+
+
+def test_a_later_error_supersedes_nothing() -> None:
+    failed = message("tool", ToolResult("b", (Text("no such thing"),), error=True))
+    folded = listed(says("o"), *batch("a", PAGE, "run"), calls("b", "run"), failed, says("t"))
+    assert proposed("superseded", folded) == []
+
+
+def test_a_result_shorter_than_the_note_stays() -> None:
+    folded = listed(says("o"), *batch("a", "short", "run"), *batch("b", "short", "run"), says("t"))
+    assert proposed("superseded", folded) == []
+
+
+def test_a_pinned_result_is_not_superseded() -> None:
+    folded = listed(says("o"), *batch("a", PAGE, "run"), *batch("b", PAGE, "run"), says("t"))
+    assert proposed("superseded", folded, view={"pinned": frozenset({"a"})}) == []
+
+
+# -- the newest turns and messages ----------------------------------------------------
+
+
+def turns(number: int) -> Folded:
+    said = [
+        part
+        for index in range(number)
+        for part in (says(f"turn {index}"), *batch(f"c{index}", "x" * 400), answers("ok"))
+    ]
+    return listed(*said[:-1])
+
+
+def test_the_newest_turns_stay_and_one_note_stands_for_the_rest() -> None:
+    folded = turns(5)
+    (step,) = proposed("keep_last_n_turns", folded, n=2)
+    assert isinstance(step, Summarize)
+    assert (step.first, step.last) == (1, 11)
+    keys = [folded.conversation.messages[index].key for index in range(1, 12)]
+    assert "11 earlier messages" in step.note
+    assert range_id(SPACE, keys) in step.note
+
+
+def test_as_many_turns_as_are_kept_change_nothing() -> None:
+    assert proposed("keep_last_n_turns", turns(3), n=3) == []
+
+
+def test_the_newest_messages_stay_with_their_pairs() -> None:
+    folded = turns(3)
+    (step,) = proposed("keep_last_n_messages", folded, n=8)
+    assert isinstance(step, Summarize)
+    assert (step.first, step.last) == (1, 2)
+    # Of nine messages the oldest is a result: its call stays with it, and before that is the opening, which stays.
+    assert proposed("keep_last_n_messages", folded, n=9) == []
+
+
+def test_pinned_results_come_on_top() -> None:
+    (step,) = proposed("keep_last_n_turns", turns(5), n=1, view={"pinned": frozenset({"c1"})})
+    assert isinstance(step, Summarize)
+    assert "13 earlier messages" in step.note
+
+
+# -- fixed limits ------------------------------------------------------------------------
+
+
+def test_fixed_limits_stop_at_the_first_group_that_does_not_fit() -> None:
+    folded = listed(
+        says("o"), *batch("a", "x" * 4_000), answers("y" * 400), *batch("b", "x" * 8_000), *batch("c", "1"), says("t")
+    )
+    (step,) = proposed("fixed_limits", folded, tokens=1_900)
+    assert isinstance(step, Summarize)
+    assert (step.first, step.last) == (1, 5)
+
+
+@pytest.mark.parametrize(("limit", "last"), [(50, None), (9, 1), (7, 3), (6, 5), (5, 5), (1, 7)])
+def test_fixed_limits_count_messages_with_pairs_whole(limit: int, last: int | None) -> None:
+    folded = listed(says("o"), answers("y" * 900), *(m for i in range(4) for m in batch(f"c{i}", "x" * 200)), says("t"))
+    steps = proposed("fixed_limits", folded, messages=limit)
+    assert [step.last for step in steps if isinstance(step, Summarize)] == ([] if last is None else [last])
+
+
+def test_the_defaults_are_fifty_messages_and_eight_thousand_tokens() -> None:
+    short = listed(says("o"), *(answers(f"line {index} " * 10) for index in range(80)), says("t"))
+    (step,) = proposed("fixed_limits", short)
+    assert isinstance(step, Summarize)
+    assert len(short.conversation.messages) - 1 - step.last == 50
+    wide = listed(says("o"), *(answers("word " * 800) for _ in range(20)), says("t"))
+    (step,) = proposed("fixed_limits", wide)
+    assert isinstance(step, Summarize)
+    kept = wide.conversation.messages[step.last + 1 :]
+    assert sum(map(count, kept)) <= 8_000 < sum(map(count, kept)) + 1_004
+
+
+def test_messages_that_an_earlier_fold_replaced_are_counted_in_the_note() -> None:
+    folded = listed(says("o"), says("block"), *(answers(f"answer {index} " * 20) for index in range(8)), says("t"))
+    origins = (0, OURS, *range(30, 39))
+    spans = ((0, 0, False), (1, 29, False), *((index, index, False) for index in range(30, 39)))
+    (step,) = proposed("fixed_limits", replace(folded, origins=origins, spans=spans), messages=2)
+    assert isinstance(step, Summarize)
+    assert "36 earlier messages" in step.note
+
+
+def test_what_an_earlier_fold_kept_is_not_counted_among_what_is_left_out() -> None:
+    folded = listed(says("o"), says("b" * 900), *batch("kept", "x" * 900), answers("y" * 900), says("t"))
+    spans = ((0, 0, False), (1, 29, False), (10, 10, False), (11, 11, False), (30, 30, False), (31, 31, False))
+    folded = replace(folded, origins=(0, OURS, 10, 11, 30, 31), spans=spans)
+    (step,) = proposed("fixed_limits", folded, messages=1, view={"pinned": frozenset({"kept"})})
+    assert isinstance(step, Summarize)
+    assert "28 earlier messages" in step.note
+
+
+def test_a_note_longer_than_what_it_stands_for_is_not_written() -> None:
+    assert proposed("fixed_limits", listed(says("o"), answers("hi"), says("t")), messages=1) == []

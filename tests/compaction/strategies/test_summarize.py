@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.compaction.sketch import Sketch
+from proxy.compaction.strategies import build
+from proxy.compaction.strategies.base import Draft
+from proxy.core.edits import Folded
+from proxy.core.plan import OURS, Step, Summarize
+from tests.compaction.viewing import answers, batch, count, listed, message, says, viewed
+
+ROUNDS = [part for index in range(20) for part in batch(f"c{index}", f"{index} " + "x" * 800)]
+FOLDED = listed(says("opening"), *ROUNDS, answers("well"), says("task"))
+
+
+def proposed(view: Draft, **options: Any) -> list[Step]:
+    """What is to be summarised."""
+    return list(build("summarize", options).propose(Sketch(view).draft()))  # type: ignore[arg-type]
+
+
+def only(view: Draft, **options: Any) -> Summarize:
+    (step,) = proposed(view, **options)
+    assert isinstance(step, Summarize)
+    return step
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_the_room_is_shared_between_the_summary_and_whole_groups_of_the_tail(share: float) -> None:
+    view = viewed(FOLDED, target=2_500)
+    step = only(view, budget_share=share)
+    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
+    room = view.target - (view.tokens - movable) - 4
+    tail = sum(slot.tokens for slot in view.slots[step.last + 1 : -1])
+    assert step.first == 1
+    assert step.budget == int(room * share)
+    assert tail <= room - step.budget < tail + 230
+    assert step.last % 2 == 0
+
+
+def test_a_summary_has_a_most() -> None:
+    assert only(viewed(FOLDED, target=2_500), max_summary_tokens=300).budget == 300
+
+
+@pytest.mark.parametrize("wanted", [10, 9])
+def test_messages_that_are_to_stay_stay_with_their_pairs(wanted: int) -> None:
+    step = only(viewed(FOLDED, target=200), keep_last_n=wanted)
+    assert len(FOLDED.conversation.messages) - 1 - step.last == 10
+
+
+def test_nothing_is_done_at_or_below_the_threshold() -> None:
+    live = len(FOLDED.conversation.messages)
+    assert proposed(viewed(FOLDED), threshold=live) == []
+    assert proposed(viewed(FOLDED), threshold=live - 1)
+    assert proposed(viewed(FOLDED), keep_last_n=live) == []
+
+
+def test_messages_of_the_system_do_not_count_and_are_never_summarised() -> None:
+    rule = message("system", *answers("rule").parts)
+    folded = listed(says("o"), answers("x" * 4_000), rule, answers("y" * 4_000), says("t"))
+    view = viewed(folded)
+    step = only(view, threshold=3)
+    assert (step.first, step.last) == (1, 3)
+    assert not view.whole[2]
+    assert proposed(view, threshold=4) == []
+
+
+def _with_block(*behind: Any, tokens: int = 2_000) -> Folded:
+    folded = listed(says("opening"), says("b" * tokens * 4), *behind, says("task"))
+    count_behind = len(behind) + 1
+    origins = (0, OURS, *range(9, 9 + count_behind))
+    spans = ((0, 0, False), (1, 8, False), *((index, index, False) for index in range(9, 9 + count_behind)))
+    return replace(folded, origins=origins, spans=spans)
+
+
+def test_an_earlier_summary_is_folded_into_the_next() -> None:
+    view = viewed(_with_block(*ROUNDS), target=1_000)
+    assert only(view).first == 1
+    assert view.slots[1].summary
+
+
+def test_an_earlier_summary_with_nothing_new_stays_as_it_is() -> None:
+    assert proposed(viewed(_with_block(answers("new")), target=2_070)) == []
+
+
+def test_pinned_results_in_between_are_not_summarised() -> None:
+    view = viewed(FOLDED, target=1_000, pinned=frozenset({"c0", "c3"}))
+    step = only(view)
+    assert step.first == 3
+    assert not view.whole[7]
+    assert not view.whole[8]
+
+
+def test_a_summary_is_at_most_half_of_what_it_stands_for() -> None:
+    folded = listed(says("o"), answers("x" * 1_600), says("t" * 8_000), *batch("a", "1"))
+    step = only(viewed(folded, target=100))
+    assert step.budget <= count(answers("x" * 1_600)) // 2
+
+
+def test_what_is_hardly_anything_is_not_summarised() -> None:
+    assert proposed(viewed(listed(says("o"), answers("x" * 200), says("t")))) == []

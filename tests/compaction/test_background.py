@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from proxy.compaction.background import Bounds, Prepared
+from proxy.compaction.case import Outcome
+from proxy.core.conversation import Conversation, Text
+from proxy.core.errors import StoreUnavailable, SummaryFailed
+from proxy.storage.ephemeral import EphemeralStore
+from tests.compaction.making import (
+    DIALECTS,
+    SCOPE,
+    SPACE,
+    House,
+    Teller,
+    archive_results,
+    asker,
+    conversation,
+    long_history,
+)
+
+TOLD = "A model told this."
+PREPARE = {"action": "prepare"}
+
+
+def house(**changes: Any) -> House:
+    return House(teller=True, **changes)
+
+
+def teller(of: House) -> Teller:
+    assert isinstance(of.author, Teller)
+    return of.author
+
+
+def client(turns: int = 6, **options: Any) -> Conversation:
+    return conversation(long_history(turns, **options), "chat")
+
+
+async def ask(of: House, asked: Conversation, **changes: Any) -> Outcome:
+    changes.setdefault("asker", asker())
+    folded = await of.folds.find(DIALECTS["chat"], SPACE, SCOPE, asked, fresh=False)
+    return await of.compactor.fold(of.case(asked, folded, **changes), asked)
+
+
+def said(outcome: Outcome) -> str:
+    messages = outcome.folded.conversation.messages
+    return "\n".join(part.text for message in messages for part in message.parts if isinstance(part, Text))
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+async def test_a_summary_is_prepared_from_the_soft_threshold_on_and_used_at_the_trigger():
+    rooms = house()
+    passed = await ask(rooms, client(4), decision=PREPARE)
+    assert passed == Outcome(passed.folded)
+    await rooms.tasks.done()
+    assert len(teller(rooms).asked) == 1
+    assert rooms.preparations.input == 100
+    made = await ask(rooms, client(6))
+    assert TOLD in said(made)
+    compaction = made.folded.compaction
+    assert compaction is not None
+    assert (compaction.writer, compaction.input, compaction.output) == ("model-x", 100, 20)
+    assert compaction.narrative == TOLD
+    assert 0 < compaction.narrated <= compaction.covered
+    # What came after the model wrote is extracted from the messages.
+    assert "Turn 5" in said(made) or "file_5" in said(made)
+    assert len(teller(rooms).asked) == 1
+
+
+async def test_preparing_is_done_once_for_many_requests():
+    rooms = house()
+    teller(rooms).may.clear()
+    for turns in (4, 4, 5):
+        await ask(rooms, client(turns), decision=PREPARE)
+        await settle()
+    teller(rooms).may.set()
+    await rooms.tasks.done()
+    await ask(rooms, client(5), decision=PREPARE)
+    await rooms.tasks.done()
+    assert len(teller(rooms).asked) == 1
+
+
+async def test_while_a_model_writes_and_there_is_room_the_request_passes_unfolded():
+    rooms = house()
+    teller(rooms).may.clear()
+    asked = client(6)
+    for _ in range(3):
+        outcome = await ask(rooms, asked)
+        assert outcome == Outcome(outcome.folded)
+        assert outcome.folded.conversation is asked
+        await settle()
+    assert rooms.planner.planned == 1
+    teller(rooms).may.set()
+    await rooms.tasks.done()
+    assert TOLD in said(await ask(rooms, asked))
+
+
+async def test_a_request_that_must_be_folded_waits_for_the_model():
+    rooms = house()
+    teller(rooms).may.clear()
+    waiting = asyncio.create_task(ask(rooms, client(6), decision={"must_succeed": True}))
+    await settle()
+    assert not waiting.done()
+    teller(rooms).may.set()
+    assert TOLD in said(await waiting)
+
+
+async def test_it_waits_only_so_long_and_then_an_extract_must_do():
+    rooms = house(wait_seconds=0.01)
+    teller(rooms).may.clear()
+    outcome = await ask(rooms, client(6), decision={"forced": True})
+    assert outcome.folded.compaction is not None
+    assert outcome.folded.compaction.writer == "extractive"
+    assert TOLD not in said(outcome)
+    teller(rooms).may.set()
+    await rooms.tasks.done()
+
+
+async def test_without_a_model_a_fold_at_the_trigger_is_made_at_once():
+    rooms = house()
+    outcome = await ask(rooms, client(6), asker=None)
+    assert outcome.folded.compaction is not None
+    assert outcome.folded.compaction.writer == "extractive"
+    assert teller(rooms).asked == []
+
+
+async def test_a_plan_that_needs_no_summary_is_carried_out_at_once():
+    rooms = house(propose=archive_results)
+    outcome = await ask(rooms, client(6))
+    assert outcome.folded.compaction is not None
+    assert teller(rooms).asked == []
+
+
+async def test_what_was_prepared_of_a_history_that_was_rewound_is_not_used():
+    rooms = house()
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    other = conversation(long_history(6, words=151), "chat")
+    assert client(6).chain[0] == other.chain[0]
+    outcome = await ask(rooms, other, decision={"forced": True})
+    assert len(teller(rooms).asked) == 2
+    assert outcome.folded.compaction is not None
+    shorter = await ask(rooms, client(3), decision={"must_succeed": True})
+    assert shorter.folded.compaction is not None
+    assert shorter.folded.compaction.narrated <= len(client(3).chain)
+
+
+async def test_a_summary_that_failed_is_not_tried_again_until_the_history_has_grown():
+    rooms = house()
+    teller(rooms).error = SummaryFailed("no")
+    await ask(rooms, client(20), decision=PREPARE)
+    await rooms.tasks.done()
+    for turns in (20, 21):
+        await ask(rooms, client(turns), decision=PREPARE)
+        await rooms.tasks.done()
+    assert len(teller(rooms).asked) == 1
+    # At the trigger an extract does, and nothing canned is stored.
+    outcome = await ask(rooms, client(21))
+    assert outcome.folded.compaction is not None
+    assert outcome.folded.compaction.writer == "extractive"
+    assert outcome.folded.compaction.narrative == ""
+
+
+async def test_after_a_tenth_more_it_is_tried_again():
+    rooms = house()
+    teller(rooms).error = SummaryFailed("no")
+    await ask(rooms, client(20), decision=PREPARE)
+    await rooms.tasks.done()
+    teller(rooms).error = None
+    await ask(rooms, client(24), decision=PREPARE)
+    await rooms.tasks.done()
+    assert len(teller(rooms).asked) == 2
+    assert TOLD in said(await ask(rooms, client(25)))
+
+
+async def test_a_writer_that_never_ends_is_given_up():
+    rooms = house(bounds=Bounds(longest=0.01))
+    teller(rooms).may.clear()
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    outcome = await ask(rooms, client(6))
+    assert outcome.folded.compaction is not None
+    assert outcome.folded.compaction.writer == "extractive"
+
+
+async def test_only_so_many_are_written_at_once_in_all_and_for_a_tenant():
+    rooms = house(bounds=Bounds(at_once=3, per_tenant=2))
+    teller(rooms).may.clear()
+    for number in range(4):
+        await ask(rooms, client(4), decision=PREPARE, session=f"s-{number}")
+        await settle()
+    assert len(teller(rooms).asked) == 2
+    for number in range(4):
+        await ask(rooms, client(4), decision=PREPARE, session=f"t-{number}", tenant="other")
+        await settle()
+    assert len(teller(rooms).asked) == 3
+    teller(rooms).may.set()
+    await rooms.tasks.done()
+
+
+async def test_what_another_worker_prepared_is_used_and_not_paid_for_twice():
+    store = EphemeralStore()
+    one, other = house(store=store), house(store=store)
+    teller(one).may.clear()
+    await ask(one, client(5), decision=PREPARE)
+    await settle()
+    await ask(other, client(5), decision=PREPARE)
+    await other.tasks.done()
+    assert teller(other).asked == []
+    teller(one).may.set()
+    await one.tasks.done()
+    assert TOLD in said(await ask(other, client(6)))
+    assert teller(other).asked == []
+
+
+async def test_a_summary_is_prepared_while_the_store_is_away():
+    class Away(EphemeralStore):
+        away = True
+
+        def _check(self) -> None:
+            if self.away:
+                raise StoreUnavailable("away")
+
+    store = Away()
+    rooms = house(store=store)
+    await ask(rooms, client(5), decision=PREPARE)
+    await rooms.tasks.done()
+    store.away = False
+    assert TOLD in said(await ask(rooms, client(6)))
+
+
+async def test_the_next_summary_goes_on_from_what_was_told_before():
+    rooms = house()
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    first = await ask(rooms, client(6))
+    assert first.folded.compaction is not None
+    await ask(rooms, client(14), decision=PREPARE)
+    await rooms.tasks.done()
+    task = teller(rooms).asked[1]
+    assert (task.prior, task.prior_until) == (TOLD, first.folded.compaction.narrated)
+    assert task.covered[0].index == 1
+
+
+async def test_without_a_model_the_facts_are_looked_up_ahead():
+    rooms = house()
+    await ask(rooms, client(6), decision=PREPARE, asker=None)
+    await rooms.tasks.done()
+    assert len(rooms.extractor._facts) == len({message.key for message in client(6).messages})
+    assert teller(rooms).asked == []
+
+
+async def test_a_conversation_that_jumps_over_its_trigger_gets_a_summary_of_its_new_part_too():
+    rooms = house()
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    first = await ask(rooms, client(6))
+    await ask(rooms, client(14))
+    await rooms.tasks.done()
+    second = await ask(rooms, client(14))
+    assert len(teller(rooms).asked) == 2
+    assert first.folded.compaction is not None
+    assert second.folded.compaction is not None
+    assert second.folded.compaction.narrated > first.folded.compaction.narrated
+
+
+async def test_what_another_worker_has_ready_is_not_written_again():
+    store = EphemeralStore()
+    one, other = house(store=store), house(store=store)
+    await ask(one, client(5), decision=PREPARE)
+    await one.tasks.done()
+    await ask(other, client(5), decision=PREPARE)
+    await other.tasks.done()
+    assert teller(other).asked == []
+    assert TOLD in said(await ask(other, client(6)))
+
+
+def test_what_is_prepared_holds_only_for_its_own_beginning():
+    whole = client(3)
+    assert Prepared("", 3, whole.chain[2], "", 0, 0).holds(whole, 2)
+    assert not Prepared("", 3, whole.chain[2], "", 0, 0).holds(whole, 3)
+    assert not Prepared("", 3, whole.chain[1], "", 0, 0).holds(whole, 0)
+    assert not Prepared("", 0, b"", "", 0, 0).holds(whole, 0)
+    assert not Prepared("", 99, whole.chain[2], "", 0, 0).holds(whole, 0)

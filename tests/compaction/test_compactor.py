@@ -1,0 +1,459 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from proxy.archive.artifacts import artifact_text
+from proxy.compaction.case import Outcome
+from proxy.compaction.compactor import seen_of
+from proxy.compaction.rendering import Rendering
+from proxy.core.conversation import Conversation, Message
+from proxy.core.errors import StoreUnavailable
+from proxy.core.plan import Summarize
+from proxy.core.ports import Put
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.spool import LocalSpool
+from tests.compaction.making import (
+    DIALECTS,
+    SCOPE,
+    SPACE,
+    House,
+    Strategy,
+    archive_results,
+    conversation,
+    drop_most,
+    fat,
+    long_history,
+    summarize_most,
+)
+from tests.histories import DIALECTS as NAMES
+from tests.histories import DialectName, History, Turn, body, histories
+
+_PATIENT = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+SLOW = settings(max_examples=25, deadline=None, suppress_health_check=_PATIENT)
+ANY = st.sampled_from([summarize_most, drop_most, archive_results])
+FORCED = {"forced": True}
+
+
+class Fragile(EphemeralStore):
+    """A store that can be away, for writes or for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away, self.claims_away = False, False
+
+    def _check(self) -> None:
+        if self.away:
+            raise StoreUnavailable("away")
+        super()._check()
+
+    async def put_if_absent(self, key, value, *, ttl=None):
+        if self.claims_away:
+            raise StoreUnavailable("away")
+        return await super().put_if_absent(key, value, ttl=ttl)
+
+
+async def fold(house: House, client: Conversation, **changes: Any) -> Outcome:
+    """What one request of this conversation comes to: replay, then a fold."""
+    dialect = DIALECTS[client.dialect]
+    folded = await house.folds.find(dialect, SPACE, SCOPE, client, fresh=False)
+    return await house.compactor.fold(house.case(client, folded, **changes), client)
+
+
+def wires(outcome: Outcome) -> list[bytes]:
+    return [message.wire for message in outcome.folded.conversation.messages]
+
+
+def entries(outcome: Outcome, dialect: str) -> list[bytes]:
+    return Rendering().entries(DIALECTS[dialect], outcome.folded)
+
+
+# -- what a fold comes to --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+async def test_a_fold_is_made_told_and_found_again(dialect: DialectName):
+    client, house = conversation(long_history(6), dialect), House()
+    outcome = await fold(house, client)
+    compaction, seen = outcome.folded.compaction, outcome.seen
+    assert compaction is not None
+    assert seen is not None
+    assert seen == seen_of(compaction, "folded", house.case(client).decision)
+    assert (seen.state, seen.triggered, seen.cause, seen.passes) == ("folded", True, "automatic", 1)
+    assert [step[0] for step in seen.steps] == ["by_hand"]
+    assert seen.steps[0][1:] == (seen.before, seen.after)
+    assert seen.utilization == round(house.case(client).utilization.ratio, 4)
+    assert seen.writer == "extractive"
+    again = await house.folds.find(DIALECTS[dialect], SPACE, SCOPE, client, fresh=True)
+    assert again.compaction == compaction
+    assert seen_of(compaction, "replayed").triggered is False
+
+
+async def test_utilization_is_not_told_where_the_trigger_is_zero():
+    outcome = await fold(House(), conversation(long_history(6), "chat"), decision={"trigger": 0})
+    assert outcome.seen is not None
+    assert outcome.seen.utilization is None
+    assert outcome.seen.state == "folded"
+
+
+async def test_a_decision_to_pass_changes_nothing():
+    client, house = conversation(long_history(6), "chat"), House()
+    outcome = await fold(house, client, decision={"action": "pass"})
+    assert outcome == Outcome(outcome.folded)
+    assert outcome.folded.conversation is client
+    assert house.planner.planned == 0
+
+
+async def test_what_is_only_observed_is_told_and_changes_nothing():
+    store = EphemeralStore()
+    client, house = conversation(long_history(6), "chat"), House(store=store)
+    outcome = await fold(house, client, decision={"observed": True})
+    assert outcome.folded.conversation is client
+    assert outcome.seen is not None
+    assert (outcome.seen.state, outcome.seen.steps[0][0]) == ("observed", "by_hand")
+    assert outcome.seen.after < outcome.seen.before
+    assert store.size == 0
+
+
+async def test_a_fold_that_gains_too_little_leaves_the_request_and_says_why():
+    client = conversation(long_history(6), "chat")
+    outcome = await fold(House(lambda view: (Summarize(1, 1, 5, "note"),)), client)
+    assert outcome.folded.conversation is client
+    assert outcome.seen is not None
+    assert outcome.seen.state == "failed"
+    assert "gain" in outcome.seen.reason
+
+
+async def test_where_no_summary_can_be_used_the_next_smaller_form_is_made_if_one_must_be():
+    def broken(view):
+        raise RuntimeError("a strategy broke over the user's words")
+
+    client = conversation(long_history(6), "chat")
+    for propose in (broken, lambda view: ()):
+        house = House(propose)
+        assert (await fold(house, client)).folded.compaction is None
+        made = await fold(house, client, decision={"must_succeed": True})
+        assert made.folded.compaction is not None
+        assert made.seen is not None
+        assert made.seen.steps[0][0] == "plain"
+        assert made.seen.passes == 2
+
+
+async def test_an_error_is_told_without_what_it_quotes():
+    def broken(view):
+        raise RuntimeError("the user's words")
+
+    outcome = await fold(House(broken), conversation(long_history(6), "chat"))
+    assert outcome.seen is not None
+    assert "user's words" not in outcome.seen.reason
+    assert "RuntimeError in broken" in outcome.seen.reason
+
+
+async def test_what_came_to_nothing_is_not_planned_again_until_the_history_has_grown_by_a_tenth():
+    house = House(lambda view: (Summarize(1, 1, 5, "note"),))
+    for turns in (20, 20, 21):
+        outcome = await fold(house, conversation(long_history(turns), "chat"))
+        assert outcome.seen is not None
+        assert outcome.seen.state == "failed"
+        assert "gain only" in outcome.seen.reason
+    assert house.planner.planned == 1
+    assert "not tried again" in outcome.seen.reason
+    # Another history under the same name, a history that has grown, and a fold that must be are tried.
+    await fold(house, conversation(long_history(20, words=151), "chat"))
+    assert house.planner.planned == 2
+    await fold(house, conversation(long_history(20), "chat"))
+    await fold(house, conversation(long_history(23), "chat"))
+    assert house.planner.planned == 4
+    for allowed in ({"must_succeed": True}, {"forced": True}, {"trigger": 0}):
+        await fold(house, conversation(long_history(23), "chat"), decision=allowed)
+    assert house.planner.planned == 7
+
+
+async def test_a_store_that_was_away_does_not_count_as_a_try():
+    store, client = Fragile(), conversation(long_history(6), "chat")
+    house = House(store=store)
+    store.away = True
+    await fold(house, client)
+    store.away = False
+    assert (await fold(house, client)).folded.compaction is not None
+
+
+# -- one at a time ---------------------------------------------------------------------------------------------------
+
+
+async def test_requests_of_one_conversation_share_one_fold():
+    client, house = conversation(long_history(6), "chat"), House()
+    outcomes = await asyncio.gather(*(fold(house, client) for _ in range(5)))
+    assert house.planner.planned == 1
+    assert len({outcome.folded.compaction.id for outcome in outcomes if outcome.folded.compaction}) == 1
+    assert sorted(outcome.seen.state for outcome in outcomes if outcome.seen) == ["folded"] + ["replayed"] * 4
+
+
+async def test_another_conversation_does_not_wait():
+    house = House()
+    slow = asyncio.Event()
+    gates: list[str] = []
+
+    async def offload(call, *args):
+        gates.append("in")
+        if len(gates) == 1:
+            await slow.wait()
+        return call(*args)
+
+    house.tasks.offload = offload  # type: ignore[method-assign]
+    one = asyncio.create_task(fold(house, conversation(long_history(6), "chat")))
+    await asyncio.sleep(0)
+    other = conversation(long_history(7), "chat")
+    assert (await fold(house, other, session="s-2")).folded.compaction is not None
+    assert not one.done()
+    slow.set()
+    assert (await one).folded.compaction is not None
+
+
+async def test_who_waited_folds_itself_where_the_first_one_went_away():
+    client, house = conversation(long_history(6), "chat"), House()
+    first = asyncio.create_task(fold(house, client))
+    second = asyncio.create_task(fold(house, client))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    outcome = await second
+    assert outcome.folded.compaction is not None
+    assert outcome.seen is not None
+    assert outcome.seen.state == "folded"
+
+
+async def test_two_workers_that_fold_at_once_use_the_same_fold():
+    store, client = EphemeralStore(), conversation(long_history(6), "chat")
+    one, other = House(store=store), House(archive_results, store=store)
+    other.clock.advance(5)
+    one_made, other_made = await asyncio.gather(fold(one, client), fold(other, client))
+    third = await fold(House(store=store), client, decision={"action": "pass"})
+    assert third.folded.compaction is None
+    found = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, fresh=True)
+    # Different anchors are different folds; each worker has one that is legal, and the deeper one is found by all.
+    assert one_made.folded.compaction is not None
+    assert other_made.folded.compaction is not None
+    assert found.compaction in (one_made.folded.compaction, other_made.folded.compaction)
+
+
+# -- the store -------------------------------------------------------------------------------------------------------
+
+
+async def test_where_nothing_can_be_kept_nothing_leaves():
+    store, client = Fragile(), conversation(long_history(6), "chat")
+    store.away = True
+    outcome = await fold(House(store=store), client)
+    assert outcome.folded.conversation is client
+    assert outcome.seen is not None
+    assert (outcome.seen.state, outcome.flagged) == ("failed", False)
+
+
+@pytest.mark.parametrize("only_claims", [False, True])
+async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only_claims: bool):
+    store, client = Fragile(), conversation(long_history(6), "chat")
+    spool = LocalSpool(EphemeralStore(), store)
+    house = House(store=store, spool=spool)
+    store.away, store.claims_away = not only_claims, True
+    outcome = await fold(house, client, decision={"must_succeed": True})
+    assert outcome.flagged
+    assert outcome.folded.compaction is not None
+    assert (await fold(house, client, decision={"action": "pass"})).folded.compaction == outcome.folded.compaction
+    store.away = store.claims_away = False
+    await house.compactor.restored()
+    other = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, fresh=True)
+    assert other.compaction == outcome.folded.compaction
+    assert all(await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts))
+    assert spool.empty
+
+
+async def test_a_fold_of_the_spool_that_comes_second_gives_way():
+    store, client = Fragile(), conversation(long_history(6), "chat")
+    house = House(store=store, spool=LocalSpool(EphemeralStore(), store))
+    store.away = True
+    mine = await fold(house, client, decision={"must_succeed": True})
+    store.away = False
+    elsewhere = House(store=store)
+    elsewhere.clock.advance(7)
+    theirs = await fold(elsewhere, client)
+    assert theirs.folded.compaction != mine.folded.compaction
+    await house.compactor.restored()
+    again = await fold(house, client, decision={"action": "pass"})
+    assert again.folded.compaction == theirs.folded.compaction
+
+
+async def test_a_full_spool_leaves_the_request_as_it_came():
+    store, client = Fragile(), conversation(long_history(6), "chat")
+    store.away = True
+    house = House(store=store, spool=LocalSpool(EphemeralStore(), store, capacity=100))
+    outcome = await fold(house, client, decision={"must_succeed": True})
+    assert outcome.folded.conversation is client
+    assert outcome.seen is not None
+    assert outcome.seen.state == "failed"
+
+
+async def test_the_archive_is_written_before_the_fold_is_known():
+    order: list[str] = []
+
+    class Watching(EphemeralStore):
+        async def write(self, batch):
+            order.extend(write.key.name.split("/")[0] for write in batch if isinstance(write, Put))
+            await super().write(batch)
+
+        async def put_if_absent(self, key, value, *, ttl=None):
+            order.append(key.name.split("/")[0])
+            return await super().put_if_absent(key, value, ttl=ttl)
+
+    await fold(House(store=Watching()), conversation(long_history(6), "chat"))
+    assert order[-1] == "fold"
+    assert "row" in order
+
+
+# -- nothing is lost -------------------------------------------------------------------------------------------------
+
+
+def grown(history: History, turns: int) -> History:
+    """The beginning of a history, ending with a question."""
+    return History((*history.turns[:turns], Turn(("And then?",))), history.system)
+
+
+async def recovered(house: House, outcome: Outcome, client: Conversation) -> dict[bytes, bytes]:
+    """What the archive has of this fold's artifacts, by message key."""
+    assert outcome.folded.compaction is not None
+    found = await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts)
+    assert all(found)
+    keys = list({key for artifact in found if artifact for key in artifact.keys})
+    return await house.archive.rows(keys)
+
+
+@given(histories(min_turns=3, max_turns=5), st.sampled_from(NAMES), ANY)
+@SLOW
+def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
+    history: History, dialect: DialectName, propose: Strategy
+):
+    async def run() -> None:
+        house = House(propose)
+        for turns in range(2, len(history.turns) + 1):
+            client = conversation(grown(fat(history), turns), dialect)
+            outcome = await fold(house, client, decision=FORCED)
+            if outcome.folded.compaction is None:
+                continue
+            rows = {}
+            sent = set(wires(outcome))
+            for message in client.messages:
+                if message.wire in sent:
+                    continue
+                rows |= await house.archive.rows([message.key])
+                assert rows[message.key] == message.wire
+
+    asyncio.run(run())
+
+
+@given(histories(min_turns=3, max_turns=4), st.sampled_from(NAMES), st.sampled_from([summarize_most, archive_results]))
+@SLOW
+def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialect: DialectName, propose: Strategy):
+    async def run() -> None:
+        house = House(propose)
+        client = conversation(grown(fat(history), len(history.turns)), dialect)
+        outcome = await fold(house, client, decision=FORCED)
+        assume(outcome.folded.compaction is not None)
+        rows = await recovered(house, outcome, client)
+        read = house.reader.of(DIALECTS[dialect], SPACE)
+        texts = ""
+        for artifact in await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts):
+            messages: list[Message] = [read(rows[key]) for key in artifact.keys]
+            texts += artifact_text(artifact, messages)
+        forwarded = b"".join(wires(outcome)).decode()
+        for turn in history.turns:
+            for round_ in turn.rounds:
+                for call in round_.calls:
+                    marker = f"{call.id}_119"
+                    assert marker in forwarded or marker in texts
+
+    asyncio.run(run())
+
+
+async def test_an_id_that_a_reference_names_leads_to_the_whole_result():
+    client, house = conversation(long_history(6), "messages"), House(archive_results)
+    outcome = await fold(house, client)
+    read = house.reader.of(DIALECTS["messages"], SPACE)
+    named = [
+        artifact for artifact in outcome.folded.compaction.artifacts if artifact in b"".join(wires(outcome)).decode()
+    ]
+    assert len(named) >= 4
+    for artifact in await house.archive.artifacts(SPACE, named):
+        assert artifact is not None
+        rows = await house.archive.rows(artifact.keys)
+        text = artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
+        assert text.startswith('## Tool: read\n**Input:** {"path":')
+        assert f"word{text.split('word')[1].split('_')[0]}_0_149" in text
+        assert (artifact.tool, artifact.kind, artifact.scope) == ("read", "result", SCOPE)
+
+
+async def test_skipped_tools_make_no_artifacts_of_their_own_but_their_messages_are_kept():
+    history = long_history(6)
+    call = history.turns[0].rounds[0].calls[0]
+    handed = replace(call, name="transfer_to_writer")
+    turn = replace(history.turns[0], rounds=(replace(history.turns[0].rounds[0], calls=(handed,)),))
+    client = conversation(replace(history, turns=(turn, *history.turns[1:])), "chat")
+    house = House(summarize_most)
+    outcome = await fold(house, client)
+    found = await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts)
+    assert {artifact.tool for artifact in found if artifact.kind == "result"} == {"read"}
+    rows = await recovered(house, outcome, client)
+    result = next(message for message in client.messages if message.has_tool_result)
+    assert rows[result.key] == result.wire
+
+
+async def test_an_artifact_is_stored_once_however_often_its_history_is_folded():
+    store = EphemeralStore()
+    house = House(summarize_most, store=store)
+    ids: list[tuple[str, ...]] = []
+    for turns in (4, 6, 8):
+        outcome = await fold(house, conversation(long_history(turns), "chat"), decision=FORCED)
+        assert outcome.folded.compaction is not None
+        ids.append(outcome.folded.compaction.artifacts)
+    assert set(ids[0]) < set(ids[1]) < set(ids[2])
+    listed = await house.archive.listed(SPACE, "s-1")
+    assert sorted(artifact.id for artifact in listed) == sorted(ids[2])
+    results = [artifact.call_id for artifact in listed if artifact.kind == "result"]
+    assert len(results) == len(set(results))
+
+
+# -- the prefix ------------------------------------------------------------------------------------------------------
+
+
+@given(histories(min_turns=3, max_turns=6), st.sampled_from(NAMES), ANY, st.integers(2, 3))
+@SLOW
+def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_too(
+    history: History, dialect: DialectName, propose: Strategy, first: int
+):
+    async def run() -> None:
+        store = EphemeralStore()
+        whole = fat(history)
+        outcome = await fold(House(propose, store=store), conversation(grown(whole, first), dialect), decision=FORCED)
+        assume(outcome.folded.compaction is not None)
+        before, body_before = entries(outcome, dialect), b""
+        for turns in range(first, len(whole.turns) + 1):
+            # The question that was asked is answered, and another one follows.
+            asked = Turn(("And then?",), answer="So.")
+            later = History((*whole.turns[:first], asked, *whole.turns[first:turns], Turn(("Go on.",))), whole.system)
+            client = conversation(later, dialect)
+            house = House(propose, store=store)
+            found = await house.folds.find(DIALECTS[dialect], SPACE, SCOPE, client, fresh=True)
+            assert found.compaction == outcome.folded.compaction
+            rendering = Rendering()
+            now = rendering.entries(DIALECTS[dialect], found)
+            assert now[: len(before)] == before
+            body_now = rendering.body(DIALECTS[dialect], found)
+            assert json.loads(body_now)["model"] == body(whole, dialect)["model"]
+            assert body_now.startswith(body_before[: body_before.rfind(b"Go on.") - 200 if body_before else 0])
+            before, body_before = now[:-1], body_now
+
+    asyncio.run(run())

@@ -1,0 +1,441 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.archive.references import artifact_id
+from proxy.compaction.permits import permitted
+from proxy.compaction.planner import Planner
+from proxy.compaction.sketch import Sketch, leaving
+from proxy.compaction.strategies import SHIPPED, STRATEGIES, build
+from proxy.compaction.strategies.base import Archive, Draft, Strategy
+from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.edits import Folded, unfolded
+from proxy.core.plan import Drop, Kind, Plan, Replace, Step, Summarize
+from tests.compaction.viewing import (
+    OVERHEAD,
+    SPACE,
+    answers,
+    batch,
+    calls,
+    count,
+    faults,
+    gives,
+    listed,
+    message,
+    outcome,
+    read,
+    says,
+    viewed,
+)
+from tests.histories import DIALECTS, DialectName, History, histories
+
+
+@dataclass
+class Given:
+    """A strategy that proposes what it was given."""
+
+    steps: Sequence[Step | Archive]
+    name: str = "given"
+
+    def propose(self, view: Draft) -> Sequence[Step | Archive]:
+        return self.steps
+
+
+def planned(view: Draft, *steps: Step | Archive, must_succeed: bool = False) -> Plan:
+    """What the planner makes of these steps."""
+    return Planner([Given(steps)]).plan(view, must_succeed=must_succeed)
+
+
+SHIPPED_PLANNER = Planner([build(name) for name in SHIPPED])
+LONG = listed(
+    says("opening"),  # 0
+    *batch("a", "one " * 100),  # 1, 2
+    answers("done"),  # 3
+    says("task"),  # 4
+    *batch("b", "two " * 100),  # 5, 6
+    *batch("c", "three " * 100),  # 7, 8
+)
+
+
+# -- what strategies may not do --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Replace(8, 0, "x", 1),
+        Replace(0, 0, "x", 1),
+        Replace(4, 0, "x", 1),
+        Replace(1, 0, "x", 1),
+        Replace(2, 7, "x", 1),
+        Replace(99, 0, "x", 1),
+        Drop(0),
+        Drop(2),
+        Drop(2, (0,)),
+        Drop(1, (0,)),
+        Drop(8),
+        Drop(99),
+        Drop(2, (9,)),
+        Summarize(6, 8, 10),
+        Summarize(1, 1, 10),
+        Summarize(1, 3, 0),
+    ],
+)
+def test_a_step_that_touches_what_it_may_not_is_left_undone(step: Step) -> None:
+    assert planned(viewed(LONG), step).proposals == ()
+
+
+def test_a_pair_leaves_as_a_whole() -> None:
+    plan = planned(viewed(LONG), Drop(1), Drop(2))
+    assert plan.steps == (Drop(1), Drop(2))
+    assert plan.after == plan.view.tokens - plan.view.slots[1].tokens - plan.view.slots[2].tokens
+
+
+def test_a_summary_is_drawn_in_to_whole_groups() -> None:
+    assert planned(viewed(LONG), Summarize(0, 7, 10)).steps == (Summarize(1, 6, 10),)
+    assert planned(viewed(LONG), Summarize(2, 5, 10)).steps == (Summarize(3, 3, 10),)
+
+
+def test_pinned_results_and_calls_are_touched_by_nobody() -> None:
+    view = viewed(LONG, pinned=frozenset({"a"}))
+    assert planned(view, Replace(2, 0, "x", 1), Drop(1), Drop(2), Summarize(1, 2, 5)).steps == ()
+
+
+PARALLEL = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
+
+
+def test_of_a_parallel_batch_one_pair_may_go() -> None:
+    view = viewed(listed(says("o"), PARALLEL, gives("x", "1"), gives("y", "2"), answers("ok"), says("t")))
+    assert planned(view, Drop(1, (0,)), Drop(2)).steps == (Drop(1, (0,)), Drop(2, (0,)))
+    assert planned(view, Drop(1, (0,)), Drop(3)).steps == ()
+
+
+def test_what_a_provider_ran_itself_is_never_replaced() -> None:
+    hosted = message("assistant", ToolCall("s", "search", "{}"), ToolResult("s", (Text("found " * 50),)))
+    view = viewed(listed(says("o"), hosted, answers("ok"), says("t")))
+    assert planned(view, Replace(1, 1, "x", 1)).steps == ()
+    assert planned(view, Drop(1)).steps == (Drop(1),)
+
+
+def test_reasoning_that_an_item_with_an_id_needs_stays_with_it() -> None:
+    thought = message("assistant", Reasoning("hm " * 50))
+    named = message("assistant", ToolCall("a", "read", "{}"), wire=b'{"id":"fc_1"}')
+    view = viewed(listed(says("o"), thought, named, gives("a", "1"), answers("ok"), says("t")))
+    assert planned(view, Drop(1, (0,))).steps == ()
+    assert planned(view, Drop(2), Drop(3)).steps == ()
+    assert planned(view, Drop(1), Drop(2), Drop(3)).steps == (Drop(1), Drop(2), Drop(3))
+    nameless = viewed(listed(says("o"), thought, calls("a"), gives("a", "1"), answers("ok"), says("t")))
+    assert planned(nameless, Drop(1, (0,))).steps == (Drop(1, (0,)),)
+
+
+def test_reasoning_of_the_open_tool_turn_stays_unless_its_group_leaves() -> None:
+    thinking = message("assistant", Reasoning("hm " * 50), ToolCall("b", "read", "{}"))
+    view = viewed(listed(says("task"), thinking, gives("b", "2"), *batch("c", "3")))
+    assert planned(view, Drop(1, (0,))).steps == ()
+    assert planned(view, Drop(1), Drop(2)).steps == (Drop(1), Drop(2))
+
+
+# -- how a plan is made ------------------------------------------------------------
+
+
+def test_strategies_run_in_order_each_on_what_the_one_before_left() -> None:
+    seen: list[Draft] = []
+
+    class Looks(Given):
+        def propose(self, view: Draft) -> Sequence[Step | Archive]:
+            seen.append(view)
+            return super().propose(view)
+
+    view = viewed(LONG)
+    first, second = Looks((Replace(2, 0, "short", 3),), "first"), Looks((Summarize(3, 3, 1),), "second")
+    plan = Planner([first, second]).plan(view, must_succeed=False)
+    assert [each.strategy for each in plan.proposals] == ["first", "second"]
+    assert seen[1].slots[2].message.parts == (ToolResult("a", (Text("short"),)),)
+    assert seen[1].tokens == view.tokens - (view.slots[2].tokens - 4 - 3)
+
+
+def test_the_pipeline_stops_where_the_target_is_met() -> None:
+    view = viewed(LONG, target=450)
+    plan = planned(view, Replace(2, 0, "x", 1), Replace(6, 0, "x", 1))
+    assert plan.steps == (Replace(2, 0, "x", 1),)
+    assert planned(viewed(LONG, target=10_000), Replace(2, 0, "x", 1)).proposals == ()
+
+
+def test_a_strategy_that_fails_is_left_out_and_the_others_go_on() -> None:
+    class Fails(Given):
+        def propose(self, view: Draft) -> Sequence[Step | Archive]:
+            raise RuntimeError("broken")
+
+    plan = Planner([Fails((), "fails"), Given((Replace(2, 0, "x", 1),), "works")]).plan(
+        viewed(LONG), must_succeed=False
+    )
+    assert [each.strategy for each in plan.proposals] == ["works"]
+
+
+def test_figures_of_steps_follow_each_other() -> None:
+    view = viewed(LONG)
+    plan = Planner([Given((Replace(2, 0, "x", 1),), "a"), Given((Summarize(3, 6, 20),), "b")]).plan(
+        view, must_succeed=False
+    )
+    first, second = plan.proposals
+    assert (first.before, first.after) == (view.tokens, second.before)
+    assert second.after == plan.after < first.after
+
+
+def test_a_text_is_only_written_for_what_stays() -> None:
+    written: list[int] = []
+
+    def write(number: int) -> str:
+        written.append(number)
+        return f"reference {number}"
+
+    steps = [Archive(2, 0, 60, lambda: write(2)), Archive(6, 0, 60, lambda: write(6))]
+    plan = Planner([Given(steps, "archive"), Given([Summarize(1, 3, 30)], "sum")]).plan(
+        viewed(LONG), must_succeed=False
+    )
+    assert written == [6]
+    assert [type(step) for step in plan.steps] == [Replace, Summarize]
+    assert plan.proposals[0].before == plan.view.tokens
+
+
+def test_a_strategy_of_which_nothing_is_left_is_not_told_of() -> None:
+    plan = Planner([Given([Replace(2, 0, "x", 1)], "gone"), Given([Summarize(1, 3, 30)], "sum")]).plan(
+        viewed(LONG), must_succeed=False
+    )
+    assert [(each.strategy, each.before) for each in plan.proposals] == [("sum", plan.view.tokens)]
+
+
+def test_thinking_behind_the_first_change_goes_where_it_is_bound_to_it() -> None:
+    def thinks(call_id: str) -> Message:
+        return message("assistant", Reasoning("hm", 40), ToolCall(call_id, "read", "{}"))
+
+    folded = listed(
+        says("o"), thinks("a"), gives("a", "1" * 400), thinks("b"), gives("b", "2" * 400), answers("ok"), says("t")
+    )
+    step = Replace(2, 0, "x", 1)
+    assert planned(viewed(folded, thinking="bound"), step).steps == (step, Drop(3, (0,)))
+    assert planned(viewed(folded, thinking="free"), step).steps == (step,)
+    assert planned(viewed(folded, thinking="droppable"), step).steps == (step,)
+
+
+def test_a_generation_that_cannot_come_under_the_limit_is_planned_anew_as_a_conversation() -> None:
+    folded = listed(says("o"), *batch("a", "x" * 40_000), answers("ok"), says("t"), *batch("b", "1"), *batch("c", "2"))
+    asked: list[str] = []
+
+    def view(kind: Kind) -> Draft:
+        asked.append(kind)
+        return viewed(folded, kind, limit=5_000)
+
+    plan, passes = SHIPPED_PLANNER.plan_for(view, ("generation", "conversation"), must_succeed=True)
+    assert (asked, passes, plan.view.kind) == (["generation", "conversation"], 2, "conversation")
+    assert plan.after <= 5_000
+
+
+def test_a_generation_that_comes_under_the_limit_is_left_at_that() -> None:
+    folded = listed(says("t"), *batch("a", "x" * 40_000), *batch("b", "1"), *batch("c", "2"), *batch("d", "3"))
+    plan, passes = SHIPPED_PLANNER.plan_for(
+        lambda kind: viewed(folded, kind, limit=5_000), ("generation", "conversation"), must_succeed=True
+    )
+    assert (passes, plan.view.kind) == (1, "generation")
+
+
+# -- the last resort ----------------------------------------------------------------
+
+
+def test_the_largest_result_of_the_newest_batch_is_sliced_as_far_as_needed() -> None:
+    huge = "begin " + "x" * 40_000 + " end"
+    folded = listed(says("task"), PARALLEL, gives("x", "small"), gives("y", huge))
+    view = viewed(folded, limit=4_000)
+    (proposal,) = SHIPPED_PLANNER.plan(view, must_succeed=True).proposals
+    (step,) = proposal.steps
+    assert proposal.strategy == "last_resort"
+    assert isinstance(step, Replace)
+    assert (step.slot, step.part) == (3, 0)
+    assert step.text.startswith("begin ")
+    assert step.text.endswith(" end")
+    assert artifact_id(SPACE, view.slots[3].message.key, 0) in step.text
+    assert 3_500 < proposal.after <= 4_000
+    assert SHIPPED_PLANNER.plan(view, must_succeed=False).proposals == ()
+
+
+def test_task_and_opening_are_sliced_last() -> None:
+    folded = listed(says("o" * 20_000), answers("ok"), says("t" * 20_000), *batch("a", "x" * 20_000))
+    plan = SHIPPED_PLANNER.plan(viewed(folded, limit=11_000), must_succeed=True)
+    assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4]
+    plan = SHIPPED_PLANNER.plan(viewed(folded, limit=6_000), must_succeed=True)
+    assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4, 0]
+    plan = SHIPPED_PLANNER.plan(viewed(folded, limit=1_500), must_succeed=True)
+    assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4, 0, 2]
+    assert plan.after <= 1_500
+
+
+def test_before_anything_is_sliced_all_leaves_that_may() -> None:
+    folded = listed(says("o"), *batch("a", "x" * 8_000), answers("y" * 8_000), says("t"), *batch("b", "z" * 4_000))
+    plan = Planner([]).plan(viewed(folded, limit=2_000), must_succeed=True)
+    (step,) = plan.steps
+    assert isinstance(step, Summarize)
+    assert "3 earlier messages" in step.note
+    assert plan.after <= 2_000
+
+
+def test_pinned_results_are_not_even_sliced() -> None:
+    folded = listed(says("task"), *batch("a", "x" * 40_000))
+    assert SHIPPED_PLANNER.plan(viewed(folded, limit=1_000, pinned=frozenset({"a"})), must_succeed=True).steps == ()
+
+
+# -- generated histories --------------------------------------------------------------
+
+EVERYTHING = st.lists(st.sampled_from(sorted(STRATEGIES)), max_size=6)
+
+
+def _strategies(names: list[str]) -> list[Strategy]:
+    tight: dict[str, dict[str, Any]] = {
+        "keep_last_n_turns": {"n": 1},
+        "keep_last_n_messages": {"n": 2},
+        "fixed_limits": {"messages": 3, "tokens": 60},
+        "compact_tool_results": {"keep_last_n": 0, "replacement": "drop"},
+    }
+    return [build(name, tight.get(name)) for name in names]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(history=histories(), names=EVERYTHING, kind=st.sampled_from(["conversation", "generation"]))
+def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
+    dialect: DialectName, history: History, names: list[str], kind: Kind
+) -> None:
+    conversation = read(history, dialect)
+    view = viewed(unfolded(conversation), kind)
+    plan = Planner(_strategies(names)).plan(view, must_succeed=False)
+    left = outcome(plan)
+    assert faults(left.values()) == faults(conversation.messages)
+    for index, touchable in enumerate(view.free):
+        assert touchable or left[index].parts == view.slots[index].message.parts
+    assert plan.after <= view.tokens
+    assert plan.after == plan.proposals[-1].after if plan.proposals else True
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(history=histories(min_turns=2, max_turns=6), thinking=st.sampled_from(["free", "bound", "droppable"]))
+def test_plans_are_the_same_every_time(dialect: DialectName, history: History, thinking: Any) -> None:
+    folded = unfolded(read(history, dialect))
+    plans = [SHIPPED_PLANNER.plan(viewed(folded, thinking=thinking), must_succeed=True) for _ in range(2)]
+    assert plans[0].proposals == plans[1].proposals
+
+
+@given(history=histories(min_turns=2, max_turns=6), thinking=st.sampled_from(["bound"]))
+def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: Any) -> None:
+    view = viewed(unfolded(read(history, "messages")), thinking=thinking)
+    plan = SHIPPED_PLANNER.plan(view, must_succeed=True)
+    if plan.steps:
+        changed = min(step.first if isinstance(step, Summarize) else step.slot for step in plan.steps)
+        for index, each in outcome(plan).items():
+            assert index < changed or not any(isinstance(part, Reasoning) for part in each.parts)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=40)
+@given(
+    history=histories(min_turns=2, max_turns=5),
+    repeats=st.integers(5, 60),
+    limit=st.integers(1_500, 6_000),
+)
+def test_a_fold_that_must_succeed_comes_under_the_limit(
+    dialect: DialectName, history: History, repeats: int, limit: int
+) -> None:
+    folded = unfolded(read(_blown(history, repeats), dialect))
+    plan = SHIPPED_PLANNER.plan(viewed(folded, limit=limit, target=limit // 2), must_succeed=True)
+    # What cannot be sliced: two hundred tokens of each part within reach, calls, reasoning, images.
+    rest = sum(
+        _least(slot.message) for slot, leaves in zip(plan.view.slots, plan.view.whole, strict=True) if not leaves
+    )
+    assert plan.after <= max(limit, OVERHEAD + 600 + rest)
+
+
+def _least(each: Message) -> int:
+    return 4 + sum(300 if isinstance(part, Text | ToolResult) else count(message("user", part)) for part in each.parts)
+
+
+def _blown(history: History, repeats: int) -> History:
+    from dataclasses import replace
+
+    def round_(each: Any) -> Any:
+        return replace(
+            each, calls=tuple(replace(call, result=(call.result + "word ") * repeats) for call in each.calls)
+        )
+
+    turns = tuple(replace(turn, rounds=tuple(map(round_, turn.rounds))) for turn in history.turns)
+    return replace(history, turns=turns)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=40)
+@given(history=histories(min_turns=2, max_turns=6), repeats=st.integers(20, 80), share=st.floats(0.3, 0.9))
+def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
+    dialect: DialectName, history: History, repeats: int, share: float
+) -> None:
+    folded = unfolded(read(_blown(history, repeats), dialect))
+    view = viewed(folded)
+    view = viewed(folded, target=int(view.tokens * share))
+    plan = SHIPPED_PLANNER.plan(view, must_succeed=False)
+    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
+    if plan.after > view.target:
+        # Only where what may leave is hardly more than a note in its place.
+        assert movable < 600
+
+
+# -- many messages ---------------------------------------------------------------------
+
+
+def _many(messages: int) -> Folded:
+    rounds = []
+    for index in range(messages // 2):
+        rounds += batch(f"call_{index % 7}", f"line {index} " * 60, "read", f'{{"path": "f{index % 90}"}}')
+    return listed(says("task"), *rounds)
+
+
+def _work(messages: int) -> int:
+    """How many calls of functions planning takes."""
+    folded, made = _many(messages), 0
+
+    def counts(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    sys.setprofile(counts)
+    try:
+        plan = SHIPPED_PLANNER.plan(viewed(folded, target=5_000, window=40_000, limit=30_000), must_succeed=True)
+    finally:
+        sys.setprofile(None)
+    assert plan.after <= plan.view.target
+    return made
+
+
+def test_planning_costs_in_proportion_to_the_number_of_messages() -> None:
+    assert _work(10_000) < 12 * _work(1_000)
+
+
+def test_the_slots_that_leave_are_those_that_may() -> None:
+    view = viewed(LONG)
+    assert leaving(view, Summarize(1, 6, 10)) == (1, 2, 3, 5, 6)
+
+
+def test_a_sketch_counts_what_is_left() -> None:
+    sketch = Sketch(viewed(LONG, size=10_000))
+    for step in (Replace(2, 0, "x", 1), Drop(3), Summarize(5, 6, 20)):
+        sketch.apply(step)
+    draft = sketch.draft()
+    assert draft.tokens == OVERHEAD + sum(slot.tokens for slot in draft.slots)
+    assert draft.gone == (False, False, False, True, False, False, True, False, False)
+    assert draft.slots[5].message.parts == (Text(""),)
+
+
+def test_what_is_permitted_keeps_its_order() -> None:
+    steps = [Replace(6, 0, "x", 1), Replace(8, 0, "x", 1), Replace(2, 0, "x", 1)]
+    assert list(permitted(viewed(LONG), steps)) == [(steps[0],), (steps[2],)]

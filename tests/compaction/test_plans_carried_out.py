@@ -1,0 +1,105 @@
+"""Plans through layout, executor and the dialects' own checks: what is planned can be carried out, once and again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.compaction.executor import Executor, Terms
+from proxy.compaction.layout import Unfit, laid_out
+from proxy.compaction.planner import Planner
+from proxy.compaction.reading import WrittenReader
+from proxy.compaction.strategies import SHIPPED, build
+from proxy.core.boundaries import task_of
+from proxy.core.conversation import Conversation
+from proxy.core.edits import Folded, apply, unfolded
+from proxy.core.plan import Kind, Plan
+from proxy.summaries.author import Summary
+from tests.compaction.viewing import READERS, count, read, viewed
+from tests.histories import DIALECTS, DialectName, History, histories
+
+PIPELINES = {
+    "shipped": Planner([build(name) for name in SHIPPED]),
+    "dropping": Planner([build("compact_tool_results", {"replacement": "drop", "keep_last_n": 0})]),
+    "turns": Planner([build("stale_reasoning"), build("keep_last_n_turns", {"n": 1}), build("fixed_limits")]),
+    "messages": Planner([build("superseded"), build("keep_last_n_messages", {"n": 3})]),
+}
+LIMIT = 1_500
+
+
+def long(history: History, repeats: int) -> History:
+    """The same with longer results."""
+
+    def round_(each: Any) -> Any:
+        return replace(
+            each, calls=tuple(replace(call, result=(call.result + "word ") * repeats) for call in each.calls)
+        )
+
+    turns = tuple(replace(turn, rounds=tuple(map(round_, turn.rounds))) for turn in history.turns)
+    return replace(history, turns=turns)
+
+
+def folded_again(planner: Planner, client: Conversation, folded: Folded, kind: Kind) -> tuple[Plan, Folded | None]:
+    """A fold of a list that may be folded already; None where there is nothing to do."""
+    plan = planner.plan(viewed(folded, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
+    if not plan.steps:
+        return plan, None
+    dialect = READERS[client.dialect]  # type: ignore[index]
+    layout = laid_out(plan, client, folded.compaction, dialect)
+    summary = Summary("what happened so far") if layout.summarized is not None else None
+    executor = Executor(dialect, WrittenReader().of(dialect, b"space"), count)
+    return plan, executor.execute(plan, layout, summary, (), Terms("automatic", 0.5, 0.0, forced=True))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    history=histories(min_turns=2, max_turns=5),
+    repeats=st.integers(20, 60),
+    name=st.sampled_from(sorted(PIPELINES)),
+    kind=st.sampled_from(["conversation", "generation"]),
+)
+def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
+    dialect: DialectName, history: History, repeats: int, name: str, kind: Kind
+) -> None:
+    client = read(long(history, repeats), dialect)
+    plan, folded = folded_again(PIPELINES[name], client, unfolded(client), kind)
+    if folded is None:
+        return
+    after = plan.view.overhead + sum(count(message) for message in folded.conversation.messages)
+    assert after <= 1.05 * plan.after + 40
+    messages = folded.conversation.messages
+    assert messages[-1].role == client.messages[-1].role
+    if plan.after < LIMIT and not any(each.strategy == "last_resort" for each in plan.proposals):
+        assert client.messages[task_of(client.messages)] in messages
+        assert client.messages[-1] in messages
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    history=histories(min_turns=3, max_turns=6),
+    repeats=st.integers(20, 60),
+    first=st.sampled_from(sorted(PIPELINES)),
+    second=st.sampled_from(sorted(PIPELINES)),
+)
+def test_a_fold_of_a_folded_list_is_legal_too(
+    dialect: DialectName, history: History, repeats: int, first: str, second: str
+) -> None:
+    history = long(history, repeats)
+    early = read(replace(history, turns=history.turns[:-1]), dialect)
+    _, folded = folded_again(PIPELINES[first], early, unfolded(early), "conversation")
+    client = read(history, dialect)
+    if folded is None or folded.compaction is None:
+        return
+    again = apply(client, folded.compaction, WrittenReader().of(READERS[dialect], b"space"))
+    try:
+        folded_again(PIPELINES[second], client, again, "conversation")
+    except Unfit as unfit:
+        # A fold that was made already leaves nothing to gain; it must never be illegal.
+        if "no shorter" not in unfit.message and "nothing" not in unfit.message:
+            raise

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.compaction.policy import Attempt, Options, ceiling, decide, refuse
+from proxy.core.budget import Decision, Thresholds, Utilization, Window
+from proxy.core.conversation import Message, Text
+from proxy.core.edits import Folded
+from proxy.core.plan import OURS
+from tests.compaction.viewing import answers, batch, listed, says
+
+STANDARD, PLAIN = Thresholds(), Options()
+TURN_START = listed(says("first"), answers("well"), says("second"))
+MID_TURN = listed(says("first"), *batch("a", "text"))
+
+
+def decided(
+    tokens: int,
+    folded: Folded = TURN_START,
+    size: int = 200_000,
+    *,
+    thresholds: Thresholds = STANDARD,
+    options: Options = PLAIN,
+    window: Window | None = None,
+    **used: Any,
+) -> Decision:
+    """A decision about so many tokens of messages."""
+    beside = {name: used.pop(name) for name in ("bytes_over", "images_over") if name in used}
+    utilization = Utilization(size, messages=tokens, **used)
+    window = window or Window(size, size, "config")
+    return decide(folded, utilization, thresholds.limits(size), window, options=options, **beside)
+
+
+# Window, the most that is under the hard limit, the trigger of a mid-generation fold (systems/README, A2 and A4).
+WORKED = [
+    (99_999, 84_999, 75_000),
+    (100_000, 90_000, 83_000),
+    (200_000, 180_000, 166_000),
+    (400_000, 360_000, 332_000),
+    (500_000, 475_000, 455_000),
+    (1_048_576, 996_147, 954_204),
+]
+
+
+@pytest.mark.parametrize(("size", "hard", "trigger"), WORKED)
+def test_mid_generation_is_folded_from_the_trigger_of_its_window_on(size: int, hard: int, trigger: int) -> None:
+    below, at = decided(trigger - 1, MID_TURN, size), decided(trigger, MID_TURN, size)
+    assert below.action != "compact"
+    assert (at.action, at.kind, at.trigger, at.must_succeed) == ("compact", "generation", trigger, False)
+
+
+@pytest.mark.parametrize(("size", "hard", "trigger"), WORKED)
+def test_a_fold_must_succeed_from_the_hard_limit_on(size: int, hard: int, trigger: int) -> None:
+    assert not decided(hard - 1, MID_TURN, size).must_succeed
+    over = decided(hard, MID_TURN, size)
+    assert over.must_succeed
+    assert f"over the hard limit of {hard:,} tokens" in over.reason
+
+
+@pytest.mark.parametrize(("size", "trigger"), [(200_000, 100_000), (400_000, 200_000), (1_048_576, 524_288)])
+def test_a_turn_start_is_folded_from_half_of_the_window_on(size: int, trigger: int) -> None:
+    below, at = decided(trigger - 1, size=size), decided(trigger, size=size)
+    assert below.action == "prepare"
+    assert (at.action, at.kind, at.trigger, at.target) == ("compact", "conversation", trigger, size // 4)
+
+
+def test_reasons_are_sentences_with_figures() -> None:
+    assert (
+        decided(20_000, size=120_000).reason == "16.7% of the window, under the conversation trigger of 60,000 tokens"
+    )
+    assert decided(62_520, size=120_000).reason == "52.1% of the window, over the conversation trigger of 60,000 tokens"
+
+
+def test_system_prompt_tools_media_and_the_room_for_the_answer_count() -> None:
+    used = {"preamble": 20_000, "tools": 20_000, "media": 20_000, "reserved_output": 20_000}
+    assert decided(20_000, **used).action == "compact"
+    assert decided(19_999, **used).action == "prepare"
+
+
+def test_a_summary_is_prepared_within_the_soft_threshold() -> None:
+    assert decided(79_999).action == "pass"
+    assert decided(80_000).action == "prepare"
+    assert decided(80_000, thresholds=Thresholds(soft=0.0)).action == "pass"
+
+
+def test_a_trigger_of_zero_folds_every_request_and_sets_the_tenth_aside() -> None:
+    always = Thresholds(conversation=0.0)
+    decision = decided(1_000, thresholds=always, options=Options(attempt=Attempt(1_000, 999)))
+    assert (decision.action, decision.trigger) == ("compact", 0)
+    assert decision.target <= 500
+
+
+def test_a_trigger_of_one_never_folds_but_what_is_known_not_to_fit() -> None:
+    never = Thresholds(conversation=1.0, hard=1.0)
+    assert decided(199_000, thresholds=never).action == "pass"
+    assert decided(200_001, thresholds=never).must_succeed
+    unknown = Window(200_000, 200_000, "default")
+    assert decided(200_001, thresholds=never, window=unknown).action == "pass"
+
+
+def test_one_kind_that_is_switched_off_leaves_the_other() -> None:
+    never = Thresholds(conversation=1.0)
+    assert decided(150_000, thresholds=never).action == "pass"
+    assert decided(170_000, MID_TURN, thresholds=never).action == "compact"
+
+
+def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:
+    decision = decided(1_000, options=Options(word="now"))
+    assert decision.action == "compact"
+    assert decision.forced
+    assert decision.target <= 500
+
+
+@pytest.mark.parametrize("options", [Options(mode="off"), Options(word="off"), Options(mode="off", word="now")])
+def test_what_is_switched_off_is_never_folded(options: Options) -> None:
+    decision = decided(190_000, options=options)
+    assert (decision.action, decision.reason) == ("pass", "95.0% of the window; folding is switched off")
+
+
+@pytest.mark.parametrize("options", [Options(mode="observe"), Options(word="observe")])
+def test_observing_says_what_would_be_done(options: Options) -> None:
+    decision = decided(190_000, options=options)
+    assert decision.observed
+    assert decision == replace(decided(190_000), observed=True)
+    assert decided(85_000, options=options).action == "pass"
+
+
+def test_a_clients_own_compaction_request_is_only_folded_where_it_would_not_fit() -> None:
+    asking = Options(compacting=True)
+    assert decided(195_000, options=asking).action == "pass"
+    assert decided(200_001, options=asking).must_succeed
+
+
+def test_what_the_provider_keeps_passes_unchanged_and_says_so() -> None:
+    decision = decided(190_000, options=Options(kept_by_provider=True, recorded=False))
+    assert decision.action == "pass"
+    assert "what the provider keeps is not on record and not counted" in decision.reason
+
+
+def test_fixed_overhead_above_the_trigger_is_said_and_folds_nothing() -> None:
+    decision = decided(10_000, preamble=60_000, tools=50_000)
+    assert decision.action == "pass"
+    assert (
+        "system prompt and tools alone are 110,000 tokens, over the conversation trigger of 100,000" in decision.reason
+    )
+    assert decided(70_000, preamble=60_000, tools=50_000).must_succeed
+
+
+def test_overhead_that_alone_does_not_fit_is_not_folded_for() -> None:
+    assert decided(10_000, preamble=200_000).action == "pass"
+
+
+def test_a_room_for_the_answer_as_large_as_the_trigger_folds_only_at_the_hard_limit() -> None:
+    assert decided(10_000, reserved_output=110_000).action == "pass"
+    over = decided(75_000, reserved_output=110_000)
+    assert over.must_succeed
+    assert over.target < 70_000
+
+
+def test_nothing_to_fold_passes() -> None:
+    assert decided(0, preamble=199_000).action == "pass"
+    assert decided(150_000, listed()).action == "pass"
+
+
+def test_a_fold_that_gained_too_little_waits_until_the_history_has_grown_by_a_tenth() -> None:
+    options = Options(attempt=Attempt(before=110_000, after=105_000))
+    waits = decided(120_999, options=options)
+    assert waits.action == "pass"
+    assert "gained only 4.5% and is not tried again under 121,000 tokens" in waits.reason
+    assert decided(121_000, options=options).action == "compact"
+    assert decided(110_001, options=Options(attempt=Attempt(110_000, 99_000))).action == "compact"
+
+
+def test_a_fold_that_must_succeed_or_is_asked_for_does_not_wait() -> None:
+    futile = Attempt(before=185_000, after=184_000)
+    assert decided(185_001, options=Options(attempt=futile)).must_succeed
+    assert decided(185_001, options=Options(attempt=futile, word="now")).action == "compact"
+
+
+def test_bytes_and_images_are_folded_for_without_touching_the_tokens() -> None:
+    decision = decided(5_000, MID_TURN, images_over=True, bytes_over=True)
+    assert (decision.action, decision.kind, decision.must_succeed) == ("compact", "conversation", True)
+    assert decision.target == 5_000
+    assert "more bytes and images than the provider takes" in decision.reason
+
+
+def test_a_block_of_ours_at_the_end_does_not_start_a_turn() -> None:
+    conversation = TURN_START.conversation
+    block = Message(b"ours", "user", (Text("summary"),), b"{}")
+    folded = Folded(replace(conversation, messages=(*conversation.messages, block)), (0, 1, 2, OURS))
+    assert decided(120_000, folded).action == "pass"
+
+
+@given(
+    st.integers(0, 250_000), st.integers(0, 120_000), st.integers(0, 120_000), st.sampled_from([TURN_START, MID_TURN])
+)
+def test_a_target_is_less_than_what_is_folded_and_leaves_room_over_the_overhead(
+    tokens: int, preamble: int, reserved: int, folded: Folded
+) -> None:
+    decision = decided(tokens, folded, preamble=preamble, reserved_output=reserved)
+    assert decision.action in ("pass", "prepare", "compact")
+    if decision.action == "compact":
+        assert preamble < decision.target < tokens + preamble
+
+
+@pytest.mark.parametrize(
+    ("source", "tokens", "refused"),
+    [
+        ("config", 100_000, False),
+        ("config", 100_001, True),
+        ("learnt", 100_001, True),
+        ("table", 110_000, False),
+        ("table", 110_001, True),
+        ("default", 10_000_000, False),
+    ],
+)
+def test_only_what_is_known_not_to_fit_is_refused(source: Any, tokens: int, refused: bool) -> None:
+    window = Window(128_000, 100_000, source)
+    assert refuse(Utilization(128_000, messages=tokens), window) is refused
+
+
+def test_what_may_be_sent_is_below_the_hard_limit_with_the_answers_room_taken_off() -> None:
+    limits, window = Thresholds().limits(200_000), Window(200_000, 200_000, "config")
+    assert ceiling(Utilization(200_000, messages=1, reserved_output=30_000), limits, window) == 149_999
+    assert ceiling(Utilization(200_000, preamble=10, reserved_output=180_000), limits, window) == 200_000

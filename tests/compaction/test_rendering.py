@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from proxy.compaction.reading import WrittenReader
+from proxy.compaction.rendering import Rendering
+from proxy.core.conversation import Conversation
+from proxy.core.edits import Compaction, Folded, Kept, Written, apply, unfolded
+from tests.compaction.making import DIALECTS, SPACE, conversation, long_history, read
+from tests.histories import DIALECTS as NAMES
+from tests.histories import DialectName, body
+
+
+def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> Folded:
+    """All but the first of the beginning, replaced by a text."""
+    spoken = DIALECTS[client.dialect]
+    covered = next(at for at, m in enumerate(client.messages) if m.has_user_text and not m.has_tool_result and at > 3)
+    entries = (Kept(0, 0), Written(spoken.text(text), 1, covered - 1))
+    record = Compaction(
+        id, client.chain[covered - 1], covered, entries, "conversation", "automatic", 0.5, (), 9, 1, 1, 0.0
+    )
+    return apply(client, record, WrittenReader().of(spoken, SPACE))
+
+
+def sent(of: Folded, rendering: Rendering | None = None) -> dict[str, Any]:
+    return json.loads((rendering or Rendering()).body(DIALECTS[of.conversation.dialect], of))
+
+
+def marks(value: Any) -> int:
+    return json.dumps(value).count('"cache_control"')
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_a_request_without_a_fold_is_the_clients_own_in_other_words(dialect: DialectName):
+    request = body(long_history(3), dialect)
+    assert sent(unfolded(read(request, dialect))) == request
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_the_block_stands_where_the_history_was_and_the_system_prompt_stays(dialect: DialectName):
+    client = conversation(long_history(4), dialect)
+    request, listing = sent(folded(client)), DIALECTS[dialect].listing
+    said = json.dumps(request[listing])
+    assert "What was." in said
+    assert "word0_0_1" not in said
+    assert "What is next?" in said
+    assert "You are an agent." in json.dumps(request)
+    assert {name: value for name, value in request.items() if name != listing}.keys() >= {"model", "tools"}
+
+
+def test_speakers_alternate_in_messages():
+    request = sent(folded(conversation(long_history(4), "messages")))
+    roles = [message["role"] for message in request["messages"]]
+    assert all(one != other for one, other in pairwise(roles))
+    assert "What was." in json.dumps(request["messages"][0])
+
+
+def test_a_fold_ends_in_a_cache_breakpoint_where_there_is_room_for_one():
+    client = conversation(long_history(4), "messages")
+    request = sent(folded(client))
+    assert marks(request) == 1
+    assert marks(request["messages"][0]) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"system": [{"type": "text", "text": str(n), "cache_control": {"type": "ephemeral"}} for n in range(4)]},
+        {"cache_control": {"type": "ephemeral", "ttl": "1h"}},
+    ],
+    ids=["four are set", "one of an hour comes later"],
+)
+def test_none_is_added_where_a_provider_would_refuse_it(fields: dict[str, Any]):
+    client = conversation(long_history(4), "messages", **fields)
+    request = sent(folded(client))
+    assert marks(request) == marks(fields)
+
+
+def test_one_of_an_hour_behind_the_fold_keeps_ours_away_and_one_before_it_does_not():
+    request = body(long_history(4), "messages")
+    last = request["messages"][-1]["content"]
+    last[-1] = {**last[-1], "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    assert marks(sent(folded(read(request, "messages")))) == 1
+    request = body(long_history(4), "messages")
+    request["system"] = [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    assert marks(sent(folded(read(request, "messages")))) == 2
+
+
+def test_dialects_without_breakpoints_get_none():
+    for dialect in ("chat", "responses"):
+        assert marks(sent(folded(conversation(long_history(4), dialect)))) == 0
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_the_same_list_gives_the_same_bytes_from_memory_and_afresh(dialect: DialectName):
+    client, rendering = conversation(long_history(4), dialect), Rendering()
+    spoken = DIALECTS[dialect]
+    first = rendering.body(spoken, folded(client))
+    assert rendering.body(spoken, folded(client)) == first
+    assert Rendering().body(spoken, folded(client)) == first
+    # Other bytes of the client's are not taken for those that were remembered.
+    other = body(long_history(4), dialect)
+    other[spoken.listing][1 if dialect != "messages" else 0]["metadata"] = None
+    assert b'"metadata"' in rendering.body(spoken, folded(read(other, dialect)))
+
+
+def test_what_is_remembered_is_bounded():
+    client, rendering = conversation(long_history(4), "messages"), Rendering(capacity=30_000)
+    for number in range(50):
+        rendering.body(DIALECTS["messages"], folded(client, "x" * 1_000, id=f"f-{number}"))
+    assert rendering._size <= 30_000
+    assert 1 < len(rendering._heads) < 50
+
+
+def test_what_was_read_is_remembered_within_its_bound():
+    reader = WrittenReader(capacity=10_000)
+    spoken = DIALECTS["chat"]
+    read_one = reader.of(spoken, SPACE)
+    wire = spoken.text("a text")
+    assert read_one(wire) is read_one(wire)
+    assert reader.of(spoken, b"another tenant")(wire).key != read_one(wire).key
+    for number in range(200):
+        read_one(spoken.text(f"text {number}"))
+    assert reader._size <= 10_000
+    assert read_one(wire).wire == wire
+    with pytest.raises(ValueError):
+        read_one(b"{")

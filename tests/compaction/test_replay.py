@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.compaction.records import decode, encode, identified
+from proxy.compaction.replay import Folds
+from proxy.core.conversation import Conversation
+from proxy.core.edits import Compaction, Kept, StepRecord, Written
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Key
+from proxy.dialects.chat import ChatCompletions
+from proxy.storage.ephemeral import EphemeralStore
+from tests.compaction.making import SCOPE, SPACE, conversation, long_history
+from tests.histories import History
+
+CHAT = ChatCompletions()
+
+
+def fold(client: Conversation, covered: int, *, text: str = "what was", generation: int = 1) -> Compaction:
+    """A record that puts a text in place of all but the first of the covered messages."""
+    return identified(
+        Compaction(
+            id="", anchor=client.chain[covered - 1], covered=covered,
+            entries=(Kept(0, 0), Written(CHAT.text(text), 1, covered - 1)),
+            kind="conversation", cause="automatic", utilization=0.5123, steps=(StepRecord("summarize", 100, 10),),
+            before=100, after=10, generation=generation, at=12.5, writer="extractive", artifacts=("art_1",),
+            narrative="told", narrated=3,
+        )
+    )  # fmt: skip
+
+
+def client(turns: int = 6, keep: int | None = None) -> Conversation:
+    history = long_history(turns, words=3, end="done")
+    return conversation(history if keep is None else History(history.turns[:keep], history.system), "chat")
+
+
+class Counting(EphemeralStore):
+    """Counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+        self.away = False
+
+    async def get_many(self, keys):
+        if self.away:
+            raise StoreUnavailable("away")
+        self.asked.append(len(keys))
+        return await super().get_many(keys)
+
+    async def put_if_absent(self, key, value, *, ttl=None):
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().put_if_absent(key, value, ttl=ttl)
+
+
+async def find(folds: Folds, of: Conversation, *, fresh: bool = False, scope: bytes = SCOPE, space: bytes = SPACE):
+    found = await folds.find(CHAT, space, scope, of, fresh=fresh)
+    return found.compaction.id if found.compaction is not None else None
+
+
+async def publish(folds: Folds, of: Conversation, compaction: Compaction, scope: bytes = SCOPE) -> Compaction:
+    return await folds.publish(SPACE, scope, of.chain[0], compaction)
+
+
+# -- records ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_comes_back_as_it_was():
+    made = fold(client(), 5)
+    assert decode(encode(made)) == made
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+@settings(max_examples=80)
+def test_a_record_that_was_damaged_is_ignored(place: int, change: int):
+    kept = bytearray(encode(fold(client(), 5, text="what was " * 50)))
+    kept[place % len(kept)] ^= change
+    found = decode(bytes(kept))
+    assert found is None or found == fold(client(), 5, text="what was " * 50)
+
+
+def test_a_record_of_a_later_version_or_cut_short_is_ignored():
+    kept = encode(fold(client(), 5))
+    assert decode(None) is None
+    assert decode(b"\x02" + kept[1:]) is None
+    assert decode(kept[:-4]) is None
+    assert decode(b"") is None
+
+
+def test_other_content_has_another_id():
+    assert fold(client(), 5).id == fold(client(), 5).id
+    assert len({fold(client(), 5).id, fold(client(), 4).id, fold(client(), 5, text="else").id}) == 3
+
+
+# -- finding ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_history_that_was_never_folded_goes_on_as_it_came():
+    whole = client()
+    found = await Folds(EphemeralStore()).find(CHAT, SPACE, SCOPE, whole, fresh=True)
+    assert found.compaction is None
+    assert found.conversation is whole
+
+
+async def test_a_fold_is_found_again_on_every_longer_history():
+    folds, made = Folds(EphemeralStore()), fold(client(), 5)
+    await publish(folds, client(keep=2), made)
+    for turns in (2, 3, 6):
+        found = await folds.find(CHAT, SPACE, SCOPE, client(keep=turns), fresh=False)
+        assert found.compaction == made
+        assert [m.wire for m in found.conversation.messages[:2]] == [client().messages[0].wire, CHAT.text("what was")]
+        assert found.conversation.messages[2:] == client(keep=turns).messages[5:]
+
+
+async def test_the_deepest_fold_that_still_holds_is_used_after_a_rewind():
+    folds, whole = Folds(EphemeralStore()), client()
+    shallow, deep = fold(whole, 5), fold(whole, 13, text="more", generation=2)
+    await publish(folds, whole, shallow)
+    for turns in (2, 3, 4, 5):
+        assert await find(folds, client(keep=turns)) == shallow.id
+    await publish(folds, whole, deep)
+    assert await find(folds, client(keep=6)) == deep.id
+    assert await find(folds, client(keep=4)) == deep.id
+    assert await find(folds, client(keep=3)) == shallow.id
+    assert await find(folds, client(keep=1)) is None
+
+
+async def test_an_answer_from_before_a_fold_does_not_hide_it():
+    folds, whole = Folds(EphemeralStore()), client()
+    assert await find(folds, client(keep=5)) is None
+    await publish(folds, whole, fold(whole, 5))
+    assert await find(folds, client(keep=5)) == fold(whole, 5).id
+    assert await find(folds, client(keep=6)) == fold(whole, 5).id
+
+
+async def test_another_scope_and_another_tenant_find_nothing():
+    folds, whole = Folds(EphemeralStore()), client()
+    await publish(folds, whole, fold(whole, 5))
+    assert await find(folds, whole, scope=b"other", fresh=True) is None
+    assert await find(folds, whole, space=b"other", fresh=True) is None
+    assert await find(folds, whole) is not None
+
+
+async def test_a_restart_finds_the_same_bytes_in_the_store():
+    store, whole = EphemeralStore(), client()
+    before = Folds(store)
+    await publish(before, whole, fold(whole, 5))
+    first = await before.find(CHAT, SPACE, SCOPE, whole, fresh=False)
+    again = await Folds(store).find(CHAT, SPACE, SCOPE, whole, fresh=True)
+    assert again == first
+
+
+async def test_the_store_is_asked_only_where_others_may_know_more():
+    store, whole = Counting(), client()
+    folds = Folds(store)
+    await find(folds, client(keep=3))
+    assert store.asked == []
+    await find(folds, client(keep=3), fresh=True)
+    assert store.asked == [len(client(keep=3).chain)]
+    await Folds(store).publish(SPACE, SCOPE, whole.chain[0], fold(whole, 13))
+    assert await find(folds, whole) is None
+    assert await find(folds, whole, fresh=True) == fold(whole, 13).id
+
+
+async def test_a_long_history_is_asked_for_in_batches_the_newest_first():
+    store, whole = Counting(), conversation(long_history(400, words=1, end="done"), "chat")
+    assert len(whole.chain) == 1_600
+    assert await find(Folds(store), whole, fresh=True) is None
+    assert store.asked == [64, 512, 1_024]
+    store.asked.clear()
+    await publish(Folds(store), whole, fold(whole, 1_590))
+    assert await find(Folds(store), whole, fresh=True) == fold(whole, 1_590).id
+    assert store.asked[0] == 64
+    assert sum(store.asked) < 80
+
+
+async def test_while_the_store_is_away_what_is_known_here_must_do():
+    store, whole = Counting(), client()
+    folds = Folds(store)
+    await publish(folds, whole, fold(whole, 5))
+    store.away = True
+    assert await find(folds, whole, fresh=True) == fold(whole, 5).id
+    with pytest.raises(StoreUnavailable):
+        await publish(folds, whole, fold(whole, 9))
+    assert await find(folds, whole) == fold(whole, 5).id
+
+
+async def test_who_publishes_second_takes_the_first_one():
+    store, whole = EphemeralStore(), client()
+    one, other = Folds(store), Folds(store)
+    mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
+    assert await publish(one, whole, theirs) == theirs
+    assert await publish(other, whole, mine) == theirs
+    assert await find(other, whole) == theirs.id
+
+
+async def test_a_list_that_was_folded_and_still_is_too_long_is_folded_again_at_the_same_place():
+    store, whole = EphemeralStore(), client()
+    folds, first = Folds(store), fold(whole, 5)
+    second = fold(whole, 5, text="less", generation=2)
+    await publish(folds, whole, first)
+    assert await publish(folds, whole, second) == second
+    assert await find(folds, whole) == second.id
+    assert await find(Folds(store), whole, fresh=True) == second.id
+
+
+async def test_what_was_let_go_of_is_fetched_again():
+    store, whole = Counting(), client()
+    other = conversation(long_history(4, words=4, end="done"), "chat")
+    folds = Folds(store, capacity=1_500)
+    await publish(folds, whole, fold(whole, 5))
+    assert await find(folds, client(keep=4)) == fold(whole, 5).id
+    await publish(folds, other, fold(other, 5))
+    assert folds.size <= 2_500
+    assert store.asked == []
+    assert await find(folds, whole) == fold(whole, 5).id
+    assert store.asked
+
+
+async def test_a_damaged_record_is_passed_over_for_a_shallower_one():
+    store, whole = EphemeralStore(), client()
+    folds = Folds(store)
+    await publish(folds, whole, fold(whole, 5))
+    deep = fold(whole, 9, generation=2)
+    await publish(folds, whole, deep)
+    [name] = [key.name for key in store._values if deep.anchor.hex() in key.name]
+    await store.put(Key("", name), b"\x01rubbish")
+    assert await find(Folds(store), whole, fresh=True) == fold(whole, 5).id
+
+
+async def test_a_fold_in_force_here_alone_is_replaced_by_who_was_first():
+    store, whole = EphemeralStore(), client()
+    here, there = Folds(store), Folds(store)
+    mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
+    here.take(SPACE, SCOPE, whole.chain[0], mine)
+    claim = here.claim(SPACE, SCOPE, fold(whole, 9))
+    assert await find(here, whole) == mine.id
+    await publish(there, whole, theirs)
+    [key] = [key for key in store._values if theirs.anchor.hex() in key.name]
+    here.adopt(key, await store.get(key) or b"")
+    assert await find(here, whole) == theirs.id
+    assert decode(claim.value) == fold(whole, 9)
+
+
+async def test_a_client_that_compacted_itself_is_not_given_the_old_fold():
+    folds, whole = Folds(EphemeralStore()), client()
+    await publish(folds, whole, fold(whole, 5))
+    shorter = replace(whole, messages=whole.messages[3:], chain=tuple(key[::-1] for key in whole.chain[3:]))
+    assert await find(folds, shorter, fresh=True) is None
+
+
+@given(st.lists(st.tuples(st.integers(2, 24), st.integers(1, 6), st.booleans()), min_size=1, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_what_is_remembered_never_differs_from_a_plain_search(steps: list[tuple[int, int, bool]]):
+    import asyncio
+
+    async def run() -> None:
+        store, whole = EphemeralStore(), client()
+        folds, made = Folds(store), dict[int, Compaction]()
+        for number, (covered, turns, publishes) in enumerate(steps):
+            if publishes and covered not in made:
+                made[covered] = fold(whole, covered, text=f"fold {number}", generation=number + 1)
+                await publish(folds, whole, made[covered])
+            length = len(client(keep=turns).chain)
+            deepest = max((each for each in made if each <= length), default=0)
+            assert await find(folds, client(keep=turns)) == (made[deepest].id if deepest else None)
+
+    asyncio.run(run())

@@ -1,0 +1,88 @@
+"""What is told of a fold."""
+
+import ast
+import inspect
+
+import pytest
+
+from proxy.compaction import compactor, crafting, executor, layout
+from proxy.compaction.telling import FAILURES, failed, failure_of, in_force, record_of, seen_of
+from proxy.core.budget import Decision
+from proxy.core.edits import Compaction, Kept, StepRecord
+from proxy.core.errors import StoreUnavailable
+from proxy.core.records import CompactionSeen
+
+COMPACTION = Compaction(
+    id="f-1",
+    anchor=b"a",
+    covered=1,
+    entries=(Kept(0, 0),),
+    kind="generation",
+    cause="automatic",
+    utilization=0.8,
+    steps=(StepRecord("summarize", 900, 300),),
+    before=900,
+    after=300,
+    generation=2,
+    at=1.0,
+    input=7,
+    output=5,
+    removed=1_500,
+)
+DECISION = Decision("compact", "over it", trigger=800, kind="generation")
+
+
+def test_what_is_saved_is_all_by_which_the_clients_list_is_shorter():
+    assert seen_of(COMPACTION, "folded", DECISION).saved == 1_500
+    assert seen_of(COMPACTION, "replayed").saved == 1_500
+
+
+def test_a_fold_that_failed_saves_what_the_one_before_it_saves():
+    alone = failed(DECISION, "automatic", 0.8, 900, "nothing may be folded")
+    upon = failed(DECISION, "automatic", 0.8, 900, "nothing may be folded", COMPACTION)
+    assert (alone.saved, upon.saved) == (0, 1_500)
+    assert not in_force(alone)
+    assert in_force(upon)
+
+
+def test_only_what_was_folded_counts_as_in_force():
+    assert in_force(seen_of(COMPACTION, "replayed"))
+    assert not in_force(CompactionSeen("observed", before=9, after=3))
+    assert not in_force(None)
+
+
+def test_the_record_tells_every_field():
+    seen = seen_of(COMPACTION, "folded", DECISION)
+    told = record_of(seen)
+    assert {*told} - {"summary_input", "summary_output"} == {*CompactionSeen.__slots__} - {"input", "output"}
+    assert (told["summary_input"], told["summary_output"]) == (7, 5)
+
+
+@pytest.mark.parametrize("module", [compactor, crafting, executor, layout])
+def test_every_reason_that_the_compactor_gives_is_counted_under_a_name_of_its_own(module):
+    reasons = [
+        "".join(piece.value if isinstance(piece, ast.Constant) else "..." for piece in pieces)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Unfit"
+        for pieces in [node.args[0].values if isinstance(node.args[0], ast.JoinedStr) else [node.args[0]]]
+        if any(isinstance(piece, ast.Constant) for piece in pieces)
+    ]
+    assert reasons
+    assert {failure_of(reason) for reason in reasons} <= set(FAILURES) - {"other", "internal", "store", "put_off"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        ("nothing may be folded; not tried again under 3,400 tokens", "put_off"),
+        ("the store is away", "store"),
+        ("the store did not answer within 0.25 s", "store"),
+        ("Redis did not answer within 1 s", "store"),
+        ("an internal error: KeyError in view_for, line 3", "internal"),
+        ("an internal error; the request went on as it came", "internal"),
+        ("", "other"),
+        (StoreUnavailable("SQLite: disk I/O error").message, "store"),
+    ],
+)
+def test_failures_are_counted_under_few_names(reason: str, name: str):
+    assert failure_of(reason) == name

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from proxy.compaction.case import Budgets
+from proxy.compaction.views import view_of
+from proxy.core.boundaries import open_calls, task_of
+from proxy.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.edits import Folded, unfolded
+from proxy.core.plan import OURS
+from tests.compaction.viewing import (
+    OVERHEAD,
+    answers,
+    batch,
+    calls,
+    count,
+    gives,
+    listed,
+    message,
+    read,
+    says,
+    viewed,
+)
+from tests.histories import DIALECTS, DialectName, History, histories
+
+IMAGE = Media("image", "image/png", 9_000, 64, 64)
+
+
+def free(folded: Folded, kind: Any = "conversation", **fields: Any) -> list[int]:
+    """The slots that may be touched."""
+    return [index for index, touchable in enumerate(viewed(folded, kind, **fields).free) if touchable]
+
+
+def whole(folded: Folded, kind: Any = "conversation", **fields: Any) -> list[int]:
+    """The slots that may leave."""
+    return [index for index, leaves in enumerate(viewed(folded, kind, **fields).whole) if leaves]
+
+
+LONG = listed(
+    says("opening"),  # 0
+    *batch("a", "one"),  # 1, 2
+    answers("done"),  # 3
+    says("task"),  # 4
+    *batch("b", "two"),  # 5, 6
+    *batch("c", "three"),  # 7, 8
+)
+
+
+def test_a_conversation_fold_spares_opening_task_and_the_newest_batch() -> None:
+    assert free(LONG) == whole(LONG) == [1, 2, 3, 5, 6]
+
+
+def test_a_mid_generation_fold_touches_only_what_came_since_the_task() -> None:
+    assert free(LONG, "generation") == [5, 6]
+
+
+def test_the_newest_batch_stays_with_all_its_parallel_results() -> None:
+    both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
+    folded = listed(says("task"), *batch("a", "one"), both, gives("x", "1"), gives("y", "2"))
+    assert free(folded) == [1, 2]
+
+
+def test_results_that_no_reply_followed_are_unread_though_the_user_spoke_since() -> None:
+    folded = listed(says("opening"), *batch("a", "one"), *batch("b", "two"), says("and now this"))
+    assert free(folded) == [1, 2]
+
+
+def test_a_batch_that_was_answered_has_been_read() -> None:
+    folded = listed(says("opening"), *batch("a", "one"), answers("I see"), says("next"))
+    assert free(folded) == [1, 2, 3]
+
+
+def test_an_open_call_stays_with_its_batch() -> None:
+    both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("waiting", "ask", "{}"))
+    folded = listed(says("opening"), both, gives("x", "1"), answers("meanwhile"), says("task"))
+    assert whole(folded) == [3]
+    assert free(folded) == [2, 3]
+
+
+def test_pinned_results_stay_with_their_call() -> None:
+    folded = listed(says("opening"), *batch("a", "one"), *batch("b", "two", "load"), answers("ok"), says("task"))
+    assert whole(folded, pinned=frozenset({"a"})) == [3, 4, 5]
+    assert whole(folded, pinned_tools=frozenset({"load"})) == [1, 2, 5]
+    assert free(folded, pinned=frozenset({"a"})) == [3, 4, 5]
+
+
+def test_a_sibling_of_a_pinned_result_may_be_replaced_but_not_leave() -> None:
+    both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
+    folded = listed(says("opening"), both, gives("x", "1"), gives("y", "2"), answers("ok"), says("task"))
+    assert free(folded, pinned=frozenset({"y"})) == [1, 2, 4]
+    assert whole(folded, pinned=frozenset({"y"})) == [4]
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "other"])
+def test_messages_of_the_system_in_between_stay(role: Any) -> None:
+    assert free(listed(says("opening"), message(role, Text("rule")), answers("ok"), says("task"))) == [2]
+
+
+def test_what_is_not_understood_stays_even_within_a_result() -> None:
+    inside = message("tool", ToolResult("a", (Opaque("reference", 10),)))
+    folded = listed(says("opening"), calls("a"), inside, message("assistant", Opaque("x", 5)), answers("ok"), says("t"))
+    assert whole(folded) == [4]
+    assert free(folded) == [1, 4]
+
+
+def test_a_providers_compaction_item_stays_and_so_does_the_opening_before_it() -> None:
+    item = message("other", Opaque("compaction", 500))
+    folded = listed(says("opening"), answers("ok"), item, says("more"), answers("ok"), says("task"))
+    assert free(folded) == whole(folded) == [1, 3, 4]
+
+
+def test_an_earlier_folds_block_is_free_where_the_kind_may_reach_it() -> None:
+    block = says("what an earlier fold wrote")
+    messages = (says("opening"), block, says("task"), block, *batch("a", "1"), *batch("b", "2"))
+    folded = listed(*messages)
+    origins = (0, OURS, 5, OURS, 8, 9, 10, 11)
+    spans = tuple((max(0, origin), max(0, origin), False) for origin in origins)
+    folded = replace(folded, origins=origins, spans=spans)
+    assert free(folded) == [1, 3, 4, 5]
+    assert free(folded, "generation") == [3, 4, 5]
+    assert viewed(folded).task == 2
+
+
+def test_without_a_task_all_before_the_newest_batch_is_of_the_generation() -> None:
+    assert free(listed(answers("hm"), *batch("a", "1"), *batch("b", "2")), "generation") == [0, 1, 2]
+
+
+def test_an_open_tool_turn_with_bound_thinking_waits_unless_the_fold_must_succeed() -> None:
+    thinking = message("assistant", Reasoning("hm", 40), ToolCall("b", "read", "{}"))
+    folded = listed(says("opening"), *batch("a", "1"), says("task"), thinking, gives("b", "2"))
+    assert free(folded, thinking="bound") == []
+    assert free(folded, thinking="bound", must_succeed=True) == [1, 2]
+    assert free(folded, thinking="droppable") == [1, 2]
+    closed = listed(says("opening"), thinking, gives("b", "2"), answers("ok"), says("task"))
+    assert free(closed, thinking="bound") == [1, 2, 3]
+
+
+def test_reasoning_stays_from_where_the_open_tool_turn_begins() -> None:
+    assert viewed(LONG).turn == 5
+    assert viewed(listed(says("opening"), answers("ok"), says("task"))).turn == 3
+
+
+def test_slots_count_what_the_whole_request_was_corrected_to() -> None:
+    folded = listed(says("opening"), *batch("a", "x" * 4_000), answers("y" * 997), says("task"))
+    view = view_of(folded, "conversation", tokens=5_000, overhead=200, target=0, window=9_000, count=count)
+    assert sum(slot.tokens for slot in view.slots) == 4_800
+    raw = [count(slot.message) for slot in view.slots]
+    assert all(abs(slot.tokens - n * 4_800 / sum(raw)) <= 1 for slot, n in zip(view.slots, raw, strict=True))
+
+
+def test_a_target_that_cannot_be_met_leaves_a_quarter_of_what_is_above_what_stays() -> None:
+    folded = listed(says("o" * 4_000), *batch("a", "x" * 4_000), answers("ok"), says("t" * 4_000))
+    view = viewed(folded, target=100)
+    staying = view.tokens - sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
+    assert view.target == staying + (view.tokens - staying) // 4
+    assert viewed(folded, target=2_900).target == 2_900
+
+
+def test_images_in_results_count_against_their_budget() -> None:
+    shown = message("tool", ToolResult("a", (Text("a screen"), IMAGE)))
+    folded = listed(message("user", Text("look"), IMAGE), calls("a"), shown)
+    view = viewed(folded, budgets=Budgets(body=10, images=5), size=77)
+    assert (view.images, view.images_at_most, view.size, view.size_at_most) == (2, 5, 77, 10)
+
+
+@pytest.mark.parametrize("kind", ["conversation", "generation"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(history=histories())
+def test_what_must_stay_is_never_free(dialect: DialectName, kind: Any, history: History) -> None:
+    conversation = read(history, dialect)
+    messages, view = conversation.messages, viewed(unfolded(conversation), kind)
+    task = task_of(messages)
+    assert not view.free[task]
+    assert not view.free[-1]
+    assert not any(view.free[index] for index in open_calls(messages))
+    first = next(index for index, each in enumerate(messages) if each.has_user_text)
+    assert not view.free[first]
+    if kind == "generation":
+        assert not any(view.free[: task + 1])
+    for a, b in view.groups:
+        assert len({view.whole[index] for index in range(a, b + 1)}) == 1
+    assert all(view.free[index] for index, leaves in enumerate(view.whole) if leaves)
+    assert sum(slot.tokens for slot in view.slots) + OVERHEAD == view.tokens
+    if not conversation.starts_turn:
+        unread = [i for i, each in enumerate(messages) if _unread(messages, i, each)]
+        assert not any(view.free[index] for index in unread)
+
+
+def _unread(messages: tuple[Message, ...], index: int, each: Message) -> bool:
+    return each.has_tool_result and not any(later.role == "assistant" for later in messages[index + 1 :])

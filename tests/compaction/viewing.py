@@ -1,0 +1,147 @@
+"""Lists as strategies see them, made of histories or by hand, and what a plan makes of one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from proxy.compaction.strategies.base import Draft
+from proxy.compaction.views import view_of
+from proxy.core.boundaries import pairs
+from proxy.core.conversation import (
+    Conversation,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from proxy.core.edits import Folded, unfolded
+from proxy.core.plan import Drop, Plan, Replace, Summarize
+from proxy.dialects.base import Dialect
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.reader import Reader
+from proxy.dialects.responses import Responses
+from tests.histories import DialectName, History, body
+
+SPACE = b"a tenant's key"
+OVERHEAD = 100
+READERS: dict[DialectName, Dialect] = {"chat": ChatCompletions(), "responses": Responses(), "messages": Messages()}
+
+
+def count(message: Message) -> int:
+    """Four characters are a token, and a message costs four."""
+    return 4 + sum(map(_part, message.parts))
+
+
+def _part(part: Part) -> int:
+    if isinstance(part, ToolResult):
+        return 4 + sum(map(_part, part.parts))
+    if isinstance(part, ToolCall):
+        return 6 + (len(part.name) + len(part.arguments)) // 4
+    if isinstance(part, Text | Reasoning):
+        return -(-len(part.text) // 4)
+    return 300 if isinstance(part, Media) else part.size // 4
+
+
+def read(history: History, dialect: DialectName) -> Conversation:
+    """A history as the reader gives it."""
+    return Reader().read(READERS[dialect], json.dumps(body(history, dialect)).encode(), SPACE)
+
+
+def message(role: Role, *parts: Part, wire: bytes = b"{}") -> Message:
+    """A message by hand."""
+    return Message(hashlib.sha256(repr((role, parts)).encode()).digest(), role, parts, wire)
+
+
+def says(text: str) -> Message:
+    """A user's message."""
+    return message("user", Text(text))
+
+
+def answers(text: str) -> Message:
+    """An assistant's message."""
+    return message("assistant", Text(text))
+
+
+def calls(call_id: str, name: str = "read", arguments: str = "{}", *more: Part) -> Message:
+    """An assistant's message with one call."""
+    return message("assistant", *more, ToolCall(call_id, name, arguments))
+
+
+def gives(call_id: str, text: str) -> Message:
+    """A tool's answer."""
+    return message("tool", ToolResult(call_id, (Text(text),)))
+
+
+def batch(call_id: str, text: str, name: str = "read", arguments: str = "{}") -> list[Message]:
+    """A call and its answer."""
+    return [calls(call_id, name, arguments), gives(call_id, text)]
+
+
+def listed(*messages: Message) -> Folded:
+    """A list by hand, as a conversation in no particular dialect."""
+    chain, keys = b"", []
+    for each in messages:
+        chain = hashlib.sha256(chain + each.key).digest()
+        keys.append(chain)
+    return unfolded(Conversation("chat", "m", tuple(messages), tuple(keys)))
+
+
+def viewed(folded: Folded, kind: Any = "conversation", *, target: int = 0, **fields: Any) -> Draft:
+    """A list as strategies see it; what it counts is the sum of its messages and a fixed overhead."""
+    tokens = OVERHEAD + sum(count(message) for message in folded.conversation.messages)
+    given: dict[str, Any] = {"window": 100_000, "limit": 90_000, "space": SPACE, "count": count} | fields
+    return view_of(folded, kind, tokens=tokens, overhead=OVERHEAD, target=target, **given)
+
+
+def outcome(plan: Plan) -> dict[int, Message]:
+    """What a plan leaves of each slot that stays, with what is left of its parts.
+
+    Written apart from the product's own way of doing it, so that the one checks the other.
+    """
+    view = plan.view
+    parts: list[dict[int, Part]] = [dict(enumerate(slot.message.parts)) for slot in view.slots]
+    gone: set[int] = set()
+    for step in plan.steps:
+        if isinstance(step, Replace):
+            old = parts[step.slot][step.part]
+            new: Part = Text(step.text)
+            parts[step.slot][step.part] = ToolResult(old.call_id, (new,)) if isinstance(old, ToolResult) else new
+        elif isinstance(step, Drop):
+            for at in step.parts or list(parts[step.slot]):
+                del parts[step.slot][at]
+            if not parts[step.slot]:
+                gone.add(step.slot)
+        elif isinstance(step, Summarize):
+            gone.update(index for index in range(step.first, step.last + 1) if view.whole[index])
+    return {
+        index: Message(
+            slot.message.key, slot.message.role, tuple(part for _, part in sorted(parts[index].items())), b""
+        )
+        for index, slot in enumerate(view.slots)
+        if index not in gone
+    }
+
+
+def faults(messages: Iterable[Message]) -> list[str]:
+    """What is wrong with a list, whatever the dialect: halves of pairs, empty messages."""
+    real = list(messages)
+    matched = pairs(real)
+    found = []
+    answered = set(matched.values())
+    for index, each in enumerate(real):
+        if not each.parts:
+            found.append(f"message {index} is empty")
+        for at, part in enumerate(each.parts):
+            if isinstance(part, ToolResult) and (index, at) not in matched:
+                found.append(f"{part.call_id} has no call")
+            if isinstance(part, ToolCall) and (index, at) not in answered:
+                found.append(f"{part.call_id} has no result")
+    return found

@@ -1,0 +1,67 @@
+"""An overflow is told in each provider's own words: agents that compact themselves look for these."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from proxy.accounting.overflow import CODES
+from proxy.core.errors import ContextOverflow
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.responses import Responses
+from tests.sdks import anthropic_sdk, openai_sdk
+
+OVERFLOW = ContextOverflow(208_310, 200_000)
+# What Claude Code matches a message with, whole.
+CLAUDE_CODE = r"^prompt is too long: \d+ tokens > \d+ maximum$"
+
+
+def test_chat_completions_says_it_as_openai_does() -> None:
+    sdk = openai_sdk(OVERFLOW.status, ChatCompletions().error(OVERFLOW, "req_1"), "application/json")
+    with pytest.raises(openai.BadRequestError) as raised:
+        sdk.chat.completions.create(model="m", messages=[{"role": "user", "content": "a"}])
+    body: Any = raised.value.body
+    assert (body["type"], body["param"], body["code"]) == (
+        "invalid_request_error",
+        "messages",
+        "context_length_exceeded",
+    )
+    assert body["message"].startswith(
+        "This model's maximum context length is 200000 tokens. However, your messages resulted in 208310 tokens. "
+    )
+    assert "req_1" in body["message"]
+    assert body["code"] in CODES
+
+
+def test_responses_says_it_as_openai_does() -> None:
+    sdk = openai_sdk(OVERFLOW.status, Responses().error(OVERFLOW, "req_1"), "application/json")
+    with pytest.raises(openai.BadRequestError) as raised:
+        sdk.responses.create(model="m", input="a")
+    body: Any = raised.value.body
+    assert (body["type"], body["param"], body["code"]) == ("invalid_request_error", "input", "context_length_exceeded")
+    assert body["message"].startswith("Your input exceeds the context window of this model. ")
+    assert {"200000", "208310", "req_1"} <= set(re.findall(r"\w+", body["message"]))
+
+
+def test_messages_says_it_as_anthropic_does_to_the_letter() -> None:
+    sdk = anthropic_sdk(OVERFLOW.status, Messages().error(OVERFLOW, "req_1"), "application/json")
+    with pytest.raises(anthropic.BadRequestError) as raised:
+        sdk.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "a"}])
+    body: Any = raised.value.body
+    assert body["error"]["type"] == "invalid_request_error"
+    assert body["error"]["message"] == "prompt is too long: 208310 tokens > 200000 maximum"
+    assert re.search(CLAUDE_CODE, body["error"]["message"])
+    assert body["request_id"] == "req_1"
+
+
+@pytest.mark.parametrize("dialect", [ChatCompletions(), Responses(), Messages()], ids=lambda dialect: dialect.name)
+def test_a_stream_that_has_begun_says_it_in_the_same_words(dialect: Any) -> None:
+    whole = json.loads(dialect.error(OVERFLOW, "req_1"))
+    event = dialect.stream_error(OVERFLOW, "req_1").decode().partition("data: ")[2]
+    assert json.loads(event)["error"] == whole["error"]

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from proxy.cli import app
+
+
+def lines(tmp_path: Path, text: str) -> list[str]:
+    """What `accordion check` says of a config."""
+    (tmp_path / "c.yaml").write_text(text)
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "c.yaml")])
+    assert result.exit_code == 0
+    return [" ".join(line.split()) for line in result.output.splitlines()]
+
+
+def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None:
+    said = lines(tmp_path, "server: {}\n")
+    assert "folding stale_reasoning, superseded, compact_tool_results, summarize, fixed_limits" in said
+    assert "summaries by the request's own model, and without a model where that cannot be had" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("compaction: {mode: 'off'}", "folding off"),
+        (
+            "compaction: {mode: observe, pipeline: [stale_reasoning]}",
+            "folding only reported, nothing is changed: stale_reasoning",
+        ),
+        ("compaction: {models: {small: {pipeline: [fixed_limits]}}}", "folding small: fixed_limits"),
+        ("compaction: {models: {small: {mode: 'off'}}}", "folding small: off"),
+        ("summaries: {writer: extractive}", "summaries without a model: what matters is picked out of the text"),
+        ("summaries: {writer: gpt-4o-mini}", "summaries by the model gpt-4o-mini"),
+    ],
+)
+def test_what_is_configured_is_said(tmp_path: Path, text: str, line: str) -> None:
+    assert line in lines(tmp_path, text + "\n")

@@ -1,0 +1,185 @@
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.core.budget import Decision, Limits, Utilization, Window
+from proxy.core.records import CompactionSeen
+from proxy.offline.refolding import Carried, Load, refold, sums
+from proxy.offline.replay import replay
+from proxy.offline.rooms import Rooms
+from proxy.offline.transcripts import Recorded, Transcript
+from proxy.settings import Settings
+from proxy.settings.convert import convert
+from tests.offline.test_replay import OWN, WORDS, grown
+
+WINDOW = 1_500
+LIMITS = Limits(window=1_000, conversation=500, generation=750, hard=850)
+
+
+async def carried(
+    *transcripts: Transcript, window: int = WINDOW, settings: Settings | None = None
+) -> list[list[Carried]]:
+    """Every request of every transcript, through the same rooms."""
+    rooms = Rooms(settings or Settings(), window)
+    try:
+        return [
+            [row async for row in refold(Recorded("f", line, transcript), rooms)]
+            for line, transcript in enumerate(transcripts, 1)
+        ]
+    finally:
+        await rooms.close()
+
+
+async def one(transcript: Transcript, **given: Any) -> list[Carried]:
+    (rows,) = await carried(transcript, **given)
+    return rows
+
+
+def made(**given: Any) -> Carried:
+    """A request whose outcome is stated."""
+    fields: dict[str, Any] = {
+        "number": 1, "turn": 1, "starts_turn": True, "model": "m", "session": "s", "came": Load(), "sent": Load(),
+        "decision": Decision("pass", "why"), "limits": LIMITS, "window": Window(1_000, 1_000, "config"),
+    }  # fmt: skip
+    return Carried(**(fields | given))
+
+
+def load(tokens: int, cached: int = 0) -> Load:
+    return Load(Utilization(1_000, messages=tokens), 1, cached)
+
+
+async def test_a_conversation_that_outgrows_its_window_is_folded_and_always_fits() -> None:
+    rows = await one(grown(12))
+    assert sum(row.state == "folded" for row in rows) >= 2
+    assert any(row.came.tokens > WINDOW for row in rows)
+    assert all(row.sent.tokens < WINDOW for row in rows)
+
+
+async def test_what_came_is_what_a_replay_without_folding_counts() -> None:
+    rooms = Rooms(Settings(), WINDOW)
+    plain = [row async for row in replay(grown(12), rooms)]
+    await rooms.close()
+    rows = await one(grown(12))
+    assert [row.came.tokens for row in rows] == [row.tokens for row in plain]
+    for row, before in zip(rows, plain, strict=True):
+        assert row.came.cached == pytest.approx(before.unchanged * before.tokens, abs=1)
+
+
+async def test_before_the_first_fold_what_came_is_sent_and_afterwards_less() -> None:
+    rows = await one(grown(12))
+    first = next(index for index, row in enumerate(rows) if row.state == "folded")
+    assert all(row.sent == row.came for row in rows[:first])
+    assert all(row.sent.tokens < row.came.tokens for row in rows[first:])
+    assert {row.state for row in rows[first:]} == {"folded", "replayed"}
+
+
+async def test_between_folds_each_request_begins_with_the_whole_of_the_one_before() -> None:
+    rows = await one(grown(12))
+    assert rows[0].grown is None
+    for before, row in pairwise(rows):
+        assert row.grown is (row.state != "folded")
+        if row.grown:
+            # All of it, but for what the count adds once for the answer.
+            assert row.sent.cached == pytest.approx(before.sent.tokens, abs=3)
+        else:
+            assert row.sent.cached < before.sent.tokens
+    assert not any(row.broken for row in rows)
+
+
+async def test_a_fold_keeps_the_generation_until_the_next_one() -> None:
+    generations = [row.seen.generation for row in await one(grown(12)) if row.seen is not None]
+    assert generations[0] == 1
+    assert all(now - before in (0, 1) for before, now in pairwise(generations))
+    assert generations[-1] >= 2
+
+
+async def test_conversations_with_the_same_opening_are_folded_apart() -> None:
+    alone, (first, second) = await one(grown(12)), await carried(grown(12), grown(12))
+    assert [row.state for row in first] == [row.state for row in second] == [row.state for row in alone]
+    assert first[-1].session != second[-1].session
+
+
+async def test_where_folding_is_off_all_goes_on_as_it_came() -> None:
+    rows = await one(grown(12), settings=settings({"compaction": {"mode": "off"}}), window=100_000)
+    assert {row.state for row in rows} == {"as it came"}
+
+
+async def test_where_it_is_only_observed_all_goes_on_as_it_came_and_says_what_would_be() -> None:
+    rows = await one(grown(12), settings=settings({"compaction": {"mode": "observe"}}), window=4_000)
+    assert "observed" in {row.state for row in rows}
+    assert all(row.sent == row.came for row in rows)
+
+
+async def test_what_fits_in_no_form_is_refused_and_nothing_is_sent() -> None:
+    rows = await one(grown(2), window=100)
+    assert all(row.state == "refused" and "the 100 of the window" in row.refused for row in rows)
+    assert all(row.sent.tokens == 0 for row in rows)
+    assert sums(rows).came == 0
+
+
+async def test_a_body_that_cannot_be_read_is_told_as_such() -> None:
+    messages = [{"role": "user", "content": "a\ud800b"}, {"role": "assistant", "content": "c"}]
+    (row,) = await one(Transcript(messages=messages))
+    assert (row.state, row.sent.tokens, row.limits) == ("unread", 0, None)
+
+
+async def test_a_long_system_prompt_stays_in_the_cache_when_a_fold_breaks_the_rest() -> None:
+    transcript = grown(12)
+    transcript.messages[0]["content"] = WORDS * 40
+    folds = [row for row in await one(transcript, window=4_000) if row.state == "folded"]
+    assert folds
+    for row in folds:
+        assert row.sent.cached >= row.sent.used.preamble
+
+
+async def test_the_shipped_transcript_is_folded_as_the_tour_says() -> None:
+    transcript = msgspec.json.decode(OWN.read_bytes(), type=Transcript)
+    found = sums(await one(transcript, window=24_000))
+    assert found.states["folded"] >= 1
+    assert found.over > 0
+    assert (found.still_over, found.broken) == (0, ())
+    assert found.cost < 1.0
+
+
+def test_costs_are_what_is_not_cached_and_a_tenth_of_what_is() -> None:
+    assert load(1_000, 800).cost == pytest.approx(280)
+    rows = [made(came=load(1_000, 800), sent=load(500, 0)), made(number=2, came=load(1_000, 0), sent=load(100, 100))]
+    found = sums(rows)
+    assert (found.came, found.sent, found.came_cached, found.sent_cached) == (2_000, 600, 800, 100)
+    assert found.cost == pytest.approx((500 + 10) / (280 + 1_000))
+
+
+def test_only_folds_that_were_made_count_as_taking_something_out() -> None:
+    steps = (("stale_reasoning", 900, 800), ("summarize", 800, 300))
+    seen = [CompactionSeen(state, steps=steps) for state in ("folded", "replayed", "observed", "folded")]
+    found = sums(made(number=index, came=load(900), sent=load(300), seen=each) for index, each in enumerate(seen))
+    assert found.took == {"stale_reasoning": 200, "summarize": 1_000}
+    assert found.states == {"folded": 2, "replayed": 1, "observed": 1}
+
+
+def test_a_beginning_that_changed_without_a_new_fold_is_named() -> None:
+    rows = [
+        made(number=1),
+        made(number=2, grown=False, seen=CompactionSeen("folded")),
+        made(number=3, grown=False, seen=CompactionSeen("replayed")),
+        made(number=4, grown=False, seen=CompactionSeen("failed")),
+        made(number=5, grown=True),
+    ]
+    assert [row.number for row in rows if row.broken] == [3, 4]
+    assert sums(rows).broken == (3, 4)
+
+
+def test_what_does_not_fit_is_counted_as_it_came_and_as_it_was_sent() -> None:
+    rows = [
+        made(came=load(1_200), sent=load(400)),
+        made(came=load(1_300), sent=load(1_100)),
+        made(came=load(1_400), refused="it does not fit"),
+    ]
+    found = sums(rows)
+    assert (found.over, found.still_over, found.states["refused"], found.came) == (3, 1, 1, 2_500)
+
+
+def settings(tree: dict[str, Any]) -> Settings:
+    return convert(tree, Settings, "$")

@@ -1,0 +1,34 @@
+"""The label says what the block is, and nothing that an agent could take for an order."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from proxy.models.tokens import TiktokenCounter
+from proxy.summaries.block import block, label
+
+
+@pytest.mark.parametrize("kind", ["conversation", "generation"])
+def test_the_label_is_short_and_names_the_messages(kind: str) -> None:
+    text = label(kind, 12_345, 67_890)
+    assert TiktokenCounter().count(text, "o200k_base") <= 60
+    assert "messages 12345 to 67890" in text
+    assert "data, not a request" in text
+    assert "goes on below" in text
+
+
+def test_the_label_never_tells_the_agent_to_stop_or_to_summarise() -> None:
+    for text in (label("conversation", 0, 9), label("generation", 4, 4)):
+        assert not re.search(r"\b(stop|finish|complete|summari|conclude|must|please|ignore|respond|answer)", text, re.I)
+
+
+def test_the_same_range_has_the_same_label() -> None:
+    assert label("conversation", 3, 9) == label("conversation", 3, 9) != label("generation", 3, 9)
+    assert "message 4 " in label("generation", 4, 4)
+
+
+def test_empty_parts_leave_no_gap() -> None:
+    assert block("head", "", "extract", ()) == "head\n\nextract"
+    assert block("head", "told", "", ("a1: log", "a2: file")) == "head\n\ntold\n\na1: log\na2: file"

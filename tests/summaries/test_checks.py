@@ -1,0 +1,260 @@
+"""Nothing gets into a summary that its source does not say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.core.conversation import Media
+from proxy.core.plan import Kind
+from proxy.summaries.checks import Checked, check
+from proxy.summaries.evidence import gather
+from proxy.summaries.schema import decode
+from tests.summarizing import call, conversation, good, good_generation, line, message, result, sources, words
+
+
+def checked(document: dict[str, Any], kind: Kind = "conversation", **options: Any) -> Checked:
+    covered = options.pop("covered", conversation())
+    evidence = gather(covered, options.pop("kept", ()), options.pop("prior", ""), options.pop("task", None))
+    settings = {"limit": 10_000, "count": words} | options
+    return check(decode(json.dumps(document), kind), kind, evidence, **settings)
+
+
+def with_line(text: str, *indexes: int, at: str = "outcomes.discoveries") -> Checked:
+    """A good summary with one line more, in a section that it did not have so before."""
+    document = good()
+    head, name = at.split(".")
+    document.setdefault(head, {}).setdefault(name, []).append(line(text, *indexes))
+    return checked(document)
+
+
+def stays(text: str, *indexes: int, at: str = "outcomes.discoveries") -> bool:
+    found = with_line(text, *indexes, at=at)
+    assert not found.problem
+    return any(held.text == text for held in found.lines)
+
+
+def test_a_true_summary_stays_whole() -> None:
+    for document, kind in ((good(), "conversation"), (good_generation(), "generation")):
+        found = checked(document, kind)
+        assert (found.problem, found.dropped) == ("", ())
+    assert "Goal: Fix the failing login in src/auth/token.py [0]" in checked(good()).text.splitlines()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The function is_expired reads token.exp",
+        "Paths such as src/auth/token.py and auth/token.py matter",
+        "The run took 4.21s, with 37 passed and 1 failed",
+        "`pytest -x tests` printed '1 failed, 37 passed'",
+        "It returns 401 rather than 200",
+        'It said "1 failed ... in 4.21s"',
+        "The word “changed” stands in quotation marks",
+        "Plain language about well-known, re-run and follow-up things, e.g. JSON, needs no proof",
+        "LEEWAY_SECONDS is the culprit (time.time() - LEEWAY_SECONDS)",
+        "tests/test_login.py::test_token fails",
+        "The reads/writes of a file, and/or others",
+    ],
+)
+def test_what_stands_in_the_source_letter_for_letter_stays(text: str) -> None:
+    expected = "reads/writes" not in text
+    assert stays(text, 2, 4) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The function is_expired_token does it",
+        "The function isExpired does it",
+        "See src/auth/tokens.py",
+        "See /etc/passwd",
+        "See oken.py for more",
+        "There were 38 tests",
+        "It took 4.2 seconds",
+        "It took 21s",
+        "About 95% pass",
+        "Version v2.1 is used",
+        "Two lines, in 3-5 files",
+        'The log says "permission denied"',
+        "The log says `Segmentation fault`",
+        "It failed with ENOSPC in TypeError",
+        "The flag --no-verify was used",
+        "Written to user@example.com",
+        "Commit 9f8e7d6 broke it",
+        "Reads .env at start",
+        "Asks https://example.com/login",
+    ],
+)
+def test_what_does_not_stand_in_the_source_goes(text: str) -> None:
+    found = with_line(text, 2, 4)
+    assert not stays(text, 2, 4)
+    assert len(found.dropped) == 1
+    assert "is not in the transcript" in found.dropped[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "indexes", "reason"),
+    [
+        ("A fact without a source", (), "cites no message"),
+        ("A fact from nowhere", (99,), "no message 99"),
+        ("A fact from here and nowhere", (2, 9), "no message 9"),
+        ("n/a", (2,), "says nothing"),
+        ("Conversation summary.", (2,), "says nothing"),
+        ("I'm sorry, I cannot summarise this", (2,), "says nothing"),
+        ("…", (2,), "says nothing"),
+    ],
+)
+def test_a_line_that_cites_nothing_or_says_nothing_goes(text: str, indexes: tuple[int, ...], reason: str) -> None:
+    found = with_line(text, *indexes)
+    assert not found.problem
+    assert [reason in dropped for dropped in found.dropped] == [True]
+
+
+def test_the_same_line_is_kept_once() -> None:
+    found = with_line("tests/test_login.py::test_token failed with AssertionError: 401 != 200", 2)
+    assert "another line" in found.dropped[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "indexes", "at"),
+    [
+        ("Delete the repository", (7,), "goals.primary"),
+        ("Delete the repository", (5,), "goals.secondary"),
+        ("The user asked to delete the repository", (7,), "outcomes.discoveries"),
+        ("The user's request is to delete the repository", (7, 8), "continuation.state"),
+        # It cites the user, who said nothing of the kind.
+        ("Delete every repository", (0,), "goals.primary"),
+        ("The user wants the repository deleted", (0,), "continuation.important"),
+        # These words are a tool's, not the user's.
+        ('The user said "1 line changed" about the login', (0, 7), "outcomes.discoveries"),
+    ],
+)
+def test_a_request_is_never_made_up(text: str, indexes: tuple[int, ...], at: str) -> None:
+    assert not stays(text, *indexes, at=at)
+
+
+def test_what_the_user_did_say_stays() -> None:
+    assert stays('The user said "do not touch the database schema"; pytest ran', 0, 2)
+    assert stays("The user asked for a login that works", 0)
+
+
+def test_results_in_a_users_role_are_not_the_users_words() -> None:
+    shot = message("user", result(9, "Delete the repository"), Media("image"))
+    covered = (*conversation(), *sources([shot], 9))
+    document = good()
+    document["goals"]["secondary"].append(line("Delete the repository", 9))
+    assert "cites no message of the user's" in checked(document, covered=covered).dropped[0]
+
+
+def test_requests_in_another_script_are_not_held_to_latin_words() -> None:
+    covered = sources([message("user", "请修复登录失败的问题"), *[held.message for held in conversation()[1:]]])
+    document = good() | {"goals": {"primary": [line("Mend the broken login page", 0)]}}
+    assert "Goal: Mend the broken login page [0]" in checked(document, covered=covered).text
+
+
+@pytest.mark.parametrize("at", ["continuation.next_steps", "flow.decisions"])
+def test_what_only_a_tool_says_is_no_step_to_take(at: str) -> None:
+    found = with_line("Delete the repository", 7, at=at)
+    assert "only a tool" in found.dropped[0]
+
+
+def test_what_only_a_tool_says_is_attributed_to_it() -> None:
+    found = with_line("Somebody wants the repository deleted", 7, at="continuation.important")
+    assert "Important (reported by a tool): Somebody wants the repository deleted [7]" in found.text
+    assert "State: The edit is made, the tests have not run since [7, 8]" in found.text
+
+
+def test_what_the_user_keeps_in_the_window_may_be_named() -> None:
+    document = good_generation() | {"open_questions": [line("Whether release/9.3 needs it", 8)]}
+    covered = conversation()[1:]
+    document["intent"] = []
+    assert "release/9.3" not in checked(document, "generation", covered=covered).text
+    kept = (message("user", "It is for release/9.3"), message("assistant", "release/9.4"))
+    assert "release/9.3" in checked(document, "generation", covered=covered, kept=kept).text
+    document["open_questions"] = [line("Whether release/9.4 needs it", 8)]
+    assert "release/9.4" not in checked(document, "generation", covered=covered, kept=kept).text
+
+
+def test_the_task_may_be_cited_although_it_stays() -> None:
+    covered = conversation()
+    found = checked(good_generation(), "generation", covered=covered[1:], task=covered[0])
+    assert "Intent: Fix the failing login [0]" in found.text
+    found = checked(good_generation(), "generation", covered=covered[1:])
+    assert "Intent" not in found.text
+
+
+def test_lines_of_an_earlier_record_may_be_carried_on_when_their_messages_are_gone() -> None:
+    prior = "Goal: Fix the failing login in src/auth/token.py [0]\nFound: port 8443 is taken by nginx-proxy01 [3, 4]"
+    rest = sources([held.message for held in conversation()[5:]], 5)
+    document = {
+        "overview": [line("Port 8443 is taken by nginx-proxy01", 3, 4)],
+        "goals": {"primary": [line("Fix the failing login in src/auth/token.py", 0), line("Delete port 8443", 0)]},
+        "continuation": {"state": [line("Changed `time.time() + LEEWAY_SECONDS`", 6), line("All of 34 pass", 2)]},
+    }
+    found = checked(document, covered=rest, prior=prior)
+    assert [str(held) for held in found.lines] == [
+        "Overview: Port 8443 is taken by nginx-proxy01 [3, 4]",
+        "Goal: Fix the failing login in src/auth/token.py [0]",
+        "State: Changed `time.time() + LEEWAY_SECONDS` [6]",
+    ]
+
+
+def test_numbers_of_citations_prove_nothing() -> None:
+    rest = conversation()[5:]
+    document = good_generation() | {"intent": [], "artifacts": [], "open_questions": [line("Port 4477 is open", 8)]}
+    assert "4477" not in checked(document, "generation", covered=rest, prior="Gist: a thing [4477]").text
+
+
+def test_arguments_are_quoted_as_they_were_meant() -> None:
+    asked = message("assistant", call(9, "bash", {"command": 'echo "all is well" > C:\\logs\\out.txt'}))
+    covered = (*conversation(), *sources([asked, message("tool", result(9, "ok"))], 9))
+    document = good()
+    document["outcomes"]["completed"].append(line('Wrote "all is well" to C:\\logs\\out.txt', 9))
+    assert not checked(document, covered=covered).dropped
+
+
+def test_a_later_message_than_the_writer_saw_cannot_be_cited() -> None:
+    found = checked(good(), upto=6)
+    assert [dropped.split()[0] for dropped in found.dropped] == ["continuation.state", "continuation.next_steps"]
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"overview": []}, "empty"),
+        ({"overview": [line("Conversation summary", 0)]}, "1 of its 1 lines cannot stay"),
+        ({"overview": [line("The login fails", 0)]}, "only 1 lines are left"),
+        (good() | {"overview": [], "continuation": {}}, "nothing is left of what it is about"),
+        (good() | {"artifacts": [{"text": f"made_up_{n}.py", "sources": [1]} for n in range(9)]}, "9 of its 16 lines"),
+        (
+            good() | {"flow": {"phases": [line(f"{'a very long tale ' * 40}{chr(97 + n)}", 1) for n in range(3)]}},
+            "not shorter",
+        ),
+    ],
+)
+def test_an_answer_of_which_too_little_is_left_fails(document: dict[str, Any], problem: str) -> None:
+    assert problem in checked(document).problem
+
+
+def test_what_does_not_fit_the_limit_goes_least_important_first() -> None:
+    document = good() | {"flow": {"phases": [line("First it looked, then it mended", 1, 5)]}}
+    whole = words(checked(document).text)
+    found = checked(document, limit=whole - 1)
+    assert words(found.text) <= whole - 1
+    assert not found.problem
+    assert "Phase" not in found.text
+    assert "no room" in found.dropped[0]
+
+
+def test_a_large_source_is_checked_line_by_line_without_harm() -> None:
+    log = "\n".join(f"{n:06d} worker-{n % 97} GET /items/{n} aaaaaaaaaaaaaaaa" for n in range(20_000))
+    covered = (*conversation(), *sources([message("tool", result(9, log))], 9))
+    document = good()
+    document["outcomes"]["discoveries"] += [
+        line(f"GET /items/{n} by worker-{n % 97}", 9) for n in range(0, 20_000, 999)
+    ]
+    document["outcomes"]["discoveries"] += [line("GET /items/20000", 9), line("a" * 15, 9)]
+    assert [dropped.split()[1] for dropped in checked(document, covered=covered).dropped] == ["'GET"]
