@@ -1,0 +1,164 @@
+"""Recorded conversations of real agents, folded as live ones are: what leaves is legal, keeps what it must, and begins
+as the request before did."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.core.conversation import Message
+from proxy.core.http import Inbound
+from proxy.dialects.base import Dialect
+from proxy.dialects.keys import message_key
+from proxy.gauged import Gauge
+from proxy.offline.rooms import Rooms
+from proxy.settings import Settings
+from tests.dialects.edited import SPOKEN
+from tests.histories import DIALECTS, DialectName
+
+PEOPLE = "locomo"
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+FIELD = {"chat": "messages", "responses": "input", "messages": "messages"}
+REQUESTS = 7
+"""So many requests of each conversation are made, evenly spread: each holds all that was said before."""
+
+
+def transcripts() -> list[Path]:
+    given = os.environ.get("ACCORDION_TRAJECTORIES")
+    folder = Path(given) if given else Path(__file__).parents[2] / "shared" / "data" / "trajectories"
+    return sorted(path for path in folder.glob("*.jsonl.gz") if not path.name.startswith(PEOPLE))
+
+
+pytestmark = pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")
+
+
+@cache
+def recorded(path: Path) -> list[list[dict[str, Any]]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line)["messages"] for line in lines]
+
+
+@pytest.mark.parametrize("window", [8_000, 32_000, 128_000])
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
+async def test_every_forwarded_list_is_legal_and_begins_as_the_one_before(
+    path: Path, name: DialectName, window: int
+) -> None:
+    rooms = Rooms(Settings(), window)
+    try:
+        for number, said in enumerate(recorded(path)):
+            before: Gauge | None = None
+            sliced = False
+            for size in _sizes(said):
+                body, system, listed = _request(said[:size], name)
+                headers = ((b"content-type", b"application/json"), (b"x-accordion-session", b"recording-%d" % number))
+                inbound = Inbound("POST", PATHS[name], "", headers, body, f"{number}-{size}")
+                gauge = await rooms.fold(inbound, rooms.caller)
+                sent = msgspec.json.decode(body if gauge.sent is None else gauge.sent)
+                _legal(SPOKEN[name], sent[FIELD[name]], listed)
+                # What was sliced once because it breaks the hard limit alone stays so in later folds.
+                sliced = sliced or _sliced(gauge)
+                _kept(sent, system, [] if sliced else listed, name)
+                _continues(before, gauge)
+                before = gauge
+    finally:
+        await rooms.close()
+
+
+def _sizes(said: list[dict[str, Any]]) -> Iterator[int]:
+    """After how many messages the requests are made."""
+    steps = [at for at, entry in enumerate(said) if entry["role"] == "assistant" and any(_asks(e) for e in said[:at])]
+    for place in sorted({round(k * (len(steps) - 1) / (REQUESTS - 1)) for k in range(REQUESTS)} if steps else ()):
+        yield steps[place]
+
+
+def _asks(entry: dict[str, Any]) -> bool:
+    return entry["role"] == "user"
+
+
+def _request(said: list[dict[str, Any]], name: DialectName) -> tuple[bytes, str, list[Any]]:
+    """The body, the system prompt in it, and the list without that."""
+    system = "\n".join(entry["content"] for entry in said if entry["role"] == "system")
+    listed = [written for entry in said for written in _written(entry, name)]
+    head = [{"role": "system", "content": system}] if system and name != "messages" else []
+    fields: dict[str, Any] = {"model": "recorded", FIELD[name]: [*head, *listed]}
+    if system and name == "messages":
+        fields["system"] = system
+    # Lone surrogates, which recorded results do hold, can only be sent as escapes.
+    return json.dumps(fields).encode(), system, listed
+
+
+def _written(entry: dict[str, Any], name: DialectName) -> list[Any]:
+    """An entry of Chat Completions in another dialect."""
+    role, content, calls = entry["role"], entry["content"], entry.get("tool_calls") or []
+    if role == "system":
+        return []
+    if name == "chat":
+        return [entry]
+    made = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    if name == "responses":
+        if role == "tool":
+            return [{"type": "function_call_output", "call_id": entry["tool_call_id"], "output": content}]
+        spoken = [{"role": role, "content": content}] if content else []
+        return spoken + [{"type": "function_call", "call_id": i, "name": n, "arguments": a} for i, n, a in made]
+    if role == "tool":
+        result = {"type": "tool_result", "tool_use_id": entry["tool_call_id"], "content": content}
+        return [{"role": "user", "content": [result]}]
+    blocks = [{"type": "text", "text": content}] if (content or "").strip() else []
+    uses = [{"type": "tool_use", "id": i, "name": n, "input": {"given": a}} for i, n, a in made]
+    return [{"role": role, "content": blocks + uses}] if blocks or uses else []
+
+
+def _read(dialect: Dialect, entries: list[Any]) -> list[Message]:
+    found = []
+    for entry in entries:
+        wire = json.dumps(entry).encode()
+        said = dialect.message(wire)
+        found.append(Message(message_key(said.canonical, b""), said.role, said.parts, wire))
+    return found
+
+
+def _legal(dialect: Dialect, sent: list[Any], listed: list[Any]) -> None:
+    left = [entry for entry in sent if entry.get("role") != "system"]
+    own = set(dialect.problems(_read(dialect, listed)))
+    assert [problem for problem in dialect.problems(_read(dialect, left)) if problem not in own] == []
+
+
+def _kept(sent: dict[str, Any], system: str, listed: list[Any], name: DialectName) -> None:
+    """System prompt, opening request and newest message are there, verbatim."""
+    assert not system or json.dumps(system)[1:-1] in json.dumps(sent)
+    whole = json.dumps(sent[FIELD[name]])
+    first = [entry for entry in listed if entry.get("role") == "user"][:1]
+    for entry in (*first, *listed[-1:]):
+        assert _text(entry) in whole
+
+
+def _sliced(gauge: Gauge) -> bool:
+    """Whether the fold in force had to slice what is protected."""
+    made = gauge.folded.compaction if gauge.folded is not None else None
+    return made is not None and any(step.compactor == "last_resort" for step in made.steps)
+
+
+def _text(entry: dict[str, Any]) -> str:
+    content = entry.get("content", entry.get("output"))
+    if isinstance(content, list):
+        content = next((b.get("text") or b.get("content") for b in content if b.get("text") or b.get("content")), "")
+    return json.dumps(content or "")[1:-1]
+
+
+def _continues(before: Gauge | None, now: Gauge) -> None:
+    """Between folds the list of a request begins with the whole of the one before, byte for byte."""
+    if before is None or before.fold != now.fold or before.folded is None or now.folded is None:
+        return
+    old, new = before.folded.conversation.messages, now.folded.conversation.messages
+    assert [message.wire for message in old] == [message.wire for message in new[: len(old)]]
+    if before.sent is not None and now.sent is not None:
+        assert now.sent.startswith(before.sent.rstrip(b"]}"))
