@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from bench import machine, report
 from bench.scenarios import SCENARIOS
-from bench.servers import Pins
+from bench.servers import Pins, Unavailable
 from bench.setting import Setting, default_pins
 
 
@@ -24,6 +25,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median counts (default 3)")
     parser.add_argument("--store", choices=("sqlite", "memory"), default="sqlite", help="Accordion's store")
     parser.add_argument("--no-pin", action="store_true", help="do not give the server under test its own core")
+    parser.add_argument("--tools", type=Path, metavar="FOLDER", help="quality: where quality.py is (or BENCH_TOOLS)")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="quality: where recorded runs are (or BENCH_DATA)")
+    parser.add_argument("--windows", default="", help="quality: some of 32k,8k,128k; all when left out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into this Markdown file")
     given = parser.parse_args()
@@ -41,13 +45,22 @@ def main() -> int:
         only=tuple(filter(None, (given.only or "").split(","))),
         store=given.store,
         pins=Pins() if given.no_pin else default_pins(),
+        tools=given.tools or _folder("BENCH_TOOLS"),
+        data=given.data or _folder("BENCH_DATA"),
+        windows=tuple(int(each.strip().removesuffix("k")) * 1000 for each in given.windows.split(",") if each.strip()),
     )
     console = Console(width=None if sys.stdout.isatty() else 160)
     results: dict[str, list[report.Table]] = {}
+    missed = 0
     for name in given.scenario or SCENARIOS:
         began = time.monotonic()
         busy = machine.busy_share()
-        results[name] = SCENARIOS[name](setting)
+        try:
+            results[name] = SCENARIOS[name](setting)
+        except Unavailable as reason:
+            console.print(str(reason), style="bold", highlight=False)
+            missed = 1 if given.scenario else 0
+            continue
         results[name][0].notes.append(f"just before, other processes kept {busy:.0%} of the machine busy")
         report.display(results[name], console)
         console.print(f"[dim]{name}: {time.monotonic() - began:.0f} s[/dim]\n")
@@ -55,8 +68,12 @@ def main() -> int:
             given.json.write_text(json.dumps(report.as_json(results), indent=1, ensure_ascii=False) + "\n")
         if given.markdown:
             report.write_markdown(given.markdown, {"machine": machine.described()})
-            report.write_markdown(given.markdown, {name: report.markdown(results[name])})
-    return 0
+            report.write_markdown(given.markdown, report.blocks(name, results[name]))
+    return missed
+
+
+def _folder(variable: str) -> Path | None:
+    return Path(os.environ[variable]) if os.environ.get(variable) else None
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import httptools
 HEAD = (
     b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-bench\r\nx-api-key: sk-bench\r\n"
     b"anthropic-version: 2023-06-01\r\naccept: */*\r\naccept-encoding: identity\r\nuser-agent: bench\r\n"
-    b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+    b"content-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
 )
 
 
@@ -26,10 +27,17 @@ class Reply:
     first: float
     done: float
     size: int
+    folded: str = ""
+    """What the proxy says of folding, where it says anything."""
 
     @property
     def ok(self) -> bool:
         return self.status == 200
+
+    @property
+    def state(self) -> str:
+        """What became of the request, in the proxy's word: `folded`, `replayed`, `failed`, or nothing."""
+        return str(json.loads(self.folded).get("state", "")) if self.folded else ""
 
 
 class Connection(asyncio.Protocol):
@@ -42,18 +50,21 @@ class Connection(asyncio.Protocol):
         self._then: Callable[[Reply], None] | None = None
         self._sent = self._first = 0.0
         self._size = 0
+        self._folded = ""
 
-    def send(self, path: bytes, body: bytes, then: Callable[[Reply], None]) -> None:
+    def send(self, path: bytes, body: bytes, then: Callable[[Reply], None], headers: bytes = b"") -> None:
+        """`headers` are more of them, each with its line end."""
         assert self._transport is not None
         self._then = then
         self._first = 0.0
         self._size = 0
+        self._folded = ""
         self._sent = time.perf_counter()
-        self._transport.write(HEAD % (path, len(body), body))
+        self._transport.write(HEAD % (path, headers, len(body), body))
 
-    async def ask(self, path: bytes, body: bytes) -> Reply:
+    async def ask(self, path: bytes, body: bytes, headers: bytes = b"") -> Reply:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.send(path, body, answer.set_result)
+        self.send(path, body, answer.set_result, headers)
         return await answer
 
     def close(self) -> None:
@@ -73,6 +84,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self.close()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name == b"x-accordion-compaction":
+            self._folded = value.decode()
+
     def on_body(self, body: bytes) -> None:
         if not self._first:
             self._first = time.perf_counter()
@@ -88,7 +103,7 @@ class Connection(asyncio.Protocol):
         then, self._then = self._then, None
         if then is not None:
             now = time.perf_counter()
-            then(Reply(status, self._sent, self._first or now, now, self._size))
+            then(Reply(status, self._sent, self._first or now, now, self._size, self._folded))
 
 
 async def connect(port: int) -> Connection:

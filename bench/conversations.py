@@ -39,9 +39,10 @@ def small_body(texts: Texts, dialect: str = CHAT, *, stream: bool = False) -> by
 class Conversation:
     """An agent at work: mostly tool calls with their results, now and then the user speaks again."""
 
-    def __init__(self, texts: Texts, dialect: str = CHAT, *, moving_breakpoint: bool = False) -> None:
+    def __init__(self, texts: Texts, dialect: str = CHAT, *, moving_breakpoint: bool = False, model: str = "") -> None:
         self._texts = texts
         self._dialect = dialect
+        self._model = model or MODELS[dialect]
         self._moving = moving_breakpoint
         self._turns = 0
         self._messages: list[bytes] = []
@@ -60,17 +61,21 @@ class Conversation:
         if not self._messages:
             self._add("user", self._texts.prose(int(size * 0.96)))
         elif self._turns % USER_EVERY == 0:
-            self._add("assistant", self._texts.prose(int(size * 0.4)))
-            self._add("user", self._texts.prose(int(size * 0.52)))
+            self.ask(size)
         else:
             self._call(size)
         self._turns += 1
+
+    def ask(self, size: int) -> None:
+        """Add an answer and a question, so that the user speaks last."""
+        self._add("assistant", self._texts.prose(int(size * 0.4)))
+        self._add("user", self._texts.prose(int(size * 0.52)))
 
     def _opening(self) -> bytes:
         system: Any = SYSTEM
         if self._dialect == CHAT:
             self._messages.append(encode({"role": "system", "content": system}))
-        fields: dict[str, Any] = {"model": MODELS[self._dialect], "max_tokens": 1024}
+        fields: dict[str, Any] = {"model": self._model, "max_tokens": 1024}
         if self._dialect == MESSAGES:
             fields["system"] = system
         fields["tools"] = [self._tool(name) for name in TOOLS]

@@ -16,8 +16,9 @@ from typing import Any
 
 import uvloop
 
-from bench import conversations, processes
-from bench.client import Connection, Reply, connect
+from bench import beside, conversations, processes
+from bench.client import Connection, connect
+from bench.driving import Drive, summary
 from bench.texts import Texts
 
 SETTLE = 0.25
@@ -41,42 +42,10 @@ class Job:
     size: int = 800_000
     step: int = 4096
     moving_breakpoint: bool = False
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
-
-
-class Drive:
-    """Keeps every connection busy: the next body leaves when the last answer is complete."""
-
-    def __init__(self, connections: list[Connection], path: bytes, bodies: list[bytes], seconds: float) -> None:
-        self._path = path
-        self._bodies = bodies[::-1]
-        self._loop = asyncio.get_running_loop()
-        self._until = self._loop.time() + seconds
-        self._done = self._loop.create_future()
-        self._busy = 0
-        self.replies: list[Reply] = []
-        for connection in connections:
-            self._next(connection)
-
-    async def finished(self) -> list[Reply]:
-        await asyncio.wait_for(self._done, timeout=60 + self._until - self._loop.time())
-        return self.replies
-
-    def _next(self, connection: Connection) -> None:
-        if self._bodies and not connection.lost and self._loop.time() < self._until:
-            self._busy += 1
-            connection.send(self._path, self._bodies.pop(), lambda reply: self._answered(connection, reply))
-        elif not self._busy and not self._done.done():
-            self._done.set_result(None)
-
-    def _answered(self, connection: Connection, reply: Reply) -> None:
-        self._busy -= 1
-        self.replies.append(reply)
-        self._next(connection)
+    every: float = 1.0
+    """Seconds between two large requests beside the small ones."""
+    folding: bool = True
+    """Whether large requests may be folded."""
 
 
 async def closed(job: Job) -> dict[str, Any]:
@@ -99,23 +68,6 @@ async def closed(job: Job) -> dict[str, Any]:
     for connection in connections:
         connection.close()
     return summary(replies, cpu, busy)
-
-
-def summary(replies: list[Reply], cpu: float, busy: float) -> dict[str, Any]:
-    good = [reply for reply in replies if reply.ok]
-    took = [1000 * (reply.done - reply.sent) for reply in good]
-    first = [1000 * (reply.first - reply.sent) for reply in good]
-    return {
-        "requests": len(replies),
-        "failed": len(replies) - len(good),
-        "rps": len(good) / busy,
-        "cpu_ms": 1000 * cpu / max(1, len(good)),
-        "p50_ms": percentile(took, 0.5),
-        "p99_ms": percentile(took, 0.99),
-        "first_p50_ms": percentile(first, 0.5),
-        "first_p99_ms": percentile(first, 0.99),
-        "size": sum(reply.size for reply in good) // max(1, len(good)),
-    }
 
 
 async def growing(job: Job) -> dict[str, Any]:
@@ -187,7 +139,14 @@ def _session(job: Job, number: int) -> conversations.Conversation:
     return conversations.Conversation(Texts(job.seed + 1000 + number), job.dialect)
 
 
-JOBS = {"closed": closed, "growing": growing, "sessions": sessions}
+JOBS = {
+    "closed": closed,
+    "growing": growing,
+    "sessions": sessions,
+    "beside": beside.beside,
+    "replaying": beside.replaying,
+    "folded": beside.folded,
+}
 
 
 def run(job: Job, prefix: Sequence[str] = ()) -> dict[str, Any]:

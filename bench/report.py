@@ -23,6 +23,8 @@ class Table:
     rows: list[list[Cell]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     goals: list[str] = field(default_factory=list)
+    block: str = ""
+    """The place in the Markdown file that the table goes to; empty: the scenario's own."""
 
     def goal(self, text: str, value: float, limit: float, unit: str, *, at_least: bool = False) -> None:
         met = value >= limit if at_least else value <= limit
@@ -64,6 +66,12 @@ def _markdown(table: Table) -> str:
     lines += ["| " + " | ".join(map(show, row)) + " |" for row in table.rows]
     remarks = [f"- {line}" for line in table.notes] + [f"- Goal: {line}" for line in table.goals]
     return "\n".join(lines + (["", *remarks] if remarks else []))
+
+
+def blocks(name: str, tables: Sequence[Table]) -> dict[str, str]:
+    """The tables of a scenario by the places that they go to."""
+    places = dict.fromkeys(table.block or name for table in tables)
+    return {place: markdown([table for table in tables if (table.block or name) == place]) for place in places}
 
 
 def write_markdown(file: Path, blocks: Mapping[str, str]) -> None:

@@ -56,6 +56,8 @@ class Server:
     port: int
     process: subprocess.Popen[bytes] | None
     log: Path | None = None
+    folder: Path | None = None
+    """Where it keeps what it writes."""
     started_cpu: float = 0.0
     started_wall: float = 0.0
     pids: list[int] = field(default_factory=list)
@@ -84,6 +86,7 @@ class Start:
     workers: int
     folder: Path
     store: str
+    config: str = "accordion.yaml"
 
 
 Command = tuple[list[str], dict[str, str], str]
@@ -99,7 +102,7 @@ def _accordion(start: Start) -> Command:
         "ACCORDION_ANTHROPIC_BASE_URL": base,
         "ACCORDION_STORE": store,
     }
-    config = ["--config", str(HERE / "accordion.yaml")]
+    config = ["--config", str(HERE / start.config)]
     listen = ["--host", "127.0.0.1", "--port", str(start.port), "--workers", str(start.workers)]
     return [sys.executable, "-m", "proxy", "serve", *config, *listen], variables, "/healthz"
 
@@ -199,18 +202,19 @@ def serving(
     workers: int = 1,
     store: str = "sqlite",
     variables: Mapping[str, str] | None = None,
+    config: str = "accordion.yaml",
 ) -> Iterator[Server]:
-    """Run a contender in front of the upstream at port `to` until the block ends."""
+    """Run a contender in front of the upstream at port `to` until the block ends; `config` is Accordion's."""
     if name == DIRECT:
         yield Server(DIRECT, to, None)
         return
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        start = Start(free_port(), to, workers, Path(folder), store)
+        start = Start(free_port(), to, workers, Path(folder), store, config)
         command, own, health = CONTENDERS[name](start)
         log = Path(folder) / "server.log"
         began = time.monotonic()
         process = _launch(command, {**own, **(variables or {})}, log, pins.server)
-        server = Server(name, start.port, process, log)
+        server = Server(name, start.port, process, log, Path(folder))
         try:
             _await_health(server, health, workers)
             server.started_wall = time.monotonic() - began

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,6 +29,12 @@ class Setting:
     only: Sequence[str] = ()
     store: str = "sqlite"
     pins: Pins = field(default_factory=default_pins)
+    tools: Path | None = None
+    """Where quality.py is."""
+    data: Path | None = None
+    """Where recorded runs are."""
+    windows: Sequence[int] = ()
+    """The windows that quality is measured at; empty: all."""
     skipped: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> list[str]:

@@ -57,8 +57,9 @@ class Folding:
             _log.exception("a request could not be folded and goes on as it came")
             gauge = await self._as_it_came(gauge)
         window = gauge.window
-        if gauge.counting or window is None or not place.recorded or not refuse(gauge.utilization, window):
-            # Who asks how much it would be is told, however much that is.
+        if gauge.counting or window is None or not gauge.foldable or not refuse(gauge.utilization, window):
+            # Who asks how much it would be is told, however much that is; of what is not to be touched, the provider
+            # says whether it takes it (it may make room by itself, as by `truncation`).
             return gauge
         reason = f"{gauge.utilization.tokens:,} tokens do not fit the {window.usable_input:,} of the window in any form"
         return replace(gauge, decision=replace(gauge.decision, action="refuse", reason=reason))
@@ -104,7 +105,11 @@ class Folding:
             return replace(gauge, seen=self._replayed(gauge)) if gauge.fold else gauge
         compactor = self.compactors(place.conversation.model)
         outcome = await compactor.fold(await self._case(gauge, asker, cause), place.conversation)
-        if gauge.decision.forced and self.wishes.forced(gauge.caller.tenant, place.session.id):
+        if (
+            gauge.decision.forced
+            and not gauge.decision.observed
+            and self.wishes.forced(gauge.caller.tenant, place.session.id)
+        ):
             await self.wishes.done(gauge.caller.tenant, place.session.id)
         if outcome.folded is not gauge.folded:
             gauge = await self.gauging.refolded(gauge, outcome.folded)
@@ -129,6 +134,7 @@ class Folding:
             limits=limits,
             decision=gauge.decision,
             model=gauge.model,
+            request_id=gauge.request_id,
             cause=cause,
             size=size_of(gauge),
             budgets=gauge.rules.budgets,

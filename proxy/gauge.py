@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from proxy.accounting.calibration import Calibrations, estimate
+from proxy.accounting.calibration import UNKNOWN, Calibrations, estimate, on_record
 from proxy.accounting.meter import Meter
 from proxy.accounting.overflow import Overflow, read_overflow
 from proxy.compaction.controls import read_controls
@@ -93,7 +93,7 @@ class Gauging:
         counting = inbound.path in self.counters
         marks = read_marks(fields, conversation.envelope)
         bare = Gauge(
-            caller, route, dialect, plain=plain, beta=_beta(fields), counting=counting,
+            caller, route, dialect, plain=plain, beta=_beta(fields), counting=counting, request_id=inbound.request_id,
             controls=read_controls(fields, conversation, compacting=marks.compacting),
             model=self.base_models.get(conversation.model) or route.model or conversation.model,
         )  # fmt: skip
@@ -230,8 +230,11 @@ class Gauging:
     def _corrected(self, route: Route, place: Place, counted: Utilization, folded: Folded) -> Utilization:
         """The count, corrected by what the provider reported: for the beginning of this very list where it did, else
         by how far counts of this session and model were off (DESIGN, Accounting)."""
-        factor = self.calibrations.factor(route.name, place.conversation.model, place.session.correction)
-        base, last = place.base, None
+        base, last, known = place.base, None, place.session.correction
+        if known == UNKNOWN and base is not None:
+            # Another worker had this session so far, or this one before it was started anew.
+            known = on_record(base.counted, base.reported)
+        factor = self.calibrations.factor(route.name, place.conversation.model, known)
         fold = folded.compaction.id if folded.compaction is not None else ""
         if base is not None and base.reported and base.fold == fold:
             if place.base_index < 0:

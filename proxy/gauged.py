@@ -51,6 +51,7 @@ class Gauge:
     limits: Limits | None = None
     decision: Decision = _UNREAD
     beta: str = ""
+    request_id: str = ""
     folded: Folded | None = None
     controls: Controls = Controls()
     model: str = ""

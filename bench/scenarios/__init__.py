@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from bench.report import Table
-from bench.scenarios import growing, memory, small, startup, stream, workers
+from bench.scenarios import folding, growing, memory, quality, small, startup, stream, workers
 from bench.setting import Setting
 
 SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
@@ -13,4 +13,6 @@ SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "memory": memory.run,
     "startup": startup.run,
     "workers": workers.run,
+    "folding": folding.run,
+    "quality": quality.run,
 }

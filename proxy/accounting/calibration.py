@@ -81,6 +81,13 @@ class Calibrations:
         return round(before + (near - before) / 2, 4)
 
 
+def on_record(counted: int, reported: int) -> float:
+    """The correction that one report on record speaks for; UNKNOWN where it says nothing."""
+    if reported <= 0 or counted < LEAST_COUNTED:
+        return UNKNOWN
+    return _within(reported / counted, LEAST_RATIO, MOST_RATIO)
+
+
 def estimate(counted: int, last: Carried | None, factor: float) -> int:
     """Input tokens of a list that counts `counted`.
 

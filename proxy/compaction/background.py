@@ -94,8 +94,7 @@ class Preparations:
         self._running: dict[Thread, Signal] = {}
         self._ready: OrderedDict[Thread, Prepared] = OrderedDict()
         self._fruitless: OrderedDict[Thread, tuple[int, bool]] = OrderedDict()
-        self.input = self.output = 0
-        """Tokens that preparing cost so far, used or not."""
+        self._wasted: OrderedDict[Thread, tuple[int, int]] = OrderedDict()
 
     def begin(
         self,
@@ -153,10 +152,12 @@ class Preparations:
                 held = _DECODER.decode(value) if value is not None else None
         return held if held is not None and held.holds(conversation, told) else None
 
-    def used(self, thread: Thread) -> None:
-        """A fold was made: what is prepared has served."""
+    def used(self, thread: Thread) -> tuple[int, int]:
+        """A fold was made: what is prepared has served. Gives the tokens (input, output) that models took in vain for
+        this conversation since the last fold."""
         self._ready.pop(thread, None)
         self._fruitless.pop(thread, None)
+        return self._wasted.pop(thread, (0, 0))
 
     async def _run(
         self,
@@ -175,8 +176,7 @@ class Preparations:
                 prepared = await self._prepared(thread, conversation, summary) if summary is not None else None
         except (SummaryFailed, TimeoutError) as error:
             failed = True
-            self.input += getattr(error, "input", 0)
-            self.output += getattr(error, "output", 0)
+            self._waste(thread, getattr(error, "input", 0), getattr(error, "output", 0))
             _log.info("no summary was prepared: %s", error if isinstance(error, SummaryFailed) else "it took too long")
         except Exception:
             failed = True
@@ -191,6 +191,12 @@ class Preparations:
                 _bounded(self._ready, thread, self._bounds.threads)
             del self._running[thread]
             signal.set()
+
+    def _waste(self, thread: Thread, input: int, output: int) -> None:
+        """Notes what was paid for nothing, until a fold tells of it."""
+        before = self._wasted.get(thread, (0, 0))
+        self._wasted[thread] = before[0] + input, before[1] + output
+        _bounded(self._wasted, thread, self._bounds.threads)
 
     async def _written(self, thread: Thread, make: Callable[[], Awaitable[SummaryTask | None]]) -> Summary | None:
         task = await make()
@@ -210,11 +216,11 @@ class Preparations:
 
     async def _prepared(self, thread: Thread, conversation: Conversation, summary: Summary) -> Prepared | None:
         """What a model told, kept for other workers too; None where it told nothing."""
-        self.input += summary.input
-        self.output += summary.output
         if not 0 < summary.narrated <= len(conversation.chain):
             return None
         anchor = conversation.chain[summary.narrated - 1]
+        if (unused := self._ready.get(thread)) is not None:
+            self._waste(thread, unused.input, unused.output)
         prepared = Prepared(
             summary.narrative, summary.narrated, anchor, summary.writer, summary.input, summary.output, summary.findings
         )

@@ -7,6 +7,7 @@ summary, an extracted one, none.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from typing import Literal
@@ -155,9 +156,12 @@ class Compactor:
         summary = await self._summary(case, client, thread, work, writer)
         made = await tasks.offload(partial(self._craft.made, case, work, summary))
         outcome = await self._kept(case, client, made, tried + made.passes)
-        if summary is not None and not case.counting:
-            self._rooms.preparations.used(thread)
-        return outcome
+        if summary is None or case.counting or outcome.seen is None:
+            return outcome
+        # What was asked in vain is paid for all the same; it is told with the fold that was made at last.
+        vain = self._rooms.preparations.used(thread)
+        seen = replace(outcome.seen, input=outcome.seen.input + vain[0], output=outcome.seen.output + vain[1])
+        return replace(outcome, seen=seen)
 
     # -- summaries ----------------------------------------------------------------
 
@@ -191,8 +195,9 @@ class Compactor:
                 prepared.begin(thread, client, tokens, told, make)
             if not (case.decision.must_succeed or case.decision.forced):
                 raise _Later
-            await prepared.wait(thread, self._wait)
-            ready = await prepared.ready(thread, client, told)
+            if not case.counting:
+                await prepared.wait(thread, self._wait)
+                ready = await prepared.ready(thread, client, told)
         if ready is None or work.last < 0 or ready.narrated > work.last + 1:
             return None
         known = replace(task, prior=ready.narrative, prior_until=ready.narrated)
@@ -221,8 +226,8 @@ class Compactor:
     # -- keeping ------------------------------------------------------------------
 
     async def _kept(self, case: Case, client: Conversation, made: Made, passes: int) -> Outcome:
-        """Archives what leaves, then makes the fold known; neither for who only counts. Raises StoreUnavailable where that cannot be and need not
-        be; Unfit where it must be, and there is no room on this machine either."""
+        """Archives what leaves, then makes the fold known; neither for who only counts. Raises StoreUnavailable where
+        that cannot be and need not be; Unfit where it must be, and there is no room on this machine either."""
         folds, root, flagged = self._rooms.folds, client.chain[0], False
         if case.counting:
             return Outcome(made.folded, seen_of(made.compaction, "folded", case.decision, passes))
@@ -237,12 +242,14 @@ class Compactor:
             if self._rooms.spool is None or not await self._rooms.spool.hold(made.puts, [claim]):
                 raise
             folds.take(case.space, case.scope, root, compaction)
-        folded = made.folded
+        folded, lost = made.folded, False
         if compaction.id != made.compaction.id:
-            folded = folds.applied(case.dialect, case.space, client, compaction)
-        # Who comes second takes what another worker made; it is counted there.
-        lost = compaction.id != made.compaction.id
-        seen = seen_of(compaction, "replayed") if lost else seen_of(compaction, "folded", case.decision, passes)
+            # Who comes second takes what another worker made; it is counted there. What does not hold for this list
+            # (a call that it took out has been answered since) is not taken.
+            with suppress(ValueError):
+                folded, lost = folds.applied(case.dialect, case.space, client, compaction), True
+        told = compaction if lost else made.compaction
+        seen = seen_of(told, "replayed") if lost else seen_of(told, "folded", case.decision, passes)
         return Outcome(folded, seen, flagged)
 
     # -- telling ------------------------------------------------------------------

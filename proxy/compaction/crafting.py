@@ -17,7 +17,7 @@ from proxy.compaction.layout import Block, Layout, Unfit, laid_out
 from proxy.compaction.planner import Planner
 from proxy.compaction.reading import WrittenReader
 from proxy.compaction.removal import Origin, Removal, Remover
-from proxy.compaction.strategies.base import Digest, no_digest
+from proxy.compaction.strategies.base import Digest, Draft, no_digest
 from proxy.compaction.telling import utilization_of
 from proxy.compaction.views import view_for
 from proxy.compaction.weights import Weights
@@ -110,6 +110,7 @@ class Craft:
             utilization_of(decision, case.utilization.ratio),
             work.at,
             forced=decision.must_succeed or decision.forced or decision.trigger == 0,
+            beside=_beside(view),
         )
         folded = executor.execute(work.plan, work.layout, summary, work.removal.ids, terms)
         if folded.compaction is None:
@@ -152,6 +153,11 @@ class Craft:
 
     def _skips(self, tool: str) -> bool:
         return any(fnmatchcase(tool, pattern) for pattern in self._skipped)
+
+
+def _beside(view: View) -> bool:
+    """Whether a list has more bytes or images than the provider takes."""
+    return isinstance(view, Draft) and (0 < view.images_at_most < view.images or 0 < view.size_at_most < view.size)
 
 
 def _scale(view: View) -> float:

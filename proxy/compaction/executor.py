@@ -25,12 +25,14 @@ WORTHWHILE = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a record says beside its list. `forced`: it need not gain a tenth. `at` in seconds since the epoch."""
+    """What a record says beside its list. `forced`: it need not gain a tenth. `beside`: it is made for bytes or images,
+    and need not gain a token. `at` in seconds since the epoch."""
 
     cause: Cause
     utilization: float | None
     at: float
     forced: bool = False
+    beside: bool = False
 
 
 class Executor:
@@ -74,11 +76,14 @@ class Executor:
         after = self._after(plan, layout, bare)
         if not terms.forced and bare.before - after < WORTHWHILE * bare.before:
             raise Unfit(f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
-        if after >= bare.before:
+        if after >= bare.before and not terms.beside:
             raise Unfit("it would be no shorter")
-        removed = (base.removed if base is not None else 0) + bare.before - after
+        removed = max(0, (base.removed if base is not None else 0) + bare.before - after)
         compaction = identified(replace(bare, after=after, removed=removed, steps=_steps(plan, after)))
-        folded = apply(layout.client, compaction, self._read)
+        try:
+            folded = apply(layout.client, compaction, self._read)
+        except ValueError as error:
+            raise Unfit(f"the folded list would not be legal: {error}") from error
         self._check(layout, folded)
         return folded
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from proxy.core.boundaries import groups, refers
+from proxy.core.boundaries import groups, lone_reasoning, refers
 from proxy.core.conversation import Conversation, Message, ToolCall, ToolResult
 from proxy.core.edits import Compaction
 from proxy.core.errors import AccordionError
@@ -136,11 +136,25 @@ def unpaired(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
 
 def _repair(slots: Sequence[Slot], dialect: Dialect, changes: dict[int, dict[int, str | None]]) -> None:
     """Takes orphans out, as far as the dialect can; what stands beside them stays, and nothing is made up in their
-    place."""
-    for index, part in unpaired([slot.message for slot in slots]):
+    place. Reasoning that led to nothing else leaves with them."""
+    messages, left = [slot.message for slot in slots], set[int]()
+    for index, part in unpaired(messages):
         with suppress(ValueError):
-            dialect.edit(slots[index].message, {part: None})
+            if dialect.edit(messages[index], {part: None}) is None:
+                left.add(index)
             changes.setdefault(index, {})[part] = None
+    for index in range(len(messages) - 1, -1, -1) if left else ():
+        if lone_reasoning(messages[index]) and _led_to(messages, index) <= left:
+            left.add(index)
+            changes.setdefault(index, {}).update(dict.fromkeys(range(len(messages[index].parts))))
+
+
+def _led_to(messages: Sequence[Message], index: int) -> set[int]:
+    """What the model said and did right behind a message, up to what others said; the message itself where nothing."""
+    end = index + 1
+    while end < len(messages) and messages[end].role == "assistant":
+        end += 1
+    return set(range(index + 1, end)) or {index}
 
 
 def _calls(message: Message) -> bool:

@@ -26,7 +26,11 @@ _LEVELS = 6
 """Folds that may lie upon each other at one anchor: of a list that was folded and still was too long."""
 _ANSWERS = 16_384
 _HEADS = 256
-"""Covered parts that are kept as they were applied last; the client's messages in them are those of its last body."""
+"""Covered parts that are kept as they were applied last; the client's messages in them are those of its last body, so
+they are bounded in bytes too."""
+
+_MESSAGE = 400
+"""Bytes that a message takes beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ class Folds:
         self._size = 0
         self._answers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._changes: OrderedDict[bytes, int] = OrderedDict()
-        self._heads: dict[str, Head] = {}
+        self._heads: OrderedDict[str, tuple[Head, int]] = OrderedDict()
+        self._covered = 0
+        """Bytes that they are reckoned to take."""
         self._floor = self._count = 0
 
     @property
@@ -81,11 +87,19 @@ class Folds:
         if not chain:
             return unfolded(conversation)
         label = label_of(space, scope)
+        index, held = await self._deepest(label, chain, fresh)
+        folded = self._with(dialect, space, conversation, held)
+        if _swallows(folded, conversation):
+            index, held = await self._deepest(label, chain[:-1], fresh)
+            folded = self._with(dialect, space, conversation, held)
+        self._answer(label, chain, index)
+        return folded
+
+    async def _deepest(self, label: bytes, chain: Sequence[bytes], fresh: bool) -> tuple[int, _Held | None]:
         index, held, missing = self._known(label, chain)
         if fresh or missing >= 0:
-            index, held = await self._asked(label, chain, index, held, missing if not fresh else -1)
-        self._answer(label, chain, index)
-        return unfolded(conversation) if held is None else self.applied(dialect, space, conversation, held.compaction)
+            return await self._asked(label, chain, index, held, missing if not fresh else -1)
+        return index, held
 
     def remembers(self, space: bytes, scope: bytes, key: bytes) -> bool:
         """Whether this worker knows which fold was in force at the place that has this chain key."""
@@ -94,17 +108,42 @@ class Folds:
 
     def local(self, dialect: Dialect, space: bytes, scope: bytes, conversation: Conversation) -> Folded:
         """The same by what this worker has in memory."""
-        _, held, _ = self._known(label_of(space, scope), conversation.chain)
-        return unfolded(conversation) if held is None else self.applied(dialect, space, conversation, held.compaction)
+        label, chain = label_of(space, scope), conversation.chain
+        folded = self._with(dialect, space, conversation, self._known(label, chain)[1])
+        if _swallows(folded, conversation):
+            return self._with(dialect, space, conversation, self._known(label, chain[:-1])[1])
+        return folded
+
+    def _with(self, dialect: Dialect, space: bytes, conversation: Conversation, held: _Held | None) -> Folded:
+        if held is None:
+            return unfolded(conversation)
+        try:
+            return self.applied(dialect, space, conversation, held.compaction)
+        except ValueError:
+            # A call that was taken out for want of an answer has one now: the history is to be folded anew.
+            return unfolded(conversation)
 
     def applied(self, dialect: Dialect, space: bytes, conversation: Conversation, compaction: Compaction) -> Folded:
-        """The conversation with this compaction. Raises ValueError where it is of another history."""
-        read, known = self._reader.of(dialect, space), self._heads.get(compaction.id)
+        """The conversation with this compaction. Raises ValueError where it does not hold for it."""
+        read, held = self._reader.of(dialect, space), self._heads.get(compaction.id)
+        known = held[0] if held is not None else None
         if known is None or known.client != conversation.messages[: compaction.covered]:
-            known = self._heads[compaction.id] = head_of(conversation, compaction, read)
-            if len(self._heads) > _HEADS:
-                del self._heads[next(iter(self._heads))]
+            known = head_of(conversation, compaction, read)
+            self._remember(compaction.id, known)
+        else:
+            self._heads.move_to_end(compaction.id)
         return apply(conversation, compaction, read, known)
+
+    def _remember(self, name: str, head: Head) -> None:
+        """Keeps a head in place of an earlier one of its name, within half of the capacity; the newest always."""
+        if (former := self._heads.pop(name, None)) is not None:
+            self._covered -= former[1]
+        # A message takes its JSON and about as much for what was read of it.
+        size = sum(2 * len(message.wire) + _MESSAGE for message in head.client)
+        self._heads[name] = head, size
+        self._covered += size
+        while len(self._heads) > _HEADS or (self._covered > self._capacity // 2 and len(self._heads) > 1):
+            self._covered -= self._heads.popitem(last=False)[1][1]
 
     async def publish(self, space: bytes, scope: bytes, root: bytes, compaction: Compaction) -> Compaction:
         """Makes a compaction known to all workers; who comes second takes the first one's. `root` is the chain key of
@@ -228,6 +267,12 @@ class Folds:
             if compaction is not None and compaction.anchor == anchor:
                 return compaction, level
         return None
+
+
+def _swallows(folded: Folded, conversation: Conversation) -> bool:
+    """Whether the newest message, which the model is to answer, is behind a block: the history was rewound to the
+    fold's own anchor."""
+    return folded.compaction is not None and folded.origins[-1] != len(conversation.messages) - 1
 
 
 def label_of(space: bytes, scope: bytes) -> bytes:

@@ -7,12 +7,13 @@ the only function that changes a history.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import repeat
 from typing import Literal
 
-from proxy.core.conversation import Conversation, Message
+from proxy.core.boundaries import open_places
+from proxy.core.conversation import Conversation, Message, Part, ToolCall, ToolResult
 from proxy.core.plan import OURS, Kind, Slot
 from proxy.core.values import dataclass
 
@@ -128,6 +129,8 @@ class Head:
     origins: tuple[int, ...]
     spans: tuple[tuple[int, int, bool], ...]
     chain: tuple[bytes, ...]
+    lost: frozenset[str] = frozenset()
+    """Ids of calls that nobody had answered when they were taken out."""
 
 
 def head_of(conversation: Conversation, compaction: Compaction, read: Callable[[bytes], Message]) -> Head:
@@ -149,7 +152,13 @@ def head_of(conversation: Conversation, compaction: Compaction, read: Callable[[
             spans.append((entry.first, entry.last, entry.edited))
     chain = tuple(salt + b"/%d" % index for index in range(len(messages)))
     client = conversation.messages[: compaction.covered]
-    return Head(client, tuple(messages), tuple(origins), tuple(spans), chain)
+    unanswered = [client[index].parts[at] for index, at in open_places(client)]
+    lost = _called(unanswered) - _called(part for message in messages for part in message.parts)
+    return Head(client, tuple(messages), tuple(origins), tuple(spans), chain, lost)
+
+
+def _called(parts: Iterable[Part]) -> frozenset[str]:
+    return frozenset(part.call_id for part in parts if isinstance(part, ToolCall))
 
 
 def apply(
@@ -160,8 +169,9 @@ def apply(
 ) -> Folded:
     """The conversation with what the compaction covers replaced by what it says.
 
-    The anchor must lie on the conversation's chain at the place that the compaction covers up to; raises ValueError
-    otherwise. `known` is what was made of the covered part for an earlier request; it is used where it holds.
+    The anchor must lie on the conversation's chain at the place that the compaction covers up to, and behind it nobody
+    may answer a call that was taken out; raises ValueError otherwise. `known` is what was made of the covered part for
+    an earlier request; it is used where it holds.
 
     Chain keys of the result stand for the folded list: those of the covered part are made of the compaction's id and
     the position, those behind it of the id and the client's own key.
@@ -173,6 +183,8 @@ def apply(
     if head is None or head.client != conversation.messages[:covered]:
         head = head_of(conversation, compaction, read)
     tail = range(covered, len(conversation.messages))
+    if head.lost and _answered(conversation.messages[covered:], head.lost):
+        raise ValueError("a call that was taken out has been answered since")
     folded = replace(
         conversation,
         messages=head.messages + conversation.messages[covered:],
@@ -180,3 +192,15 @@ def apply(
     )
     origins = head.origins + tuple(tail)
     return Folded(folded, origins, compaction, head.spans + tuple(zip(tail, tail, repeat(False))))
+
+
+def _answered(messages: Iterable[Message], lost: frozenset[str]) -> bool:
+    """Whether one of these answers a call that is not among them, of an id in `lost`."""
+    made: set[str] = set()
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                made.add(part.call_id)
+            elif isinstance(part, ToolResult) and part.call_id in lost and part.call_id not in made:
+                return True
+    return False

@@ -7,7 +7,7 @@ Source: the type files of the openai SDK (`openai/types/chat`), and what compati
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from proxy.core.conversation import Message, Part, Text, ToolCall, ToolResult
@@ -105,6 +105,10 @@ class ChatCompletions(Dialect):
     def text(self, text: str) -> bytes:
         """`{"role": "user", "content"}`."""
         return chat_writing.block(text)
+
+    def joined(self, wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
+        """Blocks of ours become part of the user's messages beside them."""
+        return chat_writing.joined(wires, ours)
 
     def marked(self, wire: bytes) -> bytes:
         """As it was: the provider finds its cached prefix by itself."""

@@ -5,7 +5,7 @@ Walks a message in the order in which chat.py reads it: reasoning, content, refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from proxy.core.conversation import Message, Reasoning
 from proxy.dialects import chat_parts
@@ -51,6 +51,51 @@ def edited(message: Message, changes: Mapping[int, str | None]) -> bytes | None:
             _calls(entry, fields, asked)
     asked.done()
     return object_of(fields) if asked.left else None
+
+
+def joined(wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
+    """The list with blocks of ours made part of the user's messages beside them. OpenAI takes two messages of the user
+    in a row; the chat templates of many models that people serve themselves do not.
+
+    Such a block, or several in a row, goes behind what the user's message before it says, and a user's message that
+    follows goes behind it. Messages with more fields than role and content stay alone, and keep their bytes.
+    """
+    written, at, out = frozenset(ours), 0, list[bytes]()
+    while at < len(wires):
+        if at not in written:
+            out.append(wires[at])
+            at += 1
+            continue
+        contents: list[bytes] = []
+        while at < len(wires) and at in written:
+            contents.append(fields_of(wires[at])["content"])
+            at += 1
+        if out and (before := _said(out[-1])) is not None:
+            contents.insert(0, before)
+            out.pop()
+        if at < len(wires) and (after := _said(wires[at])) is not None:
+            contents.append(after)
+            at += 1
+        out.append(object_of({"role": b'"user"', "content": _together(contents)}))
+    return out
+
+
+def _said(wire: bytes) -> bytes | None:
+    """The content of a user's message that is nothing else."""
+    try:
+        fields = fields_of(wire)
+    except ValueError:
+        return None
+    content = fields.get("content", b"")
+    plain = fields.keys() == {"role", "content"} and read(fields["role"]) == "user"
+    return content if plain and (is_text(content) or is_list(content)) else None
+
+
+def _together(contents: Sequence[bytes]) -> bytes:
+    if all(map(is_text, contents)):
+        return encode("\n\n".join(read(content) for content in contents))
+    parts = (items_of(each) if is_list(each) else [encode({"type": "text", "text": read(each)})] for each in contents)
+    return list_of([part for held in parts for part in held])
 
 
 def block(text: str) -> bytes:

@@ -83,8 +83,8 @@ class AllBudgets(ModelBudgets, frozen=True):
 def provider_budgets(family: str, window: int = 0) -> Budgets:
     """What a provider is documented to accept.
 
-    Anthropic: 32 MB (its API overview), and 100 images and pages of documents, 600 for models with more than 200,000
-    tokens of window (its vision guide). OpenAI: 512 MB and 1,500 images (its guide to images; the older 50 MB and 500
+    Anthropic: 32 MB (its API overview), and 100 images, 600 for models with more than 200,000 tokens of window (its
+    vision guide). OpenAI: 512 MB and 1,500 images (its guide to images; the older 50 MB and 500
     are gone from it). Nothing is known of others.
     """
     if family == "anthropic":

@@ -154,8 +154,8 @@ class House:
         # needed, and costs a fifth of a small request at the usual pace.
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        # The store's threads must not hold the interpreter for long while a request waits for it.
-        sys.setswitchinterval(0.001)
+        # The threads of the store and of folds must not hold the interpreter for long while a request waits for it.
+        sys.setswitchinterval(0.0005)
         self.tasks.offload(self.counter.warm)
         self.tasks.spawn(self._look(), "look for what was asked by the API")
         if not self._shared and not await self._share_secret():

@@ -59,7 +59,6 @@ async def test_a_summary_is_prepared_from_the_soft_threshold_on_and_used_at_the_
     assert passed == Outcome(passed.folded)
     await rooms.tasks.done()
     assert len(teller(rooms).asked) == 1
-    assert rooms.preparations.input == 100
     made = await ask(rooms, client(6))
     assert TOLD in said(made)
     compaction = made.folded.compaction

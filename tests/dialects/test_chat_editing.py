@@ -113,3 +113,27 @@ def test_a_result_that_holds_what_is_not_understood_is_not_told_in_other_words()
     with pytest.raises(ValueError, match="not understood"):
         edit(answer, {0: "b"})
     assert edit(answer, {0: None}) is None
+
+
+def test_a_block_of_ours_becomes_a_part_of_the_users_messages_beside_it() -> None:
+    task, block, call = (
+        {"role": role, "content": text} for role, text in (("user", "do"), ("user", "x"), ("assistant", "a"))
+    )
+    wires = [json.dumps(entry).encode() for entry in (task, block, call)]
+    assert [json.loads(wire) for wire in CHAT.joined(wires, [1])] == [{"role": "user", "content": "do\n\nx"}, call]
+    assert CHAT.joined(wires, []) == wires
+    again = [
+        json.dumps(entry).encode()
+        for entry in (task, block, {"role": "user", "content": [{"type": "text", "text": "go"}]})
+    ]
+    [only] = CHAT.joined(again, [1])
+    texts = [part["text"] for part in json.loads(only)["content"]]
+    assert texts == ["do", "x", "go"]
+
+
+def test_a_message_with_more_than_a_text_stays_alone_beside_a_block_of_ours() -> None:
+    named = json.dumps({"role": "user", "name": "ann", "content": "do"}).encode()
+    block = json.dumps({"role": "user", "content": "x"}).encode()
+    first, second = CHAT.joined([named, block], [1])
+    assert first == named
+    assert json.loads(second) == {"role": "user", "content": "x"}

@@ -1,0 +1,158 @@
+"""Jobs of the load generator about folding: small requests beside folds, a fold that is replayed, many folded
+conversations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from bench import conversations, processes
+from bench.client import Connection, Reply, connect
+from bench.driving import Drive, percentile, summary
+from bench.texts import Texts
+
+if TYPE_CHECKING:
+    from bench.load import Job
+
+MODEL: Final = "bench"
+"""Nobody knows it, so its window is the one that folding.yaml assumes."""
+SMALL_MODEL: Final = "bench-small"
+TURN: Final = 4_096
+OFF: Final = b"x-accordion-compact: off\r\n"
+SETTLE: Final = 0.25
+WARM: Final = (0.80, 0.92)
+"""How much of a conversation was there at the requests before the one that folds: all but the last of it is counted,
+and what an extract is made of was looked up at the soft threshold."""
+
+
+def label(name: str) -> bytes:
+    """A header that keeps this conversation apart from others of the same content."""
+    return f"x-accordion-session: bench-{name}\r\n".encode()
+
+
+def conversation(seed: int, size: int, model: str = MODEL) -> list[bytes]:
+    """Bodies of one agent's conversation: those of WARM, and the whole of `size` bytes. The user spoke last in each."""
+    talk, bodies = conversations.Conversation(Texts(seed), model=model), list[bytes]()
+    for share in (*WARM, 1.0):
+        while len(talk.body()) < size * share - TURN:
+            talk.grow(TURN)
+        talk.ask(TURN)
+        bodies.append(talk.body())
+    return bodies
+
+
+async def beside(job: Job) -> dict[str, Any]:
+    """Small requests from `concurrency` connections for `seconds`, and every so often a large one that is to fold
+    (none where `every` is 0). The large conversations are known to the proxy by then, as live."""
+    texts, path = Texts(job.seed), conversations.PATHS[job.dialect].encode()
+    large = [
+        conversation(job.seed + 10_000 + n, job.size) for n in range(int(job.seconds / job.every) if job.every else 0)
+    ]
+    headers = [label(f"{job.seed}-{job.folding}-{n}") + (b"" if job.folding else OFF) for n in range(len(large))]
+    connections = [await connect(job.port) for _ in range(job.concurrency)]
+    heavy = await connect(job.port)
+    for bodies, each in zip(large, headers, strict=True):
+        for body in bodies[:-1]:
+            await heavy.ask(path, body, each)
+    ready = [conversations.small_body(texts, job.dialect) for _ in range(int(job.count))]
+    await Drive(connections, path, ready[: job.warmup], 5.0).finished()
+    await asyncio.sleep(SETTLE)
+    before = processes.cpu_seconds(job.pids)
+    drive = Drive(connections, path, ready[job.warmup :], job.seconds)
+    pacing = asyncio.create_task(_paced(heavy, path, [bodies[-1] for bodies in large], headers, job.every))
+    replies = await drive.finished()
+    slow = await pacing
+    await asyncio.sleep(SETTLE)
+    cpu = processes.cpu_seconds(job.pids) - before
+    for connection in (*connections, heavy):
+        connection.close()
+    busy = max(reply.done for reply in replies) - min(reply.sent for reply in replies)
+    took = sorted(1000 * (reply.done - reply.sent) for reply in replies if reply.ok)
+    return {
+        **summary(replies, cpu, busy),
+        "max_ms": took[-1] if took else 0.0,
+        "p999_ms": percentile(took, 0.999),
+        "large": len(slow),
+        "large_failed": sum(not reply.ok for reply in slow),
+        "folds": sum(reply.state == "folded" for reply in slow),
+        "large_p50_ms": percentile([1000 * (reply.done - reply.sent) for reply in slow], 0.5),
+        "cpu": cpu,
+    }
+
+
+async def _paced(
+    connection: Connection, path: bytes, bodies: list[bytes], headers: list[bytes], every: float
+) -> list[Reply]:
+    loop = asyncio.get_running_loop()
+    began, replies = loop.time(), list[Reply]()
+    for number, (body, header) in enumerate(zip(bodies, headers, strict=True)):
+        await asyncio.sleep(max(0.0, began + (number + 0.5) * every - loop.time()))
+        replies.append(await connection.ask(path, body, header))
+    return replies
+
+
+async def replaying(job: Job) -> dict[str, Any]:
+    """One conversation under two labels, of which one is folded: CPU of every later turn, one after the other."""
+    path, connection = conversations.PATHS[job.dialect].encode(), await connect(job.port)
+    talk, turns = conversations.Conversation(Texts(job.seed), model=MODEL), list[dict[str, float]]()
+    arms = {"folded": label(f"replay-{job.seed}"), "plain": label(f"plain-{job.seed}") + OFF}
+    ask = _asking(connection, path)
+    while len(talk.body()) < job.size - TURN:
+        talk.grow(TURN)
+    talk.ask(TURN)
+    made = {name: await ask(talk.body(), header) for name, header in arms.items()}
+    for number in range(job.count):
+        talk.grow(TURN)
+        order = list(arms.items())[:: 1 if number % 2 else -1]
+        turn = {"kb": len(talk.body()) / 1024}
+        for name, header in order:
+            before = processes.cpu_seconds(job.pids)
+            reply = await ask(talk.body(), header)
+            await asyncio.sleep(0.01)
+            turn[f"{name}_cpu"] = 1000 * (processes.cpu_seconds(job.pids) - before)
+            turn[f"{name}_ms"] = 1000 * (reply.done - reply.sent)
+            turn[f"{name}_ok"] = float(reply.ok and (reply.state == "replayed") == (name == "folded"))
+        turns.append(turn)
+    connection.close()
+    return {"turns": turns, "made": made["folded"].folded}
+
+
+def _asking(connection: Connection, path: bytes) -> Callable[[bytes, bytes], Awaitable[Reply]]:
+    def ask(body: bytes, headers: bytes) -> Awaitable[Reply]:
+        return connection.ask(path, body, headers)
+
+    return ask
+
+
+async def folded(job: Job) -> dict[str, Any]:
+    """`count` conversations, each folded once and asked on twice; memory of the servers on the way."""
+    path = conversations.PATHS[job.dialect].encode()
+    connections = [await connect(job.port) for _ in range(job.concurrency)]
+    for connection in connections:
+        await connection.ask(path, conversations.small_body(Texts(job.seed), job.dialect))
+    await asyncio.sleep(2 * SETTLE)
+    marks = [[processes.rss_mb(pid) for pid in job.pids]]
+    waiting, folds, failed = list(range(job.count)), 0, 0
+    until = asyncio.get_running_loop().time() + job.seconds
+
+    async def work(connection: Connection) -> None:
+        nonlocal folds, failed
+        while waiting and asyncio.get_running_loop().time() < until:
+            number = waiting.pop()
+            header = label(f"memory-{job.seed}-{number}")
+            talk = conversations.Conversation(Texts(job.seed + 1_000 + number), model=SMALL_MODEL)
+            while len(talk.body()) < job.size - TURN:
+                talk.grow(TURN)
+            for _ in range(3):
+                talk.ask(TURN)
+                reply = await connection.ask(path, talk.body(), header)
+                failed += not reply.ok
+                folds += reply.state == "folded"
+            if len(waiting) == job.count // 2:
+                marks.append([processes.rss_mb(pid) for pid in job.pids])
+
+    await asyncio.gather(*map(work, connections))
+    await asyncio.sleep(2 * SETTLE)
+    marks.append([processes.rss_mb(pid) for pid in job.pids])
+    return {"conversations": job.count - len(waiting), "folds": folds, "failed": failed, "marks": marks}

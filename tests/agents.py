@@ -1,0 +1,209 @@
+"""Agents on the official SDKs: a question, tools until the model has no more calls, the next question.
+
+    run = await loop(client, "chat", turns=3, stream=True)   # run.history, run.headers, run.sent
+
+The history is the client's own and never folded; every answer of the SDK goes into it as the SDK gives it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anthropic
+import openai
+
+from tests.spoken import TOOLS, Json
+from tests.strict import SYSTEM, result_of, turn_text
+
+MODEL = "small"
+Client = openai.AsyncOpenAI | anthropic.AsyncAnthropic
+
+
+@dataclass
+class Run:
+    """An agent: its history, and of each of its requests the answer's headers and what it sent, in bytes of JSON."""
+
+    client: Any
+    dialect: str
+    stream: bool = False
+    words: int = 110
+    name: str = ""
+    model: str = MODEL
+    marks: bool = False
+    """Whether cache breakpoints are set, and moved to the end of the list with every request (Messages)."""
+    headers: dict[str, str] = field(default_factory=dict)
+    more: Json = field(default_factory=dict)
+    history: list[Any] = field(default_factory=list)
+    answers: list[Mapping[str, str]] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    turn: int = 0
+    _size: int = 0
+    _measured: int = 0
+
+    @property
+    def compactions(self) -> list[Json | None]:
+        """What each answer said of a fold."""
+        return [
+            json.loads(head["x-accordion-compaction"]) if "x-accordion-compaction" in head else None
+            for head in self.answers
+        ]
+
+    async def turns(self, count: int) -> Run:
+        """So many whole turns."""
+        for _ in range(count):
+            self.begin()
+            while await self.step():
+                pass
+        return self
+
+    def begin(self) -> None:
+        """The user begins the next turn."""
+        self.ask(turn_text(self.turn, self.name))
+        self.turn += 1
+
+    def ask(self, text: str) -> None:
+        """The user says something."""
+        self.history.append({"role": "user", "content": text})
+
+    def say(self, text: str) -> None:
+        """The user says something beside the results that stand last, as where an agent is interrupted."""
+        last = self.history[-1] if self.history else None
+        if self.dialect == "messages" and last is not None and last["role"] == "user" and last["content"] != text:
+            blocks = (
+                last["content"] if isinstance(last["content"], list) else [{"type": "text", "text": last["content"]}]
+            )
+            self.history[-1] = {"role": "user", "content": [*blocks, {"type": "text", "text": text}]}
+            return
+        self.ask(text)
+
+    @property
+    def open(self) -> bool:
+        """Whether calls at the end of the history have no results."""
+        last = self.history[-1]
+        if self.dialect == "responses":
+            asked = {e["call_id"] for e in self.history if e.get("type") == "function_call"}
+            return asked != {e["call_id"] for e in self.history if e.get("type") == "function_call_output"} or (
+                last.get("type") == "reasoning"
+            )
+        if self.dialect == "messages":
+            return bool(last["role"] == "assistant")
+        asked = {c["id"] for e in self.history for c in e.get("tool_calls") or ()}
+        return asked != {e["tool_call_id"] for e in self.history if e["role"] == "tool"}
+
+    async def step(self) -> list[str]:
+        """One request, and the tools that it asks for; gives their call ids."""
+        self._size += sum(len(json.dumps(entry, default=_plain)) for entry in self.history[self._measured :])
+        self._measured = len(self.history)
+        self.sent.append(self._size)
+        calls = await _STEPS[self.dialect](self)
+        self._answer(calls)
+        return calls
+
+    def _answer(self, calls: list[str]) -> None:
+        if not calls:
+            return
+        results = [(call, result_of(call, self.words)) for call in calls]
+        if self.dialect == "chat":
+            self.history += [{"role": "tool", "tool_call_id": call, "content": text} for call, text in results]
+        elif self.dialect == "responses":
+            self.history += [
+                {"type": "function_call_output", "call_id": call, "output": text} for call, text in results
+            ]
+        else:
+            blocks = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, text in results]
+            self.history.append({"role": "user", "content": blocks})
+
+
+async def _chat(run: Run) -> list[str]:
+    messages = [{"role": "system", "content": SYSTEM}, *run.history]
+    more = {"stream": True, "stream_options": {"include_usage": True}} if run.stream else {}
+    raw = await run.client.chat.completions.with_raw_response.create(
+        model=run.model, messages=messages, tools=TOOLS["chat"], extra_headers=run.headers, **more, **run.more
+    )
+    run.answers.append(dict(raw.headers))
+    if not run.stream:
+        message = raw.parse().choices[0].message
+        run.history.append(message.model_dump(exclude_none=True))
+        return [call.id for call in message.tool_calls or ()]
+    text, calls = "", dict[int, Json]()
+    async for chunk in raw.parse():
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            for piece in choice.delta.tool_calls or ():
+                call = calls.setdefault(
+                    piece.index, {"id": piece.id, "type": "function", "function": {"arguments": ""}}
+                )
+                call["function"]["name"] = piece.function.name or call["function"]["name"]
+                call["function"]["arguments"] += piece.function.arguments or ""
+    said: Json = {"role": "assistant", "content": text or None}
+    run.history.append(said | ({"tool_calls": list(calls.values())} if calls else {}))
+    return [call["id"] for call in calls.values()]
+
+
+async def _responses(run: Run) -> list[str]:
+    # The SDK would look at each item as every one of the thirty kinds that it might be, a fifth of a second each time.
+    more = {"input": run.history, **run.more.get("extra_body", {})}
+    raw = await run.client.responses.with_raw_response.create(
+        model=run.model, instructions=SYSTEM, tools=TOOLS["responses"], store=False, stream=run.stream,
+        include=["reasoning.encrypted_content"], extra_headers=run.headers, **{**run.more, "extra_body": more},
+    )  # fmt: skip
+    run.answers.append(dict(raw.headers))
+    if run.stream:
+        events = [event async for event in raw.parse()]
+        assert events[-1].type == "response.completed", events[-1]
+        done = events[-1].response
+    else:
+        done = raw.parse()
+    run.history += [item.model_dump(mode="json", exclude_unset=True) for item in done.output]
+    return [item.call_id for item in done.output if item.type == "function_call"]
+
+
+async def _messages(run: Run) -> list[str]:
+    system = [{"type": "text", "text": SYSTEM, **_MARK}] if run.marks else SYSTEM
+    listed = _marked(run.history) if run.marks else run.history
+    asked = {
+        "model": run.model, "max_tokens": 500, "system": system, "messages": listed, "tools": TOOLS["messages"],
+        "extra_headers": run.headers, **run.more,
+    }  # fmt: skip
+    if run.stream:
+        async with run.client.messages.stream(**asked) as stream:
+            message = await stream.get_final_message()
+            run.answers.append(dict(stream.response.headers))
+    else:
+        raw = await run.client.messages.with_raw_response.create(**asked)
+        run.answers.append(dict(raw.headers))
+        message = await raw.parse()
+    run.history.append({"role": "assistant", "content": message.content})
+    return [block.id for block in message.content if block.type == "tool_use"]
+
+
+_MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def _marked(history: list[Any]) -> list[Any]:
+    """The list with a breakpoint at the end of the last two messages of the user's."""
+    out, left = list(history), 2
+    for at in range(len(out) - 1, -1, -1):
+        if out[at]["role"] == "user":
+            content = out[at]["content"]
+            blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            out[at] = {"role": "user", "content": [*blocks[:-1], {**blocks[-1], **(_MARK if left else {})}]}
+            left = max(0, left - 1)
+    return out
+
+
+_STEPS: dict[str, Callable[[Run], Any]] = {"chat": _chat, "responses": _responses, "messages": _messages}
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(exclude_none=True)
+
+
+def connected(url: str, dialect: str) -> Client:
+    """The dialect's official client, with no retries of its own."""
+    if dialect == "messages":
+        return anthropic.AsyncAnthropic(base_url=url, api_key="sk-test-agents", max_retries=0, timeout=60)
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-test-agents", max_retries=0, timeout=60)

@@ -1,0 +1,81 @@
+"""The store is away when a fold is needed: requests are answered, what left the window is kept here, and goes there."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.agents import connected
+from tests.conftest import Start
+from tests.e2e.folds import WINDOW, agent, breaks, config, folded, rounds
+from tests.e2e.ledger import look, until
+from tests.strict import Strict
+from tests.valkey import running_valkey
+
+PATIENT = "store: {timeout_seconds: 0.25}\n"
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages"])
+async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_back(
+    start: Start, tmp_path: Path, dialect: str
+):
+    provider = Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
+    with running_valkey(tmp_path, appendonly="yes") as valkey:
+        text = config(dialect) + PATIENT
+        proxy = start(text, ACCORDION_STORE=valkey.url)
+        other = start(text.replace("{upstream}", f"http://127.0.0.1:{proxy.upstream_port}"), ACCORDION_STORE=valkey.url)
+        async with proxy.provider(provider), agent(proxy, dialect) as run:
+            await rounds(run, 10)
+            valkey.kill()
+            while not folded(run):
+                await rounds(run, 1)
+            # Below the hard limit what cannot be archived stays where it is; at it, a fold is made all the same.
+            made = len(run.answers) - 1
+            tried = [said for said in run.compactions[:made] if said is not None]
+            assert {said["state"] for said in tried} <= {"failed"}
+            assert run.answers[made]["x-accordion-store"] == "spooled"
+            await rounds(run, 3)
+            assert {head.get("x-accordion-store") for head in run.answers[made + 1 :]} == {"unavailable"}
+            assert run.compactions[-1] is not None
+            valkey.start()
+
+            async def back() -> bool:
+                page = (await look(proxy, "/readyz")).json()
+                return page["store"] == "ok" and valkey.command("EXISTS", "nothing") == b":0\r\n"
+
+            await until(back)
+
+            async def published() -> bool:
+                return b"fold/" in valkey.command("KEYS", "*fold/*")
+
+            await until(published)
+
+            async def noticed() -> bool:
+                return (await look(other, "/accordion/sessions")).status_code == 200
+
+            await until(noticed)
+            # Another proxy, which never heard of the fold, goes on with it.
+            async with connected(other.url, dialect) as client:
+                run.client = client
+                await rounds(run, 3)
+    assert provider.problems == []
+    assert breaks(provider.taken) == folded(run) == [made]
+    assert run.answers[-1].get("x-accordion-store") is None
+
+
+async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes_on(start: Start, tmp_path: Path):
+    """No store and no spool: as long as the request fits, it goes as it came."""
+    provider = Strict("chat", WINDOW, rounds=1_000)
+    with running_valkey(tmp_path) as valkey:
+        text = config("chat") + "store: {timeout_seconds: 0.25, spool_bytes: 0}\n"
+        proxy = start(text, ACCORDION_STORE=valkey.url)
+        async with proxy.provider(provider), agent(proxy, "chat") as run:
+            await rounds(run, 3)
+            valkey.kill()
+            await rounds(run, 23)
+    assert provider.problems == []
+    assert breaks(provider.taken) == folded(run) == []
+    assert run.answers[-1]["x-accordion-store"] == "unavailable"
+    said = run.compactions[-1]
+    assert said is not None
+    assert said["state"] == "failed"
+    assert said["reason"]

@@ -1,0 +1,257 @@
+"""What must never become of a request that is folded, whole house in one process."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeReply, FakeWindows
+from tests.histories import Image
+from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+
+Json = dict[str, Any]
+COUNT = "/v1/messages/count_tokens"
+
+
+def words(number: int, tag: str) -> str:
+    return " ".join(f"{tag}{at}" for at in range(number))
+
+
+def refused(limit: int, tokens: int) -> FakeReply:
+    said = (
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
+        "Please reduce the length of the messages."
+    )
+    error = {"error": {"message": said, "type": "invalid_request_error", "code": "context_length_exceeded"}}
+    return FakeReply(400, pieces=(json.dumps(error).encode(),))
+
+
+def chat(rounds: int) -> Json:
+    messages: list[Json] = [{"role": "user", "content": "the task"}]
+    for at in range(rounds):
+        function = {"name": "read", "arguments": json.dumps({"path": f"{at}.py"})}
+        messages.append(
+            {"role": "assistant", "tool_calls": [{"id": f"c{at}", "type": "function", "function": function}]}
+        )
+        messages.append({"role": "tool", "tool_call_id": f"c{at}", "content": words(200, f"r{at}_")})
+    return {"model": "gpt-5", "messages": messages}
+
+
+def claude(rounds: int, marked: int = -1) -> Json:
+    """`marked`: the round whose result bears a cache breakpoint."""
+    messages: list[Json] = [{"role": "user", "content": "the task"}]
+    for at in range(rounds):
+        call = {"type": "tool_use", "id": f"c{at}", "name": "read", "input": {"path": f"{at}.py"}}
+        result: Json = {"type": "tool_result", "tool_use_id": f"c{at}", "content": words(200, f"r{at}_")}
+        if at == marked:
+            result["cache_control"] = {"type": "ephemeral"}
+        messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    return {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages}
+
+
+def sent(world: World) -> Json:
+    body = world.upstream.requests[-1].body
+    assert isinstance(body, bytes)
+    return dict(json.loads(body))
+
+
+def state(out: Any) -> str:
+    return str(json.loads(header(out, "x-accordion-compaction") or '{"state":"none"}')["state"])
+
+
+# -- what is not to be touched ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "headers"),
+    [
+        ("compaction: {mode: off}", {}),
+        ("compaction: {mode: observe}", {}),
+        ("", {"x-accordion-compact": "off"}),
+        ("", {"x-accordion-compact": "observe"}),
+    ],
+)
+async def test_an_overflow_is_passed_on_where_folding_is_switched_off(config: str, headers: dict[str, str]) -> None:
+    world = World(config=config)
+    world.upstream.answers = [refused(3_000, 5_000)]
+    out, body = await world.ask(CHAT, chat(20), headers)
+    assert (out.status, len(world.upstream.requests)) == (400, 1)
+    assert b"maximum context length" in body
+    assert world.windows.learnt
+
+
+@pytest.mark.parametrize("kept", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
+async def test_an_overflow_of_what_the_provider_keeps_takes_no_result_away(kept: Json) -> None:
+    world = World()
+    world.upstream.answers = [refused(3_000, 5_000)]
+    outputs = [
+        {"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")} for at in range(20)
+    ]
+    items = [*outputs, {"role": "user", "content": "go on"}]
+    out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items, **kept})
+    assert (out.status, len(world.upstream.requests)) == (400, 1)
+
+
+# -- items that only the provider has ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1, 2])
+async def test_results_of_calls_that_are_sent_by_reference_stay(every: int) -> None:
+    items: list[Json] = [{"role": "user", "content": "the task"}]
+    for at in range(20):
+        call = {"type": "function_call", "call_id": f"c{at}", "name": "read", "arguments": f'{{"at":{at}}}'}
+        items.append(call if at % every else {"type": "item_reference", "id": f"fc_{at}"})
+        items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
+    items += [{"role": "assistant", "content": "found"}, {"role": "user", "content": "go on"}]
+    world = World(windows=FakeWindows(4_000))
+    out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
+    assert (out.status, state(out)) == (200, "folded")
+    given = sent(world)["input"]
+    answered = {item["call_id"] for item in given if item.get("type") == "function_call_output"}
+    assert {item["id"] for item in given if item.get("type") == "item_reference"} == {
+        f"fc_{at}" for at in range(0, 20, every)
+    }
+    assert answered >= {f"c{at}" for at in range(0, 20, every)}
+    assert len(json.dumps(given)) < len(json.dumps(items)) * 0.6
+
+
+# -- breakpoints ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_folded() -> None:
+    config = "compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: 'kept as {artifact_id}'}}]}"
+    world = World(windows=FakeWindows(4_000), config=config)
+    system = [{"type": "text", "text": part, "cache_control": {"type": "ephemeral"}} for part in ("a", "b", "c")]
+    marks = []
+    for rounds in range(1, 30):
+        # Three breakpoints in the system prompt, the fourth moves along with the result before the newest.
+        out, _ = await world.ask(MESSAGES, claude(rounds, marked=max(0, rounds - 2)) | {"system": system})
+        assert out.status == 200
+        marks.append(json.dumps(sent(world)).count('"cache_control"'))
+    assert state(out) in ("folded", "replayed")
+    assert max(marks) <= 4
+
+
+# -- calls that are answered late -------------------------------------------------------------------------------------
+
+
+async def test_a_fold_that_took_an_open_call_out_is_not_applied_once_it_is_answered() -> None:
+    world = World(windows=FakeWindows(4_000))
+    body = chat(20)
+    late = body["messages"][3]
+    late["tool_calls"].append({"id": "late", "type": "function", "function": {"name": "wait", "arguments": "{}"}})
+    messages = [*body["messages"], {"role": "user", "content": "meanwhile"}]
+    out, _ = await world.ask(CHAT, body | {"messages": messages})
+    assert state(out) == "folded"
+    assert "late" not in json.dumps(sent(world))
+    messages += [{"role": "assistant", "content": "yes"}, {"role": "tool", "tool_call_id": "late", "content": "now"}]
+    await world.ask(CHAT, body | {"messages": messages})
+    given = json.dumps(sent(world))
+    assert ('"id": "late"' in given or '"id":"late"' in given) == ('"tool_call_id": "late"' in given)
+
+
+# -- nothing is lost --------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -> None:
+    world = World(windows=FakeWindows(1_000))
+    messages: list[Json] = [{"role": "user", "content": "TASK " + words(1_500, "t")}]
+    found = set()
+    for at in range(8):
+        await world.ask(CHAT, {"model": "gpt-5", "messages": messages})
+        found |= set(re.findall(r"art_[0-9a-f]{12}", json.dumps(sent(world))))
+        messages += [{"role": "assistant", "content": f"a{at}"}, {"role": "user", "content": words(300, f"u{at}_")}]
+    space = world.forward.tenants.identify({}).space
+    dialects = {each.name: each for each in world.forward.gauging.dialects.values()}
+    texts = {name: await world.kitchen.text_of(name, space, dialects) for name in found}
+    assert len(texts) > 2
+    assert None not in texts.values()
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+
+async def test_who_counts_is_told_however_much_it_is() -> None:
+    world = World(windows=FakeWindows(1_000))
+    body = claude(0) | {"system": words(3_000, "s")}
+    out, _ = await world.ask(COUNT, body)
+    assert (out.status, len(world.upstream.requests)) == (200, 1)
+    out, _ = await world.ask(MESSAGES, body)
+    assert (out.status, len(world.upstream.requests)) == (400, 1)
+
+
+async def test_counting_folds_as_the_request_would_be_and_keeps_nothing() -> None:
+    world = World(windows=FakeWindows(4_000))
+    out, _ = await world.ask(COUNT, claude(20))
+    assert state(out) == "folded"
+    counted = sent(world)["messages"]
+    space = world.forward.tenants.identify({}).space
+    out, _ = await world.ask(MESSAGES, claude(20))
+    # It is this request that makes the fold, so that what left is listed with its session.
+    assert state(out) == "folded"
+    assert sent(world)["messages"] == counted
+    assert await world.kitchen.archive.listed(space, header(out, "x-accordion-session") or "")
+
+
+async def test_a_fold_that_is_asked_for_while_counting_is_none_of_the_conversations() -> None:
+    world = World()
+    out, _ = await world.ask(COUNT, claude(20), {"x-accordion-compact": "now"})
+    assert state(out) == "folded"
+    out, _ = await world.ask(MESSAGES, claude(20))
+    assert state(out) == "none"
+
+
+# -- legality ---------------------------------------------------------------------------------------------------------
+
+
+async def test_thinking_between_calls_that_are_dropped_leaves_with_them() -> None:
+    config = "compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: drop}}]}"
+    messages: list[Json] = [{"role": "user", "content": "the task"}]
+    for at in range(10):
+        thoughts = [{"type": "thinking", "thinking": "so", "signature": f"{at}{n}"} for n in range(2)]
+        calls = [{"type": "tool_use", "id": f"c{at}_{n}", "name": "read", "input": {}} for n in range(2)]
+        said = [{"type": "text", "text": f"step {at}"}]
+        messages.append({"role": "assistant", "content": [thoughts[0], *said, calls[0], thoughts[1], calls[1]]})
+        results = [{"type": "tool_result", "tool_use_id": call["id"], "content": words(200, "r")} for call in calls]
+        messages.append({"role": "user", "content": results})
+    messages += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "next"}]
+    world = World(windows=FakeWindows(6_000), config=config)
+    out, _ = await world.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
+    assert state(out) == "folded"
+    replies = [entry["content"] for entry in sent(world)["messages"] if entry["role"] == "assistant"]
+    assert [block for block in replies[0] if block["type"] != "thinking"] == [{"type": "text", "text": "step 0"}]
+    assert all(not isinstance(content, list) or content[-1]["type"] != "thinking" for content in replies)
+
+
+async def test_reasoning_leaves_with_the_call_that_nobody_answered() -> None:
+    items: list[Json] = [{"role": "user", "content": "the task"}]
+    for at in range(12):
+        items.append({"type": "reasoning", "id": f"rs_{at}", "summary": [], "encrypted_content": "x"})
+        call = {"type": "function_call", "id": f"fc_{at}", "call_id": f"c{at}", "name": "read", "arguments": f"[{at}]"}
+        items.append(call)
+        items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
+    # The last one was interrupted.
+    items[-1] = {"role": "user", "content": "stop that"}
+    world = World(windows=FakeWindows(3_000))
+    out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
+    assert state(out) == "folded"
+    assert sent(world)["input"][-1] == items[-1]
+    assert "rs_11" not in json.dumps(sent(world))
+
+
+# -- budgets beside tokens --------------------------------------------------------------------------------------------
+
+
+async def test_images_over_the_budget_leave_even_where_their_references_count_more_tokens() -> None:
+    world = World(config="budgets: {max_images: 10}")
+    source = {"type": "base64", "media_type": "image/png", "data": Image(1, 1).base64}
+    shown = [{"type": "image", "source": source} for _ in range(12)]
+    messages: list[Json] = [{"role": "user", "content": [{"type": "text", "text": "the task"}]}]
+    messages += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": shown}]
+    messages += [{"role": "assistant", "content": "seen"}, {"role": "user", "content": "go on"}]
+    out, _ = await world.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
+    assert state(out) == "folded"
+    assert json.dumps(sent(world)).count('"image"') <= 10
