@@ -1,18 +1,22 @@
 """What is done when nothing else brought a request below the hard limit: the last steps before it is refused.
 
-First all that may still leave does, the oldest first; then the largest result of the newest batch is sliced, then the
-largest parts of the task and of the opening request. No more is taken than it takes.
+First all that may still leave does, the oldest first; then, where that is enough, one note stands for all of it in place
+of a summary; else the largest result of the newest batch is sliced, then the largest parts of the task and of the
+opening request. No more is taken than it takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
 
+from proxy.accounting.meter import MESSAGE
 from proxy.archive.references import artifact_id, sliced
 from proxy.compaction.strategies.base import Draft, estimated, media_of, text_of
 from proxy.compaction.strategies.beside import replacement
 from proxy.compaction.strategies.notes import left_out_before
-from proxy.core.conversation import Media, Text, ToolResult
+from proxy.core.conversation import Media, Message, Text, ToolResult
 from proxy.core.plan import Replace, Step
 
 NAME = "last_resort"
@@ -35,6 +39,14 @@ def leaving(view: Draft) -> Iterator[Step]:
         over -= view.group_tokens(group)
         cut = group[1] + 1
     yield from left_out_before(view, cut)
+
+
+def noted(view: Draft) -> Iterator[Step]:
+    """One note in place of all that may leave. It is counted, not estimated: here the least room is of use."""
+    for step in left_out_before(view, len(view.slots)):
+        # Counts are remembered by key.
+        note = Message(b"note/" + step.note.encode(), "user", (Text(step.note),), b"")
+        yield replace(step, budget=max(1, ceil(view.count(note) * view.scale) - MESSAGE))
 
 
 def slices(view: Draft) -> Iterator[Replace]:

@@ -42,17 +42,14 @@ class Planner:
         `must_succeed`: the request must come under the view's limit, and as the last resort what is not free is
         sliced for it.
         """
-        run = _ran(view, self._tokens)
+        run = _ran(_Run(view), self._tokens)
         if run.summarized and any(map(_restorable, self._tokens)):
             # Most of what was archived is now behind the summary. What stays verbatim had better stay whole.
-            whole = _ran(view, [each for each in self._tokens if not _restorable(each)])
+            whole = _ran(_Run(view), [each for each in self._tokens if not _restorable(each)])
             run = whole if whole.sketch.tokens <= max(view.target, run.sketch.tokens) else run
-        for strategy in self._beside:
-            run.take(strategy.name, _proposed(strategy, run.draft()), beyond=True)
+        self._take_beside(run)
         if must_succeed and run.sketch.tokens > view.limit:
-            run.take(last_resort.NAME, tuple(last_resort.leaving(run.draft())))
-        if must_succeed and run.sketch.tokens > view.limit:
-            run.take(last_resort.NAME, tuple(last_resort.slices(run.draft())), beyond=True)
+            run = self._least(run)
         return Plan(view, run.proposals())
 
     def plan_for(self, view: Callable[[Kind], Draft], kinds: Sequence[Kind], *, must_succeed: bool) -> tuple[Plan, int]:
@@ -66,14 +63,34 @@ class Planner:
                 return plan, passes
         return self.plan(view(kinds[-1]), must_succeed=must_succeed), len(kinds)
 
+    def _take_beside(self, run: _Run) -> None:
+        for strategy in self._beside:
+            run.take(strategy.name, _proposed(strategy, run.draft()), beyond=True)
 
-def _ran(view: Draft, pipeline: Iterable[Strategy]) -> _Run:
-    """The pipeline, until the target is met."""
-    run = _Run(view)
+    def _least(self, run: _Run) -> _Run:
+        """The last resort: what may leave leaves; else one note stands for all of it, a summary of this very plan
+        included; and only where that would not be enough is anything sliced."""
+        limit = run.sketch.start.limit
+        run.take(last_resort.NAME, tuple(last_resort.leaving(run.draft())))
+        if run.sketch.tokens <= limit:
+            return run
+        noted = _Run(run.sketch.start)
+        noted.take(last_resort.NAME, tuple(last_resort.noted(noted.draft())))
+        self._take_beside(_ran(noted, self._tokens))
+        if noted.sketch.tokens <= limit:
+            return noted
+        # Something of the newest batch goes either way; then what a summary says is worth more than its few tokens.
+        run.take(last_resort.NAME, tuple(last_resort.slices(run.draft())), beyond=True)
+        return run
+
+
+def _ran(run: _Run, pipeline: Iterable[Strategy]) -> _Run:
+    """The run with the pipeline, until the target is met."""
+    target = run.sketch.start.target
     for strategy in pipeline:
-        if run.sketch.tokens <= view.target:
+        if run.sketch.tokens <= target:
             break
-        run.take(strategy.name, _proposed(strategy, run.draft()), until=view.target)
+        run.take(strategy.name, _proposed(strategy, run.draft()), until=target)
     return run
 
 

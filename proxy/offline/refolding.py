@@ -13,6 +13,7 @@ from proxy.core.budget import Decision, Limits, Utilization, Window
 from proxy.core.conversation import Conversation
 from proxy.core.edits import unfolded
 from proxy.core.http import Inbound
+from proxy.core.plan import OURS
 from proxy.core.records import CompactionSeen
 from proxy.dialects.spans import FIELDS
 from proxy.gauged import Gauge
@@ -134,7 +135,7 @@ async def refold(recorded: Recorded, rooms: Rooms, *, model: str | None = None) 
         if not refused:
             now = _forwarded(gauge)
             grown = last.begins(now) if last is not None else None
-            cached = _cached(rooms, gauge, -1 if last is None else last.shared(now))
+            cached = _cached(rooms, gauge, -1 if last is None else last.shared(now), len(now.entries))
             sent, last = Load(gauge.utilization, len(now.entries), cached), now
         yield Carried(
             number, turn, before.starts_turn, before.model, place.session.id, came, sent,
@@ -164,12 +165,16 @@ def _forwarded(gauge: Gauge) -> _Forwarded:
     return _Forwarded(fields, listed, tuple(bytes(raw) for raw in _LIST.decode(listed)))
 
 
-def _cached(rooms: Rooms, gauge: Gauge, shared: int) -> int:
-    """The tokens of the first `shared` entries, and of what stands before the list."""
-    conversation = gauge.folded.conversation if gauge.folded is not None else None
-    if conversation is None or not gauge.counted or shared < len(conversation.lead):
+def _cached(rooms: Rooms, gauge: Gauge, shared: int, entries: int) -> int:
+    """The tokens of the first `shared` of so many entries, and of what stands before the list."""
+    folded = gauge.folded
+    if folded is None or not gauge.counted or shared < len(folded.conversation.lead):
         return 0
-    behind = rooms.gauging.meter.after(conversation, shared - len(conversation.lead) - 1, gauge.model).tokens
+    conversation, first = folded.conversation, shared - len(folded.conversation.lead)
+    if OURS in folded.origins and first >= folded.origins.index(OURS):
+        # A block that became a part of the message beside it is no entry of its own.
+        first += len(conversation.messages) + len(conversation.lead) - entries
+    behind = rooms.gauging.meter.after(conversation, first - 1, gauge.model).tokens
     return round((1.0 - behind / gauge.counted) * gauge.utilization.tokens)
 
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.archive.references import artifact_id
+from proxy.archive.references import artifact_id, range_id
 from proxy.compaction.permits import permitted
 from proxy.compaction.planner import Planner
 from proxy.compaction.sketch import Sketch, leaving
 from proxy.compaction.strategies import SHIPPED, STRATEGIES, build
 from proxy.compaction.strategies.base import Archive, Draft, Strategy
+from proxy.compaction.views import view_of
 from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.edits import Folded, unfolded
 from proxy.core.plan import Drop, Kind, Plan, Replace, Step, Summarize
@@ -283,6 +284,71 @@ def test_before_anything_is_sliced_all_leaves_that_may() -> None:
     assert isinstance(step, Summarize)
     assert "3 earlier messages" in step.note
     assert plan.after <= 2_000
+
+
+CROWDED = listed(says("task"), *batch("a", "x" * 8_000), answers("y" * 4_000), *batch("b", "z" * 4_000))
+STAYING = OVERHEAD + sum(map(count, (CROWDED.conversation.messages[index] for index in (0, 4, 5))))
+
+
+def test_the_newest_batch_stays_whole_where_a_note_fits_beside_it_though_no_summary_does() -> None:
+    view = viewed(CROWDED, limit=STAYING + 80)
+    plan = SHIPPED_PLANNER.plan(view, must_succeed=True)
+    (step,) = plan.steps
+    assert isinstance(step, Summarize)
+    assert (step.first, step.last) == (1, 3)
+    assert range_id(SPACE, (view.slots[index].message.key for index in (1, 2, 3))) in step.note
+    assert "3 earlier messages" in step.note
+    note = count(says(step.note))
+    assert plan.after == STAYING + note <= view.limit
+    assert SHIPPED_PLANNER.plan(viewed(CROWDED, limit=STAYING + note), must_succeed=True).steps == plan.steps
+
+
+def test_a_note_in_place_of_a_summary_is_counted_as_all_else_is() -> None:
+    note = count(says(_noted(SHIPPED_PLANNER.plan(viewed(CROWDED, limit=STAYING + 80), must_succeed=True))))
+    raw = sum(map(count, CROWDED.conversation.messages))
+    doubled = view_of(
+        CROWDED,
+        "conversation",
+        tokens=2 * raw + OVERHEAD,
+        overhead=OVERHEAD,
+        target=0,
+        window=100_000,
+        limit=2 * (STAYING - OVERHEAD) + OVERHEAD + 2 * note,
+        space=SPACE,
+        count=count,
+    )
+    plan = SHIPPED_PLANNER.plan(doubled, must_succeed=True)
+    assert _noted(plan)
+    assert doubled.limit - 2 <= plan.after <= doubled.limit
+
+
+def _noted(plan: Plan) -> str:
+    """The note of a plan that does nothing else."""
+    (step,) = plan.steps
+    assert isinstance(step, Summarize)
+    return step.note
+
+
+def test_what_other_strategies_find_is_done_beside_the_note_too() -> None:
+    call, kept = message("assistant", ToolCall("a", "read", "{}"), ToolCall("p", "read", "{}")), gives("p", "pinned")
+    folded = listed(says("task"), *batch("c", "x" * 9_000), call, gives("a", "y" * 3_000), kept, *batch("b", "z" * 900))
+    staying = OVERHEAD + sum(map(count, (folded.conversation.messages[index] for index in (0, 3, 5, 6, 7))))
+    pipeline = [Given([Replace(4, 0, "short", 2)]), build("summarize")]
+    view = viewed(folded, limit=staying + 80, pinned=frozenset({"p"}))
+    plan = Planner(pipeline).plan(view, must_succeed=True)
+    assert plan.after <= view.limit
+    assert [type(step) for step in plan.steps] == [Summarize, Replace]
+    assert outcome(plan)[7].parts == folded.conversation.messages[7].parts
+
+
+def test_where_the_newest_batch_is_sliced_anyway_the_summary_stays() -> None:
+    plan = SHIPPED_PLANNER.plan(viewed(CROWDED, limit=STAYING - 300), must_succeed=True)
+    summary, cut = plan.steps
+    assert isinstance(summary, Summarize)
+    assert not summary.note
+    assert isinstance(cut, Replace)
+    assert cut.slot == 5
+    assert plan.after <= STAYING - 300
 
 
 def test_pinned_results_are_not_even_sliced() -> None:

@@ -197,14 +197,14 @@ def test_what_the_provider_keeps_is_not_folded() -> None:
 
 
 def test_what_fits_in_no_form_would_be_refused_with_the_figures() -> None:
-    told = explained(chat(), "--window", "100")
+    told = explained(chat(), "--window", "40")
     assert (told["action"], told["changed"]["body"]) == ("refuse", "nothing leaves")
     assert told["folding"]["refused"] == told["changed"]["refused"] == told["reason"]
-    assert "100 of the window" in told["reason"]
-    assert told["counted"]["tokens"] > told["folding"]["after"] > 100
-    text = lines_of(explain(chat(), "--window", "100"))
+    assert "40 of the window" in told["reason"]
+    assert told["counted"]["tokens"] > told["folding"]["after"] > 40
+    text = lines_of(explain(chat(), "--window", "40"))
     assert text["but"] == f"it would be refused: {told['reason']}"
-    assert explained(chat(), "--window", "100", "--full")["folding"]["body"] == ""
+    assert explained(chat(), "--window", "40", "--full")["folding"]["body"] == ""
 
 
 def test_what_was_not_read_is_not_folded() -> None:
