@@ -1,6 +1,6 @@
 """What is done when nothing else brought a request below the hard limit: the last steps before it is refused.
 
-First all that may still leave does, the oldest first; then, where that is enough, one note stands for all of it in place
+First all that may still leave does, the oldest first; then, where that is enough, one note stands for it all in place
 of a summary; else the largest result of the newest batch is sliced, then the largest parts of the task and of the
 opening request. No more is taken than it takes.
 """
