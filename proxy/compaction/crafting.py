@@ -29,7 +29,8 @@ from proxy.core.values import dataclass
 from proxy.summaries.author import Summary, SummaryTask
 from proxy.summaries.extractive import Source
 
-_HANDOFFS = ("transfer_to_*",)
+HANDOFFS = ("transfer_to_*",)
+"""Tools whose results say only that another agent goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Craft:
         *,
         pinned_tools: frozenset[str] = frozenset(),
         digest: Digest = no_digest,
-        skipped: Sequence[str] = _HANDOFFS,
+        skipped: Sequence[str] = HANDOFFS,
     ) -> None:
         self._planner = planner
         self._plain = plain

@@ -8,6 +8,7 @@ open calls, and pinned results with their calls. A mid-generation fold touches o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from itertools import accumulate
 
 from proxy.accounting.meter import REPLY
@@ -50,7 +51,7 @@ def view_of(
 
     `tokens` is the whole request and `overhead` what of it is not messages, both corrected or both not; the messages
     are made to count the difference. `limit` is what the request may come to at most (0: the window). `count` counts a
-    message, `size` is the request's bytes.
+    message, `size` is the request's bytes, `pinned_tools` are names or patterns with *.
     """
     slots, scale = _scaled(folded.slots(count), tokens - overhead)
     marked = _Marked(slots, pinned, pinned_tools)
@@ -155,7 +156,9 @@ class _Marked:
         self.slots = slots
         self.messages = [slot.message for slot in slots]
         self.calls = [part for message in self.messages for part in message.parts if isinstance(part, ToolCall)]
-        self.pinned = pinned | {call.call_id for call in self.calls if call.name in pinned_tools}
+        names = {call.name for call in self.calls}
+        kept = {name for name in names if any(fnmatchcase(name, pattern) for pattern in pinned_tools)}
+        self.pinned = pinned | {call.call_id for call in self.calls if call.name in kept}
         self.pairs, self.open = pairs(self.messages), open_places(self.messages)
         self.held = {index for index, _ in self.open} | {
             index for index, message in enumerate(self.messages) if self._pins(message)

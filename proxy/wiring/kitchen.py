@@ -11,12 +11,13 @@ from proxy.archive.writing import Archive
 from proxy.clockwork import LoopWaiting
 from proxy.compaction.background import Bounds, Preparations
 from proxy.compaction.compactor import Compactor, Rooms
-from proxy.compaction.crafting import Craft
+from proxy.compaction.crafting import HANDOFFS, Craft
 from proxy.compaction.planner import Planner
 from proxy.compaction.reading import WrittenReader
 from proxy.compaction.rendering import Rendering
 from proxy.compaction.replay import Folds
 from proxy.compaction.strategies import Strategy, build
+from proxy.compaction.strategies.compact_tool_results import CompactToolResults
 from proxy.compaction.strategies.summarize import Summarizing
 from proxy.compaction.weights import Weights
 from proxy.compaction.wishes import Wishes
@@ -100,6 +101,7 @@ class Kitchen:
             self._reader,
             pinned_tools=frozenset(settings.compaction.pinned_tools),
             digest=digest,
+            skipped=next((each.skip for each in pipeline if isinstance(each, CompactToolResults)), HANDOFFS),
         )
         return Compactor(craft, rooms, wait_seconds=settings.summaries.wait_seconds)
 

@@ -85,6 +85,8 @@ def test_pinned_results_stay_with_their_call() -> None:
     folded = listed(says("opening"), *batch("a", "one"), *batch("b", "two", "load"), answers("ok"), says("task"))
     assert whole(folded, pinned=frozenset({"a"})) == [3, 4, 5]
     assert whole(folded, pinned_tools=frozenset({"load"})) == [1, 2, 5]
+    assert whole(folded, pinned_tools=frozenset({"lo*"})) == [1, 2, 5]
+    assert whole(folded, pinned_tools=frozenset({"Load", "oa*"})) == [1, 2, 3, 4, 5]
     assert free(folded, pinned=frozenset({"a"})) == [3, 4, 5]
 
 

@@ -61,6 +61,8 @@ class CompactToolResults:
         self._options = options
         word = options.replacement or DROP
         self._drops = word == DROP
+        self.skip = options.skip
+        """Tools whose results stay, and make no artifacts."""
         self.refers = word == REFERENCE
         """Whether a reference takes a result's place."""
         self._write = None if word in (REFERENCE, DROP) else writer_of(word)
