@@ -113,6 +113,8 @@ class Gauging:
         if gauge.place is None or gauge.window is None:
             return gauge
         counted = await self._count(folded.conversation, gauge.window, gauge.model)
+        if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
+            counted = replace(counted, reserved_output=min(reserved, gauge.window.size))
         utilization = self._corrected(gauge.route, gauge.place, counted, folded)
         return replace(gauge, folded=folded, counted=counted.tokens, utilization=utilization)
 

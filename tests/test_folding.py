@@ -255,3 +255,13 @@ async def test_images_over_the_budget_leave_even_where_their_references_count_mo
     out, _ = await world.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
     assert state(out) == "folded"
     assert json.dumps(sent(world)).count('"image"') <= 10
+
+
+async def test_room_for_an_answer_is_kept_as_configured_where_the_request_asks_for_none() -> None:
+    world = World(windows=FakeWindows(size=1_000), config="thresholds: {reserved_output: 300}\n")
+    ask = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    out, _ = await world.ask(CHAT, ask)
+    tokens = int(dict(out.headers)[b"x-accordion-tokens"])
+    assert dict(out.headers)[b"x-accordion-utilization"] == b"%.4f" % ((tokens + 300) / 1_000)
+    out, _ = await world.ask(CHAT, {**ask, "max_tokens": 50})
+    assert dict(out.headers)[b"x-accordion-utilization"] == b"%.4f" % ((tokens + 50) / 1_000)
