@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -23,18 +22,12 @@ from proxy.offline.rooms import Rooms
 from proxy.settings import Settings
 from tests.dialects.edited import SPOKEN
 from tests.histories import DIALECTS, DialectName
+from tests.recordings import transcripts, written
 
-PEOPLE = "locomo"
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 FIELD = {"chat": "messages", "responses": "input", "messages": "messages"}
 REQUESTS = 7
 """So many requests of each conversation are made, evenly spread: each holds all that was said before."""
-
-
-def transcripts() -> list[Path]:
-    given = os.environ.get("ACCORDION_TRAJECTORIES")
-    folder = Path(given) if given else Path(__file__).parents[2] / "shared" / "data" / "trajectories"
-    return sorted(path for path in folder.glob("*.jsonl.gz") if not path.name.startswith(PEOPLE))
 
 
 pytestmark = pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")
@@ -87,34 +80,13 @@ def _asks(entry: dict[str, Any]) -> bool:
 def _request(said: list[dict[str, Any]], name: DialectName) -> tuple[bytes, str, list[Any]]:
     """The body, the system prompt in it, and the list without that."""
     system = "\n".join(entry["content"] for entry in said if entry["role"] == "system")
-    listed = [written for entry in said for written in _written(entry, name)]
+    listed = [one for entry in said for one in written(entry, name)]
     head = [{"role": "system", "content": system}] if system and name != "messages" else []
     fields: dict[str, Any] = {"model": "recorded", FIELD[name]: [*head, *listed]}
     if system and name == "messages":
         fields["system"] = system
     # Lone surrogates, which recorded results do hold, can only be sent as escapes.
     return json.dumps(fields).encode(), system, listed
-
-
-def _written(entry: dict[str, Any], name: DialectName) -> list[Any]:
-    """An entry of Chat Completions in another dialect."""
-    role, content, calls = entry["role"], entry["content"], entry.get("tool_calls") or []
-    if role == "system":
-        return []
-    if name == "chat":
-        return [entry]
-    made = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
-    if name == "responses":
-        if role == "tool":
-            return [{"type": "function_call_output", "call_id": entry["tool_call_id"], "output": content}]
-        spoken = [{"role": role, "content": content}] if content else []
-        return spoken + [{"type": "function_call", "call_id": i, "name": n, "arguments": a} for i, n, a in made]
-    if role == "tool":
-        result = {"type": "tool_result", "tool_use_id": entry["tool_call_id"], "content": content}
-        return [{"role": "user", "content": [result]}]
-    blocks = [{"type": "text", "text": content}] if (content or "").strip() else []
-    uses = [{"type": "tool_use", "id": i, "name": n, "input": {"given": a}} for i, n, a in made]
-    return [{"role": role, "content": blocks + uses}] if blocks or uses else []
 
 
 def _read(dialect: Dialect, entries: list[Any]) -> list[Message]:

@@ -1,0 +1,40 @@
+"""Recorded conversations of real agents: where they are, and how another dialect would write them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.histories import DialectName
+
+# Two people who talk about their lives: either may begin.
+PEOPLE = "locomo"
+
+
+def transcripts() -> list[Path]:
+    """The files; none where the recordings are not at hand (ACCORDION_TRAJECTORIES names another folder)."""
+    given = os.environ.get("ACCORDION_TRAJECTORIES")
+    folder = Path(given) if given else Path(__file__).parents[2] / "shared" / "data" / "trajectories"
+    return sorted(path for path in folder.glob("*.jsonl.gz") if not path.name.startswith(PEOPLE))
+
+
+def written(entry: dict[str, Any], name: DialectName) -> list[Any]:
+    """An entry of Chat Completions in another dialect."""
+    role, content, calls = entry["role"], entry["content"], entry.get("tool_calls") or []
+    if role == "system":
+        return []
+    if name == "chat":
+        return [entry]
+    made = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    if name == "responses":
+        if role == "tool":
+            return [{"type": "function_call_output", "call_id": entry["tool_call_id"], "output": content}]
+        spoken = [{"role": role, "content": content}] if content else []
+        return spoken + [{"type": "function_call", "call_id": i, "name": n, "arguments": a} for i, n, a in made]
+    if role == "tool":
+        result = {"type": "tool_result", "tool_use_id": entry["tool_call_id"], "content": content}
+        return [{"role": "user", "content": [result]}]
+    blocks = [{"type": "text", "text": content}] if (content or "").strip() else []
+    uses = [{"type": "tool_use", "id": i, "name": n, "input": {"given": a}} for i, n, a in made]
+    return [{"role": role, "content": blocks + uses}] if blocks or uses else []
