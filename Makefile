@@ -13,7 +13,7 @@ serve: $(VENV)/.serve            ## install what is needed and start the proxy
 test: unit clients               ## all tests
 
 unit: $(VENV)/.dev               ## the tests of this repository's own
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 clients: $(VENV)/.dev $(CLIENTS)/.installed  ## the tests of clients that nobody here wrote
 	$(CLIENTS)/bin/python -m pytest tests/clients -q
