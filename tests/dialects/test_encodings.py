@@ -1,5 +1,4 @@
 import gzip
-import os
 import tracemalloc
 import zlib
 
@@ -55,7 +54,7 @@ def test_a_small_body_cannot_take_all_memory(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "compress", "gzip, br"])
 def test_what_cannot_be_read_gives_nothing_and_no_error(encoding: str) -> None:
     decoder = Decoder(encoding)
-    assert decoder.feed(os.urandom(2_000)) == b""
+    assert decoder.feed(b"no such thing " * 150) == b""
     assert not decoder.readable
     assert decoder.feed(b"more") == b""
 
