@@ -107,7 +107,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     logs.configure(settings.logging.level, settings.logging.format)
     server = settings.server
     # A store of another kind or from a newer version is said here, once, and not by each worker.
-    open_store(settings.store.url.reveal(), timeout=settings.store.timeout_seconds)
+    open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
     config = uvicorn.Config(
         Factory(path, dict(overrides)),
         factory=True,

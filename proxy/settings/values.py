@@ -121,7 +121,8 @@ class Store(Section, frozen=True):
     """Where sessions, folds and the archive are kept."""
 
     url: StoreUrl = StoreUrl("sqlite:///~/.local/state/accordion/accordion.db")
-    timeout_seconds: Seconds = 0.25
+    timeout_seconds: Seconds = 0.5
+    write_timeout_seconds: Seconds = 3.0
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36_500)] = 30.0
     spool: Name | None = None
     spool_bytes: Size = Size(64 << 20)

@@ -23,6 +23,7 @@ RESTART = (
     "server.tenant_key",
     "store.url",
     "store.timeout_seconds",
+    "store.write_timeout_seconds",
     "store.retention_days",
     "store.spool",
     "store.spool_bytes",

@@ -16,9 +16,10 @@ T = TypeVar("T")
 class GuardedStore:
     """Any store behind a time-out and a circuit breaker. Every method raises StoreUnavailable and nothing else.
 
-    A call takes at most `timeout` seconds. After a failure calls fail at once for `retry_after` seconds; then one
-    call is let through as a probe while the others still fail at once. `monotonic` gives seconds that never go back.
-    `on_change` is called with True or False when the store becomes available or unavailable; it must not raise.
+    A read takes at most `timeout` seconds, anything else `write_timeout`. After a failure calls fail at once for
+    `retry_after` seconds; then one call is let through as a probe while the others still fail at once. `monotonic`
+    gives seconds that never go back. `on_change` is called with True or False when the store becomes available or
+    unavailable; it must not raise.
     """
 
     def __init__(
@@ -26,12 +27,14 @@ class GuardedStore:
         store: Store,
         *,
         timeout: float,
+        write_timeout: float,
         monotonic: Callable[[], float],
         retry_after: float = 1.0,
         on_change: Callable[[bool], object] | None = None,
     ) -> None:
         self._store = store
         self._timeout = timeout
+        self._write_timeout = write_timeout
         self._monotonic = monotonic
         self._retry_after = retry_after
         self._on_change = on_change
@@ -56,11 +59,11 @@ class GuardedStore:
 
     async def get(self, key: Key) -> bytes | None:
         """See Store."""
-        return await self._call(self._store.get, key)
+        return await self._read(self._store.get, key)
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """See Store."""
-        return await self._call(self._store.get_many, keys)
+        return await self._read(self._store.get_many, keys)
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See Store."""
@@ -74,13 +77,13 @@ class GuardedStore:
 
     async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
         """See Store."""
-        return await self._call(self._store.read, key, start, limit)
+        return await self._read(self._store.read, key, start, limit)
 
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[tuple[str, bytes]]:
         """See Store."""
-        return await self._call(self._store.scan, collection, prefix=prefix, after=after, limit=limit)
+        return await self._read(self._store.scan, collection, prefix=prefix, after=after, limit=limit)
 
     async def write(self, batch: Sequence[Put | Append]) -> None:
         """See Store."""
@@ -106,30 +109,36 @@ class GuardedStore:
     async def close(self) -> None:
         """Let go of the store, whether it is there or not."""
         with suppress(StoreUnavailable):
-            await self._bounded(self._store.close)
+            await self._bounded(self._write_timeout, self._store.close)
+
+    async def _read(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        return await self._let(self._timeout, method, *args, **options)
 
     async def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        return await self._let(self._write_timeout, method, *args, **options)
+
+    async def _let(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if self._available:
-            return await self._bounded(method, *args, **options)
+            return await self._bounded(seconds, method, *args, **options)
         if self._probing or self._monotonic() < self._probe_at:
             raise StoreUnavailable("the store is away")
         self._probing = True
         try:
-            result = await self._bounded(method, *args, **options)
+            result = await self._bounded(seconds, method, *args, **options)
         finally:
             self._probing = False
         self._turn(True)
         return result
 
-    async def _bounded(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+    async def _bounded(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(seconds):
                 return await method(*args, **options)
         except StoreUnavailable as error:
             self._fail(error.message)
             raise
         except TimeoutError as error:
-            raise self._fail(f"the store did not answer within {self._timeout:g} s") from error
+            raise self._fail(f"the store did not answer within {seconds:g} s") from error
         except OSError as error:
             raise self._fail(f"the store cannot be reached: {error}") from error
         except Exception as error:

@@ -9,6 +9,7 @@ import logging
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from starlette.types import ASGIApp
@@ -66,8 +67,9 @@ class House:
         self._secret = configured or secrets.token_bytes(32)
         self._shared = bool(configured)
         self.store = GuardedStore(
-            open_store(settings.store.url.reveal(), timeout=settings.store.timeout_seconds),
+            open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds),
             timeout=settings.store.timeout_seconds,
+            write_timeout=settings.store.write_timeout_seconds,
             monotonic=self.clock.monotonic,
             on_change=self._store_changed,
         )
@@ -156,10 +158,13 @@ class House:
         gc.set_threshold(50_000, 20, 50)
         # The threads of the store and of folds must not hold the interpreter for long while a request waits for it.
         sys.setswitchinterval(0.0005)
-        self.tasks.offload(self.counter.warm)
-        self.tasks.spawn(self._look(), "look for what was asked by the API")
+        # A store takes longer to open than to read, and a request has little time to wait for it.
+        with suppress(StoreUnavailable):
+            await self.store.ping()
         if not self._shared and not await self._share_secret():
             self.tasks.spawn(self._share_secret_later(), "share the tenant key")
+        self.tasks.spawn(self._look(), "look for what was asked by the API")
+        self.tasks.offload(self.counter.warm)
 
     async def stop(self) -> None:
         """Ends what runs, and writes what is left to write."""

@@ -43,7 +43,9 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     if kind != "guarded":
         return lambda: open_store(url, timeout=20.0)
     ticks = itertools.count()
-    return lambda: GuardedStore(open_store(url, timeout=20.0), timeout=20.0, monotonic=lambda: float(next(ticks)))
+    return lambda: GuardedStore(
+        open_store(url, timeout=20.0), timeout=20.0, write_timeout=20.0, monotonic=lambda: float(next(ticks))
+    )
 
 
 @pytest.fixture

@@ -30,17 +30,23 @@ class Flaky(EphemeralStore):
             raise self.fails
         return await super().get(key)
 
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        if self.hangs is not None:
+            await self.hangs.wait()
+        await super().put(key, value, ttl=ttl)
+
 
 class Bench:
     """A guarded flaky store, and the time."""
 
-    def __init__(self, timeout: float = 20.0) -> None:
+    def __init__(self, timeout: float = 20.0, write_timeout: float = 20.0) -> None:
         self.time = 100.0
         self.changes: list[bool] = []
         self.inner = Flaky()
         self.store = GuardedStore(
             self.inner,
             timeout=timeout,
+            write_timeout=write_timeout,
             monotonic=lambda: self.time,
             retry_after=1.0,
             on_change=self.changes.append,
@@ -87,6 +93,24 @@ async def test_a_store_that_hangs_is_given_up_after_the_time_out():
     assert not bench.store.available
     await refused(lambda: bench.store.get(KEY))
     assert bench.inner.asked == 1
+
+
+async def test_a_write_is_given_more_time_than_a_read():
+    bench = Bench(timeout=0.01, write_timeout=20.0)
+    bench.inner.hangs = asyncio.Event()
+    writing = asyncio.create_task(bench.store.put(KEY, b"1"))
+    await refused(lambda: bench.store.get(KEY))
+    assert not writing.done()
+    bench.inner.hangs.set()
+    await writing
+    assert await bench.inner.get(KEY) == b"1"
+
+
+async def test_a_write_that_hangs_is_given_up_after_its_time_out():
+    bench = Bench(timeout=20.0, write_timeout=0.01)
+    bench.inner.hangs = asyncio.Event()
+    await refused(lambda: bench.store.put(KEY, b"1"))
+    assert not bench.store.available
 
 
 async def test_only_one_call_probes_while_others_fail_at_once():

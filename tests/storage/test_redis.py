@@ -69,7 +69,7 @@ async def test_a_guarded_store_asks_a_killed_server_once_and_goes_on_when_it_is_
     time, changes = 0.0, []
     with running_valkey(tmp_path) as server:
         inner = RedisStore(server.url, timeout=SOON)
-        store = GuardedStore(inner, timeout=SOON, monotonic=lambda: time, on_change=changes.append)
+        store = GuardedStore(inner, timeout=SOON, write_timeout=SOON, monotonic=lambda: time, on_change=changes.append)
         await store.put(Key("c", "n"), b"1")
         server.kill()
         for _ in range(3):
