@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _log = logging.getLogger("accordion")
-
-_NICE = 5
-"""How much a thread for slow work steps back behind the event loop; it still gets a quarter of a busy core."""
-
 
 class LoopClock:
     """Clock by the system and the running event loop."""
@@ -34,11 +26,15 @@ class LoopClock:
 
 
 class LoopTasks:
-    """Tasks on the running event loop, and a pool of threads that let the event loop go first."""
+    """Tasks on the running event loop, and a pool of threads.
+
+    The threads are not nicer than the event loop: one that steps back while it holds the interpreter holds up the loop
+    as well, on a machine that has other things to do by seconds.
+    """
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
-        self._pool = ThreadPoolExecutor(thread_name_prefix="slow", initializer=_step_back)
+        self._pool = ThreadPoolExecutor(thread_name_prefix="slow")
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Run in the background; failures are logged, never lost."""
@@ -61,13 +57,6 @@ class LoopTasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s failed: %s", task.get_name(), error, exc_info=error)
-
-
-def _step_back() -> None:
-    """Lets other threads go first. Only Linux knows a niceness of threads; elsewhere it would be the process's."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
 class LoopWaiting:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import sys
 import threading
 
 import pytest
@@ -13,17 +11,6 @@ async def test_slow_work_runs_in_another_thread_and_gives_what_it_returns():
     tasks = LoopTasks()
     try:
         assert await tasks.offload(lambda one: (one, threading.get_ident()), 1) != (1, threading.get_ident())
-    finally:
-        await tasks.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux knows a niceness of threads")
-async def test_slow_work_steps_back_behind_the_event_loop():
-    tasks, own = LoopTasks(), os.getpriority(os.PRIO_PROCESS, 0)
-    try:
-        nice = await tasks.offload(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-        assert nice == min(19, own + 5)
-        assert os.getpriority(os.PRIO_PROCESS, 0) == own
     finally:
         await tasks.close()
 

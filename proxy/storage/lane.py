@@ -7,9 +7,7 @@ order, and lets nobody else touch the connection.
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,9 +22,6 @@ T = TypeVar("T")
 _PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT})
 """Errors that say nothing against the connection itself."""
 
-_NICE = 5
-"""How much a lane that nobody waits for steps back behind the event loop; it still gets a quarter of a busy core."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Job:
@@ -40,15 +35,11 @@ class _Job:
 class Lane:
     """Runs calls on a connection that `connect` opens at first need and again after it broke.
 
-    A call that is not begun when its caller leaves or its time is over is never begun. `behind` says that requests
-    come first: on a busy core the thread runs while the event loop waits.
+    A call that is not begun when its caller leaves or its time is over is never begun.
     """
 
-    def __init__(
-        self, name: str, connect: Callable[[], sqlite3.Connection], *, timeout: float, behind: bool = False
-    ) -> None:
+    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], *, timeout: float) -> None:
         self._name = name
-        self._behind = behind
         self._connect = connect
         self._timeout = timeout
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
@@ -101,8 +92,6 @@ class Lane:
             self._thread.start()
 
     def _work(self) -> None:
-        if self._behind:
-            _step_back()
         connection: sqlite3.Connection | None = None
         while (job := self._jobs.get()).call is not None:
             if job.future is not None and job.future.done():
@@ -125,13 +114,6 @@ class Lane:
             with suppress(sqlite3.Error):
                 connection.close()
         _answer(job, None, None)
-
-
-def _step_back() -> None:
-    """Lets other threads go first. Only Linux knows a niceness of threads; elsewhere it would be the process's."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
 def _sound(connection: sqlite3.Connection | None, error: Exception) -> sqlite3.Connection | None:

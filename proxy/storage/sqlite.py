@@ -42,8 +42,8 @@ class SqliteStore:
         self._keep_at = 0.0
         self._purged = (0, 0)
         self._writer, self._reader, self._keeper = (
-            Lane(f"store-{name}", lambda: connect(path, timeout=timeout), timeout=timeout, behind=behind)
-            for name, behind in (("writer", True), ("reader", False), ("keeper", True))
+            Lane(f"store-{name}", lambda: connect(path, timeout=timeout), timeout=timeout)
+            for name in ("writer", "reader", "keeper")
         )
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
