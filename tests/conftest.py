@@ -1,14 +1,27 @@
-"""What tests of all rooms may ask for: a started proxy, a real Valkey."""
+"""What tests of all rooms may ask for: a started proxy, a real Valkey. And what holds for all of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.proxying import Proxy, held_port, started
 from tests.valkey import valkey_server  # noqa: F401
 
 Start = Callable[..., Proxy]
+
+# How fast a busy machine makes examples and goes through them says nothing of what is tested.
+settings.register_profile("accordion", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("accordion")
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An HTTP proxy that this machine's environment names is not asked for what is on this machine."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -172,6 +172,7 @@ class Loopback:
     open: int = 0
     """Connections that stand now."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _stopped: bool = False
     _failures: list[BaseException] = field(default_factory=list)
     _server: asyncio.Server | None = None
     port: int = 0
@@ -211,6 +212,7 @@ class Loopback:
 
     async def stop(self) -> None:
         """Listen no more, and reset every connection."""
+        self._stopped = True
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -218,6 +220,10 @@ class Loopback:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopped:
+            # Taken in just before the end. The next provider at this port answers who asks now, not this one.
+            writer.transport.abort()
+            return
         self.connections += 1
         task = asyncio.current_task()
         assert task is not None
@@ -279,6 +285,17 @@ async def _read_body(reader: asyncio.StreamReader, request: Recorded) -> None:
         request.complete = True
     finally:
         request.raw, request.body = bytes(raw), bytes(body)
+
+
+async def stands_still(count: Callable[[], int], seconds: float = 0.4) -> None:
+    """Wait until a count that grows from 0 has begun to, and then has not changed for so long.
+
+    On a busy machine it may just have paused: test with it only what holds all the time, such as a highest value.
+    """
+    last = 0
+    while not last or last != count():
+        last = count()
+        await asyncio.sleep(seconds)
 
 
 def split(data: bytes, at: Iterable[int]) -> list[bytes]:

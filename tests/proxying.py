@@ -24,6 +24,9 @@ from pathlib import Path
 
 from tests.loopback import Loopback, Script
 
+PATIENT = "store: {timeout_seconds: 60, write_timeout_seconds: 60}\n"
+"""For a config: a store that is there is waited for. By itself a proxy soon goes on without one that is slow, which on
+a busy machine is any."""
 _PATIENCE = 60.0
 _GREETING = re.compile(r"listens on http://[^ ]*?:(\d+),")
 
@@ -55,14 +58,18 @@ class Proxy:
     @property
     def log(self) -> str:
         """All that it wrote so far, to standard output and error."""
-        return (self.folder / "log").read_text("utf-8")
+        # It may be read while a line is being written; that may end within a character.
+        return (self.folder / "log").read_text("utf-8", errors="replace")
 
     def provider(self, script: Script, *, eager: bool = False) -> Loopback:
         """The provider behind both default upstreams."""
         return Loopback(script, eager, port=self.upstream_port)
 
     def start(self) -> None:
-        """Start, and wait until it answers. Raises RuntimeError with its output where it does not come up."""
+        """Start, on a port that is free now, and wait until it answers.
+
+        Raises RuntimeError with its output where it does not come up.
+        """
         upstream = f"http://127.0.0.1:{self.upstream_port}"
         environ = {
             "PATH": os.environ.get("PATH", ""),
@@ -75,7 +82,7 @@ class Proxy:
             "PYTHONUNBUFFERED": "1",
             **self.environ,
         }
-        command = [sys.executable, "-m", "proxy", "serve", "--port", str(self.port), *self.options]
+        command = [sys.executable, "-m", "proxy", "serve", "--port", "0", *self.options]
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environ)
         self._wait(lambda: _GREETING.search(self.log))

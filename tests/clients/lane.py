@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROXY_PYTHON = Path(os.environ.get("ACCORDION_PYTHON") or ROOT / ".venv" / "bin" / "python")
 KEY = "sk-test-not-a-key"
 NOWHERE = "http://127.0.0.1:9"  # where a client's calls home end
+GREETING = re.compile(r"listens on http://127\.0\.0\.1:(\d+),")
 CI = os.environ.get("CI", "").lower() == "true"
 
 
@@ -69,8 +70,8 @@ class Lane:
         return differences(self.exchanges(), [one for one in self.upstream.exchanges() if compared(one)])
 
     def settled(self) -> None:
-        """Wait until both ends agree, or a moment has passed: a response may still be on its way."""
-        self.upstream.wait_for(lambda: not self.wire_differences(), seconds=2)
+        """Wait until both ends agree, or patience ends: a response may still be on its way."""
+        self.upstream.wait_for(lambda: not self.wire_differences())
 
     def result(self) -> dict[str, Any]:
         """What the other lane must repeat."""
@@ -117,7 +118,7 @@ class Proxy:
     """The proxy as a process of its own; its configuration is empty, where none is given."""
 
     def __init__(self, upstream_port: int, folder: Path, settings: str = "{}\n") -> None:
-        self.port = free_port()
+        self.port = 0
         self.log = folder / "proxy.log"
         config = folder / "config.yaml"
         config.write_text(settings)
@@ -129,9 +130,10 @@ class Proxy:
             "ACCORDION_OPENAI_BASE_URL": f"http://127.0.0.1:{upstream_port}/v1",
             "ACCORDION_ANTHROPIC_BASE_URL": f"http://127.0.0.1:{upstream_port}",
             "ACCORDION_STORE": "memory://",
+            "PYTHONUNBUFFERED": "1",
         }
         command = [str(PROXY_PYTHON), "-m", "proxy", "serve", "--config", str(config)]
-        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--host", "127.0.0.1", "--port", "0"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
         self._wait_until_it_listens()
@@ -139,9 +141,11 @@ class Proxy:
     def _wait_until_it_listens(self) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.process.poll() is None:
+            found = GREETING.search(self.log.read_text(errors="replace"))
             with socket.socket() as probe:
                 probe.settimeout(1)
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                if found is not None and probe.connect_ex(("127.0.0.1", int(found[1]))) == 0:
+                    self.port = int(found[1])
                     return
             time.sleep(0.05)
         self.stop()
@@ -169,13 +173,6 @@ def proxy_missing() -> str | None:
         [str(PROXY_PYTHON), "-m", "proxy", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     return None if tried.returncode == 0 else f"`python -m proxy --help` fails: {tried.stderr.strip()[-300:]}"
-
-
-def free_port() -> int:
-    """A loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run(

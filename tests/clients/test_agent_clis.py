@@ -154,7 +154,7 @@ def test_a_coding_agent_that_is_ended_frees_the_provider(lane: Lane, start: Star
         return [one for one in lane.upstream.seen if call.name in replies.tool_names(replies.body_of(one.request))]
 
     run(command, lane, environment, tmp_path, leave=lambda: bool(waiting()))
-    assert lane.upstream.wait_for(lambda: all(one.left for one in waiting()), seconds=5)
+    assert lane.upstream.wait_for(lambda: all(one.left for one in waiting()))
 
 
 @pytest.mark.parametrize("start", [codex, claude_code, opencode_compatible], ids=lambda start: start.__name__)

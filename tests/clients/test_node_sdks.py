@@ -56,7 +56,7 @@ def outcome(lane: Lane, script: str) -> dict[str, Any]:
     seen: dict[str, Any] = json.loads(run(["node", str(NODE / script)], lane).strip().splitlines()[-1])
     held = [one for one in lane.upstream.seen if b"HOLD" in one.request.body or b"NEVER" in one.request.body]
     assert held
-    assert lane.upstream.wait_for(lambda: all(one.left for one in held), seconds=5)
+    assert lane.upstream.wait_for(lambda: all(one.left for one in held))
     lane.note(**seen)
     return seen
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.raw import connected, post
 from tests.e2e.replies import CHAT
-from tests.loopback import Answer, Recorded
+from tests.loopback import Answer, Recorded, stands_still
 from tests.proxying import Proxy
 
 LARGE = {"text/event-stream": 200 << 20, "application/octet-stream": 100 << 20, "endless event": 60 << 20}
@@ -23,14 +23,6 @@ async def before(proxy: Proxy) -> int:
     async with proxy.provider(CHAT.answers()):
         await post(proxy, CHAT.path, CHAT.body("Warm."))
     return proxy.resident
-
-
-async def stands_still(figure: list[int]) -> None:
-    """Waits until what another task counts has not changed for a while."""
-    last = -1
-    while last != figure[0]:
-        last = figure[0]
-        await asyncio.sleep(0.4)
 
 
 @pytest.mark.parametrize("kind", LARGE)
@@ -50,7 +42,7 @@ async def test_a_client_that_does_not_read_makes_the_provider_wait(proxy: Proxy,
         await client.ask("POST", CHAT.path, [], CHAT.body(f"Everything as {kind}.", stream=True))
         reply = await client.head()
         await provider.until(lambda: provider.answers[0].blocked.is_set())
-        await stands_still(sent)
+        await stands_still(lambda: sent[0])
         assert sent[0] < IN_SOCKETS
         assert proxy.resident - before < ALLOWED
         size = 0
@@ -83,7 +75,7 @@ async def test_a_provider_that_does_not_read_makes_the_client_wait(proxy: Proxy,
         framing = [("Transfer-Encoding", "chunked")] if chunked else []
         await client.send(client.head_of("POST", "/v1/files", framing, None if chunked else size))
         uploading = asyncio.create_task(upload())
-        await stands_still(sent)
+        await stands_still(lambda: sent[0])
         assert not uploading.done()
         assert 0 < sent[0] < IN_SOCKETS
         assert proxy.resident - before < ALLOWED

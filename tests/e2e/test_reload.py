@@ -73,7 +73,7 @@ async def test_a_file_that_was_taken_is_told_too(changing: Proxy):
     changing.config.write_text(config(changing, "first", "second"))
     changing.hup()
     await becomes(changing, "first", "second")
-    await asyncio.wait_for(says(changing, "the config file was read again"), 3)
+    await says(changing, "the config file was read again")
 
 
 async def test_a_stream_under_way_goes_on_while_settings_change(changing: Proxy):

@@ -12,15 +12,17 @@ from websockets.typing import Subprotocol
 
 from tests.e2e.raw import ask, connected
 from tests.e2e.replies import CHAT, KEY
-from tests.loopback import replies_bytes, replies_json
+from tests.loopback import replies_bytes, replies_json, stands_still
 from tests.proxying import Proxy
 
+SOON = 30.0
+"""Seconds within which the other side must notice; it takes a hundredth of that."""
 PATHS = ["/v1/responses", "/v1/realtime?model=gpt-realtime&x=%2F"]
 
 
 def client(proxy: Proxy, path: str = PATHS[0], **options: object) -> connect:
     headers = {"Authorization": f"Bearer {KEY}", "OpenAI-Beta": "realtime=v1", "x-accordion-session": "ws-session"}
-    options.setdefault("max_size", None)
+    options = {"max_size": None, "open_timeout": 60} | options
     return connect(f"ws://127.0.0.1:{proxy.port}{path}", proxy=None, additional_headers=headers, **options)  # type: ignore[arg-type]
 
 
@@ -32,7 +34,7 @@ async def provider(proxy: Proxy, handler: object, **options: object) -> AsyncIte
         seen.append(connection)
         await handler(connection)  # type: ignore[operator]
 
-    async with serve(handle, "127.0.0.1", proxy.upstream_port, max_size=None, **options):  # type: ignore[arg-type]
+    async with serve(handle, "127.0.0.1", proxy.upstream_port, max_size=None, open_timeout=60, **options):  # type: ignore[arg-type]
         yield seen
 
 
@@ -132,7 +134,7 @@ async def test_a_client_that_goes_away_closes_the_providers_socket(proxy: Proxy)
 
     async with provider(proxy, waits), client(proxy) as socket:
         socket.transport.abort()
-        await asyncio.wait_for(closed.wait(), 3)
+        await asyncio.wait_for(closed.wait(), SOON)
 
 
 async def test_a_provider_that_is_away_is_a_502(proxy: Proxy):
@@ -180,10 +182,7 @@ async def test_a_slow_reader_makes_the_provider_wait_and_may_still_go_away(proxy
         async with connected(proxy, window=1024) as socket:
             await socket.ask("GET", PATHS[0], upgrade)
             assert (await socket.head()).status == 101
-            last = -1
-            while last != sent[0]:
-                last = sent[0]
-                await asyncio.sleep(0.4)
-            assert 0 < sent[0] < 60
+            await stands_still(lambda: sent[0])
+            assert sent[0] < 60
             assert not gone.is_set()
-        await asyncio.wait_for(gone.wait(), 3)
+        await asyncio.wait_for(gone.wait(), SOON)

@@ -15,9 +15,10 @@ from tests.e2e.replies import CHAT
 from tests.proxying import Proxy
 from tests.valkey import Valkey, running_valkey
 
-CONFIG = "server: {shutdown_seconds: 1}\nstore: {timeout_seconds: 0.25}\n"
-SOON = 5.0
-"""Seconds for what takes some tenths."""
+CONFIG = "server: {shutdown_seconds: 1}\nstore: {timeout_seconds: 2, write_timeout_seconds: 2}\n"
+"""Long enough that a store that is there is not taken for away, however busy the machine is."""
+SOON = 30.0
+"""Seconds for what takes some tenths; if a store that is away were waited for, it would not come at all."""
 
 
 @pytest.fixture(scope="module")

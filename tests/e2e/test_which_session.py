@@ -5,7 +5,7 @@ from tests.e2e.ledger import look, metric, session, until
 from tests.e2e.raw import post
 from tests.e2e.replies import CHAT, MESSAGES
 from tests.loopback import replies_events, replies_json
-from tests.proxying import Proxy
+from tests.proxying import PATIENT, Proxy
 
 
 async def say(proxy: Proxy, *texts: str, **headers: str) -> str:
@@ -97,7 +97,7 @@ async def test_on_an_open_address_each_credential_is_a_tenant(start: Start):
 
 
 async def test_sessions_outlive_a_restart(start: Start):
-    proxy = start("server: {shutdown_seconds: 1}\n", ACCORDION_STORE="sqlite:///kept.db")
+    proxy = start("server: {shutdown_seconds: 1}\n" + PATIENT, ACCORDION_STORE="sqlite:///kept.db")
     async with proxy.provider(CHAT.answers(given=700)):
         first = await post(proxy, CHAT.path, CHAT.body("Before."))
     proxy.stop()
@@ -114,7 +114,7 @@ async def test_sessions_outlive_a_restart(start: Start):
 async def test_tenants_outlive_a_restart(start: Start):
     """The key that tells tenants apart is kept with what it tells apart."""
     config = "server: {host: 0.0.0.0, shutdown_seconds: 1}\n"
-    proxy = start(config, ACCORDION_STORE="sqlite:///kept.db")
+    proxy = start(config + PATIENT, ACCORDION_STORE="sqlite:///kept.db")
     one = await say(proxy, "Mine.", authorization="Bearer credential-one")
     proxy.stop()
     proxy.start()
@@ -123,7 +123,7 @@ async def test_tenants_outlive_a_restart(start: Start):
 
 async def test_several_workers_are_one_proxy(start: Start):
     """Whichever worker answers: sessions go on over all of them, and sums are those of all."""
-    proxy = start("server: {shutdown_seconds: 1}\n", "--workers", "2", ACCORDION_STORE="sqlite:///shared.db")
+    proxy = start("server: {shutdown_seconds: 1}\n" + PATIENT, "--workers", "2", ACCORDION_STORE="sqlite:///shared.db")
 
     async def listed() -> dict[str, int]:
         found = (await look(proxy, "/accordion/sessions")).json()["sessions"]

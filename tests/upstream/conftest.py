@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
 import uvloop
 
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.transport import AiohttpTransport, Timeouts
+from tests.proxying import held_port
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 Build = Callable[..., HttpUpstream]
@@ -18,26 +19,29 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(autouse=True)
-def _no_proxy_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+@pytest.fixture
+def unused_tcp_port() -> Iterator[int]:
+    """Stands for the one of pytest-asyncio, which lets its port go: another test's server could be there meanwhile."""
+    with held_port() as port:
+        yield port
 
 
 @pytest.fixture
 async def build() -> AsyncIterator[Build]:
-    """Makes upstreams with given time-outs and options; closes them at the end."""
+    """Makes upstreams with given time-outs and options; closes them at the end.
+
+    Without them nothing runs out, however busy the machine is.
+    """
     made: list[HttpUpstream] = []
 
     def make(
         *,
-        connect: float | None = 5.0,
-        read: float | None = 5.0,
-        write: float | None = 5.0,
+        connect: float | None = 60.0,
+        read: float | None = 60.0,
+        write: float | None = 60.0,
         attempts: int = 1,
         backoff: float = 0.001,
-        keepalive: float = 4.0,
+        keepalive: float = 60.0,
         limit: int = 0,
     ) -> HttpUpstream:
         transport = AiohttpTransport(Timeouts(connect, read, write), keepalive=keepalive, limit=limit)

@@ -79,7 +79,9 @@ async def test_a_request_without_headers_gets_only_host_and_length(upstream):
     assert server.requests[1].target == "/"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.binary(max_size=3000), max_size=6))
 def test_any_body_arrives_whole_or_in_pieces(parts):
     body = b"".join(parts)

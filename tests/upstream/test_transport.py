@@ -27,7 +27,7 @@ OK = replies_json({"ok": True})
 
 @pytest.fixture
 async def client():
-    async with httpx.AsyncClient(transport=AiohttpTransport(), timeout=5) as made:
+    async with httpx.AsyncClient(transport=AiohttpTransport(), timeout=60) as made:
         yield made
 
 
@@ -55,13 +55,17 @@ async def test_an_httpx_client_sees_encodings_repeated_headers_and_streams(clien
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.head(200, [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")], chunked=True)
         await answer.chunk(b"one")
-        await asyncio.sleep(0.02)
+        await arrived.wait()
         await answer.chunk(b"two")
         await answer.last_chunk()
 
+    arrived = asyncio.Event()
     async with Loopback(script) as server, client.stream("GET", server.url) as answer:
         assert answer.headers.get_list("set-cookie") == ["a=1", "b=2"]
-        assert [piece async for piece in answer.aiter_raw()] == [b"one", b"two"]
+        pieces = answer.aiter_raw()
+        assert await anext(pieces) == b"one"
+        arrived.set()
+        assert [piece async for piece in pieces] == [b"two"]
     async with Loopback(replies_json({"a": 1}, encoding="gzip")) as server:
         assert (await client.get(server.url)).json() == {"a": 1}
 
@@ -82,7 +86,7 @@ async def test_errors_are_httpx_errors(client, unused_tcp_port):
             await client.get(server.url)
     async with Loopback(silent) as server:
         with pytest.raises(httpx.ReadTimeout):
-            await client.get(server.url, timeout=0.1)
+            await client.get(server.url, timeout=httpx.Timeout(60, read=0.1))
 
 
 async def test_closing_an_httpx_stream_closes_the_connection(client):

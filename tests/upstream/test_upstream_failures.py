@@ -10,7 +10,7 @@ import pytest
 
 from proxy.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
 from proxy.core.ports import UpstreamRequest
-from tests.loopback import Answer, Loopback, Recorded, replies_bytes, replies_json
+from tests.loopback import Answer, Loopback, Recorded, replies_bytes, replies_json, stands_still
 
 OK = replies_json({"ok": True})
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -150,13 +150,14 @@ async def test_silence_before_the_head_is_a_timeout_and_closes_the_connection(bu
     async with Loopback(silent) as server:
         with pytest.raises(UpstreamTimeout) as caught:
             await upstream.send(ask(server.url, body()))
+        await server.until(lambda: server.requests)
         await server.all_gone()
     assert server.host in caught.value.message
     assert len(server.requests) == 1
 
 
 async def test_silence_within_a_body_is_a_timeout(build):
-    upstream = build(read=0.1)
+    upstream = build(read=1)
     async with Loopback(half_an_event) as server:
         reply = await upstream.send(ask(server.url))
         seen: list[bytes] = []
@@ -169,12 +170,12 @@ async def test_a_reply_may_take_longer_than_the_read_timeout_as_long_as_somethin
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.head(chunked=True)
         for _ in range(8):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
             await answer.chunk(b".")
         await answer.last_chunk()
 
     async with Loopback(script) as server:
-        assert await fetch(build(read=0.4), ask(server.url)) == b"." * 8
+        assert await fetch(build(read=2), ask(server.url)) == b"." * 8
 
 
 async def test_an_upload_that_is_not_taken_is_a_timeout(build):
@@ -431,10 +432,8 @@ async def test_a_slow_reader_makes_the_provider_wait_and_loses_nothing(upstream,
         reply = await upstream.send(ask(server.url))
         answer = server.answers[0]
         await answer.blocked.wait()
-        await asyncio.sleep(0.05)
-        assert answer.blocked.is_set()
-        held = answer.sent
-        assert held < size / 2  # what the kernel's buffers and one read buffer of ours take
+        await stands_still(lambda: answer.sent, 0.05)
+        assert answer.sent < size / 2  # what the kernel's buffers and one read buffer of ours take
         got = 0
         chunks = reply.chunks()
         largest = 0
@@ -464,10 +463,7 @@ async def test_a_slow_provider_makes_the_body_wait(upstream):
 
     async with Loopback(script, eager=True) as server:
         sending = asyncio.create_task(fetch(upstream, ask(server.url, body())))
-        before = -1
-        while before != drawn:
-            before = drawn
-            await asyncio.sleep(0.05)
+        await stands_still(lambda: drawn, 0.05)
         assert drawn < 32 * MIB
         may_read.set()
         await sending
