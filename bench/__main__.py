@@ -25,9 +25,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median counts (default 3)")
     parser.add_argument("--store", choices=("sqlite", "memory"), default="sqlite", help="Accordion's store")
     parser.add_argument("--no-pin", action="store_true", help="do not give the server under test its own core")
-    parser.add_argument("--tools", type=Path, metavar="FOLDER", help="quality: where quality.py is (or BENCH_TOOLS)")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="quality: where recorded runs are (or BENCH_DATA)")
-    parser.add_argument("--windows", default="", help="quality: some of 32k,8k,128k; all when left out")
+    parser.add_argument(
+        "--tools", type=Path, metavar="FOLDER", help="quality, recall: where quality.py is (or BENCH_TOOLS)"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="quality, recall: where recorded runs are (or BENCH_DATA)"
+    )
+    parser.add_argument("--windows", default="", help="quality, recall: some of 32k,8k,128k; all when left out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into this Markdown file")
     given = parser.parse_args()

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from bench.conversations import CHAT, PATHS, Conversation
 from bench.texts import Texts
 from proxy.accounting.meter import Meter
+from proxy.archive.holdings import HOLDERS
 from proxy.archive.writing import Archive
 from proxy.clockwork import LoopTasks
 from proxy.compaction.case import Case, Outcome
@@ -29,6 +30,7 @@ from proxy.models.tokens import TiktokenCounter
 from proxy.offline.rooms import Rooms
 from proxy.settings import Settings
 from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.sealed import AesSealer
 from proxy.summaries.author import Author
 from proxy.summaries.digest import digest
 from proxy.summaries.extractive import Extractor
@@ -125,7 +127,7 @@ class Maker:
 
     def make(self, case: Case, client: core.Conversation) -> Steps:
         steps, weights = Steps(before=case.utilization.tokens), Weights(Meter(self.counter))
-        archive, extractor = Archive(EphemeralStore()), Extractor()
+        archive, extractor = Archive(EphemeralStore(), sealer=AesSealer([bytes(32)])), Extractor()
         author = Author(None, extractor, LoopTasks(), load())
         pipeline = [build(name, options) for name, options in Settings().compaction.pipeline_of("")]
         planner = Planner(pipeline)
@@ -156,7 +158,9 @@ def _sizes(puts: Sequence[Put]) -> dict[str, tuple[int, int]]:
         collection, name = put.key
         kind = (
             "entries of the session's list"
-            if collection
+            if collection.startswith("artifacts/")
+            else "lists of what is held"
+            if collection.startswith("held") or collection == HOLDERS or name.startswith("contents/")
             else {"row": "messages"}.get(name.partition("/")[0], "artifacts")
         )
         number[kind] += 1

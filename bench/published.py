@@ -1,7 +1,7 @@
 """Goals and other compactors' figures for the quality measurement, as they were published with its tool.
 
 Shares are in per cent; `cost` is cache-weighted input relative to sending everything. The others were measured at a
-window of 32,000 tokens and a trigger of half of it, those of `RIVALS` on a smaller sample of the same recordings.
+window of 32,000 tokens and a trigger of half of it, the later ones on a smaller sample of the same recordings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PUBLISHED_AT: Final = 32_000
 # Name, reduction, fits, far, far with one retrieval, code, code with one retrieval, valid, prefix, cost.
 Row = tuple[str, float, float, float, float, float, float, float, float, float]
 
-SIMPLE: Final[Sequence[Row]] = (
+PUBLISHED: Final[Sequence[Row]] = (
     ("send everything", 0, 29, 100, 100, 100, 100, 100, 100, 1.00),
     ("last 50 messages or 8k tokens", 90, 100, 19, 19, 15, 15, 100, 53, 0.52),
     ("last 10 turns", 85, 94, 46, 46, 43, 43, 100, 15, 1.08),
@@ -42,9 +42,7 @@ SIMPLE: Final[Sequence[Row]] = (
     ("drop oldest until it fits", 82, 100, 48, 48, 34, 34, 100, 59, 0.82),
     ("the same, cutting rarely", 86, 100, 30, 30, 23, 23, 100, 90, 0.32),
     ("archive old results behind references", 81, 96, 52, 91, 46, 85, 100, 74, 0.77),
-)
-
-RIVALS: Final[Sequence[Row]] = (
+    # From here on with a smaller sample.
     ("sticky cut and a plain extract", 84, 100, 77, 77, 22, 22, 100, 87, 0.37),
     ("CliffCompaction 0.1", 86, 100, 45, 45, 22, 22, 100, 89, 0.34),
     ("ctxkeeper 1.2, its recall at its best", 86, 100, 82, 97, 26, 78, 100, 83, 0.41),

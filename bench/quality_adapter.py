@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from proxy.core.errors import ContextOverflow
 from proxy.core.http import Inbound
 from proxy.offline.rooms import Rooms
 from proxy.settings import Settings
@@ -45,10 +44,7 @@ class _Product:
 
     async def forwarded(self, body: bytes, name: str) -> tuple[Messages, dict[str, str]]:
         inbound = Inbound("POST", "/v1/chat/completions", "", (*_HEADERS, _label(name)), body, name)
-        try:
-            gauge = await self._rooms.fold(inbound, self._caller)
-        except ContextOverflow:
-            return json.loads(body)["messages"], {}
+        gauge = await self._rooms.fold(inbound, self._caller)
         if gauge.sent is None:
             return json.loads(body)["messages"], {}
         shown = set(_ID.findall(gauge.sent.decode(errors="replace")))

@@ -155,7 +155,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
         [
             ("", [("search", {"pattern": "media_rules|class MediaRules", "folder": "proxy"})]),
             ("", [("read_file", {"path": "proxy/accounting/media.py"})]),
-            ("", [("search", {"pattern": "^def test_", "folder": "tests/accounting"})]),
+            ("", [("search", {"pattern": "^def test_.*(image|picture)", "folder": "tests/accounting"})]),
         ],
         "They are counted by rules for each family of models: proxy/accounting/media.py has them, and the meter takes "
         "the rules of the model that is asked. The picture's own bytes are never counted as text. The search shows "

@@ -1,4 +1,4 @@
-"""The command line: serve, check, replay, explain."""
+"""The command line: serve, check, replay, explain, and what is kept: artifacts, export, erase."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ Config = Annotated[
     Path | None,
     typer.Option(
         "--config", "-c", help="The config file; else ACCORDION_CONFIG, else ./config.yaml.", show_default=False
+    ),
+]
+
+Tenant = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant", help="Whose: the id of a proxy key; without proxy keys there is one tenant.", show_default=False
     ),
 ]
 
@@ -71,7 +78,9 @@ def check(
     typer.echo(f"  models       {names or 'none configured: all are passed on as they are named'}")
     for model in ("", *settings.compaction.models):
         typer.echo(f"  folding      {f'{model}: ' if model else ''}{_folding(settings, model)}")
-    typer.echo(f"  summaries    {_WRITERS.get(settings.summaries.writer, f'by the model {settings.summaries.writer}')}")
+    for model in ("", *settings.compaction.models):
+        if not model or settings.compaction.writer_of(model) != settings.compaction.writer_of(""):
+            typer.echo(f"  summaries    {f'{model}: ' if model else ''}{_writer(settings, model)}")
     for hint in hints(settings):
         typer.echo(f"  note         {hint}")
 
@@ -131,6 +140,62 @@ def explain(
 
 
 @app.command()
+def artifacts(
+    artifact: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="The artifact to show; else they are listed.", show_default=False),
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="List those of this session.", show_default=False)] = None,
+    offset: Annotated[
+        int, typer.Option(help="Show from this line on; negative: from the end.", show_default=False)
+    ] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many lines, or matches.", show_default=False)] = 0,
+    pattern: Annotated[str, typer.Option(help="Show the lines that match (RE2).", show_default=False)] = "",
+    path: Annotated[str, typer.Option(help="Show what stands at this JSON path.", show_default=False)] = "",
+    tenant: Tenant = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    config: Config = None,
+) -> None:
+    """List what left windows, or show one of it, from the configured store."""
+    from proxy.offline.artifacts import Reading, read  # noqa: PLC0415  # see above
+
+    if artifact is None and (offset or limit or pattern or path):
+        raise typer.BadParameter("--offset, --limit, --pattern and --path take the ID of an artifact.")
+    if artifact is not None and session is not None:
+        raise typer.BadParameter("--session lists artifacts; with an ID it means nothing.")
+    wanted = Reading(artifact or "", session or "", offset, limit, pattern, path, as_json)
+    raise typer.Exit(read(_settings(config), tenant, wanted))
+
+
+@app.command()
+def export(
+    session: Annotated[str | None, typer.Option(help="Only of this session.", show_default=False)] = None,
+    tenant: Tenant = None,
+    config: Config = None,
+) -> None:
+    """Write all that is kept as JSON Lines, from the configured store."""
+    from proxy.offline.artifacts import export as run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(_settings(config), tenant, session))
+
+
+@app.command()
+def erase(
+    session: Annotated[str | None, typer.Option(help="Of this session.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Of all sessions of the tenant.")] = False,
+    tenant: Tenant = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: Config = None,
+) -> None:
+    """Remove all that is kept and known of a session, or of all, from the configured store."""
+    from proxy.offline.artifacts import erase as run  # noqa: PLC0415  # see above
+
+    if (session is None) != everything:
+        raise typer.BadParameter("Say what: --session S, or --all.")
+    raise typer.Exit(run(_settings(config), tenant, session, lambda question: yes or typer.confirm(question)))
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
@@ -148,6 +213,12 @@ def _folding(settings: Settings, model: str) -> str:
     mode = settings.compaction.mode_of(model)
     strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model))
     return _MODES[mode] + (strategies if mode != "off" else "")
+
+
+def _writer(settings: Settings, model: str) -> str:
+    """Who writes summaries for a model."""
+    writer = settings.compaction.writer_of(model) or settings.summaries.writer
+    return _WRITERS.get(writer, f"by the model {writer}")
 
 
 def _settings(config: Path | None) -> Settings:

@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("accordion")
 
+
 class LoopClock:
     """Clock by the system and the running event loop."""
 

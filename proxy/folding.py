@@ -9,11 +9,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from msgspec import structs
+
 from proxy.accounting.overflow import Overflow
 from proxy.compaction.case import Case
 from proxy.compaction.compactor import Compactor, seen_of
 from proxy.compaction.controls import thinking_of
 from proxy.compaction.policy import refuse
+from proxy.compaction.recalling import Recalling, Turn
 from proxy.compaction.rendering import Rendering
 from proxy.compaction.wishes import Wishes
 from proxy.core.budget import Decision, FoldKind
@@ -41,6 +44,8 @@ class Folding:
     """By model."""
     rendering: Rendering
     wishes: Wishes
+    recalling: Recalling | None = None
+    """None where nothing is recalled."""
 
     async def fold(self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], cause: Cause = "automatic") -> Gauge:
         """The request as it is to be forwarded; its decision is to refuse it where it is known to fit in no form."""
@@ -51,8 +56,11 @@ class Folding:
             if gauge.controls.pins and not gauge.counting:
                 await self.wishes.add(gauge.caller.tenant, place.session.id, gauge.controls.pins)
             gauge = await self._fold(gauge, place, asker, cause)
-            if gauge.folded is not None and gauge.folded.compaction is not None:
-                gauge = replace(gauge, sent=self.rendering.body(gauge.dialect, gauge.folded))
+            if cause != "overflow":
+                gauge = await self._recalled(gauge, place)
+            if gauge.utilization.unfolded and gauge.window is not None and refuse(gauge.utilization, gauge.window):
+                gauge = await self._without(gauge)
+            gauge = self._written(gauge)
         except Exception:
             _log.exception("a request could not be folded and goes on as it came")
             gauge = await self._as_it_came(gauge)
@@ -62,7 +70,7 @@ class Folding:
             # says whether it takes it (it may make room by itself, as by `truncation`).
             return gauge
         reason = f"{gauge.utilization.tokens:,} tokens do not fit the {window.usable_input:,} of the window in any form"
-        return replace(gauge, decision=replace(gauge.decision, action="refuse", reason=reason))
+        return structs.replace(gauge, decision=replace(gauge.decision, action="refuse", reason=reason))
 
     async def overflowed(
         self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], overflow: Overflow
@@ -93,16 +101,19 @@ class Folding:
             forced=True,
         )
         before = gauge.utilization.tokens
-        again = replace(gauge, window=window, limits=limits, decision=decision)
+        again = structs.replace(gauge, window=window, limits=limits, decision=decision)
         again = await self.fold(again, asker, "overflow")
         smaller = again.sent is not None and again.utilization.tokens < before
+        if again.utilization.unfolded and not (smaller and again.utilization.occupied < limits.hard):
+            again = self._written(await self._without(again))
+            smaller = again.utilization.tokens < before
         return again if smaller and again.decision.action != "refuse" else None
 
     # -- the steps ----------------------------------------------------------------
 
     async def _fold(self, gauge: Gauge, place: Place, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Gauge:
         if gauge.decision.action not in ("compact", "prepare") and not gauge.decision.observed:
-            return replace(gauge, seen=self._replayed(gauge)) if gauge.fold else gauge
+            return structs.replace(gauge, seen=self._replayed(gauge)) if gauge.fold else gauge
         compactor = self.compactors(place.conversation.model)
         outcome = await compactor.fold(await self._case(gauge, asker, cause), place.conversation)
         if (
@@ -113,7 +124,47 @@ class Folding:
             await self.wishes.done(gauge.caller.tenant, place.session.id)
         if outcome.folded is not gauge.folded:
             gauge = await self.gauging.refolded(gauge, outcome.folded)
-        return replace(gauge, seen=outcome.seen or self._replayed(gauge), flagged=outcome.flagged)
+        return structs.replace(gauge, seen=outcome.seen or self._replayed(gauge), flagged=outcome.flagged)
+
+    async def _recalled(self, gauge: Gauge, place: Place) -> Gauge:
+        """The request with an excerpt of what its newest turn names and only the archive holds, where a fold is in
+        force and the client is neither counting nor asking for a summary of its own."""
+        folded, shown, limits = gauge.folded, gauge.dressed, gauge.limits
+        if self.recalling is None or folded is None or shown is None or limits is None:
+            return gauge
+        if not gauge.foldable or gauge.counting or gauge.controls.compacting:
+            return gauge
+        turn = Turn(
+            dialect=gauge.dialect,
+            space=gauge.caller.space,
+            scope=place.label,
+            session=place.session.id,
+            model=gauge.model,
+            client=place.conversation,
+            folded=folded,
+            shown=shown,
+            base=place.base_index,
+            room=limits.hard - gauge.utilization.occupied,
+            # Some of the providers that are translated to refuse a user's message directly behind results.
+            amid=gauge.route.family != "litellm",
+        )
+        found = await self.recalling.recalled(turn)
+        if found is None:
+            return gauge
+        return structs.replace(await self.gauging.refolded(gauge, folded), recalled=found)
+
+    async def _without(self, gauge: Gauge) -> Gauge:
+        """The request without what was read back, which is the first to go where there is no room for it."""
+        return gauge if gauge.folded is None else await self.gauging.refolded(gauge, gauge.folded, woven=False)
+
+    def _written(self, gauge: Gauge) -> Gauge:
+        """The same with the body that is forwarded, where a fold is in force. What was read back is not saved."""
+        shown, seen, unfolded = gauge.dressed or gauge.folded, gauge.seen, gauge.utilization.unfolded
+        if shown is None or shown.compaction is None:
+            return gauge
+        if seen is not None and unfolded:
+            seen = replace(seen, saved=max(0, seen.saved - unfolded))
+        return structs.replace(gauge, sent=self.rendering.body(gauge.dialect, shown), seen=seen)
 
     async def _case(self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Case:
         place, folded, window, limits = gauge.place, gauge.folded, gauge.window, gauge.limits
@@ -138,9 +189,10 @@ class Folding:
             cause=cause,
             size=size_of(gauge),
             budgets=gauge.rules.budgets,
-            thinking=thinking_of(place.conversation, gauge.beta),
+            thinking=thinking_of(place.conversation, gauge.beta, gauge.model),
             pins=gauge.controls.pins | await self.wishes.pinned(tenant, place.session.id),
             asker=asker(gauge),
+            brought=await self.gauging.brought(gauge),
             counting=gauge.counting,
         )
 
@@ -154,4 +206,4 @@ class Folding:
             return gauge
         failed = CompactionSeen("failed", reason="an internal error; the request went on as it came")
         gauge = await self.gauging.refolded(gauge, unfolded(gauge.place.conversation))
-        return replace(gauge, sent=None, seen=failed)
+        return structs.replace(gauge, sent=None, seen=failed)

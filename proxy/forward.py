@@ -3,7 +3,8 @@
 A request comes in through a face; its dialect reads the bytes into a Conversation; identity finds the Session; replay
 puts earlier folds back; accounting measures and policy decides (gauge.py); what is too full is folded, else the very
 same bytes go on (folding.py); upstream sends (sending.py); an overflow that the provider reports is answered by one
-more fold (opening.py); the reply is relayed while a tap listens (relay.py); the journal records and learns.
+more fold (opening.py); what the model reads back is answered within the reply (unfolding.py), which is relayed while a
+tap listens (relay.py); the journal records and learns.
 
 Forwarding is a promise: whatever fails on the way to knowing more about a request, the request itself goes on.
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from proxy.accounting.journal import Journal
+from proxy.archive.transcripts import Transcripts
 from proxy.core.errors import AccordionError, ContextOverflow, Unauthorized
 from proxy.core.http import Inbound, Outbound, Told
 from proxy.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
@@ -28,6 +30,7 @@ from proxy.opening import opened
 from proxy.relay import Course, relay
 from proxy.sending import Sending
 from proxy.telling import headers_of
+from proxy.unfolding import Unfolding
 
 _log = logging.getLogger("accordion")
 
@@ -42,6 +45,10 @@ class Forward:
     sending: Sending
     journal: Journal
     clock: Clock
+    unfolding: Unfolding | None = None
+    """None where nothing is read back."""
+    transcripts: Transcripts | None = None
+    """None where nothing that was said is kept."""
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; gives the provider's answer, or an error in the client's own shape."""
@@ -62,6 +69,7 @@ class Forward:
         settle = partial(self._settle, inbound, fields, gauge, course)
         dialect = gauge.dialect if gauge.place is not None and not gauge.counting else None
         body = relay(reply, dialect, course, self.clock, inbound.request_id, settle)
+        await anext(body)  # Only what has begun lets go of the reply when it is closed.
         return Outbound(reply.status, reply.headers + self._headers(gauge), body)
 
     async def _ask(self, inbound: Inbound, way: _Way, course: Course, gauge: Gauge) -> UpstreamReply:
@@ -76,12 +84,14 @@ class Forward:
         if gauge.counting and gauge.route.family == "litellm":
             # Nobody can be asked; what the gauge says is the best that is known.
             return Told(b'{"input_tokens":%d}' % gauge.utilization.tokens)
+        if self.unfolding is not None:
+            way.gauge = gauge = await self.unfolding.continued(gauge)
         reply = await self.sending.send(inbound, gauge)
         if gauge.place is None or gauge.counting:
             return reply
         start = await opened(reply, gauge.dialect, near=gauge.near)
         if start.overflow is None:
-            return start.reply
+            return await self._unfolded(inbound, gauge, course, start.reply)
         try:
             began = self.clock.monotonic()
             again = await self.folding.overflowed(gauge, asker, start.overflow)
@@ -93,7 +103,13 @@ class Forward:
             return start.reply
         await start.reply.close()
         way.gauge = again
-        return await self.sending.send(inbound, again)
+        return await self._unfolded(inbound, again, course, await self.sending.send(inbound, again))
+
+    async def _unfolded(self, inbound: Inbound, gauge: Gauge, course: Course, reply: UpstreamReply) -> UpstreamReply:
+        """The reply in which the model's calls of our own tool are answered."""
+        if self.unfolding is None:
+            return reply
+        return await self.unfolding.spliced(reply, gauge, partial(self.sending.send, inbound), course)
 
     def reads(self, method: str, path: str, content_type: bytes) -> bool:
         """Whether a request is one that is looked into; its body must then be whole."""
@@ -164,7 +180,10 @@ class Forward:
         self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge, course: Course, seen: ReplySeen
     ) -> None:
         place, ended = None if gauge.counting else gauge.place, self.clock.monotonic()
-        session = self.gauging.learn(gauge, place, course.status, seen) if place else None
+        # What the first round reported is of the request as it was gauged; the client is told of the last.
+        unfolded = course.unfolded
+        own = seen if unfolded is None else replace(seen, usage=unfolded.first)
+        session = self.gauging.learn(gauge, place, course.status, own, course.real) if place else None
         failed = "provider_error" if seen.error or course.status >= 400 else ""
         exchange = Exchange(
             at=self.clock.now(),
@@ -185,11 +204,15 @@ class Forward:
             duration=ended - course.started,
             compaction=gauge.seen,
             folding=course.folding,
+            unfolded=unfolded,
+            recalled=gauge.recalled,
         )
+        if place is not None and session is not None and self.transcripts is not None:
+            self.transcripts.record(gauge.caller.space, session.id, place.conversation, folded=bool(gauge.fold))
         traceparent = fields.get(b"traceparent", b"").decode("latin-1")
         session = self.journal.record(gauge.caller.tenant, session, place.row if place else "", exchange, traceparent)
         if place is not None and session is not None:
-            reported = seen.usage.input if seen.usage else 0
+            reported = own.usage.input if own.usage else 0
             self.gauging.sessions.settle(place, session, reported, gauge.counted, gauge.fold)
 
 

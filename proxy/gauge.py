@@ -10,10 +10,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from proxy.accounting.calibration import UNKNOWN, Calibrations, estimate, on_record
 from proxy.accounting.meter import Meter
 from proxy.accounting.overflow import Overflow, read_overflow
 from proxy.compaction.controls import read_controls
+from proxy.compaction.dresser import Dresser
 from proxy.compaction.policy import Attempt, Options, decide
 from proxy.compaction.replay import Folds
 from proxy.compaction.wishes import Wishes
@@ -68,6 +71,8 @@ class Gauging:
     router: Router
     tasks: Tasks
     max_body: int = 64 * 2**20
+    dresser: Dresser | None = None
+    """Who puts weaves and recalls in place and offers our tool; None where nobody does."""
 
     def speaks(self, path: str, fields: Mapping[bytes, bytes]) -> Dialect:
         """The dialect of a path: the one that reads it, else the one whose provider it goes to."""
@@ -89,7 +94,7 @@ class Gauging:
         route = self.router.route(inbound.path, anthropic, model)
         route = self.router.for_dialect(route, dialect.name)
         if conversation is None:
-            return Gauge(caller, route, dialect, illegible=True)
+            return Gauge(caller, route, dialect, plain=plain, illegible=True)
         counting = inbound.path in self.counters
         marks = read_marks(fields, conversation.envelope)
         bare = Gauge(
@@ -108,15 +113,46 @@ class Gauging:
             _log.exception("a request could not be gauged and goes on", extra={"request_id": inbound.request_id})
             return bare
 
-    async def refolded(self, gauge: Gauge, folded: Folded) -> Gauge:
-        """The same with another list to be forwarded, measured."""
-        if gauge.place is None or gauge.window is None:
+    async def refolded(self, gauge: Gauge, folded: Folded, *, fresh: bool = False, woven: bool = True) -> Gauge:
+        """The same with another list to be forwarded, measured. `fresh`: other workers may know more of what was read
+        back behind it; `woven`: whether that is put in."""
+        place, window = gauge.place, gauge.window
+        if place is None or window is None:
             return gauge
-        counted = await self._count(folded.conversation, gauge.window, gauge.model)
+        shown, offered = folded, ""
+        if folded.compaction is not None and self.dresser is not None:
+            shown, offered = await self.dresser.dress(
+                gauge.dialect, gauge.caller.space, place.label, place.conversation, folded,
+                fresh=fresh, woven=woven,
+            )  # fmt: skip
+        counted = await self._count(gauge, shown.conversation, window)
+        if shown.conversation.chain is not folded.conversation.chain:
+            counted = _unfolded(counted, await self._count(gauge, folded.conversation, window))
         if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
-            counted = replace(counted, reserved_output=min(reserved, gauge.window.size))
-        utilization = self._corrected(gauge.route, gauge.place, counted, folded)
-        return replace(gauge, folded=folded, counted=counted.tokens, utilization=utilization)
+            counted = replace(counted, reserved_output=min(reserved, window.size))
+        return structs.replace(
+            gauge,
+            folded=folded,
+            counted=counted.tokens,
+            utilization=self._corrected(gauge.route, place, counted, folded if woven else None),
+            dressed=shown if folded.compaction is not None else None,
+            offered="" if gauge.counting else offered,
+        )
+
+    async def brought(self, gauge: Gauge) -> int:
+        """Tokens that a fold of this request brings along: those of our tool, where it is not offered yet."""
+        folded, window = gauge.folded, gauge.window
+        if self.dresser is None or folded is None or window is None:
+            return 0
+        if gauge.dressed is not None and gauge.dressed.conversation.tools is not folded.conversation.tools:
+            return 0
+        offered = self.dresser.offered(gauge.dialect, folded.conversation)
+        if offered is folded.conversation:
+            return 0
+        before = await self._count(gauge, folded.conversation, window)
+        longer = (await self._count(gauge, offered, window)).tokens - before.tokens
+        # Counted as the rest of the request is: with what is known of the provider's own count.
+        return round(longer * gauge.utilization.tokens / max(1, gauge.counted))
 
     def overflowed(self, gauge: Gauge, overflow: Overflow) -> None:
         """Takes the limit that an overflow error named."""
@@ -124,8 +160,9 @@ class Gauging:
             model = gauge.place.conversation.model
             self.windows.learn(model, gauge.route.name, gauge.beta, gauge.caller.tenant, overflow.limit)
 
-    def learn(self, gauge: Gauge, place: Place, status: int, seen: ReplySeen) -> Session:
-        """Takes what a reply reported; returns the session as it is now."""
+    def learn(self, gauge: Gauge, place: Place, status: int, seen: ReplySeen, real: str = "") -> Session:
+        """Takes what a reply reported; returns the session as it is now. `real` is the provider's own id of the reply,
+        where something was read back in it."""
         session = self.sessions.current(place.session.id) or place.session
         model = place.conversation.model
         if seen.error or status >= 400:
@@ -135,6 +172,8 @@ class Gauging:
             return session
         usage = seen.usage
         if usage is None or not usage.input:
+            if real:
+                self.sessions.answered(gauge.caller, place, seen.response_id, 0, real)
             return session
         if place.conversation.previous is None:
             correction = self.calibrations.learn(
@@ -144,7 +183,7 @@ class Gauging:
                 session = replace(session, correction=correction)
         kept = {seen.response_id, _conversation_id(place.conversation)} if gauge.dialect.name == "responses" else set()
         for state in kept - {""}:
-            self.sessions.answered(gauge.caller, place, state, usage.input + usage.output)
+            self.sessions.answered(gauge.caller, place, state, usage.input + usage.output, real)
         return session
 
     # -- the steps ----------------------------------------------------------------
@@ -177,14 +216,14 @@ class Gauging:
         conversation, caller, route = place.conversation, bare.caller, bare.route
         window = self.windows.window(conversation.model, route.name, bare.beta, caller.tenant)
         rules = self.rules(conversation.model, route.family, marks.delegated, window.size)
-        folded = unfolded(conversation)
-        gauge = replace(bare, place=place, window=window, rules=rules)
+        limits = rules.thresholds.limits(window.size)
+        gauge = structs.replace(bare, place=place, window=window, rules=rules, limits=limits)
+        fresh = gauge.foldable and self._unsure(caller, place)
         if gauge.foldable:
-            folded = await self.folds.find(
-                bare.dialect, caller.space, place.label, conversation, fresh=self._unsure(caller, place)
-            )
-        gauge = replace(gauge, limits=rules.thresholds.limits(window.size))
-        return self.decided(await self.refolded(gauge, folded))
+            folded = await self.folds.find(bare.dialect, caller.space, place.label, conversation, fresh=fresh)
+        else:
+            folded = unfolded(conversation)
+        return self.decided(await self.refolded(gauge, folded, fresh=fresh))
 
     def _unsure(self, caller: Caller, place: Place) -> bool:
         """Whether others may have folded this history, or this worker itself before it was started anew."""
@@ -217,34 +256,43 @@ class Gauging:
             bytes_over=0 < budgets.body < len(gauge.plain) and budgets.body < size_of(gauge),
             images_over=bool(used.media) and 0 < budgets.images < images(folded.conversation),
         )
-        return replace(gauge, decision=decision)
+        return structs.replace(gauge, decision=decision)
 
     def _word(self, gauge: Gauge, place: Place) -> str:
         word = gauge.controls.word
         wanted = word == "auto" and not gauge.counting and self.wishes.forced(gauge.caller.tenant, place.session.id)
         return "now" if wanted else word
 
-    async def _count(self, conversation: Conversation, window: Window, model: str) -> Utilization:
-        if self.meter.pending(conversation, model) > _COUNT_AT_ONCE:
-            return await self.tasks.offload(self.meter.measure, conversation, window, model)
-        return self.meter.measure(conversation, window, model)
+    async def _count(self, gauge: Gauge, conversation: Conversation, window: Window) -> Utilization:
+        # What is counted is hardly longer than the body that it stands in.
+        if len(gauge.plain) > _COUNT_AT_ONCE and self.meter.pending(conversation, gauge.model) > _COUNT_AT_ONCE:
+            return await self.tasks.offload(self.meter.measure, conversation, window, gauge.model)
+        return self.meter.measure(conversation, window, gauge.model)
 
-    def _corrected(self, route: Route, place: Place, counted: Utilization, folded: Folded) -> Utilization:
+    def _corrected(self, route: Route, place: Place, counted: Utilization, folded: Folded | None) -> Utilization:
         """The count, corrected by what the provider reported: for the beginning of this very list where it did, else
-        by how far counts of this session and model were off (DESIGN, Accounting)."""
+        by how far counts of this session and model were off (DESIGN, Accounting). `folded` is None where the list does
+        not begin as one that was sent before."""
         base, last, known = place.base, None, place.session.correction
         if known == UNKNOWN and base is not None:
             # Another worker had this session so far, or this one before it was started anew.
             known = on_record(base.counted, base.reported)
         factor = self.calibrations.factor(route.name, place.conversation.model, known)
-        fold = folded.compaction.id if folded.compaction is not None else ""
-        if base is not None and base.reported and base.fold == fold:
+        fold = folded.compaction.id if folded is not None and folded.compaction is not None else ""
+        if folded is not None and base is not None and base.reported and base.fold == fold:
             if place.base_index < 0:
                 # What the provider keeps had its own overhead in the report; this request brings it along again.
                 last = (counted.preamble + counted.tools, base.reported)
             elif base.overhead_key == place.conversation.overhead_key:
                 last = (base.counted, base.reported)
         return counted.corrected(factor, estimate(counted.tokens, last, factor), carried=last is not None)
+
+
+def _unfolded(counted: Utilization, bare: Utilization) -> Utilization:
+    """The count of a list, with by how much it is longer than the bare one told apart."""
+    longer = counted.messages + counted.media - bare.messages - bare.media
+    longer = max(0, min(longer, counted.messages))
+    return replace(counted, messages=counted.messages - longer, unfolded=longer)
 
 
 def _attempt(folded: Folded) -> Attempt | None:

@@ -1,6 +1,6 @@
-"""The read-only questions: how full is every window, what did it cost, what happened last. One tenant's at a time.
+"""How full is every window, what did it cost, what happened last: one tenant's at a time.
 
-The API and the CLI ask here; what they show is what the journal recorded, of every worker.
+The API and the CLI ask here; what they show is what the journal recorded, of every worker. It is also forgotten here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from itertools import groupby
 import msgspec
 
 from proxy.accounting.journal import ModelRow, exchanges_of, models_of, sessions_of
+from proxy.archive.custody import Custody, Erased
+from proxy.compaction.wishes import Wishes
 from proxy.core.budget import Limits, Thresholds
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Outbox, Store, Windows
+from proxy.core.ports import Key, Outbox, Store, Windows
 from proxy.core.records import Exchange, Session, Totals
+from proxy.identity.tenants import Caller
 
 _SESSION = msgspec.msgpack.Decoder(Session)
 _EXCHANGE = msgspec.msgpack.Decoder(Exchange)
@@ -83,6 +86,19 @@ class Observe:
         size = session.utilization.window if session.utilization else 0
         return SessionView(session, self._limits(session.model, size), tuple(exchanges))
 
+    async def forget(self, tenant: str, session_id: str | None = None) -> list[str]:
+        """Removes what is on record of a session, or of all of the tenant's; gives the ids of those that there were.
+        Sums by model stay: they tell of no conversation."""
+        await self._flush()
+        found: dict[str, list[Key]] = {}
+        for name, value in await self._all(sessions_of(tenant), f"{session_id}." if session_id is not None else ""):
+            each = _SESSION.decode(value).id
+            if session_id in (None, each):
+                found.setdefault(each, [exchanges_of(tenant, each)]).append(Key(sessions_of(tenant), name))
+        for keys in found.values():
+            await self.store.delete(keys)
+        return list(found)
+
     def _model(self, tenant: str, row: ModelRow) -> ModelView:
         window = self.windows.window(row.model, row.upstream, "", tenant)
         size = row.utilization.window or window.size
@@ -99,13 +115,28 @@ class Observe:
             # What could be read is still worth showing; reading says so itself where it cannot.
             return
 
-    async def _all(self, collection: str) -> list[tuple[str, bytes]]:
+    async def _all(self, collection: str, prefix: str = "") -> list[tuple[str, bytes]]:
         found: list[tuple[str, bytes]] = []
-        while page := await self.store.scan(collection, after=found[-1][0] if found else "", limit=1_000):
+        while page := await self.store.scan(
+            collection, prefix=prefix, after=found[-1][0] if found else "", limit=1_000
+        ):
             found += page
             if len(page) < 1_000:
                 break
         return found
+
+
+async def erase(
+    observe: Observe, custody: Custody, wishes: Wishes, caller: Caller, session_id: str | None = None
+) -> tuple[int, Erased]:
+    """Removes all that is kept and known of a session, or of all of the caller's; gives how many sessions were on
+    record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
+    # First what is on record, since that writes what waits to be written.
+    sessions = await observe.forget(caller.tenant, session_id)
+    for each in sessions:
+        await wishes.pin(caller.tenant, each, frozenset())
+        await wishes.done(caller.tenant, each)
+    return len(sessions), await custody.erase(caller.space, session_id)
 
 
 def _add_models(rows: Iterable[ModelRow]) -> ModelRow:

@@ -12,13 +12,14 @@ from contextlib import suppress
 from typing import Any
 
 from proxy.accounting.overflow import NEVER, Overflow, read_overflow
-from proxy.core.ports import Headers, UpstreamReply
+from proxy.core.ports import UpstreamReply
 from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect, Tap
 from proxy.dialects.encodings import Decoder, decoded
 from proxy.dialects.keys import read
 from proxy.dialects.shared import entries, error_text, mapping
 from proxy.dialects.sse import Event, Events, parse, pieces
+from proxy.relay import content, length_of
 
 _log = logging.getLogger("accordion")
 
@@ -51,16 +52,17 @@ async def opened(reply: UpstreamReply, dialect: Dialect, *, near: bool, max_byte
     something. What goes wrong while reading is raised to whoever reads the reply returned, behind what came before it.
     Cancelled, it closes the reply; else that is the caller's to do, of the reply returned, also before another try.
     """
-    kind, encoding, length = _content(reply.headers)
     if reply.status >= 400:
-        if reply.status in NEVER or length > max_bytes:
+        if reply.status in NEVER or length_of(reply.headers) > max_bytes:
             return Opened(reply, None)
+        _, encoding = content(reply.headers)
         return await _judged(_Opening(reply), _Whole(reply.status, encoding, near, dialect), max_bytes)
     if not near or not 200 <= reply.status < 300:
         return Opened(reply, None)
+    kind, encoding = content(reply.headers)
     if kind == "text/event-stream":
         return await _judged(_Opening(reply), _Stream(dialect, encoding, max_bytes), max_bytes)
-    if kind.endswith("json") and 0 < length < min(SMALL, max_bytes + 1):
+    if kind.endswith("json") and 0 < length_of(reply.headers) < min(SMALL, max_bytes + 1):
         return await _judged(_Opening(reply), _Whole(reply.status, encoding, near, dialect), max_bytes)
     return Opened(reply, None)
 
@@ -222,18 +224,3 @@ def _silent(data: dict[str, Any]) -> bool:
     said = [data, mapping(data.get("response"))]
     said += [mapping(choice.get(name)) for choice in choices for name in ("delta", "message")]
     return not any(part.get(name) for part in said for name in _SPOKEN)
-
-
-def _content(headers: Headers) -> tuple[str, str, int]:
-    """The media type, the content encoding and the length of a body; -1 where that is not said."""
-    kind = encoding = ""
-    length = -1
-    for name, value in headers:
-        low = name.lower()
-        if low == b"content-type":
-            kind = value.split(b";", 1)[0].strip().lower().decode("latin-1")
-        elif low == b"content-encoding":
-            encoding = value.strip().lower().decode("latin-1")
-        elif low == b"content-length" and value.isdigit():
-            length = int(value)
-    return kind, encoding, length

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from proxy.core.errors import AccordionError, UpstreamCut
 from proxy.core.ports import Clock, Headers, UpstreamReply
-from proxy.core.records import ReplySeen
+from proxy.core.records import ReplySeen, Unfolded
 from proxy.dialects.base import Dialect, Tap
 from proxy.dialects.encodings import Decoder
 from proxy.dialects.sse import Events
@@ -27,6 +27,10 @@ class Course:
     error: str = ""
     folding: float = 0.0
     """Seconds that folding held the request up."""
+    unfolded: Unfolded | None = None
+    """What was read back within the reply."""
+    real: str = ""
+    """The provider's own id of a reply in which something was read back."""
 
 
 class _Listener:
@@ -67,6 +71,9 @@ async def relay(
     held once it is whole), so that a stream that is cut can end in an error event of the client's own dialect. Any
     other body goes on piece by piece. Raises UpstreamCut or UpstreamTimeout where the reply did not end as it should.
     `dialect` is None where nothing is to be read.
+
+    The first piece is empty and comes before anything is read. Whoever has taken it may close the relay at any time,
+    which lets go of the reply; a generator that was closed before it began would do nothing.
     """
     kind, encoding = content(reply.headers)
     streamed = kind == "text/event-stream"
@@ -74,6 +81,7 @@ async def relay(
     listener = _Listener(tap, encoding, streamed=streamed)
     events = Events() if streamed and not encoding else None
     try:
+        yield b""
         async with aclosing(reply.chunks()) as pieces:
             async for piece in pieces:
                 if not course.first_byte:
@@ -95,7 +103,7 @@ async def relay(
             yield rest
     except AccordionError as error:
         course.error = error.code or error.type
-        if events is not None and dialect is not None and not events.mid_event and not _has_length(reply.headers):
+        if events is not None and dialect is not None and not events.mid_event and length_of(reply.headers) < 0:
             yield dialect.stream_error(error, request_id)
         raise
     except BaseException:
@@ -107,9 +115,9 @@ async def relay(
         settle(tap.seen() if tap is not None else ReplySeen())
 
 
-def _has_length(headers: Headers) -> bool:
-    """Whether the body's length was announced, so that nothing can be added to it."""
-    return any(name.lower() == b"content-length" for name, _ in headers)
+def length_of(headers: Headers) -> int:
+    """The announced length of a body, in bytes; -1 where that is not said."""
+    return next((int(value) for name, value in headers if name.lower() == b"content-length" and value.isdigit()), -1)
 
 
 def content(headers: Headers) -> tuple[str, str]:

@@ -52,11 +52,14 @@ class Sending:
 
     def _headers(self, inbound: Inbound, gauge: Gauge) -> Headers:
         route = gauge.route
-        headers = tuple(pair for pair in inbound.headers if not pair[0].startswith(b"x-accordion-"))
+        headers = tuple([pair for pair in inbound.headers if not pair[0].startswith(b"x-accordion-")])
         if gauge.caller.keyed:
-            headers = tuple(pair for pair in headers if not (pair[0] in CREDENTIALS and self.tenants.knows(pair[1])))
+            headers = tuple([pair for pair in headers if not (pair[0] in CREDENTIALS and self.tenants.knows(pair[1]))])
         if key := self._own_key(gauge):
             headers = _with_key(headers, route.family, key)
+        if gauge.offered:
+            # A reply in which our tool may be called has to be read.
+            headers = (*_without(headers, b"accept-encoding"), (b"accept-encoding", b"identity"))
         if route.extra_headers:
             extra = tuple((name.lower().encode(), value.encode()) for name, value in route.extra_headers)
             headers = _without(headers, *(name for name, _ in extra)) + extra

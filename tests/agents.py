@@ -17,6 +17,7 @@ import openai
 
 from tests.spoken import TOOLS, Json
 from tests.strict import SYSTEM, result_of, turn_text
+from tests.witness import Witness
 
 MODEL = "small"
 Client = openai.AsyncOpenAI | anthropic.AsyncAnthropic
@@ -39,6 +40,8 @@ class Run:
     history: list[Any] = field(default_factory=list)
     answers: list[Mapping[str, str]] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+    keeps: Callable[[list[Json]], list[Json]] | None = None
+    """What becomes of the entries of an answer before they go into the history, where the client changes them."""
     turn: int = 0
     _size: int = 0
     _measured: int = 0
@@ -99,6 +102,10 @@ class Run:
         self._measured = len(self.history)
         self.sent.append(self._size)
         calls = await _STEPS[self.dialect](self)
+        if self.keeps is not None:
+            self.history[self._measured :] = self.keeps(
+                json.loads(json.dumps(self.history[self._measured :], default=_plain))
+            )
         self._answer(calls)
         return calls
 
@@ -121,7 +128,7 @@ async def _chat(run: Run) -> list[str]:
     messages = [{"role": "system", "content": SYSTEM}, *run.history]
     more = {"stream": True, "stream_options": {"include_usage": True}} if run.stream else {}
     raw = await run.client.chat.completions.with_raw_response.create(
-        model=run.model, messages=messages, tools=TOOLS["chat"], extra_headers=run.headers, **more, **run.more
+        model=run.model, messages=messages, extra_headers=run.headers, **{"tools": TOOLS["chat"], **more, **run.more}
     )
     run.answers.append(dict(raw.headers))
     if not run.stream:
@@ -147,8 +154,9 @@ async def _responses(run: Run) -> list[str]:
     # The SDK would look at each item as every one of the thirty kinds that it might be, a fifth of a second each time.
     more = {"input": run.history, **run.more.get("extra_body", {})}
     raw = await run.client.responses.with_raw_response.create(
-        model=run.model, instructions=SYSTEM, tools=TOOLS["responses"], store=False, stream=run.stream,
-        include=["reasoning.encrypted_content"], extra_headers=run.headers, **{**run.more, "extra_body": more},
+        model=run.model, instructions=SYSTEM, stream=run.stream, include=["reasoning.encrypted_content"],
+        extra_headers=run.headers,
+        **{"tools": TOOLS["responses"], "store": False, **run.more, "extra_body": more},
     )  # fmt: skip
     run.answers.append(dict(raw.headers))
     if run.stream:
@@ -202,8 +210,11 @@ def _plain(value: Any) -> Any:
     return value.model_dump(exclude_none=True)
 
 
-def connected(url: str, dialect: str) -> Client:
-    """The dialect's official client, with no retries of its own."""
+def connected(url: str, dialect: str, witness: Witness | None = None) -> Client:
+    """The dialect's official client, with no retries of its own; `witness` hears all that comes."""
+    more: Any = {"api_key": "sk-test-agents", "max_retries": 0, "timeout": 60}
     if dialect == "messages":
-        return anthropic.AsyncAnthropic(base_url=url, api_key="sk-test-agents", max_retries=0, timeout=60)
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-test-agents", max_retries=0, timeout=60)
+        http = witness.anthropic() if witness is not None else None
+        return anthropic.AsyncAnthropic(base_url=url, http_client=http, **more)
+    http1 = witness.openai() if witness is not None else None
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", http_client=http1, **more)

@@ -126,6 +126,8 @@ class Strict:
     """Whether a thought is good only behind the very prefix that it was thought behind (Messages)."""
     bound: dict[str, str] = field(default_factory=dict)
     """That prefix, by signature."""
+    tools: list[Json] | None = None
+    """The client's tools where they are others than those of `spoken`; one of the proxy's may stand behind them."""
 
     async def __call__(self, request: Recorded, answer: Answer) -> None:
         if request.target.partition("?")[0] in COUNTING:
@@ -157,9 +159,13 @@ class Strict:
             self.problems += problems
             return await _whole(answer, 400, {"error": {"message": problems[0], "type": "invalid_request_error"}})
         self.taken.append(Forwarded(request, tokens))
+        await self._replied(body, tokens, answer)
+
+    async def _replied(self, body: Json, tokens: int, answer: Answer) -> None:
+        """The reply to a request that was taken."""
         reply = self._next(tokens)
         self.bound[reply.signature] = judging.prefix(body, len(body[LISTS[self.dialect]]))
-        if stream:
+        if body.get("stream"):
             return await _events(answer, spoken.EVENTS[self.dialect](reply, body))
         return await _whole(answer, 200, spoken.WHOLE[self.dialect](reply))
 

@@ -9,7 +9,7 @@ import yaml
 
 from proxy.compaction.strategies import STRATEGIES
 from proxy.settings import ENVIRONMENT, RESTART, Settings, load
-from proxy.settings.kinds import Secret
+from proxy.settings.kinds import Keys, Secret
 from proxy.settings.load import build
 from proxy.settings.pipelines import Strategy
 from proxy.settings.thresholds import Shares
@@ -19,7 +19,7 @@ FILE = Path(__file__).parents[1] / "config.yaml"
 EXAMPLE = re.compile(r"^#(?=\S|  )", re.MULTILINE)
 # Keys of one value whose default is an empty one.
 EMPTY = ("generation", "hard", "conversation_target", "generation_target", "tenant_key", "api_key", "spool")
-EMPTY += ("max_body_bytes", "max_images")
+EMPTY += ("max_body_bytes", "max_images", "key")
 FREE = {"smart", "x-team", "api_version"}
 # The same keys again, for which it says so; an example of some is enough.
 AGAIN = re.compile(r"thresholds\.(?:delegated|models|models\.delegated)\.(\w+)")
@@ -74,7 +74,7 @@ def unstated(section: msgspec.Struct, stated: dict[str, Any]) -> list[str]:
             found += [
                 path for entry, strategy in zip(said, default, strict=True) for path in unstated_in(entry, strategy)
             ]
-        elif said is None and default not in (None, (), {}, Secret()):
+        elif said is None and default not in (None, (), {}, Secret(), Keys()):
             found.append(field.name)
     return found
 

@@ -253,6 +253,14 @@ async def test_a_compressed_body_whose_model_is_an_alias_goes_on_plain() -> None
     assert request.headers == ((b"x-a", b"b"),)
 
 
+async def test_a_compressed_body_that_cannot_be_read_still_has_its_alias_replaced() -> None:
+    world = World(router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
+    body = b'{"model":"%b","messages":[' + b"[" * 3_000
+    await world.ask(CHAT, gzip.compress(body % b"smart"), {"Content-Encoding": "gzip", "x-a": "b"})
+    (sent,) = world.upstream.requests
+    assert (sent.body, sent.headers) == (body % b"real-1", ((b"x-a", b"b"),))
+
+
 async def test_without_a_proxy_key_the_callers_own_credential_goes_on() -> None:
     world = World(router=FakeRouter(only=ALIAS))
     await world.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own"})

@@ -41,6 +41,7 @@ MODEL = "model_list: [{{model_name: m, litellm_params: {{{}}}}}]"
         ("server: {max_body_bytes: 3 parsecs}", "$.server.max_body_bytes", "64MiB"),
         ("server: {max_body_bytes: 0}", "$.server.max_body_bytes", "at least 1"),
         ("server: {max_body_bytes: -1}", "$.server.max_body_bytes", "64MiB"),
+        (f"server: {{max_body_bytes: {'9' * 400}GB}}", "$.server.max_body_bytes", "64MiB"),
         ("upstreams: {openai: {base_url: api.openai.com}}", "$.upstreams.openai.base_url", "https://"),
         ("upstreams: {openai: {base_url: 'http://u:p@h'}}", "$.upstreams.openai.base_url", "without credentials"),
         ("upstreams: {openai: {base_url: 'http://h/v1?a=b'}}", "$.upstreams.openai.base_url", "query"),
@@ -173,12 +174,14 @@ def test_every_environment_name_sets_its_key(read):
         "ACCORDION_HOST": "h",
         "ACCORDION_PORT": "99",
         "ACCORDION_STORE": "memory://",
+        "ACCORDION_ARCHIVE_KEY": "0f" * 32,
         "ACCORDION_OPENAI_BASE_URL": "http://o/v1",
         "ACCORDION_ANTHROPIC_BASE_URL": "http://a",
     }
     assert set(values) == set(ENVIRONMENT)
     settings = read("", values)
     assert (settings.server.host, settings.server.port, settings.store.url.reveal()) == ("h", 99, "memory://")
+    assert settings.archive.key.reveal() == "0f" * 32
     assert settings.upstreams.openai.base_url == "http://o/v1"
     assert settings.upstreams.anthropic.base_url == "http://a"
     assert read("", dict.fromkeys(values, "")) == Settings()
@@ -223,4 +226,11 @@ def test_hints_name_what_has_no_effect(read):
         "$.model_list[0].litellm_params",
         "$.model_list[0].litellm_params",
     ]
-    assert hints(read(MODEL.format("model: gemini/x, api_key: k, rpm: 5") + "\nproxy_keys: [{id: a, key: b}]")) == ()
+    keys = "\nproxy_keys: [{id: a, key: b}]"
+    assert hints(read(MODEL.format("model: gemini/x, api_key: k, rpm: 5") + keys)) == ()
+    upstreams = "upstreams: {openai: {api_key: k}, anthropic: {api_key: k}}"
+    assert [hint.partition(":")[0] for hint in hints(read(upstreams))] == [
+        "$.upstreams.openai.api_key",
+        "$.upstreams.anthropic.api_key",
+    ]
+    assert hints(read(upstreams + keys)) == ()

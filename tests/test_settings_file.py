@@ -96,16 +96,18 @@ def test_what_needs_a_restart_keeps_its_value_and_is_named(path):
         server: {host: h, port: 2, workers: 2, shutdown_seconds: 2, tenant_key: k, max_body_bytes: 2}
         store: {url: sqlite:///a.db, timeout_seconds: 2, write_timeout_seconds: 2, retention_days: 2, spool: s,
                 spool_bytes: 2}
+        archive: {key: "%s", max_bytes: 2, retention_days: 2, record: all}
         limits: {body_cache_bytes: 2, count_cache_entries: 2, sessions_in_memory: 2, exchanges_per_session: 2,
                  fold_cache_bytes: 2}
         summaries: {max_concurrent: 3, wait_seconds: 3, writer: extractive}
         """
+        % ("0" * 64)
     )
     before, reloaded = file.settings, file.reload()
     assert reloaded.ignored == RESTART
     after = reloaded.settings
     assert after.server == msgspec.structs.replace(before.server, max_body_bytes=2)
-    assert (after.store, after.limits) == (before.store, before.limits)
+    assert (after.store, after.archive, after.limits) == (before.store, before.archive, before.limits)
     assert after.summaries == msgspec.structs.replace(before.summaries, wait_seconds=3, writer="extractive")
 
 

@@ -39,6 +39,7 @@ def recorded(path: Path) -> list[list[dict[str, Any]]]:
         return [json.loads(line)["messages"] for line in lines]
 
 
+@pytest.mark.timeout(600)  # the longest transcripts take many seconds, and as many minutes on a busy machine
 @pytest.mark.parametrize("window", [8_000, 32_000, 128_000])
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
@@ -94,7 +95,7 @@ def _read(dialect: Dialect, entries: list[Any]) -> list[Message]:
     for entry in entries:
         wire = json.dumps(entry).encode()
         said = dialect.message(wire)
-        found.append(Message(message_key(said.canonical, b""), said.role, said.parts, wire))
+        found.append(Message(message_key(said.canonical, b"", dialect.name), said.role, said.parts, wire))
     return found
 
 

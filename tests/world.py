@@ -25,6 +25,7 @@ from proxy.settings.load import build
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.wiring import counters, dialects, rules
 from proxy.wiring.kitchen import Kitchen
+from proxy.wiring.vault import Vault
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -68,7 +69,8 @@ class World:
         settings = build(config.encode(), {}, {})
         counter = WordCounter()
         meter = Meter(counter)
-        self.kitchen = Kitchen(settings, self.store, meter, counter, self.tasks, self.clock)
+        self.vault = Vault(settings, self.store, self.tasks, self.clock, lambda _: None)
+        self.kitchen = Kitchen(settings, self.store, self.vault, self.outbox, meter, counter, self.tasks, self.clock)
         gauging = Gauging(
             dialects=spoken,
             counters=counters(spoken),
@@ -85,13 +87,18 @@ class World:
             base_models={},
             router=self.router,
             tasks=self.tasks,
+            dresser=self.kitchen.dresser(settings),
         )
         tenants = Tenants(b"secret" * 6, self.keys, loopback=self.loopback)
         journal = Journal(self.outbox, [self.seen], "worker")
         sending = Sending(tenants, self.router, self.upstream, self.translator)
         compactors = self.kitchen.compactors(settings, lambda _model: self.summarizer)
-        folding = Folding(gauging, compactors, self.kitchen.rendering, self.kitchen.wishes)
-        self.forward = Forward(tenants, gauging, folding, sending, journal, self.clock)
+        recalling = self.kitchen.recalling(settings)
+        folding = Folding(gauging, compactors, self.kitchen.rendering, self.kitchen.wishes, recalling)
+        unfolding = self.kitchen.unfolding(settings)
+        self.forward = Forward(
+            tenants, gauging, folding, sending, journal, self.clock, unfolding, self.vault.transcripts
+        )
         self.observe = Observe(self.store, self.outbox, self.windows, {"": Thresholds()})
 
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:

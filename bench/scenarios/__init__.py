@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from bench.report import Table
-from bench.scenarios import folding, growing, memory, quality, small, startup, stream, workers
+from bench.scenarios import folding, growing, memory, quality, recall, small, startup, stream, workers
 from bench.setting import Setting
 
 SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
@@ -15,4 +15,5 @@ SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "workers": workers.run,
     "folding": folding.run,
     "quality": quality.run,
+    "recall": recall.run,
 }

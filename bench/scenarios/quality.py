@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.published import GOALS, PUBLISHED_AT, RIVALS, SIMPLE, Goal, Row
+from bench.published import GOALS, PUBLISHED, PUBLISHED_AT, Goal, Row
 from bench.report import Cell, Table
 from bench.servers import HERE, Unavailable
 from bench.setting import Setting
@@ -116,7 +116,7 @@ def _table(window: int, found: dict[str, Any], seconds: float) -> Table:
     table.rows.append([OURS, *row])
     table.rows.append(_wanted(goal))
     if window == PUBLISHED_AT:
-        table.rows += [_published(each) for each in (*SIMPLE, *RIVALS)]
+        table.rows += [_published(each) for each in PUBLISHED]
     else:
         table.rows.append(["send everything", *_row(base, base)])
     runs = ", ".join(f"{name.removesuffix('.jsonl.gz')} {each[OURS]['n']}" for name, each in found["by_file"].items())

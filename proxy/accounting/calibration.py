@@ -8,9 +8,10 @@ report (a model behind a router, a cached part left out) moves either but little
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from statistics import median
 from threading import Lock
+
+from proxy.core.values import dataclass
 
 UNKNOWN = 1.0
 """The correction of a session that nothing has been reported for."""
@@ -33,18 +34,16 @@ Carried = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """The latest ratios of reported to counted tokens, oldest first."""
+    """The latest ratios of reported to counted tokens, oldest first, and their median: what a count is multiplied by
+    (1.0 while nothing is known)."""
 
     latest: tuple[float, ...] = ()
+    factor: float = UNKNOWN
 
     def seen(self, ratio: float) -> Ratios:
         """With one more report."""
-        return Ratios((*self.latest, round(ratio, 4))[-KEPT:])
-
-    @property
-    def factor(self) -> float:
-        """What a count is multiplied by; 1.0 while nothing is known."""
-        return median(self.latest) if self.latest else UNKNOWN
+        latest = (*self.latest, round(ratio, 4))[-KEPT:]
+        return Ratios(latest, median(latest))
 
 
 class Calibrations:

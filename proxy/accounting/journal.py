@@ -15,7 +15,7 @@ import msgspec
 
 from proxy.core.budget import Utilization
 from proxy.core.ports import Key, Observer, Outbox
-from proxy.core.records import Exchange, Session, Totals
+from proxy.core.records import Exchange, Session, Totals, Unfolded
 from proxy.core.values import dataclass
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -61,7 +61,7 @@ class Journal:
     worker: str
     keep: int = 50
     retention: float = 30 * 86_400.0
-    _models: OrderedDict[tuple[str, str, str], tuple[int, ModelRow]] = field(default_factory=OrderedDict)
+    _models: OrderedDict[tuple[str, str, str], tuple[Key, ModelRow]] = field(default_factory=OrderedDict)
     _entered: int = 0
 
     def record(
@@ -87,7 +87,10 @@ class Journal:
         if held is None:
             # Each time a model enters memory it gets a row of its own, as sessions do, so that no row ever falls.
             self._entered += 1
-        number, row = held if held is not None else (self._entered, None)
+            name = Key(models_of(tenant), f"{exchange.upstream}|{exchange.model}|{self.worker}.{self._entered}")
+            row = None
+        else:
+            name, row = held
         row = ModelRow(
             model=exchange.model,
             upstream=exchange.upstream,
@@ -96,11 +99,10 @@ class Journal:
             totals=gain if row is None else row.totals + gain,
             peak=ratio if row is None else max(row.peak, ratio),
         )
-        self._models[known] = (number, row)
+        self._models[known] = (name, row)
         self._models.move_to_end(known)
         while len(self._models) > _MODELS:
             self._models.popitem(last=False)
-        name = Key(models_of(tenant), f"{exchange.upstream}|{exchange.model}|{self.worker}.{number}")
         self.outbox.put(name, partial(ENCODER.encode, row), self.retention)
 
 
@@ -112,13 +114,16 @@ def gain_of(exchange: Exchange) -> Totals:
     reported = (
         (usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning) if usage else (0, 0, 0, 0, 0)
     )
+    back = exchange.unfolded or Unfolded()
+    told = {"unfold_calls": back.calls, "unfold_rounds": back.rounds, "unfold_input": back.input}
     if seen is None:
-        return Totals(1, failed, *reported)
+        return Totals(1, failed, *reported, **told)
     made = seen.state == "folded"
     return Totals(
         1,
         failed,
         *reported,
+        **told,
         compactions=int(made),
         # A request that only asks for a count belongs to no session, and sends nothing that could be saved.
         saved=seen.saved if exchange.session else 0,

@@ -41,7 +41,8 @@ class Artifact:
     `keys` are the messages it is made of, in order; of a result the one with the call (where it is another) and the one
     with the answer. `first` and `last` are their indexes in the client's list, `part` the part within the last of them
     (-1 for a range). Sizes are of the content: `characters`, and `tokens` as an estimate. `scope` and `session` say
-    where it comes from; `at` is seconds since the epoch.
+    where it left; the same content that left elsewhere too has the same id and a record of its own there. `at` is
+    seconds since the epoch.
     """
 
     id: str
@@ -105,17 +106,30 @@ def row_key(key: bytes) -> Key:
     return Key("", f"row/{key.hex()}")
 
 
-def artifact_key(space: bytes, artifact_id: str) -> Key:
-    """Where an artifact of the tenant whose key is `space` is kept: an id alone leads nowhere."""
-    return Key("", f"artifact/{_tenant(space)}/{artifact_id}")
+def records(space: bytes, artifact_id: str) -> str:
+    """The collection of an artifact's records, one for each session and scope that it left, of the tenant whose key is
+    `space`: an id alone leads nowhere."""
+    return f"artifact/{tenant_of(space)}/{artifact_id}"
 
 
 def listing(space: bytes, session: str) -> str:
     """The collection that lists a session's artifacts."""
-    return f"artifacts/{_tenant(space)}/{session}"
+    return f"artifacts/{tenant_of(space)}/{session}"
 
 
-def _tenant(space: bytes) -> str:
+def record_keys(space: bytes, artifact: Artifact) -> tuple[Key, Key]:
+    """Where a record is kept: by its id, and in its session's list."""
+    return artifact_keys(tenant_of(space), artifact.id, artifact.scope, artifact.session)
+
+
+def artifact_keys(tenant: str, artifact_id: str, scope: bytes, session: str) -> tuple[Key, Key]:
+    """The same for who knows a tenant by name only (see `tenant_of`)."""
+    by_id = Key(f"artifact/{tenant}/{artifact_id}", f"{scope.hex()}/{session}")
+    return by_id, Key(f"artifacts/{tenant}/{session}", f"{artifact_id}/{scope.hex()}")
+
+
+def tenant_of(space: bytes) -> str:
+    """What a tenant is called in the names of keys; nobody can tell its key from it."""
     return hashlib.sha256(b"archive" + space).hexdigest()[:24]
 
 

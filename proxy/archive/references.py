@@ -1,7 +1,8 @@
 """The text that stands for what was moved out of the window, and the id by which it is found again.
 
-A reference is for a model to read: it names what was there, how much of it, and where it is now. It holds whether or
-not there is a tool to read artifacts with.
+A reference is for a model to read: it names what was there, how much of it, and the call that reads it again. It is
+true whether or not there is such a tool in the request that it stands in: the tool is named where offered, and the id
+is the same for those who read it otherwise.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ def reference(tool: str, arguments: str, artifact: str, size: str, about: str = 
     (see `size_of`), and what is known `about` it: a digest or a description."""
     called = f" of {tool}({shortened(arguments)})" if tool else ""
     told = f"\n{about}" if about else ""
-    return f"[Result{called} moved out of this window to save room; kept whole as {artifact}, {size}.]{told}"
+    return f"[Result{called} moved out of this window; kept whole, {size}: {reading(artifact)}.]{told}"
 
 
 def newer(tool: str, arguments: str, artifact: str, call_id: str) -> str:
     """What stands in place of a result that a later one, of the call `call_id`, makes needless."""
     return (
-        f"[Older result of {tool}({shortened(arguments)}), kept as {artifact}. "
-        f"A newer one stands further down, at call {call_id}.]"
+        f"[Older result of {tool}({shortened(arguments)}), kept: {reading(artifact)}. "
+        f"A newer one is below, at call {call_id}.]"
     )
 
 
 def pictured(kind: str, artifact: str, size: str) -> str:
-    """What stands in place of an image or another medium."""
+    """What stands in place of an image or another medium. No call is named: the tool gives text only."""
     return f"[{kind} moved out of this window to save room; kept whole as {artifact}, {size}.]"
 
 
@@ -57,7 +58,7 @@ def left_out(messages: int, artifact: str) -> str:
     noun = "1 earlier message was" if messages == 1 else f"{messages:,} earlier messages were"
     return (
         f"[Note on the conversation, not part of it: {noun} left out here because the window is limited; "
-        f"kept whole as {artifact}. What follows is the rest of the same conversation.]"
+        f"kept whole: {reading(artifact)}. What follows is the rest of the same conversation.]"
     )
 
 
@@ -65,8 +66,13 @@ def sliced(head: str, tail: str, artifact: str, omitted: int) -> str:
     """The beginning and the end of a text that is too long for any window."""
     return (
         f"{head}\n[… {omitted:,} characters in the middle are left out because they do not fit the window; "
-        f"the whole is kept as {artifact} …]\n{tail}"
+        f"kept whole: {reading(artifact)} …]\n{tail}"
     )
+
+
+def reading(artifact: str) -> str:
+    """How an artifact is read, in a few words."""
+    return f'read_artifact("{artifact}") where offered'
 
 
 def size_of(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from proxy.archive.writing import Archive
 from proxy.compaction.waiting import Signal, Waiting
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable, SummaryFailed
@@ -48,7 +49,8 @@ class Thread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a model told of the client's first `narrated` messages, the last of which has the chain key `anchor`."""
+    """What a model told of the client's messages from `since` to before `narrated`, the last of which has the chain key
+    `anchor`."""
 
     narrative: str
     narrated: int
@@ -57,10 +59,14 @@ class Prepared:
     input: int
     output: int
     findings: tuple[tuple[int, str], ...] = ()
+    since: int = 0
 
-    def holds(self, conversation: Conversation, told: int) -> bool:
-        """Whether it tells of the beginning of this conversation, and of more than its first `told` messages."""
+    def holds(self, conversation: Conversation, told: int, since: int | None = None) -> bool:
+        """Whether it tells of this conversation, of more than its first `told` messages, and from `since` on where that
+        is said."""
         chain = conversation.chain
+        if since is not None and since != self.since:
+            return False
         return told < self.narrated <= len(chain) and chain[self.narrated - 1] == self.anchor
 
 
@@ -80,14 +86,29 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Prepared)
 
 
+def decode(value: bytes | None) -> Prepared | None:
+    """What was prepared, as it is kept; None where there is nothing that can be read."""
+    try:
+        return _DECODER.decode(value) if value is not None else None
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
 class Preparations:
     """The summaries of one worker that are being written or ready; behind them the store, for those of others."""
 
     def __init__(
-        self, author: Author, store: Store, tasks: Tasks, waiting: Waiting, bounds: Bounds | None = None
+        self,
+        author: Author,
+        store: Store,
+        tasks: Tasks,
+        waiting: Waiting,
+        bounds: Bounds | None = None,
+        archive: Archive | None = None,
     ) -> None:
         self._author = author
         self._store = store
+        self._archive = archive or Archive(store)
         self._tasks = tasks
         self._waiting = waiting
         self._bounds = bounds or Bounds()
@@ -103,23 +124,24 @@ class Preparations:
         tokens: int,
         told: int,
         make: Callable[[], Awaitable[SummaryTask | None]],
+        since: int | None = None,
     ) -> bool:
         """Begins to write a summary, unless one is ready or being written, there is no room for another, or the last
         try came to nothing and the history (of `tokens`) has hardly grown. Gives whether one is being written now.
 
         `told`: of so many of the client's messages a model has told in an earlier fold already. `make` says what is to
-        be told now, None where nothing is.
+        be told now, None where nothing is; `since` from which of the client's messages on, where that is known.
         """
         if thread in self._running:
             return True
         held = self._ready.get(thread)
-        if (held is not None and held.holds(conversation, told)) or self.fruitless(thread, tokens):
+        if (held is not None and held.holds(conversation, told, since)) or self.fruitless(thread, tokens):
             return False
         mine = sum(other.tenant == thread.tenant for other in self._running)
         if len(self._running) >= self._bounds.at_once or mine >= self._bounds.per_tenant:
             return False
         self._running[thread] = self._waiting.signal()
-        self._tasks.spawn(self._run(thread, conversation, tokens, told, make), "prepare a summary")
+        self._tasks.spawn(self._run(thread, conversation, tokens, told, make, since), "prepare a summary")
         return True
 
     def running(self, thread: Thread) -> bool:
@@ -142,15 +164,16 @@ class Preparations:
             with suppress(TimeoutError):
                 await self._waiting.within(seconds, signal.wait())
 
-    async def ready(self, thread: Thread, conversation: Conversation, told: int) -> Prepared | None:
-        """What was prepared for this conversation, by this worker or another, and tells of more than `told` messages;
-        None where there is nothing that holds."""
+    async def ready(
+        self, thread: Thread, conversation: Conversation, told: int, since: int | None = None
+    ) -> Prepared | None:
+        """What was prepared for this conversation, by this worker or another, tells of more than `told` messages, and
+        begins at `since` where that is said; None where there is nothing that holds."""
         held = self._ready.get(thread)
-        if held is None or not held.holds(conversation, told):
-            with suppress(StoreUnavailable, msgspec.MsgspecError, ValueError):
-                value = await self._store.get(thread.key)
-                held = _DECODER.decode(value) if value is not None else None
-        return held if held is not None and held.holds(conversation, told) else None
+        if held is None or not held.holds(conversation, told, since):
+            with suppress(StoreUnavailable):
+                held = decode(self._archive.opened(thread.space, thread.key, await self._store.get(thread.key)))
+        return held if held is not None and held.holds(conversation, told, since) else None
 
     def used(self, thread: Thread) -> tuple[int, int]:
         """A fold was made: what is prepared has served. Gives the tokens (input, output) that models took in vain for
@@ -166,18 +189,19 @@ class Preparations:
         tokens: int,
         told: int,
         make: Callable[[], Awaitable[SummaryTask | None]],
+        since: int | None,
     ) -> None:
         signal, prepared, failed = self._running[thread], None, False
         try:
             # Another worker may have prepared one.
-            prepared = await self.ready(thread, conversation, told)
+            prepared = await self.ready(thread, conversation, told, since)
             if prepared is None:
-                summary = await self._waiting.within(self._bounds.longest, self._written(thread, make))
-                prepared = await self._prepared(thread, conversation, summary) if summary is not None else None
+                summary = await self._told(thread, make)
+                prepared = await self._prepared(thread, conversation, told, summary) if summary is not None else None
         except (SummaryFailed, TimeoutError) as error:
             failed = True
-            self._waste(thread, getattr(error, "input", 0), getattr(error, "output", 0))
-            _log.info("no summary was prepared: %s", error if isinstance(error, SummaryFailed) else "it took too long")
+            self._waste(thread, *_cost(error))
+            _log.info("no summary was prepared: %s", _reason(error))
         except Exception:
             failed = True
             raise
@@ -198,7 +222,25 @@ class Preparations:
         self._wasted[thread] = before[0] + input, before[1] + output
         _bounded(self._wasted, thread, self._bounds.threads)
 
-    async def _written(self, thread: Thread, make: Callable[[], Awaitable[SummaryTask | None]]) -> Summary | None:
+    async def _told(self, thread: Thread, make: Callable[[], Awaitable[SummaryTask | None]]) -> Summary | None:
+        """What a model told in time; of several pieces the first ones, where the rest failed or took too long."""
+        heard: list[Summary] = []
+        try:
+            return await self._waiting.within(self._bounds.longest, self._written(thread, make, heard.append))
+        except (SummaryFailed, TimeoutError) as error:
+            if not heard:
+                raise
+            input, output = _cost(error)
+            self._waste(thread, max(0, input - heard[-1].input), max(0, output - heard[-1].output))
+            _log.info("a summary was prepared in part: %s", _reason(error))
+            return heard[-1]
+
+    async def _written(
+        self,
+        thread: Thread,
+        make: Callable[[], Awaitable[SummaryTask | None]],
+        heard: Callable[[Summary], None],
+    ) -> Summary | None:
         task = await make()
         if task is None:
             return None
@@ -208,25 +250,44 @@ class Preparations:
             lock = self._store.lock(Key("", f"{thread.key.name}/lock"), lease=self._bounds.longest)
             async with lock as held:
                 if held:
-                    return await self._author.write(task)
+                    return await self._author.write(task, heard)
         except StoreUnavailable:
             if held:
-                return await self._author.write(task)
+                return await self._author.write(task, heard)
         return None
 
-    async def _prepared(self, thread: Thread, conversation: Conversation, summary: Summary) -> Prepared | None:
-        """What a model told, kept for other workers too; None where it told nothing."""
-        if not 0 < summary.narrated <= len(conversation.chain):
-            return None
+    async def _prepared(self, thread: Thread, conversation: Conversation, told: int, summary: Summary) -> Prepared:
+        """What a model told, kept for other workers too. Raises SummaryFailed where that is nothing new."""
+        if not told < summary.narrated <= len(conversation.chain):
+            raise SummaryFailed("there is nothing that is not told yet")
         anchor = conversation.chain[summary.narrated - 1]
         if (unused := self._ready.get(thread)) is not None:
             self._waste(thread, unused.input, unused.output)
         prepared = Prepared(
-            summary.narrative, summary.narrated, anchor, summary.writer, summary.input, summary.output, summary.findings
+            summary.narrative,
+            summary.narrated,
+            anchor,
+            summary.writer,
+            summary.input,
+            summary.output,
+            summary.findings,
+            summary.since,
         )
         with suppress(StoreUnavailable):
-            await self._store.put(thread.key, _ENCODER.encode(prepared), ttl=self._bounds.keep)
+            value = _ENCODER.encode(prepared)
+            await self._archive.keep(
+                self._archive.single(thread.space, thread.session, "summary", thread.key, value, ttl=self._bounds.keep)
+            )
         return prepared
+
+
+def _cost(error: Exception) -> tuple[int, int]:
+    """The tokens (input, output) that a failed summary took, as far as is known."""
+    return getattr(error, "input", 0), getattr(error, "output", 0)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, SummaryFailed) else "it took too long"
 
 
 def _bounded(held: OrderedDict[Thread, V], newest: Thread, most: int) -> None:

@@ -54,6 +54,8 @@ class Case:
     """Call ids that the request or the API pinned."""
     asker: Asker | None = None
     """None where no model may be asked for a summary."""
+    brought: int = 0
+    """Tokens that a fold itself brings along: our tool, which is offered from the first one on."""
     counting: bool = False
     """Whether the request only asks how many tokens it would be: then nothing is kept, and no model is asked."""
 

@@ -188,16 +188,16 @@ class Compactor:
         async def make() -> SummaryTask | None:
             return task
 
-        told = task.prior_until
-        ready = await prepared.ready(thread, client, told)
+        told, since = task.prior_until, task.since
+        ready = await prepared.ready(thread, client, told, since)
         if ready is None and not prepared.failed(thread, tokens):
             if not case.counting:
-                prepared.begin(thread, client, tokens, told, make)
+                prepared.begin(thread, client, tokens, told, make, since)
             if not (case.decision.must_succeed or case.decision.forced):
                 raise _Later
             if not case.counting:
                 await prepared.wait(thread, self._wait)
-                ready = await prepared.ready(thread, client, told)
+                ready = await prepared.ready(thread, client, told, since)
         if ready is None or work.last < 0 or ready.narrated > work.last + 1:
             return None
         known = replace(task, prior=ready.narrative, prior_until=ready.narrated)
@@ -209,7 +209,7 @@ class Compactor:
         thread, tokens = _thread(case, client), case.utilization.tokens
         make = self._task if self._modelled(case) else self._facts
         base = case.folded.compaction
-        told = base.narrated if base is not None else 0
+        told = base.narrated if base is not None and base.kind == case.decision.kind else 0
         self._rooms.preparations.begin(thread, client, tokens, told, partial(make, case, client))
 
     async def _task(self, case: Case, client: Conversation) -> SummaryTask | None:
@@ -233,7 +233,8 @@ class Compactor:
             return Outcome(made.folded, seen_of(made.compaction, "folded", case.decision, passes))
         try:
             await self._rooms.archive.keep(made.puts)
-            compaction = await folds.publish(case.space, case.scope, root, made.compaction)
+            list_of = case.folded.conversation.chain[-1]
+            compaction = await folds.publish(case.space, case.scope, root, made.compaction, of=list_of)
         except StoreUnavailable:
             if not case.decision.must_succeed:
                 raise
@@ -257,7 +258,7 @@ class Compactor:
     async def _observed(self, case: Case) -> Outcome:
         plan, passes = await self._rooms.tasks.offload(self._craft.plan, case)
         utilization = utilization_of(case.decision, case.utilization.ratio)
-        return Outcome(case.folded, observed(plan, case.decision, case.cause, utilization, passes))
+        return Outcome(case.folded, observed(plan, case.decision, case.cause, utilization, passes, case.brought))
 
     def _failed(self, case: Case, error: Exception) -> CompactionSeen:
         reason = _reason(error)

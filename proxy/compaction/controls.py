@@ -54,19 +54,20 @@ def read_controls(fields: Mapping[bytes, bytes], conversation: Conversation, *, 
 def asks_for_compaction(conversation: Conversation) -> bool:
     """Whether the request is one for the provider's own compaction: a trigger as the last item of Responses, a
     top-level `compaction` of Messages."""
-    if "compaction" in conversation.envelope and conversation.dialect == "messages":
+    if conversation.dialect == "messages" and conversation.envelope.get("compaction", b"null") != b"null":
         return True
     last = conversation.messages[-1].parts if conversation.messages else ()
     return any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in last)
 
 
-def thinking_of(conversation: Conversation, beta: str) -> Thinking:
-    """How the request's thinking blocks may be handled (wire notes, "Preserved thinking")."""
+def thinking_of(conversation: Conversation, beta: str, model: str = "") -> Thinking:
+    """How the request's thinking blocks may be handled (wire notes, "Preserved thinking"). `model` is the one that is
+    really asked, where the conversation's is only a name for it."""
     if conversation.dialect != "messages":
         return "free"
     if not any(isinstance(part, Reasoning) for message in conversation.messages for part in message.parts):
         return "none"
-    if not _BOUND.search(conversation.model):
+    if not _BOUND.search(model or conversation.model):
         return "free"
     dropping = b'"drop_block"' in conversation.envelope.get("thinking", b"")
     return "droppable" if dropping and "thinking-binding-controls" in beta else "bound"

@@ -10,14 +10,16 @@ from functools import partial
 from math import ceil
 
 from proxy.archive.artifacts import Artifact
-from proxy.archive.writing import Archive
+from proxy.archive.writing import Archive, Leaving
 from proxy.compaction.case import Case
 from proxy.compaction.executor import Executor, Terms
 from proxy.compaction.layout import Block, Layout, Unfit, laid_out
 from proxy.compaction.planner import Planner
 from proxy.compaction.reading import WrittenReader
+from proxy.compaction.records import keys_of, label_of, meeting, size_of
 from proxy.compaction.removal import Origin, Removal, Remover
 from proxy.compaction.strategies.base import Digest, Draft, no_digest
+from proxy.compaction.strategies.compact_tool_results import CompactToolResultsOptions
 from proxy.compaction.telling import utilization_of
 from proxy.compaction.views import view_for
 from proxy.compaction.weights import Weights
@@ -29,7 +31,7 @@ from proxy.core.values import dataclass
 from proxy.summaries.author import Summary, SummaryTask
 from proxy.summaries.extractive import Source
 
-HANDOFFS = ("transfer_to_*",)
+HANDOFFS = CompactToolResultsOptions().skip
 """Tools whose results say only that another agent goes on."""
 
 
@@ -112,12 +114,13 @@ class Craft:
             work.at,
             forced=decision.must_succeed or decision.forced or decision.trigger == 0,
             beside=_beside(view),
+            brought=case.brought,
         )
         folded = executor.execute(work.plan, work.layout, summary, work.removal.ids, terms)
         if folded.compaction is None:
             raise Unfit("nothing may be folded")
         artifacts = _found(work.removal.artifacts, summary)
-        puts = self._archive.puts(case.space, work.removal.rows, artifacts)
+        puts = self._archive.puts(case.space, work.removal.rows, artifacts, _leaving(case, folded.compaction))
         return Made(folded, folded.compaction, tuple(puts), work.passes)
 
     def refolded(self, case: Case, folded: Folded) -> int:
@@ -134,6 +137,9 @@ class Craft:
         scale, model = _scale(view), case.model
         slot = view.slots[view.task] if view.task >= 0 else None
         stays = slot is not None and view.task not in layout.gone and slot.origin >= 0
+        # A summary goes on from an earlier one only where that began at the same place: what a model told of the work
+        # on one task is no beginning for what is told of the whole.
+        told = base if base is not None and base.narrative and base.narrated_from == block.first else None
         ranges = (each for each in removal.ranges if block.first <= each.first and each.last <= block.last)
         return SummaryTask(
             kind=view.kind,
@@ -141,8 +147,9 @@ class Craft:
             kept=tuple(layout.kept()),
             budget=block.budget,
             count=lambda text: ceil(self._weights.text(text, model) * scale),
-            prior=base.narrative if base is not None else "",
-            prior_until=base.narrated if base is not None else 0,
+            prior=told.narrative if told is not None else "",
+            prior_until=told.narrated if told is not None else 0,
+            since=block.first,
             references=tuple(_line(each) for each in ranges),
             asker=case.asker,
             task=Source(slot.origin, messages[slot.origin]) if slot is not None and stays else None,
@@ -154,6 +161,20 @@ class Craft:
 
     def _skips(self, tool: str) -> bool:
         return any(fnmatchcase(tool, pattern) for pattern in self._skipped)
+
+
+def _leaving(case: Case, compaction: Compaction) -> Leaving:
+    """What belongs to a fold beside what it took out: its own record, wherever that will be."""
+    base = case.folded.compaction
+    label, of = label_of(case.space, case.scope), case.folded.conversation.chain[-1]
+    return Leaving(
+        compaction.id,
+        case.session,
+        compaction.at,
+        base.id if base is not None else "",
+        (*keys_of(label, compaction.anchor), meeting(label, of, compaction.cause)),
+        size_of(compaction),
+    )
 
 
 def _beside(view: View) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.compaction.layout import Layout, Unfit
+from proxy.compaction.policy import WORTHWHILE
 from proxy.compaction.records import identified
 from proxy.core.conversation import Message
 from proxy.core.edits import Cause, Compaction, Entry, Folded, Kept, StepRecord, Written, apply
@@ -18,9 +19,6 @@ from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect
 from proxy.dialects.writing import unmarked
 from proxy.summaries.author import Summary
-
-WORTHWHILE = 0.10
-"""A fold that gains less is not made, unless it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,7 @@ class Terms:
     at: float
     forced: bool = False
     beside: bool = False
+    brought: int = 0
 
 
 class Executor:
@@ -53,6 +52,7 @@ class Executor:
         entries = self._entries(layout, summary)
         base = layout.base
         known = base.artifacts if base is not None else ()
+        narrative, narrated, since = _told(summary, base)
         bare = Compaction(
             id="",
             anchor=layout.client.chain[layout.covered - 1],
@@ -62,7 +62,7 @@ class Executor:
             cause=terms.cause,
             utilization=terms.utilization,
             steps=(),
-            before=plan.view.tokens,
+            before=plan.view.tokens - terms.brought,
             after=0,
             generation=base.generation + 1 if base is not None else 1,
             at=terms.at,
@@ -70,16 +70,18 @@ class Executor:
             input=summary.input if summary is not None else 0,
             output=summary.output if summary is not None else 0,
             artifacts=tuple(dict.fromkeys((*known, *artifacts))),
-            narrative=_narrative(summary, base),
-            narrated=_narrated(summary, base),
+            narrative=narrative,
+            narrated=narrated,
+            narrated_from=since,
         )
-        after = self._after(plan, layout, bare)
+        # Our tool is offered where there is something to read.
+        after = self._after(plan, layout, bare) - (0 if bare.artifacts else terms.brought)
         if not terms.forced and bare.before - after < WORTHWHILE * bare.before:
             raise Unfit(f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
         if after >= bare.before and not terms.beside:
             raise Unfit("it would be no shorter")
         removed = max(0, (base.removed if base is not None else 0) + bare.before - after)
-        compaction = identified(replace(bare, after=after, removed=removed, steps=_steps(plan, after)))
+        compaction = identified(replace(bare, after=after, removed=removed, steps=_steps(plan, after, terms.brought)))
         try:
             folded = apply(layout.client, compaction, self._read)
         except ValueError as error:
@@ -148,21 +150,17 @@ def _add(entries: list[Entry], entry: Entry | None) -> None:
         entries.append(entry)
 
 
-def _steps(plan: Plan, after: int) -> tuple[StepRecord, ...]:
+def _steps(plan: Plan, after: int, brought: int) -> tuple[StepRecord, ...]:
     """What each strategy did. Plans count a summary by its budget; the last step ends with what came of it."""
     steps = [StepRecord(proposal.strategy, proposal.before, proposal.after) for proposal in plan.proposals]
     if steps:
+        steps[0] = StepRecord(steps[0].compactor, steps[0].before - brought, steps[0].after)
         steps[-1] = StepRecord(steps[-1].compactor, steps[-1].before, after)
     return tuple(steps)
 
 
-def _narrative(summary: Summary | None, base: Compaction | None) -> str:
-    if summary is not None:
-        return summary.narrative
-    return base.narrative if base is not None else ""
-
-
-def _narrated(summary: Summary | None, base: Compaction | None) -> int:
-    if summary is not None:
-        return summary.narrated
-    return base.narrated if base is not None else 0
+def _told(summary: Summary | None, base: Compaction | None) -> tuple[str, int, int]:
+    """What a model told, and of which messages; where none did now, what one told for an earlier fold."""
+    if summary is not None and (summary.narrative or base is None):
+        return summary.narrative, summary.narrated, summary.since
+    return (base.narrative, base.narrated, base.narrated_from) if base is not None else ("", 0, 0)

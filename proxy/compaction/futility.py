@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from proxy.compaction.background import Thread
+from proxy.compaction.policy import WORTHWHILE
 from proxy.core.conversation import Conversation
 from proxy.core.values import dataclass
-
-_AGAIN = 1.10
-"""How much a history must have grown to be worth another try: by as much as a fold must gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +40,5 @@ class Futile:
         last, chain = self._tries.get(thread), client.chain
         if last is None or last.fold != fold or last.place >= len(chain) or chain[last.place] != last.key:
             return ""
-        again = int(last.tokens * _AGAIN)
+        again = int(last.tokens * (1 + WORTHWHILE))
         return f"{last.reason}; not tried again under {again:,} tokens" if tokens < again else ""

@@ -16,7 +16,7 @@ from proxy.archive.references import artifact_id, sliced
 from proxy.compaction.strategies.base import Draft, estimated, media_of, text_of
 from proxy.compaction.strategies.beside import replacement
 from proxy.compaction.strategies.notes import left_out_before
-from proxy.core.conversation import Media, Message, Text, ToolResult
+from proxy.core.conversation import Message, Text, ToolResult
 from proxy.core.plan import Replace, Step
 
 NAME = "last_resort"
@@ -68,11 +68,8 @@ def _candidates(view: Draft) -> Iterator[tuple[int, int, int, int]]:
             continue
         rank = {view.opening: 2, view.task: 3}.get(index, 0 if index >= view.unread else 1)
         for at, part in enumerate(slot.message.parts):
-            if isinstance(part, ToolResult):
-                fitting = slot.message.role != "assistant" and part.call_id not in view.pinned
-            else:
-                fitting = isinstance(part, Text | Media) and slot.message.role == "user"
-            if fitting and (tokens := view.part_tokens(index)[at]) > _LEAST:
+            fitting = isinstance(part, ToolResult) or slot.message.role == "user"
+            if fitting and view.replaceable(index, at) and (tokens := view.part_tokens(index)[at]) > _LEAST:
                 yield rank, -tokens, index, at
 
 

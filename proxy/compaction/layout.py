@@ -5,10 +5,11 @@ Pure bookkeeping: nothing is written yet. The summary and the archive are made f
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from proxy.core.boundaries import groups, lone_reasoning, refers
+from proxy.core.boundaries import lone_reasoning, open_places, pairs, refers
 from proxy.core.conversation import Conversation, Message, ToolCall, ToolResult
 from proxy.core.edits import Compaction
 from proxy.core.errors import AccordionError
@@ -112,11 +113,10 @@ def _blocks(slots: Sequence[Slot], summaries: Sequence[Summarize], owners: Mappi
 def unpaired(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     """Calls that nobody answered though the talk went on, and results that answer no call: (message, part).
 
-    Matched by order: a result answers the latest open call of its id. Calls at the end of the list are open, which is
-    no fault; nor is a result behind a reference to an item that only the provider has, which may be its call.
+    Calls at the end of the list are open, which is no fault; nor is a result behind a reference to an item that only
+    the provider has, which may be its call.
     """
-    opened: dict[str, tuple[int, int]] = {}
-    referred = False
+    matched, referred = pairs(messages), False
     ends = len(messages)
     while ends and messages[ends - 1].has_tool_result:
         ends -= 1
@@ -125,13 +125,9 @@ def unpaired(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     for index, message in enumerate(messages):
         referred = referred or refers(message)
         for number, part in enumerate(message.parts):
-            if isinstance(part, ToolCall):
-                if (before := opened.get(part.call_id)) is not None:
-                    yield before
-                opened[part.call_id] = (index, number)
-            elif isinstance(part, ToolResult) and opened.pop(part.call_id, None) is None and not referred:
+            if isinstance(part, ToolResult) and (index, number) not in matched and not referred:
                 yield index, number
-    yield from (place for place in opened.values() if place[0] < ends)
+    yield from (place for place in open_places(messages) if place[0] < ends)
 
 
 def _repair(slots: Sequence[Slot], dialect: Dialect, changes: dict[int, dict[int, str | None]]) -> None:
@@ -164,18 +160,20 @@ def _calls(message: Message) -> bool:
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
 
-def stretches(messages: Sequence[Message], first: int, last: int, weights: Sequence[int], most: int) -> list[range]:
-    """The messages `first` to `last` in stretches of at most `most` tokens each, cut between groups; a group that alone
-    has more is a stretch of its own. `weights[i]` are the tokens of message `first + i`.
+def stretches(
+    ranges: Sequence[tuple[int, int]], first: int, last: int, weights: Sequence[int], most: int
+) -> list[range]:
+    """The messages `first` to `last` in stretches of at most `most` tokens each, cut between the groups `ranges`; a
+    group that alone has more is a stretch of its own. `weights[i]` are the tokens of message `first + i`.
 
     Stretches are made from the front, so that a later fold of the same beginning cuts at the same places.
     """
     out: list[range] = []
     start, held = first, 0
-    for begin, end in groups(messages):
-        begin, end = max(begin, first), min(end, last)  # noqa: PLW2901
+    for at in range(bisect_right(ranges, first, key=lambda group: group[0]) - 1, len(ranges)):
+        begin, end = max(ranges[at][0], first), min(ranges[at][1], last)
         if begin > end:
-            continue
+            break
         size = sum(weights[begin - first : end - first + 1])
         if held and held + size > most:
             out.append(range(start, begin))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from proxy.compaction.sketch import GONE
 from proxy.compaction.strategies.base import Archive, Draft
 from proxy.core.boundaries import lone_reasoning, refers
-from proxy.core.conversation import Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.conversation import Opaque, Part, Reasoning, ToolCall, ToolResult
 from proxy.core.plan import Drop, Replace, Step, Summarize
 
 Unit = tuple[Step | Archive, ...]
@@ -57,13 +57,8 @@ def _replaceable(view: Draft, step: Replace | Archive, beyond: bool) -> bool:
         return False
     if not view.free[step.slot] and not (beyond and view.reach[step.slot]):
         return False
-    message = view.slots[step.slot].message
-    if not 0 <= step.part < len(message.parts):
-        return False
-    part = message.parts[step.part]
-    if isinstance(part, ToolResult):
-        return message.role != "assistant" and part.call_id not in view.pinned
-    return isinstance(part, Text | Media) and part != GONE
+    parts = view.slots[step.slot].message.parts
+    return 0 <= step.part < len(parts) and parts[step.part] != GONE and view.replaceable(step.slot, step.part)
 
 
 def _snapped(view: Draft, step: Summarize) -> Summarize | None:

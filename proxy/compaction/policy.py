@@ -17,7 +17,8 @@ from proxy.core.values import dataclass
 Mode = Literal["auto", "observe", "off"]
 
 WORTHWHILE = 0.10
-"""A compaction that gains less than this share is not repeated until the history has grown by as much."""
+"""A compaction that gains less than this share is not made unless it must be, and not repeated until the history has
+grown by as much."""
 
 TABLE_TOLERANCE = 1.1
 """How far above a window of the model table an estimate must be before a request is refused for it: what the table

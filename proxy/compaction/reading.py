@@ -36,7 +36,9 @@ class WrittenReader:
 
     def _read(self, dialect: Dialect, space: bytes, wire: bytes) -> Message:
         read = dialect.message(wire)
-        message = Message(message_key(read.canonical, space), read.role, read.parts, wire, breakpoints(wire))
+        message = Message(
+            message_key(read.canonical, space, dialect.name), read.role, read.parts, wire, breakpoints(wire)
+        )
         with self._lock:
             if (wire, space, dialect.name) not in self._known:
                 self._known[wire, space, dialect.name] = message

@@ -1,4 +1,4 @@
-"""How a compaction is written down in the store: a version byte, then MessagePack, compressed.
+"""Where a compaction is kept in the store, and how it is written down: a version byte, then MessagePack, compressed.
 
 The id is a hash of the rest, so that a record that was damaged is known.
 """
@@ -13,10 +13,13 @@ import zstandard
 
 from proxy.core.edits import Cause, Compaction, Entry, Kept, StepRecord, Written
 from proxy.core.plan import Kind
+from proxy.core.ports import Key
 
 _VERSION = b"\x01"
 _MOST = 256 * 2**20
 """No record unpacks to more; one that says so is damaged."""
+LEVELS = 6
+"""Folds that may lie upon each other at one anchor: of a list that was folded and still was too long."""
 
 
 class _Entry(msgspec.Struct, array_like=True):
@@ -46,6 +49,7 @@ class _Record(msgspec.Struct, array_like=True):
     artifacts: list[str]
     narrative: str
     narrated: int
+    narrated_from: int
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -81,6 +85,38 @@ def size_of(compaction: Compaction) -> int:
     return 1_000 + entries + 80 * len(compaction.artifacts) + 2 * len(compaction.narrative)
 
 
+# -- where it is kept ------------------------------------------------------------------------------------------------
+
+
+def label_of(space: bytes, scope: bytes) -> bytes:
+    """A prefix for the folds of one scope of one tenant, 16 bytes."""
+    return hashlib.sha256(len(space).to_bytes(4, "big") + space + scope).digest()[:16]
+
+
+def key_of(label: bytes, anchor: bytes, level: int) -> Key:
+    """Where a fold is kept: the one with this anchor that lies on `level` others."""
+    return Key("", f"fold/{label.hex()}/{anchor.hex()}/{level}")
+
+
+def keys_of(label: bytes, anchor: bytes) -> list[Key]:
+    """Every place where folds with this anchor are kept."""
+    return [key_of(label, anchor, level) for level in range(LEVELS)]
+
+
+def place_of(key: Key) -> tuple[bytes, bytes, int]:
+    """Label, anchor and level of a key that `key_of` made."""
+    _, label, anchor, level = key.name.split("/")
+    return bytes.fromhex(label), bytes.fromhex(anchor), int(level)
+
+
+def meeting(label: bytes, of: bytes, cause: Cause) -> Key:
+    """Where workers meet that fold the same list for the same cause. `of` is the chain key of its last message."""
+    return Key("", f"folding/{label.hex()}/{of.hex()}/{cause}")
+
+
+# -- how it is written -----------------------------------------------------------------------------------------------
+
+
 def _record(compaction: Compaction) -> _Record:
     return _Record(
         compaction.id,
@@ -102,6 +138,7 @@ def _record(compaction: Compaction) -> _Record:
         list(compaction.artifacts),
         compaction.narrative,
         compaction.narrated,
+        compaction.narrated_from,
     )
 
 
@@ -126,6 +163,7 @@ def _compaction(record: _Record) -> Compaction:
         artifacts=tuple(record.artifacts),
         narrative=record.narrative,
         narrated=record.narrated,
+        narrated_from=record.narrated_from,
     )
 
 

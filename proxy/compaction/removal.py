@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from proxy.archive.artifacts import Artifact, ArtifactKind, Row, result_text
 from proxy.archive.references import artifact_id, describe, range_id, shortened, size_of
 from proxy.compaction.layout import Block, Layout, stretches
+from proxy.core.boundaries import groups, pairs
 from proxy.core.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.plan import Slot
 from proxy.core.values import dataclass
@@ -54,12 +55,7 @@ class Remover:
         self._weigh = weigh
         self._skipped = skipped
         self._known = frozenset(layout.base.artifacts) if layout.base is not None else frozenset[str]()
-        self._calls: dict[str, tuple[int, ToolCall]] = {
-            part.call_id: (index, part)
-            for index, message in enumerate(self._messages)
-            for part in message.parts
-            if isinstance(part, ToolCall)
-        }
+        self._groups, self._pairs = groups(self._messages), pairs(self._messages)
 
     def removal(self) -> Removal:
         """All of it. Content that earlier folds put away is not put away again."""
@@ -92,7 +88,7 @@ class Remover:
 
     def _ranges(self, first: int, last: int) -> Iterator[Artifact]:
         weights = [self._weigh(message) for message in self._messages[first : last + 1]]
-        for stretch in stretches(self._messages, first, last, weights, MOST_TOKENS):
+        for stretch in stretches(self._groups, first, last, weights, MOST_TOKENS):
             keys = [message.key for message in self._messages[stretch.start : stretch.stop]]
             yield self._range(range_id(self._origin.space, keys), stretch)
 
@@ -141,16 +137,16 @@ class Remover:
     def _result(self, index: int, part: int, result: ToolResult, name: str, shown: bool) -> Artifact | None:
         """What a tool answered; None where there is nothing, or where its tool is skipped and nothing refers to it."""
         text = result_text(result)
-        called = self._calls.get(result.call_id)
-        tool = called[1].name if called else ""
+        first, at = self._pairs.get((index, part), (index, -1))
+        call = self._messages[first].parts[at] if at >= 0 else None
+        tool, arguments = (call.name, call.arguments) if isinstance(call, ToolCall) else ("", "")
         if not shown and (not text.strip() or self._skipped(tool)):
             return None
-        first = called[0] if called and called[0] <= index else index
-        message, answered = self._messages[index], range(index, index + 1)
+        message = self._messages[index]
         keys = (message.key,) if first == index else (self._messages[first].key, message.key)
         return self._artifact(
-            name, "result", keys, range(first, index + 1) if first != index else answered, part=part, tool=tool,
-            arguments=shortened(called[1].arguments) if called else "", call_id=result.call_id,
+            name, "result", keys, range(first, index + 1), part=part, tool=tool,
+            arguments=shortened(arguments), call_id=result.call_id,
             characters=len(text), tokens=self._share(message, len(text)), description=describe(text) or size_of(text),
         )  # fmt: skip
 

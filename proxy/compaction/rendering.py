@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
+from operator import itemgetter
 
 from proxy.core.conversation import Conversation, Message
 from proxy.core.edits import Folded
@@ -35,9 +37,11 @@ class Rendering:
         self._heads: OrderedDict[tuple[str, str, bool], _Head] = OrderedDict()
         self._size = 0
 
-    def body(self, dialect: Dialect, folded: Folded) -> bytes:
-        """The whole request. The list stands at its end, so that what is before it stays where it is."""
-        return writing.body(folded.conversation, dialect.listing, self.entries(dialect, folded))
+    def body(self, dialect: Dialect, folded: Folded, behind: Sequence[bytes] = ()) -> bytes:
+        """The whole request, with the entries `behind` after its own. The list stands at its end, so that what is
+        before it stays where it is."""
+        entries = self.entries(dialect, folded)
+        return writing.body(folded.conversation, dialect.listing, [*entries, *behind] if behind else entries)
 
     def entries(self, dialect: Dialect, folded: Folded) -> list[bytes]:
         """The entries of the list as they are sent. Where the dialect has cache breakpoints and the request has fewer
@@ -46,8 +50,9 @@ class Rendering:
         if folded.compaction is None:
             return [message.wire for message in messages]
         # A written block may become a part of the client's message behind it, so that one belongs to the fold's part.
-        end = min(_covered(folded) + 1, len(messages))
-        place = _last_written(folded, end)
+        covered = _covered(folded)
+        end = min(covered + 1, len(messages))
+        place = _last_written(folded, covered)
         marked = place >= 0 and _may_mark(folded.conversation, place)
         head = self._head(dialect, folded, end, place if marked else -1)
         return [*head, *(message.wire for message in messages[end:])]
@@ -77,11 +82,10 @@ class Rendering:
 
 
 def _covered(folded: Folded) -> int:
-    """How many messages of the folded list stand for what the compaction covers."""
-    compaction, origins = folded.compaction, folded.origins
-    if compaction is None or not origins or origins[-1] < compaction.covered:
-        return len(origins)
-    return len(origins) - (origins[-1] - compaction.covered + 1)
+    """How many messages of the folded list stand for what the compaction covers. Behind them are the client's own, and
+    what was woven in between."""
+    compaction = folded.compaction
+    return bisect_left(folded.spans, compaction.covered if compaction is not None else 0, key=itemgetter(0))
 
 
 def _last_written(folded: Folded, end: int) -> int:

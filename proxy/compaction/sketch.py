@@ -12,7 +12,7 @@ from dataclasses import replace
 from proxy.accounting.meter import MESSAGE, SEALED_ENVELOPE
 from proxy.compaction.strategies.base import Archive, Draft, media_of, text_of
 from proxy.core.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.plan import OURS, Drop, Replace, Slot, Step, Summarize, View
+from proxy.core.plan import OURS, Drop, Replace, Slot, Step, Summarize
 
 GONE = Text("")
 """What stands where a part was dropped."""
@@ -161,12 +161,6 @@ class Sketch:
         # Counts are remembered by key, so this piece of the message needs one of its own.
         alone = Message(message.key + b"/media/%d" % at, message.role, media, b"")
         return max(0, round((self.start.count(alone) - MESSAGE) * self.start.scale))
-
-
-def leaving(view: View, step: Summarize) -> tuple[int, ...]:
-    """The slots that a Summarize takes out of the list; the rest of its range stays, behind the block. The id in a
-    note (`references.range_id`) is made of the keys of their messages, in this order."""
-    return tuple(index for index in range(step.first, step.last + 1) if view.whole[index])
 
 
 def _slot(slot: Slot, message: Message, tokens: int) -> Slot:

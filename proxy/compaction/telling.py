@@ -53,8 +53,11 @@ def seen_of(compaction: Compaction, state: str, decision: Decision | None = None
     )
 
 
-def observed(plan: Plan, decision: Decision, cause: Cause, utilization: float | None, passes: int) -> CompactionSeen:
-    """A plan that is only reported. A summary is counted by its budget; nothing is saved."""
+def observed(
+    plan: Plan, decision: Decision, cause: Cause, utilization: float | None, passes: int, brought: int = 0
+) -> CompactionSeen:
+    """A plan that is only reported. A summary is counted by its budget; nothing is saved. `brought` tokens of what the
+    plan counts are not in the request yet."""
     return CompactionSeen(
         state="observed",
         triggered=True,
@@ -64,7 +67,7 @@ def observed(plan: Plan, decision: Decision, cause: Cause, utilization: float | 
         utilization=utilization,
         steps=tuple((each.strategy, each.before, each.after) for each in plan.proposals),
         passes=passes,
-        before=plan.view.tokens,
+        before=plan.view.tokens - brought,
         after=plan.after,
         reason=decision.reason,
     )

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import accumulate
 
 from proxy.accounting.meter import REPLY
 from proxy.compaction.case import Budgets, Case, Thinking
 from proxy.compaction.policy import ceiling
 from proxy.compaction.sketch import images_of
-from proxy.compaction.strategies.base import Digest, Draft, no_digest
+from proxy.compaction.strategies.base import Digest, Draft, Writable, anything, media_of, no_digest, text_of
 from proxy.core.boundaries import groups, opaque, open_places, pairs, refers
 from proxy.core.conversation import Message, Reasoning, ToolCall, ToolResult
 from proxy.core.edits import Folded
 from proxy.core.plan import Kind, Slot
+from proxy.dialects.base import Dialect
 
 _ANYTHING = Budgets()
 
@@ -46,12 +48,14 @@ def view_of(
     digest: Digest = no_digest,
     size: int = 0,
     budgets: Budgets = _ANYTHING,
+    writable: Writable = anything,
 ) -> Draft:
     """The list with what a fold of this kind may touch.
 
     `tokens` is the whole request and `overhead` what of it is not messages, both corrected or both not; the messages
     are made to count the difference. `limit` is what the request may come to at most (0: the window). `count` counts a
-    message, `size` is the request's bytes, `pinned_tools` are names or patterns with *.
+    message, `size` is the request's bytes, `pinned_tools` are names or patterns with *. `writable` tells whether a text
+    may stand instead of a part.
     """
     slots, scale = _scaled(folded.slots(count), tokens - overhead)
     marked = _Marked(slots, pinned, pinned_tools)
@@ -72,11 +76,8 @@ def view_of(
         tokens=tokens,
         overhead=overhead,
         target=_attainable(target, tokens, tokens - movable, limit or window),
-        window=window,
         task=marked.task,
         pinned=marked.pinned,
-        tools={call.call_id: call.name for call in marked.calls},
-        arguments={call.call_id: call.arguments for call in marked.calls},
         gone=(False,) * len(slots),
         reach=tuple(marked.reach),
         limit=limit or window,
@@ -94,6 +95,7 @@ def view_of(
         images_at_most=budgets.images,
         size=size,
         size_at_most=budgets.body,
+        writable=writable,
     )
 
 
@@ -114,8 +116,8 @@ def view_for(
     return view_of(
         case.folded,
         kind,
-        tokens=used.tokens,
-        overhead=used.preamble + used.tools + REPLY,
+        tokens=used.tokens + case.brought,
+        overhead=used.preamble + used.tools + used.unfolded + case.brought + REPLY,
         target=target,
         window=case.window.size,
         count=count,
@@ -128,7 +130,21 @@ def view_for(
         digest=digest,
         size=case.size,
         budgets=case.budgets,
+        writable=partial(_writable, case.dialect),
     )
+
+
+def _writable(dialect: Dialect, message: Message, part: int) -> bool:
+    """Whether the dialect has a place for a text instead of a part. Only a result of media alone is in doubt (that of
+    a computer tool is a screenshot and nothing else), so that no other is looked into."""
+    found = message.parts[part]
+    if not isinstance(found, ToolResult) or not media_of(found) or text_of(found):
+        return True
+    try:
+        dialect.edit(message, {part: "-"})
+    except ValueError:
+        return False
+    return True
 
 
 def _attainable(target: int, tokens: int, staying: int, limit: int) -> int:
@@ -155,20 +171,20 @@ class _Marked:
     def __init__(self, slots: Sequence[Slot], pinned: frozenset[str], pinned_tools: frozenset[str]) -> None:
         self.slots = slots
         self.messages = [slot.message for slot in slots]
-        self.calls = [part for message in self.messages for part in message.parts if isinstance(part, ToolCall)]
-        names = {call.name for call in self.calls}
+        calls = [part for message in self.messages for part in message.parts if isinstance(part, ToolCall)]
+        names = {call.name for call in calls}
         kept = {name for name in names if any(fnmatchcase(name, pattern) for pattern in pinned_tools)}
-        self.pinned = pinned | {call.call_id for call in self.calls if call.name in kept}
+        self.pinned = pinned | {call.call_id for call in calls if call.name in kept}
         self.pairs, self.open = pairs(self.messages), open_places(self.messages)
         self.held = {index for index, _ in self.open} | {
             index for index, message in enumerate(self.messages) if self._pins(message)
         }
         """Slots with an open call or something pinned."""
-        said = [index for index, slot in enumerate(slots) if _says(slot)]
+        said = [index for index, slot in enumerate(slots) if slot.says]
         self.task = said[-1] if said else -1
         self.opening = said[0] if said else -1
         self.unread = self._first_unread()
-        open_turn = bool(self.messages) and not _says(slots[-1])
+        open_turn = bool(self.messages) and not slots[-1].says
         self.turn = self.task + 1 if open_turn else len(slots)
         self.reach = [self._may(index) for index in range(len(slots))]
 
@@ -219,8 +235,3 @@ class _Marked:
     def _thinks(self) -> bool:
         """Whether a tool turn is open that holds thinking."""
         return any(isinstance(part, Reasoning) for message in self.messages[self.turn :] for part in message.parts)
-
-
-def _says(slot: Slot) -> bool:
-    """Whether a person says something here, and no tool. What an earlier fold wrote does not count."""
-    return not slot.summary and slot.message.has_user_text and not slot.message.has_tool_result

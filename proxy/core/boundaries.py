@@ -6,6 +6,7 @@ All of it is linear in the number of parts, whatever the ids.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
@@ -21,15 +22,10 @@ Place = tuple[int, int]
 def pairs(messages: Sequence[Message]) -> dict[Place, Place]:
     """The place of each answered call by the place of its result.
 
-    Matched by order: a result answers the latest open call of its id, so that an id that is used again is another
-    pair, and of two calls of one id that were made at once each has its own.
+    Matched by order: a result answers a call of the latest reply that left one of its id open, so that an id that is
+    used again is another pair; calls of one id that were made at once are answered in their order.
     """
     return _matched(messages)[0]
-
-
-def open_calls(messages: Sequence[Message]) -> frozenset[int]:
-    """Indexes of messages that hold a call nobody has answered yet."""
-    return frozenset(index for index, _ in open_places(messages))
 
 
 def open_places(messages: Sequence[Message]) -> frozenset[Place]:
@@ -49,14 +45,6 @@ def groups(messages: Sequence[Message]) -> tuple[tuple[int, int], ...]:
             change[last + 1] -= 1
     starts = [index for index, held in enumerate(accumulate(change[:-1])) if not held]
     return tuple(zip(starts, [start - 1 for start in starts[1:]] + [len(messages) - 1], strict=True))
-
-
-def task_of(messages: Sequence[Message]) -> int:
-    """The index of the task: the last message that holds user text and no tool result; -1 where there is none."""
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].has_user_text and not messages[index].has_tool_result:
-            return index
-    return -1
 
 
 def opaque(message: Message) -> bool:
@@ -79,15 +67,24 @@ def lone_reasoning(message: Message) -> bool:
 
 
 def _matched(messages: Sequence[Message]) -> tuple[dict[Place, Place], list[Place]]:
-    opened: dict[str, list[Place]] = {}
+    # By id, what each reply left open; replies are told apart by how much others had said before.
+    opened: dict[str, list[tuple[int, deque[Place]]]] = {}
     matched: dict[Place, Place] = {}
+    heard = 0
     for index, message in enumerate(messages):
+        heard += message.role != "assistant"
         for at, part in enumerate(message.parts):
             if isinstance(part, ToolCall):
-                opened.setdefault(part.call_id, []).append((index, at))
-            elif isinstance(part, ToolResult) and opened.get(part.call_id):
-                matched[index, at] = opened[part.call_id].pop()
-    return matched, [place for places in opened.values() for place in places]
+                replies = opened.setdefault(part.call_id, [])
+                if not replies or replies[-1][0] != heard:
+                    replies.append((heard, deque()))
+                replies[-1][1].append((index, at))
+            elif isinstance(part, ToolResult) and (replies := opened.get(part.call_id, [])):
+                places = replies[-1][1]
+                matched[index, at] = places.popleft()
+                if not places:
+                    replies.pop()
+    return matched, [place for replies in opened.values() for _, places in replies for place in places]
 
 
 def _pairs(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:

@@ -100,6 +100,7 @@ class Utilization:
     """How full a window is: estimated tokens by kind, against the window.
 
     `carried` says that a count reported by the provider for the beginning of this very list is part of `messages`.
+    `unfolded` is by how much the list is longer for what the model read back and what was recalled to it.
     """
 
     window: int
@@ -110,11 +111,12 @@ class Utilization:
     reserved_output: int = 0
     window_known: bool = True
     carried: bool = False
+    unfolded: int = 0
 
     @property
     def tokens(self) -> int:
         """Everything that would be sent; the room reserved for the answer is not part of it."""
-        return self.preamble + self.tools + self.messages + self.media
+        return self.preamble + self.tools + self.messages + self.media + self.unfolded
 
     @property
     def occupied(self) -> int:
@@ -123,8 +125,9 @@ class Utilization:
 
     def corrected(self, factor: float, total: int, *, carried: bool) -> Utilization:
         """The same with the parts times `factor`, and `total` tokens in all: the messages take up the difference."""
-        preamble, tools, media = (round(count * factor) for count in (self.preamble, self.tools, self.media))
-        messages = max(0, total - preamble - tools - media)
+        parts = (self.preamble, self.tools, self.media, self.unfolded)
+        preamble, tools, media, unfolded = (round(count * factor) for count in parts)
+        messages = max(0, total - preamble - tools - media - unfolded)
         return Utilization(
             window=self.window,
             preamble=preamble,
@@ -134,6 +137,7 @@ class Utilization:
             reserved_output=self.reserved_output,
             window_known=self.window_known,
             carried=carried,
+            unfolded=unfolded,
         )
 
     @property

@@ -82,12 +82,9 @@ class Compaction:
     narrative: str = ""
     """What a model wrote of the covered part, without what was extracted; the next summary goes on from it."""
     narrated: int = 0
-    """How many of the client's messages it tells of."""
-
-    @property
-    def gained(self) -> float:
-        """The share of the tokens that it saved."""
-        return 1.0 - self.after / self.before if self.before else 0.0
+    """The client's index behind the last message that it tells of."""
+    narrated_from: int = 0
+    """That of the first one."""
 
 
 @dataclass(frozen=True, slots=True)

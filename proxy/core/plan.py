@@ -6,8 +6,6 @@ the executor carries them out. Whatever a step takes out of the list is archived
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
 from typing import Literal
 
 from proxy.core.conversation import Message
@@ -18,6 +16,10 @@ Kind = Literal["conversation", "generation"]
 
 OURS = -1
 """The origin of a message that the client never sent: an earlier fold wrote it."""
+
+WOVEN = -2
+"""The origin of a message that no fold wrote and that is not as the client sent it: it tells what was read back, or it
+was recalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class Slot:
         """Whether an earlier fold wrote this in place of other messages."""
         return self.origin == OURS
 
+    @property
+    def says(self) -> bool:
+        """Whether a person says something here, and no tool. What an earlier fold wrote does not count."""
+        return not self.summary and self.message.has_user_text and not self.message.has_tool_result
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -60,15 +67,10 @@ class View:
     tokens: int
     overhead: int
     target: int
-    window: int
     task: int
     """The slot of the task (the last message with user text and no tool result); -1 where there is none."""
     pinned: frozenset[str] = frozenset()
     """Call ids whose results no strategy touches."""
-    tools: Mapping[str, str] = field(default_factory=dict)
-    """Tool names by call id."""
-    arguments: Mapping[str, str] = field(default_factory=dict)
-    """The arguments of each call, by call id, as they stood on the wire."""
 
 
 @dataclass(frozen=True, slots=True)

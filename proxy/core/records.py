@@ -70,6 +70,26 @@ class CompactionSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfolded:
+    """What was read back within one reply: how often the provider was asked again (`rounds`), calls answered, and the
+    input tokens of all rounds but the last, which the reply's own usage leaves out. `first` is what the first round
+    reported: the only usage that is of the request as it was gauged."""
+
+    rounds: int = 0
+    calls: int = 0
+    input: int = 0
+    first: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What was recalled for one request, unasked: its tokens, and of how many sources it is."""
+
+    tokens: int = 0
+    sources: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """One request with its reply. Times in seconds (`at` since the epoch), counts in tokens."""
 
@@ -92,6 +112,10 @@ class Exchange:
     compaction: CompactionSeen | None = None
     folding: float = 0.0
     """How long a fold held the request up."""
+    unfolded: Unfolded | None = None
+    """What was read back within the reply; None where nothing was."""
+    recalled: Recalled | None = None
+    """None where nothing was. What was recalled for earlier requests and is sent again is not told anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +134,10 @@ class Totals:
     """Tokens that folding kept from being sent: the client's list less the forwarded one, of every request."""
     summary_input: int = 0
     summary_output: int = 0
+    unfold_calls: int = 0
+    unfold_rounds: int = 0
+    unfold_input: int = 0
+    """Input tokens of the rounds that `input` leaves out: each reply's usage tells of its last round."""
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -124,6 +152,9 @@ class Totals:
             self.saved + other.saved,
             self.summary_input + other.summary_input,
             self.summary_output + other.summary_output,
+            self.unfold_calls + other.unfold_calls,
+            self.unfold_rounds + other.unfold_rounds,
+            self.unfold_input + other.unfold_input,
         )
 
 

@@ -94,11 +94,11 @@ class Dialect(ABC):
     def text(self, text: str) -> bytes:
         """The JSON of a user's message that holds one text."""
 
+    @abstractmethod
     def joined(self, wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
         """The entries of the list as they are sent. `ours` are the positions of blocks that were written in place of
         others: where the dialect wants speakers to alternate, such a block becomes a part of the user's message beside
         it."""
-        return list(wires)
 
     @abstractmethod
     def marked(self, wire: bytes) -> bytes:

@@ -1,7 +1,8 @@
 """OpenAI Chat Completions: `POST /v1/chat/completions`.
 
 Source: the type files of the openai SDK (`openai/types/chat`), and what compatible servers add to them
-(`reasoning_content` of DeepSeek and vLLM, `reasoning` of OpenRouter, `video_url` of vLLM, `x_groq` of Groq).
+(`reasoning_content` of DeepSeek and vLLM, `reasoning` and `reasoning_details` of OpenRouter,
+`thinking_blocks` of LiteLLM, `video_url` of vLLM, `x_groq` of Groq).
 """
 
 from __future__ import annotations

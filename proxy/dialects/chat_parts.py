@@ -13,7 +13,7 @@ from proxy.dialects.keys import TEXT_TYPES
 from proxy.dialects.shared import (
     Inner,
     arguments_text,
-    base64_media,
+    audio_media,
     entries,
     file_media,
     mapping,
@@ -59,9 +59,7 @@ def _audio_url(part: dict[str, Any]) -> Inner:
 
 
 def _audio(part: dict[str, Any]) -> Inner:
-    audio = mapping(part.get("input_audio"))
-    kind = string(audio.get("format"))
-    return base64_media("audio", f"audio/{kind}" if kind else "", audio.get("data"))
+    return audio_media(part.get("input_audio"))
 
 
 def _file(part: dict[str, Any]) -> Inner:
@@ -88,10 +86,20 @@ _PARTS: dict[str, Callable[[dict[str, Any]], Inner]] = {
 }
 
 
+# Blocks of thoughts: OpenRouter's, and LiteLLM's.
+_BLOCKS = ("reasoning_details", "thinking_blocks")
+
+
 def reasoning(entry: dict[str, Any]) -> Iterable[Part]:
-    """What servers add to an assistant message; at most one of the names is set."""
+    """What servers add to an assistant message: its thoughts under one of two names, and the same in blocks, some of
+    which are sealed or signed."""
     text = string(entry.get("reasoning_content")) or string(entry.get("reasoning"))
-    return (Reasoning(text),) if text else ()
+    blocks = [mapping(held) for name in _BLOCKS for held in entries(entry.get(name))]
+    if not text:
+        told = (string(block.get(name)) for block in blocks for name in ("text", "summary", "thinking"))
+        text = "\n".join(filter(None, told))
+    sealed = sum(len(string(block.get(name))) for block in blocks for name in ("data", "signature"))
+    return (Reasoning(text, sealed),) if text or sealed else ()
 
 
 def spoken(entry: dict[str, Any]) -> Iterable[Part]:

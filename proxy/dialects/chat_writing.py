@@ -6,25 +6,14 @@ Walks a message in the order in which chat.py reads it: reasoning, content, refu
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
-from proxy.core.conversation import Message, Reasoning
+from proxy.core.conversation import Message
 from proxy.dialects import chat_parts
-from proxy.dialects.keys import BREAKPOINTS, TEXT_TYPES, read
-from proxy.dialects.shared import entries, mapping, role_of, string
-from proxy.dialects.writing import (
-    NULL,
-    Asked,
-    Change,
-    arguments_of,
-    encode,
-    fields_of,
-    is_list,
-    is_text,
-    items_of,
-    list_of,
-    object_of,
-    without,
-)
+from proxy.dialects.keys import read
+from proxy.dialects.shared import encode, entries, mapping, role_of, string
+from proxy.dialects.spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of, without
+from proxy.dialects.writing import Asked, Change, arguments_of, beside, part_of
 
 # The same thoughts in the words of several servers: they leave together.
 _THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
@@ -57,45 +46,30 @@ def joined(wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
     """The list with blocks of ours made part of the user's messages beside them. OpenAI takes two messages of the user
     in a row; the chat templates of many models that people serve themselves do not.
 
-    Such a block, or several in a row, goes behind what the user's message before it says, and a user's message that
-    follows goes behind it. Messages with more fields than role and content stay alone, and keep their bytes.
+    Messages with more fields than role and content stay alone.
     """
-    written, at, out = frozenset(ours), 0, list[bytes]()
-    while at < len(wires):
-        if at not in written:
-            out.append(wires[at])
-            at += 1
-            continue
-        contents: list[bytes] = []
-        while at < len(wires) and at in written:
-            contents.append(fields_of(wires[at])["content"])
-            at += 1
-        if out and (before := _said(out[-1])) is not None:
-            contents.insert(0, before)
-            out.pop()
-        if at < len(wires) and (after := _said(wires[at])) is not None:
-            contents.append(after)
-            at += 1
-        out.append(object_of({"role": b'"user"', "content": _together(contents)}))
-    return out
+    return beside(wires, ours, _plain, _plain, _together)
 
 
-def _said(wire: bytes) -> bytes | None:
-    """The content of a user's message that is nothing else."""
-    try:
-        fields = fields_of(wire)
-    except ValueError:
-        return None
-    content = fields.get("content", b"")
-    plain = fields.keys() == {"role", "content"} and read(fields["role"]) == "user"
-    return content if plain and (is_text(content) or is_list(content)) else None
+def _plain(wire: bytes) -> bool:
+    """Whether a message is the user's, and holds nothing but what the user says."""
+    fields = fields_of(wire) if is_object(wire) else {}
+    if fields.keys() != {"role", "content"} or read(fields["role"]) != "user":
+        return False
+    return is_text(fields["content"]) or is_list(fields["content"])
 
 
-def _together(contents: Sequence[bytes]) -> bytes:
+def _together(wires: Sequence[bytes]) -> bytes:
+    contents = [fields_of(wire)["content"] for wire in wires]
     if all(map(is_text, contents)):
-        return encode("\n\n".join(read(content) for content in contents))
-    parts = (items_of(each) if is_list(each) else [encode({"type": "text", "text": read(each)})] for each in contents)
-    return list_of([part for held in parts for part in held])
+        content = encode("\n\n".join(read(text) for text in contents))
+    else:
+        content = list_of([part for each in contents for part in _listed(each)])
+    return object_of({"role": b'"user"', "content": content})
+
+
+def _listed(content: bytes) -> list[bytes]:
+    return items_of(content) if is_list(content) else [object_of({"type": b'"text"', "text": content})]
 
 
 def block(text: str) -> bytes:
@@ -123,33 +97,7 @@ def _content(fields: dict[str, bytes], asked: Asked) -> None:
         if change is not None:
             fields["content"] = NULL if change.text is None else encode(change.text)
         return
-    kept, touched = [], False
-    for raw in items_of(content):
-        change = asked.take(len(tuple(chat_parts.part(read(raw)))))
-        touched = touched or change is not None
-        written = raw if change is None else _part(raw, change)
-        if written is not None:
-            kept.append(written)
-    if touched:
-        fields["content"] = list_of(kept) if kept else NULL
-
-
-def _part(raw: bytes, change: Change) -> bytes | None:
-    """An entry of a content list with its text replaced; one that held media becomes a text."""
-    if isinstance(change.parts[0], Reasoning):
-        change.removal("reasoning")
-    if change.text is None:
-        return None
-    if is_text(raw):
-        return encode(change.text)
-    fields = fields_of(raw)
-    kind = read(fields["type"])
-    if kind in TEXT_TYPES:
-        without(fields, "annotations", "logprobs")
-        return object_of({**fields, "text": encode(change.text)})
-    if kind == "refusal":
-        return object_of({**fields, "refusal": encode(change.text)})
-    return object_of({**_text(change.text), **{name: fields[name] for name in BREAKPOINTS if name in fields}})
+    fields["content"] = asked.each(content, chat_parts.part, partial(part_of, spoken=b'"text"')) or NULL
 
 
 def _text(text: str) -> dict[str, bytes]:
@@ -173,11 +121,8 @@ def _spoken(entry: dict[str, object], fields: dict[str, bytes], asked: Asked) ->
 def _say(fields: dict[str, bytes], text: str) -> None:
     """Adds a text behind what the message says."""
     content = fields.get("content", NULL)
-    if is_list(content):
-        fields["content"] = list_of([*items_of(content), object_of(_text(text))])
-    elif is_text(content) and content != b'""':
-        said = object_of({"type": b'"text"', "text": content})
-        fields["content"] = list_of([said, object_of(_text(text))])
+    if is_list(content) or (is_text(content) and content != b'""'):
+        fields["content"] = list_of([*_listed(content), object_of(_text(text))])
     else:
         fields["content"] = encode(text)
 
@@ -185,17 +130,11 @@ def _say(fields: dict[str, bytes], text: str) -> None:
 def _calls(entry: dict[str, object], fields: dict[str, bytes], asked: Asked) -> None:
     """Entries of `tool_calls`, each one part, then the legacy call. The field goes with its last call."""
     if entries(entry.get("tool_calls")):
-        kept, touched = [], False
-        for raw in items_of(fields["tool_calls"]):
-            change = asked.take(1)
-            touched = touched or change is not None
-            written = raw if change is None else _call(raw, change)
-            if written is not None:
-                kept.append(written)
-        if touched:
-            fields["tool_calls"] = list_of(kept)
-        if not kept:
+        kept = asked.each(fields["tool_calls"], lambda call: chat_parts.calls({"tool_calls": [call]}), _call)
+        if kept is None:
             without(fields, "tool_calls")
+        else:
+            fields["tool_calls"] = kept
     if type(entry.get("function_call")) is dict:
         change = asked.take(1)
         if change is not None and change.text is None:
@@ -220,5 +159,5 @@ def _given(raw: bytes, text: str) -> bytes:
     """A function with other arguments, as text or as an object, as they were before."""
     fields = fields_of(raw)
     given = arguments_of(text)
-    as_object = fields.get("arguments", NULL)[:1] == b"{"
+    as_object = is_object(fields.get("arguments", NULL))
     return object_of({**fields, "arguments": given if as_object else encode(text)})

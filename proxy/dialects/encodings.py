@@ -68,18 +68,21 @@ class _Brotli:
 
 
 class _Zstandard:
-    """zstandard gives no bound on what a step inflates to; small steps of input keep it near one."""
+    """zstandard gives no bound on what a step inflates to; small steps of input keep it near one. There may be several
+    frames, one behind the other (RFC 8878 3)."""
 
     def __init__(self) -> None:
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj(write_size=_STEP)
-        self._held = b""
+        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+        self._decompressor = decompressor.decompressobj(write_size=_STEP, read_across_frames=True)
+        self._held = memoryview(b"")
 
     @property
     def more(self) -> bool:
         return bool(self._held)
 
     def __call__(self, data: bytes) -> bytes:
-        held = self._held + data
+        # A view, since a copy of the rest at each step would cost more than the inflating.
+        held = memoryview(self._held.tobytes() + data) if data else self._held
         self._held = held[64:]
         return self._decompressor.decompress(held[:64])
 

@@ -14,6 +14,7 @@ from proxy.dialects.keys import TEXT_TYPES
 from proxy.dialects.shared import (
     Inner,
     arguments_text,
+    audio_media,
     base64_media,
     entries,
     file_media,
@@ -133,9 +134,7 @@ def _file(part: Item) -> Inner:
 
 
 def _audio(part: Item) -> Inner:
-    audio = mapping(part.get("input_audio"))
-    kind = string(audio.get("format"))
-    return base64_media("audio", f"audio/{kind}" if kind else "", audio.get("data"))
+    return audio_media(part.get("input_audio"))
 
 
 def _refusal(part: Item) -> Inner:

@@ -73,13 +73,14 @@ def breakpoints(wire: bytes) -> int:
     return wire.count(b'"cache_control"') + wire.count(b'"prompt_cache_breakpoint"')
 
 
-def message_key(canonical: Any, secret: bytes) -> bytes:
-    """The key of a message: SHA-256 of the tenant's `secret` and the content, 32 bytes. Raises ValueError if too deep.
+def message_key(canonical: Any, secret: bytes, dialect: str) -> bytes:
+    """The key of a message: SHA-256 of the tenant's `secret`, the `dialect` and the content, 32 bytes. Raises
+    ValueError if too deep. The dialect is in it because what is kept under a key is the message's JSON.
 
     A key is never shown, so nobody could lengthen what was hashed; HMAC would cost five times as much.
     """
     try:
-        return hashlib.sha256(secret + _encode(canonical)).digest()
+        return hashlib.sha256(secret + dialect.encode() + _encode(canonical)).digest()
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
 

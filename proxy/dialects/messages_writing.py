@@ -11,21 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from proxy.core.conversation import Message
 from proxy.dialects import messages_blocks
 from proxy.dialects.keys import read
-from proxy.dialects.shared import mapping, string
-from proxy.dialects.writing import (
-    NULL,
-    Asked,
-    Change,
-    arguments_of,
-    encode,
-    fields_of,
-    is_list,
-    is_text,
-    items_of,
-    list_of,
-    object_of,
-    without,
-)
+from proxy.dialects.shared import encode, mapping, string
+from proxy.dialects.spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of, without
+from proxy.dialects.writing import Asked, Change, arguments_of, beside
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _MEDIA = frozenset({"image", "document", "search_result"})
@@ -49,13 +37,7 @@ def edited(message: Message, changes: Mapping[int, str | None]) -> bytes | None:
     fields = fields_of(message.wire)
     content = fields.get("content", NULL)
     if is_list(content):
-        kept = []
-        for raw in items_of(content):
-            change = asked.take(len(tuple(messages_blocks.block(read(raw)))))
-            written = raw if change is None else _block(raw, change)
-            if written is not None:
-                kept.append(written)
-        fields["content"] = list_of(kept)
+        fields["content"] = asked.each(content, messages_blocks.block, _block) or NULL
     else:
         change = asked.take(len(tuple(messages_blocks.parts(read(content)))))
         if change is not None and change.text is not None:
@@ -92,31 +74,15 @@ def _block(raw: bytes, change: Change) -> bytes | None:
 def joined(wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
     """The list with blocks of ours made part of the user's messages beside them, so that speakers alternate as before.
 
-    Such a block, or several in a row, goes behind what the user's message before it says; a user's message that follows
-    it, holding no tool result, is joined to the same message, since what stood between them is gone. Everything else
-    keeps its bytes.
+    A message that follows is joined too where it holds no tool result, since what stood between is gone.
     """
-    written, at, out = frozenset(ours), 0, list[bytes]()
-    while at < len(wires):
-        if at not in written:
-            out.append(wires[at])
-            at += 1
-            continue
-        blocks: list[bytes] = []
-        while at < len(wires) and at in written:
-            blocks += _contained(fields_of(wires[at]))
-            at += 1
-        fields = {"role": b'"user"'}
-        if out and _from_user(out[-1]):
-            fields = fields_of(out.pop())
-            blocks = [*_contained(fields), *blocks]
-        if at < len(wires) and _from_user(wires[at]) and not _has_result(wires[at]):
-            following = fields_of(wires[at])
-            blocks += _contained(following)
-            fields = {**following, **fields}
-            at += 1
-        out.append(object_of({**fields, "content": list_of(blocks)}))
-    return out
+    return beside(wires, ours, _from_user, lambda wire: _from_user(wire) and not _has_result(wire), _together)
+
+
+def _together(wires: Sequence[bytes]) -> bytes:
+    held = [fields_of(wire) for wire in wires]
+    blocks = [block for fields in held for block in _contained(fields)]
+    return object_of({**held[-1], **held[0], "content": list_of(blocks)})
 
 
 def marked(wire: bytes) -> bytes:
@@ -148,8 +114,9 @@ def _contained(fields: Mapping[str, bytes]) -> list[bytes]:
 
 def _from_user(wire: bytes) -> bool:
     """Whether a message is the user's, and of a shape that blocks may be added to."""
-    fields = fields_of(wire)
-    return read(fields.get("role", NULL)) == "user" and fields.get("content", NULL)[:1] in (b"[", b'"')
+    fields = fields_of(wire) if is_object(wire) else {}
+    content = fields.get("content", NULL)
+    return read(fields.get("role", NULL)) == "user" and (is_list(content) or is_text(content))
 
 
 def _has_result(wire: bytes) -> bool:

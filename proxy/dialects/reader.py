@@ -16,10 +16,9 @@ from proxy.core.conversation import Conversation, Message
 from proxy.core.errors import Unreadable
 from proxy.dialects.base import Dialect, ReadMessage
 from proxy.dialects.keys import breakpoints, chain_key, chain_start, message_key
-from proxy.dialects.spans import FIELDS, SPACE, gaps, place
+from proxy.dialects.spans import FIELDS, SPACE, gaps, is_list, items_of, place
 from proxy.dialects.trails import SHORTEST, Trail, Trails, cost
 
-_ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _MODEL = msgspec.json.Decoder(str)
 
 # Fields whose content is overhead: sent with every request beside the messages.
@@ -144,7 +143,7 @@ class Reader:
         """`base` with entries added behind it, and its overhead read anew where it changed."""
         entries, chain, lead, taken = list(base.entries), list(base.chain), base.lead, base.cost
         for wire, message in read:
-            key = message_key(message.canonical, space)
+            key = message_key(message.canonical, space, dialect.name)
             if lead == len(entries) and dialect.is_preamble(message):
                 lead += 1
             else:
@@ -189,10 +188,10 @@ def _entries(listed: msgspec.Raw | None) -> list[bytes]:
     """The list's entries as they came; a lone value (a string as `input`) is one entry."""
     if listed is None:
         return []
-    lone = bytes(listed)
-    if lone[:1] == b"[":
-        return [bytes(entry) for entry in _ENTRIES.decode(listed)]
-    return [lone] if lone[:1] in b'"{' else []
+    raw = bytes(listed)
+    if is_list(raw):
+        return items_of(raw)
+    return [raw] if raw[:1] in b'"{' else []
 
 
 def _overhead_key(space: bytes, fields: list[bytes | None], lead: list[Message]) -> bytes:

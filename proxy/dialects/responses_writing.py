@@ -8,25 +8,14 @@ left as it is or taken out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from proxy.core.conversation import Message, Reasoning
+from proxy.core.conversation import Message
 from proxy.dialects import items
-from proxy.dialects.keys import BREAKPOINTS, TEXT_TYPES, read
-from proxy.dialects.shared import string
-from proxy.dialects.writing import (
-    NULL,
-    Asked,
-    Change,
-    arguments_of,
-    encode,
-    fields_of,
-    is_list,
-    is_text,
-    items_of,
-    list_of,
-    object_of,
-    without,
-)
+from proxy.dialects.keys import read
+from proxy.dialects.shared import encode, string
+from proxy.dialects.spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of, without
+from proxy.dialects.writing import Asked, arguments_of, part_of
 
 _OUTPUTS = frozenset(
     {"function_call_output", "custom_tool_call_output", "local_shell_call_output", "apply_patch_call_output"}
@@ -79,7 +68,7 @@ def _item(fields: dict[str, bytes], kind: str, text: str) -> None:
         fields["result"] = encode(text)
     elif kind == "function_call":
         given = arguments_of(text)
-        as_object = fields.get("arguments", NULL)[:1] == b"{"
+        as_object = is_object(fields.get("arguments", NULL))
         fields["arguments"] = given if as_object else encode(text)
     elif kind == "custom_tool_call":
         fields["input"] = encode(text)
@@ -104,36 +93,10 @@ def _content(fields: dict[str, bytes], asked: Asked) -> None:
         if change is not None and change.text is not None:
             fields["content"] = encode(change.text)
         return
-    kept = []
     spoken = b'"output_text"' if read(fields.get("role", NULL)) == "assistant" else b'"input_text"'
-    for raw in items_of(content) if is_list(content) else [content]:
-        change = asked.take(len(tuple(items.content([read(raw)]))))
-        written = raw if change is None else _part(raw, change, spoken)
-        if written is not None:
-            kept.append(written)
-    fields["content"] = list_of(kept)
-
-
-def _part(raw: bytes, change: Change, spoken: bytes) -> bytes | None:
-    """An entry of a content list with its text replaced; one that held media becomes a text of the kind `spoken`."""
-    if isinstance(change.parts[0], Reasoning):
-        change.removal("reasoning")
-    if change.text is None:
-        return None
-    if is_text(raw):
-        return encode(change.text)
-    fields = fields_of(raw)
-    kind = read(fields["type"])
-    if kind in TEXT_TYPES:
-        # They count the characters of the text that was there.
-        without(fields, "logprobs")
-        if "annotations" in fields:
-            fields["annotations"] = b"[]"
-        return object_of({**fields, "text": encode(change.text)})
-    if kind == "refusal":
-        return object_of({**fields, "refusal": encode(change.text)})
-    marks = {name: fields[name] for name in BREAKPOINTS if name in fields}
-    return object_of({"type": spoken, "text": encode(change.text), **marks})
+    listed = content if is_list(content) else list_of([content])
+    written = asked.each(listed, lambda part: items.content([part]), partial(part_of, spoken=spoken))
+    fields["content"] = written or b"[]"
 
 
 def sent(wires: Sequence[bytes]) -> list[bytes]:

@@ -144,6 +144,12 @@ def file_media(data: Any, filename: Any = "", detail: Any = "") -> Media:
     return base64_media("file", media_type, data, 0, detail) if data else Media("file", media_type)
 
 
+def audio_media(given: Any) -> Media:
+    """Sound sent inline as OpenAI's protocols do: its `format`, and its `data` as base64."""
+    kind = string(mapping(given).get("format"))
+    return base64_media("audio", f"audio/{kind}" if kind else "", mapping(given).get("data"))
+
+
 def openai_error(error: AccordionError, request_id: str) -> dict[str, Any]:
     """The inside of an OpenAI error. Its clients show the message alone, so the request id is said there."""
     return {

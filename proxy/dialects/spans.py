@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 """Decodes the top level of a body to raw values."""
+
+NULL = b"null"
+_ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class _Named(msgspec.Struct):
@@ -23,6 +26,47 @@ _GAP = re.compile(rb"[\s,]*")
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TOKEN = re.compile(rb"[{}\[\]]|" + _STRING, re.DOTALL)
 _TEXT_VALUE = re.compile(rb"\s*+:\s*+(" + _STRING + rb")", re.DOTALL)
+
+
+def fields_of(raw: bytes) -> dict[str, bytes]:
+    """The fields of a JSON object, each as its own bytes, in their order. Raises ValueError where it is none."""
+    return {name: bytes(value) for name, value in FIELDS.decode(raw).items()}
+
+
+def items_of(raw: bytes) -> list[bytes]:
+    """The entries of a JSON list, each as its own bytes. Raises ValueError where it is none."""
+    return [bytes(value) for value in _ENTRIES.decode(raw)]
+
+
+def object_of(fields: Mapping[str, bytes]) -> bytes:
+    """The JSON object that has these fields, without white space between them."""
+    return b"{" + b",".join([msgspec.json.encode(name) + b":" + value for name, value in fields.items()]) + b"}"
+
+
+def list_of(items: Iterable[bytes]) -> bytes:
+    """The JSON list of these entries, without white space between them."""
+    return b"[" + b",".join(items) + b"]"
+
+
+def is_text(raw: bytes) -> bool:
+    """Whether the bytes of a JSON value are those of a string."""
+    return raw[:1] == b'"'
+
+
+def is_list(raw: bytes) -> bool:
+    """Whether the bytes of a JSON value are those of a list."""
+    return raw[:1] == b"["
+
+
+def is_object(raw: bytes) -> bool:
+    """Whether the bytes of a JSON value are those of an object."""
+    return raw[:1] == b"{"
+
+
+def without(fields: dict[str, bytes], *names: str) -> None:
+    """Takes fields out of `fields` where they are there."""
+    for name in names:
+        fields.pop(name, None)
 
 
 def place(body: bytes, listing: str, raw: Mapping[str, msgspec.Raw]) -> tuple[bytes, dict[str, bytes]] | None:

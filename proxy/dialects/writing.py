@@ -6,53 +6,19 @@ in the same order, and asks for each value what is to become of the parts that w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-
-import msgspec
+from typing import Any
 
 from proxy.core.conversation import Conversation, Message, Opaque, Part, Reasoning, ToolCall, ToolResult
 from proxy.core.values import dataclass
-from proxy.dialects.keys import BREAKPOINTS, breakpoints, read
-from proxy.dialects.spans import FIELDS
+from proxy.dialects.keys import BREAKPOINTS, TEXT_TYPES, breakpoints, read
+from proxy.dialects.shared import encode
+from proxy.dialects.spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of, without
 
-_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
-
-NULL = b"null"
 # Where blocks stand in messages, items, results and documents.
 _BLOCKS = ("content", "output", "source")
-encode = msgspec.json.encode
-
-
-def fields_of(raw: bytes) -> dict[str, bytes]:
-    """The fields of a JSON object, each as its own bytes, in their order. Raises ValueError where it is none."""
-    return {name: bytes(value) for name, value in FIELDS.decode(raw).items()}
-
-
-def items_of(raw: bytes) -> list[bytes]:
-    """The entries of a JSON list, each as its own bytes. Raises ValueError where it is none."""
-    return [bytes(value) for value in _LIST.decode(raw)]
-
-
-def object_of(fields: Mapping[str, bytes]) -> bytes:
-    """The JSON object that has these fields, without white space between them."""
-    return b"{" + b",".join([encode(name) + b":" + value for name, value in fields.items()]) + b"}"
-
-
-def list_of(items: Iterable[bytes]) -> bytes:
-    """The JSON list of these entries, without white space between them."""
-    return b"[" + b",".join(items) + b"]"
-
-
-def is_text(raw: bytes) -> bool:
-    """Whether the bytes of a JSON value are those of a string."""
-    return raw[:1] == b'"'
-
-
-def is_list(raw: bytes) -> bool:
-    """Whether the bytes of a JSON value are those of a list."""
-    return raw[:1] == b"["
+_NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 
 
 def body(
@@ -64,12 +30,37 @@ def body(
     """The request with another list: the fields of its envelope as they came and in their order, those in `changed`
     (JSON values) replaced, added, or, where they are None, removed; then the list `listing`, of the entries that belong
     to the preamble and `entries`. The same arguments give the same bytes."""
-    fields: dict[str, bytes] = {}
-    for name, value in {**conversation.envelope, **changed}.items():
-        if value is not None and name != listing:
-            fields[name] = value
-    fields[listing] = list_of([*(message.wire for message in conversation.lead), *entries])
-    return object_of(fields)
+    fields = {name: value for name, value in {**conversation.envelope, **changed}.items() if value is not None}
+    return object_of({**fields, listing: list_of([*(message.wire for message in conversation.lead), *entries])})
+
+
+def beside(
+    wires: Sequence[bytes],
+    ours: Collection[int],
+    before: Callable[[bytes], bool],
+    behind: Callable[[bytes], bool],
+    together: Callable[[Sequence[bytes]], bytes],
+) -> list[bytes]:
+    """The list with the blocks at the places `ours`, and what stands beside them, made one message by `together`.
+
+    Such a block, or several in a row, goes behind the message before it where that may hold more (`before`), and the
+    message that follows goes behind it (`behind`). Every other message keeps its bytes.
+    """
+    written, at, out = frozenset(ours), 0, list[bytes]()
+    while at < len(wires):
+        if at not in written:
+            out.append(wires[at])
+            at += 1
+            continue
+        run = [out.pop()] if out and before(out[-1]) else []
+        while at < len(wires) and at in written:
+            run.append(wires[at])
+            at += 1
+        if at < len(wires) and behind(wires[at]):
+            run.append(wires[at])
+            at += 1
+        out.append(together(run))
+    return out
 
 
 def unmarked(wire: bytes) -> bytes:
@@ -81,8 +72,8 @@ def unmarked(wire: bytes) -> bytes:
     without(fields, *BREAKPOINTS)
     for name in _BLOCKS:
         if is_list(fields.get(name, NULL)):
-            fields[name] = list_of([unmarked(item) if item[:1] == b"{" else item for item in items_of(fields[name])])
-        elif fields.get(name, NULL)[:1] == b"{":
+            fields[name] = list_of([unmarked(item) if is_object(item) else item for item in items_of(fields[name])])
+        elif is_object(fields.get(name, NULL)):
             fields[name] = unmarked(fields[name])
     return object_of(fields)
 
@@ -106,6 +97,29 @@ class Change:
         """Raises ValueError where something is to be written in the place of what leaves only as a whole."""
         if self.text is not None:
             raise ValueError(f"{what} is left as it is or taken out")
+
+
+def part_of(raw: bytes, change: Change, spoken: bytes) -> bytes | None:
+    """An entry of a content list of OpenAI's with its text replaced; one that held media becomes a text of the kind
+    `spoken` (JSON). Raises ValueError where reasoning is to be rewritten."""
+    if isinstance(change.parts[0], Reasoning):
+        change.removal("reasoning")
+    if change.text is None:
+        return None
+    if is_text(raw):
+        return encode(change.text)
+    fields = fields_of(raw)
+    kind = read(fields["type"])
+    if kind in TEXT_TYPES:
+        # They count the characters of the text that was there.
+        without(fields, "logprobs")
+        if "annotations" in fields:
+            fields["annotations"] = b"[]"
+        return object_of({**fields, "text": encode(change.text)})
+    if kind == "refusal":
+        return object_of({**fields, "refusal": encode(change.text)})
+    marks = {name: fields[name] for name in BREAKPOINTS if name in fields}
+    return object_of({"type": spoken, "text": encode(change.text), **marks})
 
 
 class Asked:
@@ -148,13 +162,25 @@ class Asked:
         self.left = self.left or text is not None
         return Change(parts, text)
 
+    def each(
+        self,
+        listed: bytes,
+        parts: Callable[[Any], Iterable[Part]],
+        write: Callable[[bytes, Change], bytes | None],
+    ) -> bytes | None:
+        """The JSON list `listed` with every entry as it is asked for, written by `write`; None where none is left, the
+        same bytes where nothing is asked. `parts` reads an entry."""
+        items, kept = items_of(listed), list[bytes]()
+        for raw in items:
+            change = self.take(len(tuple(parts(read(raw)))))
+            written = raw if change is None else write(raw, change)
+            if written is not None:
+                kept.append(written)
+        if kept == items:
+            return listed
+        return list_of(kept) if kept else None
+
     def done(self) -> None:
         """Raises ValueError where parts were read of something that no value was taken for."""
         if self._at != len(self._parts):
             raise ValueError("the message's JSON has other parts than were read of it")
-
-
-def without(fields: dict[str, bytes], *names: str) -> None:
-    """Takes fields out of `fields` where they are there."""
-    for name in names:
-        fields.pop(name, None)

@@ -3,7 +3,7 @@ tenant's at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from proxy.compaction.wishes import FORCED_FOR, MOST_PINS, Wishes
 from proxy.core.errors import AccordionError, BadRequest, BodyTooLarge, NotFound
@@ -44,7 +44,7 @@ _PINS = msgspec.json.Decoder(_Pins)
 
 
 class Api:
-    """The routes outside `/v1`."""
+    """The routes outside `/v1`: its own, and `more`."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Api:
         error_body: Callable[[AccordionError], bytes],
         version: str,
         wishes: Wishes,
+        more: Sequence[Route] = (),
     ) -> None:
         self._observe = observe
         self._tenants = tenants
@@ -61,6 +62,7 @@ class Api:
         self._error_body = error_body
         self._version = version
         self._wishes = wishes
+        self._more = more
 
     def app(self) -> Starlette:
         """The Starlette application."""
@@ -75,6 +77,7 @@ class Api:
                 Route("/accordion/sessions/{id}", self._session),
                 Route("/accordion/sessions/{id}/compact", self._compact, methods=["POST"]),
                 Route("/accordion/sessions/{id}/pins", self._pins, methods=["GET", "PUT", "DELETE"]),
+                *self._more,
             ],
             exception_handlers={AccordionError: self._failed, HTTPException: self._refused},
         )
@@ -88,7 +91,14 @@ class Api:
                 "version": self._version,
                 "openai_base_url": f"{_origin(request)}/v1",
                 "anthropic_base_url": _origin(request),
-                "see": ["/accordion/models", "/accordion/sessions", "/metrics", "/healthz", "/readyz"],
+                "see": [
+                    "/accordion/models",
+                    "/accordion/sessions",
+                    "/accordion/export",
+                    "/metrics",
+                    "/healthz",
+                    "/readyz",
+                ],
             }
         )
 
@@ -172,14 +182,22 @@ class Api:
                 f"There is nothing at {request.url.path}. Clients use base URLs that end in /v1 (OpenAI) or in nothing "
                 "(Anthropic); GET / names what else there is."
             )
+            headers = error.headers
         else:
             problem = BadRequest(f"{request.method} is not answered at {request.url.path}.", code="method_not_allowed")
+            headers = {"allow": ", ".join(sorted(_methods(request)))}
         body = self._error_body(problem)
-        return Response(body, error.status_code, headers=error.headers, media_type="application/json")
+        return Response(body, error.status_code, headers=headers, media_type="application/json")
 
 
 def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _methods(request: Request) -> set[str]:
+    """What is answered at a path, by whichever routes."""
+    routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in routes for method in route.methods}
 
 
 def _origin(request: Request) -> str:

@@ -85,12 +85,14 @@ class Http:
 
 async def _answer(out: Outbound, send: Send) -> None:
     """Sends an answer. Returns without an end where the body was cut, so that the server closes the connection."""
-    await send({"type": "http.response.start", "status": out.status, "headers": out.headers})
+    start = {"type": "http.response.start", "status": out.status, "headers": out.headers}
     if isinstance(out.body, bytes):
+        await send(start)
         await send({"type": "http.response.body", "body": out.body})
         return
     try:
         async with aclosing(out.body) as pieces:
+            await send(start)
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
     except AccordionError:

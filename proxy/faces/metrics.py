@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from proxy.accounting.journal import gain_of
+from proxy.archive.bounds import Swept
 from proxy.compaction.telling import failure_of
 from proxy.core.records import CompactionSeen, Exchange
 
@@ -77,6 +78,15 @@ class Metrics:
         self._failures = Counter(
             "accordion_compaction_failures", "Folds that could not be made, by reason", (*model, "reason"), registry=own
         )
+        self._unfold_calls = Counter(
+            "accordion_unfold_calls", "Calls of our own tool that were answered", model, registry=own
+        )
+        self._unfold_rounds = Counter(
+            "accordion_unfold_rounds", "How often providers were asked again to go on with a reply", model, registry=own
+        )
+        self._recalls = Counter("accordion_recalls", "Requests that something was recalled for", model, registry=own)
+        self._recall_tokens = Counter("accordion_recall_tokens", "How many tokens that was", model, registry=own)
+        self._archive()
         self._store = Gauge(
             "accordion_store_available",
             "1 while the store answers",
@@ -117,6 +127,20 @@ class Metrics:
             self._folding.labels(*meters.labels).observe(exchange.folding)
         if exchange.compaction is not None:
             self._fold(meters, exchange, exchange.compaction)
+        if exchange.unfolded is not None:
+            self._unfold_calls.labels(*meters.labels).inc(exchange.unfolded.calls)
+            self._unfold_rounds.labels(*meters.labels).inc(exchange.unfolded.rounds)
+        if exchange.recalled is not None:
+            self._recalls.labels(*meters.labels).inc()
+            self._recall_tokens.labels(*meters.labels).inc(exchange.recalled.tokens)
+
+    def swept(self, swept: Swept) -> None:
+        """The archive was looked through, of all tenants or of one; what was too old or too much is gone."""
+        # Where nothing is held of anybody, nobody was looked at.
+        if swept.tenants or not swept.entries:
+            self._held.set(swept.held)
+        self._evicted.inc(swept.entries)
+        self._evicted_bytes.inc(swept.size)
 
     def store(self, available: bool) -> None:
         """The store went away or came back."""
@@ -135,6 +159,20 @@ class Metrics:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # the library has no hints here
         return generate_latest(registry), CONTENT_TYPE_LATEST
+
+    def _archive(self) -> None:
+        own = self._registry
+        self._held = Gauge(
+            "accordion_archive_bytes",
+            "What the archive held of all tenants when it was last looked through",
+            registry=own,
+            # One worker at a time looks through it.
+            multiprocess_mode="mostrecent",
+        )
+        self._evicted = Counter(
+            "accordion_archive_evicted", "Entries that were removed as too old or too much", registry=own
+        )
+        self._evicted_bytes = Counter("accordion_archive_evicted_bytes", "How many bytes those held", registry=own)
 
     def _fold(self, meters: _Meters, exchange: Exchange, seen: CompactionSeen) -> None:
         name = (seen.kind or "unknown", seen.state, seen.cause)

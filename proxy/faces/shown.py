@@ -1,10 +1,14 @@
-"""What the API shows, as values that JSON has: models, sessions, exchanges."""
+"""What the API shows, as values that JSON has: models, sessions, exchanges, artifacts."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
+from proxy.archive.artifacts import Artifact
+from proxy.archive.reading_room import Lent
 from proxy.compaction.telling import record_of
 from proxy.compaction.wishes import Wish
 from proxy.core.budget import Limits, Utilization
@@ -26,7 +30,7 @@ def shown_limits(limits: Limits) -> dict[str, int]:
 
 def shown_utilization(used: Utilization) -> dict[str, Any]:
     """How full a window is, in tokens by kind, and as a share."""
-    parts = ("preamble", "tools", "messages", "media", "reserved_output")
+    parts = ("preamble", "tools", "messages", "media", "unfolded", "reserved_output")
     return {
         "window": used.window,
         "window_known": used.window_known,
@@ -70,6 +74,32 @@ def shown_session(session: Session, wish: Wish) -> dict[str, Any]:
         "correction": session.correction,
         "pins": sorted(wish.pins),
         "compaction_wanted": wish.forced,
+    }
+
+
+def shown_artifact(artifact: Artifact) -> dict[str, Any]:
+    """What is on record of something that left a window. Messages are counted from 0, without the system prompt."""
+    names = ("id", "kind", "tool", "arguments", "call_id", "characters", "tokens", "description", "findings", "dialect")
+    return {
+        **{name: getattr(artifact, name) for name in names},
+        "messages": [artifact.first, artifact.last],
+        "session": artifact.session,
+        "at": artifact.at,
+    }
+
+
+def shown_lent(lent: Lent) -> dict[str, Any]:
+    """An artifact as it was asked for: its record, and of its text the part that `shown` says. `next` is the offset at
+    which the next part begins."""
+    return {
+        "artifact": shown_artifact(lent.artifact),
+        "what": lent.what,
+        "sessions": lent.sessions,
+        "input": lent.input,
+        "shown": lent.part.shown,
+        "next": lent.part.next or None,
+        "text": lent.part.text,
+        "originals": [msgspec.Raw(wire) for wire in lent.wires],
     }
 
 

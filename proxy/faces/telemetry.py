@@ -68,6 +68,14 @@ def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
         found["gen_ai.usage.cache_creation.input_tokens"] = exchange.usage.cache_write
     if exchange.compaction is not None:
         found |= _compaction(exchange.compaction)
+    if used.unfolded:
+        found["accordion.unfolded"] = used.unfolded
+    if (back := exchange.unfolded) is not None:
+        found |= {
+            "accordion.unfold.calls": back.calls,
+            "accordion.unfold.rounds": back.rounds,
+            "accordion.unfold.input": back.input,
+        }
     return found
 
 

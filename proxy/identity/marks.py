@@ -30,7 +30,9 @@ _SESSION_HEADERS = (
 _CODEX_SESSION_HEADERS = (b"session-id", b"session_id", b"conversation_id")
 _CODEX_AGENT_HEADERS = (b"thread-id", b"x-openai-subagent")
 _AGENT_HEADERS = (b"x-claude-code-agent-id",)
-_PARENT_HEADERS = (b"x-claude-code-parent-agent-id", b"x-parent-session-id", b"x-codex-parent-thread-id")
+_DELEGATED = frozenset(
+    {*_AGENT_HEADERS, b"x-claude-code-parent-agent-id", b"x-parent-session-id", b"x-codex-parent-thread-id"}
+)
 _CLAUDE_CLASS, _CODEX_AGENT, _CODEX_TURN = (
     b"x-claude-code-request-class",
     b"x-openai-subagent",
@@ -79,12 +81,8 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     agent = "" if agent == session else agent
     kind = headers.get(_CODEX_AGENT, b"") if codex else b""
     compacting = headers.get(_CLAUDE_CLASS) == b"compaction" or kind == b"compact" or (codex and _compacts(headers))
-    parent = any(name in headers for name in _PARENT_HEADERS)
     delegated = (
-        any(name in headers for name in _AGENT_HEADERS)
-        or parent
-        or kind not in (b"", b"compact")
-        or headers.get(_CLAUDE_CLASS) == b"subagent"
+        not _DELEGATED.isdisjoint(headers) or kind not in (b"", b"compact") or headers.get(_CLAUDE_CLASS) == b"subagent"
     )
     return Marks(session, agent, client, delegated, compacting)
 

@@ -10,14 +10,13 @@ import msgspec
 
 from proxy.core.conversation import Conversation
 from proxy.core.ports import Key
-from proxy.core.values import dataclass
 from proxy.identity.marks import Marks
 from proxy.identity.tenants import Caller
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A place where a request ended.
+class Point(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A place where a request ended. Every request makes some and writes them: hence a Struct, of which only what was
+    said is written.
 
     `next` is the chain key of what followed it first, `branch` the place of the request that went on from here and has
     the session, `base` the place of the same session that this one went on from. `reported` is the provider's count of
@@ -35,6 +34,8 @@ class Point:
     base: bytes = b""
     fold: str = ""
     """The compaction that was in force when `reported` was said; empty where nothing was folded."""
+    real: str = ""
+    """For a place that a response id names: the provider's own id of the reply, where something was read back in it."""
 
 
 ENCODER = msgspec.msgpack.Encoder()

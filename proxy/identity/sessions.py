@@ -17,6 +17,8 @@ from dataclasses import field, replace
 from functools import partial
 from itertools import accumulate
 
+from msgspec import structs
+
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Outbox, Store
@@ -66,6 +68,7 @@ class Sessions:
     retention: float = 30 * 86_400.0
     _points: OrderedDict[bytes, Point] = field(default_factory=OrderedDict)
     _sessions: OrderedDict[str, tuple[Session, str]] = field(default_factory=OrderedDict)
+    _entered: int = 0
 
     async def resolve(self, caller: Caller, marks: Marks, conversation: Conversation, request_id: str) -> Place:
         """Finds or makes the session of a request, and puts its place on record. The store is asked only where this
@@ -107,13 +110,14 @@ class Sessions:
             name = place.label + place.conversation.chain[-1]
             overhead = place.conversation.overhead_key
             if (point := self._points.get(name)) is not None:
-                self._keep(name, replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold))
+                told = structs.replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold)
+                self._keep(name, told)
 
-    def answered(self, caller: Caller, place: Place, state_id: str, reported: int) -> None:
+    def answered(self, caller: Caller, place: Place, state_id: str, reported: int, real: str = "") -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
-        `reported` tokens in all."""
+        `reported` tokens in all; `real` is the provider's own id of it, where something was read back."""
         chain = place.conversation.chain[-1] if place.conversation.chain else b""
-        self._keep(state_name(caller, state_id), Point(place.session.id, reported=reported, chain=chain))
+        self._keep(state_name(caller, state_id), Point(place.session.id, reported=reported, chain=chain, real=real))
 
     @property
     def store_available(self) -> bool:
@@ -137,7 +141,8 @@ class Sessions:
         index, base = self._local(label, conversation.chain)
         asked: set[bytes] = set()
         for look in _LOOKS:
-            if not await self._ask(self._doubts(label, conversation, index, base, look), asked):
+            doubts = self._doubts(label, conversation, index, base, look)
+            if not (doubts and await self._ask(doubts, asked)):
                 break
             index, base = self._local(label, conversation.chain)
         return index, base
@@ -226,13 +231,13 @@ class Sessions:
             return session_id, base.session
         # An end whose session was taken over goes with its branch, so that this branch is like any other from now on.
         origin = b"" if parted else base.base
-        here = replace(base, session=session_id, next=chain[index + 1], branch=chain[-1], base=origin)
+        here = structs.replace(base, session=session_id, next=chain[index + 1], branch=chain[-1], base=origin)
         self._keep(label + chain[index], here)
         self._keep(label + chain[-1], Point(session_id, base=chain[index]))
         if rival is not None and rival[1] is not base and not parted and rival[0] in chain:
             # Whoever took over never went on, such as a side request: the session is taken back.
             reply = chain[chain.index(rival[0]) + 1]
-            self._keep(label + rival[0], replace(rival[1], next=reply, branch=rival[2]))
+            self._keep(label + rival[0], structs.replace(rival[1], next=reply, branch=rival[2]))
         return session_id, base.session if parted else ""
 
     def _hold(self, caller: Caller, marks: Marks, session_id: str, forked_from: str) -> tuple[Session, str]:
@@ -244,7 +249,8 @@ class Sessions:
             said = (marks.session, marks.client, marks.agent)
             session = Session(session_id, caller.tenant, now, *said, forked_from=forked_from)
             # Each time a session enters a worker's memory it gets a row of its own in the store; readers add them up.
-            row = hashlib.sha256(f"{self.worker}{session_id}{now!r}".encode()).hexdigest()[:12]
+            self._entered += 1
+            row = f"{self.worker}.{self._entered}"
             held = self._sessions[session_id] = session, row
             while len(self._sessions) > self.capacity:
                 self._sessions.popitem(last=False)

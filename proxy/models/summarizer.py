@@ -1,4 +1,4 @@
-"""A model that writes summaries: the request's own, in the request's own name, or a configured one.
+"""A model that writes summaries: the request's own, in the request's own name, or one that is named in its place.
 
 Whoever's request is folded pays for its summary. A credential goes only where its owner sends requests anyway; a
 model's own key is used for callers that presented a proxy key, and for nobody else.
@@ -9,19 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
 from proxy.core.budget import Window
-from proxy.core.errors import AccordionError, ConfigError, SummaryFailed
+from proxy.core.errors import AccordionError, SummaryFailed
 from proxy.core.ports import (
     Asker,
     Headers,
     Route,
     Router,
-    Summarizer,
     SummaryReply,
     SummaryRequest,
     Translator,
@@ -71,8 +70,8 @@ class _Heard:
 class ModelSummarizer:
     """Core's Summarizer over the Upstream and Translator ports. Content and credentials are never logged.
 
-    `model` is a configured model's name; empty for the request's own. `dialects` are known by their names. `longest` is
-    the room kept for an answer, in tokens.
+    `model` is a model's name: a configured one, or another of the request's own provider; empty for the request's own
+    model. `dialects` are known by their names. `longest` is the room kept for an answer, in tokens.
     """
 
     def __init__(
@@ -160,12 +159,11 @@ class ModelSummarizer:
     # -- who is asked, and in whose name -----------------------------------------------
 
     def _way(self, asker: Asker) -> _Way | None:
-        if not self._model:
-            headers = _headers(asker.headers, asker.route, asker.dialect)
-            return _Way(asker.model, asker.route, headers, asker.credential, _beta(headers))
         configured = self._router.models.get(self._model)
         if configured is None:
-            return None
+            route = _renamed(asker.route, self._model) if self._model else asker.route
+            headers = _headers(asker.headers, route, asker.dialect)
+            return _Way(self._model or asker.model, route, headers, asker.credential, _beta(headers))
         route = self._router.for_dialect(configured, asker.dialect)
         if asker.keyed and route.api_key:
             headers = _headers(_with_key(asker.headers, route), route, asker.dialect)
@@ -182,32 +180,6 @@ class ModelSummarizer:
 
     def _answer(self, window: Window) -> int:
         return max(1, min(self._longest, window.size // 4, window.max_output or self._longest))
-
-
-def summarizer_from(
-    model: str,
-    upstream: Upstream,
-    translator: Translator,
-    router: Router,
-    windows: Windows,
-    dialects: Mapping[str, Dialect],
-    *,
-    path: str = "$.summaries.model",
-) -> Summarizer | None:
-    """Who writes summaries: nobody for `off`, the request's own model for `request`, else the configured model of that
-    name. Raises ConfigError at `path` where there is none of that name, or nothing is known of its window."""
-    if model == "off":
-        return None
-    if model == "request":
-        return ModelSummarizer(upstream, translator, router, windows, dialects)
-    route = router.models.get(model)
-    if route is None:
-        raise ConfigError(f"no model of `model_list` is named {model!r}; or write `request`, or `off`", path=path)
-    if not windows.window(model, route.name).known:
-        raise ConfigError(
-            f"nothing is known of the window of {model!r}: set its `model_info.max_input_tokens`", path=path
-        )
-    return ModelSummarizer(upstream, translator, router, windows, dialects, model=model)
 
 
 def _headers(headers: Headers, route: Route, dialect: str) -> Headers:
@@ -232,6 +204,13 @@ def _same_place(one: Route, other: Route) -> bool:
     if one.base_url or other.base_url:
         return one.base_url == other.base_url
     return one.family == other.family and _provider(one) == _provider(other) != ""
+
+
+def _renamed(route: Route, model: str) -> Route:
+    """The same way to another model of the same provider, which LiteLLM knows by what stands before the slash."""
+    provider = _provider(route) if route.family == "litellm" else ""
+    bare = model.removeprefix(f"{provider}/")
+    return replace(route, model=f"{provider}/{bare}" if provider else model)
 
 
 def _provider(route: Route) -> str:

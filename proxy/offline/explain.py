@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
 
 from proxy.core.budget import Limits, Utilization, Window
 from proxy.core.conversation import Conversation, Message
@@ -20,7 +17,7 @@ from proxy.core.ports import Route, UpstreamRequest
 from proxy.gauged import Gauge
 from proxy.identity.marks import Marks, read_marks
 from proxy.identity.tenants import Caller
-from proxy.offline.explain_fold import Folding, entries, folding, kinds
+from proxy.offline.explain_fold import Folding, entries, folding, kinds, tool_name
 from proxy.offline.rooms import Rooms
 from proxy.upstream.headers import end_to_end
 
@@ -165,7 +162,7 @@ def _understood(inbound: Inbound, gauge: Gauge) -> Understood | None:
         messages=len(conversation.messages),
         roles={role: dict(counts) for role, counts in roles.items()},
         preamble_parts=len(conversation.preamble),
-        tools=tuple(map(_tool_name, conversation.tools)),
+        tools=tuple(map(tool_name, conversation.tools)),
         starts_turn=conversation.starts_turn,
         max_output=conversation.max_output,
         previous=conversation.previous,
@@ -193,17 +190,6 @@ def _counted(gauge: Gauge, rooms: Rooms) -> Counted | None:
 
 def _tokens(rooms: Rooms, message: Message, conversation: Conversation, model: str) -> int:
     return rooms.gauging.meter.message(message, conversation, model).tokens
-
-
-def _tool_name(definition: str) -> str:
-    try:
-        tool: Any = msgspec.json.decode(definition)
-    except (msgspec.MsgspecError, RecursionError):
-        return "?"
-    if not isinstance(tool, dict):
-        return "?"
-    inner = tool.get("function") or tool.get("custom")
-    return str((inner if isinstance(inner, dict) else tool).get("name") or tool.get("type") or "?")
 
 
 def _going(inbound: Inbound, route: Route, rooms: Rooms) -> Going:
@@ -239,7 +225,8 @@ def _body_change(inbound: Inbound, gauge: Gauge, leaving: UpstreamRequest) -> st
     named = f"the model's name: {gauge.route.model!r} in place of {asked!r}" if gauge.route.model is not None else ""
     if gauge.sent is None:
         return f"{named}; every other byte as it came{undone}"
-    return f"its list is written anew, folded; every other field as it came{undone}" + (
+    tool = f", and {gauge.offered} stands last among its tools" if gauge.offered else ""
+    return f"its list is written anew, folded{tool}; every other field as it came{undone}" + (
         f", but {named}" if named else ""
     )
 

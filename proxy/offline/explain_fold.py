@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -74,13 +74,23 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """Our own tool, which is offered from a conversation's first fold on: its name, and the tokens that it adds to
+    every request from then on. The first step of the fold is told with them in what it came to."""
+
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Folding:
     """Whether it is folded, and all about that. `state` is `none`, `folded`, `observed` (it would be, but the mode or a
     header says to report it only) or `failed`; `why` says why that is so.
 
     `before` and `after` count the whole request in tokens (`after` of one that is only reported as planned), `messages`
-    the entries of its list, `bytes` its body. `writer`
-    wrote the summary here, `live_writer` is the configured one. `refused` says why the request is refused all the same.
+    the entries of its list, `bytes` its body. `offered` is our tool, which `after` counts and `before` does not; None
+    where it is not offered. `writer` wrote the summary here, `live_writer` is the configured one. `refused` says why
+    the request is refused all the same.
     """
 
     state: str
@@ -98,6 +108,7 @@ class Folding:
     id: str = ""
     passes: int = 0
     steps: tuple[Step, ...] = ()
+    offered: Offered | None = None
     writer: str = ""
     live_writer: str = ""
     listed: tuple[Standing, ...] = ()
@@ -127,13 +138,26 @@ async def folding(gauge: Gauge, done: Gauge, rooms: Rooms, caller: Caller, full:
         after=seen.after if seen.state == "observed" else done.utilization.tokens,
         passes=seen.passes,
         steps=tuple(Step(*step) for step in seen.steps),
-        live_writer=rooms.writer,
+        offered=await _offered(gauge, done, rooms),
+        live_writer=rooms.writer(gauge.place.conversation.model),
         body=body,
         refused=refused,
     )
     if done.folded is None or done.folded.compaction is None:
         return told
     return await _compared(told, gauge.place.conversation, done, done.folded, rooms, caller)
+
+
+async def _offered(gauge: Gauge, done: Gauge, rooms: Rooms) -> Offered | None:
+    """Our tool as the request leaves with it; of a fold that is only reported, as it would."""
+    if done.seen is not None and done.seen.state == "observed":
+        tokens, gauging = await rooms.gauging.brought(gauge), rooms.gauging
+        if not tokens or gauging.dresser is None or gauge.folded is None:
+            return None
+        shown = gauging.dresser.offered(gauge.dialect, gauge.folded.conversation)
+        return Offered(tool_name(shown.tools[-1]), tokens)
+    tokens = done.utilization.tools - gauge.utilization.tools
+    return Offered(done.offered, tokens) if done.offered and tokens else None
 
 
 def _why_not(gauge: Gauge) -> str:
@@ -203,6 +227,18 @@ def entries(body: bytes, listing: str) -> int:
     """How many entries the list of a body has, those of the system prompt included."""
     raw = FIELDS.decode(body).get(listing)
     return len(msgspec.json.decode(raw, type=list[msgspec.Raw])) if raw and bytes(raw)[:1] == b"[" else 1
+
+
+def tool_name(definition: str) -> str:
+    """What a tool is called, by its definition as JSON."""
+    try:
+        tool: Any = msgspec.json.decode(definition)
+    except (msgspec.MsgspecError, RecursionError):
+        return "?"
+    if not isinstance(tool, dict):
+        return "?"
+    inner = tool.get("function") or tool.get("custom")
+    return str((inner if isinstance(inner, dict) else tool).get("name") or tool.get("type") or "?")
 
 
 def kinds(message: Message) -> Counter[str]:

@@ -158,6 +158,8 @@ def _counted(count: Counted) -> Iterable[tuple[str, str | Text]]:
     yield "tokens", f"{count.tokens:,}"
     for name in ("preamble", "tools", "messages", "media"):
         yield f"  {name}", f"{getattr(parts, name):,}"
+    if parts.unfolded:
+        yield "  unfolded", f"{parts.unfolded:,} that were read back or recalled"
     if parts.reserved_output:
         yield "reserved", f"{parts.reserved_output:,} for the answer, so {count.occupied:,} are taken"
     yield "window", f"{count.window.size:,}, {_SOURCES[count.window.source]}"

@@ -49,6 +49,9 @@ def rows(told: Folding) -> Iterator[tuple[str, str | Text]]:
     yield "tokens", Text(f"{told.before:,} to {told.after:,}, {gained:.1%} less{planned}", style="bold")
     for place, step in enumerate(told.steps):
         yield "" if place else "steps", f"{step.strategy}: {step.before:,} to {step.after:,}"
+    if (tool := told.offered) is not None:
+        when = "would be" if told.state == "observed" else "from this fold on"
+        yield "offered", f"{tool.name} {when}, to read what left: {tool.tokens:,} tokens"
     if told.state == "folded":
         yield "messages", f"{told.messages[0]:,} to {told.messages[1]:,}"
         yield "body", f"{told.bytes[0]:,} to {told.bytes[1]:,} bytes"

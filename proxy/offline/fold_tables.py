@@ -10,39 +10,26 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from proxy.core.records import CompactionSeen
 from proxy.offline.plot import levels, plot, sparkline, style_of
 from proxy.offline.refolding import Carried, Sums, sums
-from proxy.offline.tables import ROWS, filled, heading, of_window
+from proxy.offline.tables import ROWS, Requests, filled, grid, heading
 
 
 @dataclass(frozen=True, slots=True)
-class Refolded:
-    """A conversation with all its requests."""
-
-    file: str
-    line: int
-    name: str
-    rows: tuple[Carried, ...]
-
-    @property
-    def read(self) -> list[Carried]:
-        """The requests whose bodies were understood."""
-        return [row for row in self.rows if row.limits]
+class Refolded(Requests[Carried]):
+    """A conversation whose requests were folded."""
 
 
 def conversation(refolded: Refolded, console: Console, *, every: bool) -> RenderableType:
     """One conversation: heading, table, plot, the folds, the sums."""
     read = refolded.read
-    shown = heading(refolded.name, f"{refolded.file}:{refolded.line}")
-    last = read[-1] if read else None
-    if last is not None and last.window is not None and last.limits is not None:
-        shown.append(Text(of_window(last.model, last.window, last.limits), style="dim"))
-    shown += ["", _table(refolded.rows, every=every)]
-    if last is not None and last.limits is not None:
+    shown = [*heading(refolded), "", _table(refolded.rows, every=every)]
+    if read and (limits := read[-1].limits):
         turns = [index for index, row in enumerate(read) if row.starts_turn]
         sent, came = [row.sent.used.ratio for row in read], [row.came.used.ratio for row in read]
         ascii_only = console.options.ascii_only
-        drawn = plot(sent, turns, last.limits, console.width - 2, ascii_only=ascii_only, shadow=came)
+        drawn = plot(sent, turns, limits, console.width - 2, ascii_only=ascii_only, shadow=came)
         shown += ["", *drawn]
     made = list(_folds(refolded.rows))
     shown += ["", *made] if made else []
@@ -80,6 +67,9 @@ def summary(found: Sums) -> Text:
     took = (f"{name} {tokens:,}" for name, tokens in sorted(found.took.items(), key=lambda one: -one[1]))
     by = f"; the folds took out: {', '.join(took)}" if found.took else ""
     text.append(f": {saved:,} saved ({saved / found.came:.1%}){by}.\n")
+    if found.offered:
+        text.append(f"The tool to read that back takes {found.tool:,} of what was sent")
+        text.append(f", in {found.offered:,} requests.\n")
     text.append(f"Cost {found.cost:.2f} of sending everything", style="bold")
     text.append(", cached input at a tenth of the price: the unchanged beginning is ")
     same = found.sent_cached / max(1, found.sent)
@@ -122,26 +112,22 @@ def _folds(rows: Sequence[Carried]) -> Iterator[Text]:
         if seen.state == "failed":
             yield line.append(f"not folded: {seen.reason}", style="red")
             continue
-        took = ", ".join(f"{name} {before - after:,}" for name, before, after in seen.steps)
+        took = ", ".join(f"{name} {tokens:,}" for name, tokens in _steps(row, seen))
         would = "would be " if seen.state == "observed" else f"generation {seen.generation}, "
         line.append(f"{would}{seen.kind}: {seen.before:,} to {seen.after:,} tokens", style="bold")
-        yield line.append(f" ({took or 'nothing to take out'}); {seen.reason}")
+        tool = f"; {row.offered} added, {row.brought:,}" if row.brought else ""
+        yield line.append(f" ({took or 'nothing to take out'}{tool}); {seen.reason}")
+
+
+def _steps(row: Carried, seen: CompactionSeen) -> Sequence[tuple[str, int]]:
+    """What each strategy took out, or would."""
+    return row.steps or [(name, before - after) for name, before, after in seen.steps]
 
 
 def _table(rows: Sequence[Carried], *, every: bool) -> Table:
     shown = rows if every else _condensed(rows)
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    cells = [_cells(row) for row in shown]
-    for column, name in enumerate(("#", "turn", "came", "sent", "saved", "same", "cost", "used", "fold")):
-        widest = max(len(name), *(len(row[column]) for row in cells)) if name != "fold" else None
-        left = name == "fold"
-        table.add_column(name, justify="left" if left else "right", min_width=widest, no_wrap=True, overflow="ellipsis")
-    for row in cells:
-        table.add_row(*row)
-    if len(shown) < len(rows):
-        table.caption = f"{len(shown)} of {len(rows)} requests; --all shows every one"
-        table.caption_justify = "left"
-    return table
+    names = ("#", "turn", "came", "sent", "saved", "same", "cost", "used", "fold")
+    return grid(names, ("fold",), [_cells(row) for row in shown], len(rows))
 
 
 def _cells(row: Carried) -> tuple[str | Text, ...]:

@@ -29,13 +29,15 @@ def measured(recorded: Recorded, row: Measured, *, usage: bool) -> dict[str, Any
 
 
 def carried(recorded: Recorded, row: Carried) -> dict[str, Any]:
-    """One request with folding on; `compaction` is what the header x-accordion-compaction would say."""
+    """One request with folding on; `compaction` is what the header x-accordion-compaction would say, `tool` our own
+    where it went along."""
     return _request(recorded, row) | {
         "state": row.state,
         "before": _load(row.came),
         "after": _load(row.sent),
         "saved_tokens": 0 if row.refused else row.came.tokens - row.sent.tokens,
         "begins_with_the_one_before": row.grown,
+        "tool": {"name": row.offered, "tokens": row.tool, "new": bool(row.brought)} if row.offered else None,
         "compaction": msgspec.json.decode(told(row.seen)) if row.seen is not None else None,
         "refused": row.refused,
         **_limits(row.window, row.limits, row.decision),
@@ -75,7 +77,7 @@ def _load(load: Load) -> dict[str, Any]:
 
 
 def _parts(used: Utilization) -> dict[str, int]:
-    names = ("preamble", "tools", "messages", "media", "reserved_output")
+    names = ("preamble", "tools", "messages", "media", "unfolded", "reserved_output")
     return {name: getattr(used, name) for name in names}
 
 

@@ -54,7 +54,8 @@ class Carried:
 
     `window` and `limits` are None where the body could not be read; then it is forwarded as it came, and not counted.
     `refused` says why nothing was sent. `grown` tells whether what was sent begins with the whole of what was sent
-    before, byte for byte; None where nothing was.
+    before, byte for byte; None where nothing was. `offered` is the name of our own tool where it went along, `tool` the
+    tokens that it takes of what was sent; `brought` is the same of the request with which it did so for the first time.
     """
 
     number: int
@@ -70,6 +71,18 @@ class Carried:
     limits: Limits | None = None
     refused: str = ""
     grown: bool | None = None
+    offered: str = ""
+    tool: int = 0
+    brought: int = 0
+
+    @property
+    def steps(self) -> tuple[tuple[str, int], ...]:
+        """What each strategy took out in a fold that was made for this request. The record tells the first of them with
+        the tool that the fold brought along."""
+        if self.seen is None or self.state != "folded":
+            return ()
+        steps = [(name, before - after) for name, before, after in self.seen.steps]
+        return tuple((name, took + (0 if place else self.brought)) for place, (name, took) in enumerate(steps))
 
     @property
     def state(self) -> str:
@@ -86,7 +99,8 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class _Forwarded:
-    """A body that was sent: its list, and every other field."""
+    """A body that was sent: its list, and every other field. Providers put the tools, which are among these, before the
+    system prompt, wherever that stands: where they change, nothing is left of what is in the cache."""
 
     rest: Mapping[str, bytes]
     listed: bytes
@@ -99,7 +113,7 @@ class _Forwarded:
         return self.rest == other.rest and theirs.startswith(mine) and follows in (b",", b"]", b" ", b"\n")
 
     def shared(self, other: _Forwarded) -> int:
-        """How many entries both begin with; -1 where already what stands before the list differs."""
+        """How many entries both begin with; -1 where already what stands before the list differs, such as a tool."""
         if self.rest != other.rest:
             return -1
         same = 0
@@ -118,6 +132,7 @@ async def refold(recorded: Recorded, rooms: Rooms, *, model: str | None = None) 
     gauging, turn = rooms.gauging, 0
     last: _Forwarded | None = None
     before: Conversation | None = None
+    offered = False
     headers = (*HEADERS, (b"x-accordion-session", _label(recorded)))
     for number, request in enumerate(requests(recorded.transcript, model), 1):
         inbound = Inbound("POST", PATH, "", headers, request.body, f"replay-{number}")
@@ -129,7 +144,7 @@ async def refold(recorded: Recorded, rooms: Rooms, *, model: str | None = None) 
             yield Carried(number, turn, False, "", "", Load(), Load(), gauge.decision)
             continue
         came = await _came(rooms, gauge, place.conversation, before, request.index)
-        before, sent, grown = place.conversation, Load(), None
+        before, sent, grown, tool, brought = place.conversation, Load(), None, 0, 0
         gauge = await rooms.carried_out(gauge)
         refused = gauge.decision.reason if gauge.decision.action == "refuse" else ""
         if not refused:
@@ -137,9 +152,12 @@ async def refold(recorded: Recorded, rooms: Rooms, *, model: str | None = None) 
             grown = last.begins(now) if last is not None else None
             cached = _cached(rooms, gauge, -1 if last is None else last.shared(now), len(now.entries))
             sent, last = Load(gauge.utilization, len(now.entries), cached), now
+            tool = sent.used.tools - came.used.tools if gauge.offered else 0
+            brought, offered = 0 if offered else tool, offered or bool(gauge.offered)
         yield Carried(
             number, turn, before.starts_turn, before.model, place.session.id, came, sent,
             gauge.decision, gauge.seen, gauge.window, gauge.limits, refused, grown,
+            "" if refused else gauge.offered, tool, brought,
         )  # fmt: skip
 
 
@@ -167,7 +185,7 @@ def _forwarded(gauge: Gauge) -> _Forwarded:
 
 def _cached(rooms: Rooms, gauge: Gauge, shared: int, entries: int) -> int:
     """The tokens of the first `shared` of so many entries, and of what stands before the list."""
-    folded = gauge.folded
+    folded = gauge.dressed or gauge.folded
     if folded is None or not gauge.counted or shared < len(folded.conversation.lead):
         return 0
     conversation, first = folded.conversation, shared - len(folded.conversation.lead)
@@ -182,8 +200,9 @@ def _cached(rooms: Rooms, gauge: Gauge, shared: int, entries: int) -> int:
 class Sums:
     """What many requests come to. Tokens and costs are of those that were sent, as they came and as they were sent.
 
-    `states` counts requests by their state, `took` is what each strategy took out in all folds. `over` counts those
-    that would not fit their window as they came, `still_over` those that were sent and do not.
+    `states` counts requests by their state, `took` is what each strategy took out in all folds. `offered` counts the
+    requests that our own tool went along with, and `tool` its tokens in all of them, which are part of `sent`. `over`
+    counts those that would not fit their window as they came, `still_over` those that were sent and do not.
     """
 
     requests: int = 0
@@ -195,6 +214,8 @@ class Sums:
     came_cost: float = 0.0
     sent_cost: float = 0.0
     took: Mapping[str, int] = field(default_factory=dict)
+    offered: int = 0
+    tool: int = 0
     over: int = 0
     still_over: int = 0
     broken: tuple[int, ...] = ()
@@ -211,8 +232,8 @@ def sums(rows: Iterable[Carried]) -> Sums:
     gone = [row for row in rows if row.limits is not None and not row.refused]
     took: Counter[str] = Counter()
     for row in gone:
-        for name, before, after in row.seen.steps if row.seen is not None and row.state == "folded" else ():
-            took[name] += before - after
+        for name, tokens in row.steps:
+            took[name] += tokens
     return Sums(
         requests=len(rows),
         states=dict(Counter(row.state for row in rows)),
@@ -223,6 +244,8 @@ def sums(rows: Iterable[Carried]) -> Sums:
         came_cost=sum(row.came.cost for row in gone),
         sent_cost=sum(row.sent.cost for row in gone),
         took=dict(took),
+        offered=sum(bool(row.offered) for row in gone),
+        tool=sum(row.tool for row in gone),
         over=sum(row.window is not None and row.came.tokens > row.window.usable_input for row in rows),
         still_over=sum(row.window is not None and row.sent.tokens > row.window.usable_input for row in gone),
         broken=tuple(row.number for row in rows if row.broken),

@@ -48,9 +48,8 @@ class Rooms:
         changed = msgspec.structs.replace
         server = changed(settings.server, tenant_key=Secret(self._key))
         store = changed(settings.store, url=StoreUrl("memory://"), spool=None)
+        self._settings = settings
         # Nobody can be asked for a summary here.
-        self.writer = settings.summaries.writer
-        """Who would write summaries live; here it is the extractive writer."""
         summaries = changed(settings.summaries, writer="extractive")
         self._house = House(changed(settings, server=server, store=store, summaries=summaries), {})
         self._window = window
@@ -60,6 +59,10 @@ class Rooms:
         """Identity and accounting."""
         known = self._house.forward.gauging
         return known if self._window is None else replace(known, windows=OneWindow(self._window))
+
+    def writer(self, model: str) -> str:
+        """Who would write summaries for `model` live; here it is the extractive writer."""
+        return self._settings.compaction.writer_of(model) or self._settings.summaries.writer
 
     async def fold(self, inbound: Inbound, caller: Caller) -> Gauge:
         """What a live request passes until it is sent: read, replayed, measured, folded where that is decided. The

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -22,19 +23,38 @@ ROWS = 20
 _LIMIT = re.compile(r"the (?:conversation |generation |)(trigger|hard limit) of [\d,]+ tokens")
 
 
+class _Row(Protocol):
+    """A request; `limits` and `window` are None where its body was not understood."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def window(self) -> Window | None: ...
+    @property
+    def limits(self) -> Limits | None: ...
+
+
+R = TypeVar("R", bound=_Row)
+
+
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class Requests(Generic[R]):
     """A conversation with all its requests."""
 
     file: str
     line: int
     name: str
-    rows: tuple[Measured, ...]
+    rows: tuple[R, ...]
 
     @property
-    def read(self) -> list[Measured]:
+    def read(self) -> list[R]:
         """The requests whose bodies were understood."""
         return [row for row in self.rows if row.limits]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed(Requests[Measured]):
+    """A conversation whose requests were gauged."""
 
     @property
     def peak(self) -> Measured | None:
@@ -45,24 +65,25 @@ class Replayed:
 def conversation(replayed: Replayed, console: Console, *, every: bool) -> RenderableType:
     """One conversation: heading, table, plot, summary line."""
     read = replayed.read
-    last = read[-1] if read else None
-    place = f"{replayed.file}:{replayed.line}"
-    shown = heading(replayed.name, place)
-    if last is not None and last.window is not None and last.limits is not None:
-        shown.append(Text(of_window(last.model, last.window, last.limits), style="dim"))
-    shown += ["", _table(replayed.rows, every=every)]
-    if last is not None and last.limits is not None:
+    shown = [*heading(replayed), "", _table(replayed.rows, every=every)]
+    if read and (limits := read[-1].limits):
         ratios = [row.utilization.ratio for row in read]
         turns = [index for index, row in enumerate(read) if row.starts_turn]
         ascii_only = console.options.ascii_only
-        shown += ["", *plot(ratios, turns, last.limits, console.width - 2, ascii_only=ascii_only)]
+        shown += ["", *plot(ratios, turns, limits, console.width - 2, ascii_only=ascii_only)]
     shown += ["", summary(replayed)]
     return Padding(Group(*shown), (1, 1))
 
 
-def heading(name: str, place: str) -> list[RenderableType]:
-    """What stands above a conversation: its name, and its place where that is another."""
-    return [Text.assemble((name, "bold"), "" if place == name else f"  {place}", overflow="fold")]
+def heading(requests: Requests[R]) -> list[RenderableType]:
+    """What stands above a conversation: its name, and its place where that is another; the window of its end."""
+    name, place, read = requests.name, f"{requests.file}:{requests.line}", requests.read
+    shown: list[RenderableType] = [
+        Text.assemble((name, "bold"), "" if place == name else f"  {place}", overflow="fold")
+    ]
+    if read and (window := read[-1].window) and (limits := read[-1].limits):
+        shown.append(Text(_of_window(read[-1].model, window, limits), style="dim"))
+    return shown
 
 
 def summary(replayed: Replayed) -> Text:
@@ -137,7 +158,7 @@ def accuracy(measured: Sequence[Accuracy]) -> RenderableType:
     return Padding(Group(table, "", note), (1, 1))
 
 
-def of_window(model: str, window: Window, limits: Limits) -> str:
+def _of_window(model: str, window: Window, limits: Limits) -> str:
     """The model's window, how it is known, and its limits."""
     named = model or "no model named"
     source = {"config": "as given", "learnt": "learnt from an error", "table": "LiteLLM's table"}
@@ -160,18 +181,22 @@ def _over(rows: Sequence[Measured], name: str) -> int:
 
 def _table(rows: Sequence[Measured], *, every: bool) -> Table:
     shown = rows if every else _condensed(rows)
+    names = ("#", "turn", "messages", "tokens", "new", "used", "kind", "decision")
+    return grid(names, ("kind", "decision"), [_cells(row) for row in shown], len(rows))
+
+
+def grid(names: Sequence[str], words: Sequence[str], cells: Sequence[Sequence[str | Text]], requests: int) -> Table:
+    """A table of some of so many `requests`. Its columns have `names`; those of `words` stand on the left, and only
+    the last gives way where there is little room."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    cells = [_cells(row) for row in shown]
-    for column, name in enumerate(("#", "turn", "messages", "tokens", "new", "used", "kind", "decision")):
-        widest = max(len(name), *(len(row[column]) for row in cells)) if name != "decision" else None
-        words = name in ("kind", "decision")
-        table.add_column(
-            name, justify="left" if words else "right", min_width=widest, no_wrap=True, overflow="ellipsis"
-        )
+    for column, name in enumerate(names):
+        widest = max([len(name), *(len(row[column]) for row in cells)]) if name != names[-1] else None
+        justify: JustifyMethod = "left" if name in words else "right"
+        table.add_column(name, justify=justify, min_width=widest, no_wrap=True, overflow="ellipsis")
     for row in cells:
         table.add_row(*row)
-    if len(shown) < len(rows):
-        table.caption = f"{len(shown)} of {len(rows)} requests; --all shows every one"
+    if len(cells) < requests:
+        table.caption = f"{len(cells)} of {requests} requests; --all shows every one"
         table.caption_justify = "left"
     return table
 

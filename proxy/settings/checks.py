@@ -14,6 +14,8 @@ from proxy.settings.thresholds import stated_at
 from proxy.settings.values import Settings
 from proxy.upstream.routes import DEFAULT_NAMES, family_of
 
+_NEVER_USED = "never used; it is for callers that present a proxy key, and there are no `proxy_keys`"
+
 
 def check(settings: Settings) -> None:
     """Raises ConfigError for the first rule between settings that is broken."""
@@ -26,14 +28,14 @@ def hints(settings: Settings) -> tuple[str, ...]:
     found = []
     if settings.server.workers > 1 and settings.store.url.reveal() == "memory://":
         found.append("$.store.url: with memory:// each worker knows its own conversations only")
+    for name in ("openai", "anthropic"):
+        if getattr(settings.upstreams, name).api_key and not settings.proxy_keys:
+            found.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
     for index, model in enumerate(settings.model_list):
         path = f"$.model_list[{index}].litellm_params"
         params = model.litellm_params
         if params.api_key and not settings.proxy_keys:
-            found.append(
-                f"{path}: its own key is never used; it is for callers that present a proxy key, and "
-                "there are no `proxy_keys`"
-            )
+            found.append(f"{path}: its own key is {_NEVER_USED}")
         options = [name for name in params.options if name != "custom_llm_provider"]
         if options and family_of(model.entry())[0] != "litellm":
             found.append(f"{path}: only requests that need translating use {', '.join(options)}")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, cast
 import msgspec
 
 from proxy.compaction.case import Budgets
+from proxy.compaction.strategies.summarize import SummarizeOptions
 from proxy.settings.base import Name, Section
 from proxy.settings.kinds import Mode, Size
 from proxy.settings.pipelines import DEFAULT_PIPELINE, Strategy
@@ -44,6 +45,11 @@ class Compaction(Section, frozen=True):
         own = self.models.get(model)
         pipeline = self.pipeline if own is None or own.pipeline is None else own.pipeline
         return tuple((strategy.name, strategy.options) for strategy in pipeline)
+
+    def writer_of(self, model: str) -> str:
+        """The model that its pipeline names for summaries; empty where `summaries` says who writes them."""
+        options = (options for _, options in self.pipeline_of(model) if isinstance(options, SummarizeOptions))
+        return next((each.model or "" for each in options), "")
 
 
 class Summaries(Section, frozen=True):

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(b|kb|mb|gb|kib|mib|gib)?", re.IGNORECASE)
+from proxy.storage.sealed import read_keys
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(b|kb|mb|gb|kib|mib|gib)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
 _HIDDEN = "***"
 MODES = ("auto", "observe", "off")
+RECORDED = ("off", "folded", "all")
 _HOME = "sqlite:///~/"
 _SERVER = re.compile(r"(?:redis|valkey)s?(?:\+cluster)?://")
 
@@ -43,6 +46,20 @@ class Mode(str):
         word = "off" if value is False else value
         if not isinstance(word, str) or word not in MODES:
             raise ValueError(f"Expected one of {', '.join(MODES)}")
+        return cls(word)
+
+
+class Recorded(str):
+    """Whose transcripts are kept: `off`, `folded` or `all`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, value: object) -> Recorded:
+        """Raises ValueError for any other word."""
+        word = "off" if value is False else value
+        if not isinstance(word, str) or word not in RECORDED:
+            raise ValueError(f"Expected one of {', '.join(RECORDED)}")
         return cls(word)
 
 
@@ -89,6 +106,19 @@ class Secret:
 
     def __repr__(self) -> str:
         return _HIDDEN
+
+
+class Keys(Secret):
+    """Keys of 32 bytes that the archive is encrypted with, the first of them, and read with, all of them."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, value: object) -> Keys:
+        """Raises ValueError for what holds anything else."""
+        text = Secret.read(value).reveal()
+        read_keys(text)
+        return cls(text)
 
 
 class StoreUrl(Secret):
@@ -165,7 +195,7 @@ class HeaderTable(Hidden):
 
 
 _READERS: Mapping[type, Callable[[object], object]] = {
-    kind: kind.read for kind in (Size, Mode, BaseUrl, Secret, StoreUrl, Hidden, HeaderTable)
+    kind: kind.read for kind in (Size, Mode, Recorded, BaseUrl, Secret, Keys, StoreUrl, Hidden, HeaderTable)
 }
 
 

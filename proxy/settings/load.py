@@ -21,6 +21,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_HOST": "server.host",
     "ACCORDION_PORT": "server.port",
     "ACCORDION_STORE": "store.url",
+    "ACCORDION_ARCHIVE_KEY": "archive.key",
     "ACCORDION_OPENAI_BASE_URL": "upstreams.openai.base_url",
     "ACCORDION_ANTHROPIC_BASE_URL": "upstreams.anthropic.base_url",
 }

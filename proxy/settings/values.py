@@ -8,10 +8,12 @@ from urllib.parse import unquote
 
 import msgspec
 
+from proxy.settings.archiving import Archive
 from proxy.settings.base import Count, Name, Seconds, Section
 from proxy.settings.folding import AllBudgets, Compaction, Summaries
 from proxy.settings.kinds import BaseUrl, HeaderTable, Hidden, Secret, Size, StoreUrl
 from proxy.settings.thresholds import AllThresholds
+from proxy.settings.unfolding import Unfold
 from proxy.upstream.routes import ModelEntry
 
 _SQLITE = "sqlite:///"
@@ -171,8 +173,10 @@ class Settings(Section, frozen=True):
     thresholds: AllThresholds = AllThresholds()
     compaction: Compaction = Compaction()
     summaries: Summaries = Summaries()
+    unfold: Unfold = Unfold()
     budgets: AllBudgets = AllBudgets()
     store: Store = Store()
+    archive: Archive = Archive()
     limits: Limits = Limits()
     logging: Logging = Logging()
 

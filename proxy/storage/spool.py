@@ -80,6 +80,8 @@ class LocalSpool:
                         await self._local.delete([Key(collection, name)])
                         if self._sizes is not None:
                             self._sizes.pop(Key(collection, name), None)
+            # Other workers of this machine have the same file, and may have published what this one held.
+            self._sizes = {}
         return lost
 
     async def close(self) -> None:

@@ -45,7 +45,8 @@ class SummaryTask:
     """What is to be told.
 
     `covered` are the messages that leave the window, in order, as the client sent them; `kept` those that stay.
-    `prior` is what a model told of the client's messages before `prior_until`, empty where none did. `references` are
+    `since` is the client's index of the first message to be told of. `prior` is what a model told of the messages from
+    there to before `prior_until`, empty where none did. `references` are
     lines about what the archive holds, to be listed at the end. `budget` is what the whole block may count, in tokens
     of `count`. `task` is the user's message that the agent now works on, where it is not covered: it may be cited.
     """
@@ -57,6 +58,7 @@ class SummaryTask:
     count: Callable[[str], int] = field(repr=False)
     prior: str = field(default="", repr=False)
     prior_until: int = 0
+    since: int = 0
     references: tuple[str, ...] = field(default=(), repr=False)
     asker: Asker | None = None
     task: Source | None = field(default=None, repr=False)
@@ -66,10 +68,10 @@ class SummaryTask:
 class Summary:
     """The complete text of a block, and where it comes from.
 
-    `narrative` is what a model told (checked; without what was extracted), `narrated` how many of the client's messages
-    it tells of. `writer` is `extractive` or the model's name, `input` and `output` the tokens that it cost. `dropped`
-    says which lines did not pass and why; it quotes them, so it is not for logs. `findings` are what was learnt from
-    tool results, by the index of the message that holds them.
+    `narrative` is what a model told (checked; without what was extracted) of the client's messages from `since` to
+    before `narrated`. `writer` is `extractive` or the model's name, `input` and `output` the tokens that it cost.
+    `dropped` says which lines did not pass and why; it quotes them, so it is not for logs. `findings` are what was
+    learnt from tool results, by the index of the message that holds them.
     """
 
     text: str = field(repr=False)
@@ -80,6 +82,7 @@ class Summary:
     output: int = 0
     dropped: tuple[str, ...] = field(default=(), repr=False)
     findings: tuple[tuple[int, str], ...] = field(default=(), repr=False)
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,54 +132,56 @@ class Author:
         """A block that needs no model; what one told earlier stays. Never fails. CPU work: run it in a thread."""
         shown = _clipped(task.prior, int(task.budget * TOLD), task.count)
         summary = self._composed(task, Summary("", shown))
-        return replace(summary, narrative=task.prior, narrated=task.prior_until if task.prior else 0)
+        return replace(summary, narrative=task.prior, narrated=task.prior_until if task.prior else 0, since=task.since)
 
-    async def write(self, task: SummaryTask) -> Summary:
+    async def write(self, task: SummaryTask, heard: Callable[[Summary], None] | None = None) -> Summary:
         """A block that a model told, checked, and repaired once where it did not pass.
 
-        Raises SummaryFailed where no model can be had, it fails, or what it writes does not pass (SummaryRejected where
-        that cost something). The caller sets the time-out.
+        What is too long for the model goes in pieces; behind each, `heard` is given what is told so far (without a
+        text), which holds if the rest never comes. Raises SummaryFailed where no model can be had, nothing is new, it
+        fails, or what it writes does not pass (SummaryRejected where that cost something). The caller sets the
+        time-out.
         """
         summarizer, asker = self._summarizer, task.asker
         if summarizer is None or asker is None:
             raise SummaryFailed("no model is there to write summaries")
         job = await self._tasks.offload(self._prepared, task, asker, summarizer.room(asker))
-        if not job.pieces:
-            # There is nothing that is not told yet.
-            return await self._tasks.offload(self.extractive, task)
         spent, dropped = _Spent(), list[str]()
-        narrative, until = task.prior, task.prior_until
-        checked = Checked(())
+        told = Summary("", task.prior, task.prior_until, since=task.since)
         try:
             for piece in job.pieces:
-                text = transcript(piece, limit=job.limit, prior=narrative, prior_until=until, task=task.task)
+                text = transcript(
+                    piece, limit=job.limit, prior=told.narrative, prior_until=told.narrated, task=task.task
+                )
                 checked = await self._told(summarizer, job, piece, text, spent)
-                narrative, until = checked.text, piece[-1].index + 1
                 dropped += checked.dropped
+                told = Summary(
+                    text="",
+                    narrative=checked.text,
+                    narrated=piece[-1].index + 1,
+                    since=task.since,
+                    writer=spent.model,
+                    input=spent.input,
+                    output=spent.output,
+                    dropped=tuple(dropped),
+                    findings=_findings(checked, task.kind),
+                )
+                if heard is not None:
+                    heard(told)
         except SummaryFailed as error:
             raise SummaryRejected(error.message, input=spent.input, output=spent.output) from error
-        told = Summary(
-            text="",
-            narrative=narrative,
-            narrated=until,
-            writer=spent.model,
-            input=spent.input,
-            output=spent.output,
-            dropped=tuple(dropped),
-            findings=_findings(checked, task.kind),
-        )
         return await self._tasks.offload(self._composed, task, told)
 
     def _prepared(self, task: SummaryTask, asker: Asker, room: int) -> _Job:
-        """CPU work. Raises SummaryFailed where there is no room."""
+        """CPU work. Raises SummaryFailed where there is no room, or nothing that is not told yet."""
         limit = int(task.budget * TOLD)
         if limit < LEAST:
             raise SummaryFailed(f"a summary of {task.budget} tokens has no room for what a model would tell")
         new = [source for source in task.covered if source.index >= task.prior_until]
+        if not new:
+            raise SummaryFailed("there is nothing that is not told yet")
         evidence = gather(task.covered, task.kept, task.prior, task.task)
         job = _Job(task, asker, limit, evidence, ())
-        if not new:
-            return job
         # The count is of another model's tokens, maybe; what a repair adds must fit too.
         fixed = task.count(self._prompts.instructions(task.kind)) + max(limit, task.count(task.prior)) + job.longest
         fixed += 800 + (task.count(transcript((), limit=limit, task=task.task)) if task.task is not None else 0)

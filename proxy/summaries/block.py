@@ -16,7 +16,8 @@ def label(kind: Kind, first: int, last: int) -> str:
     below = "The work" if kind == "generation" else "The conversation"
     return (
         f"[Record of {which} of this conversation, written by the proxy. It is data, not a request. Numbers in "
-        f"brackets are messages. Nothing was lost: all of it is archived. {below} goes on below.]"
+        "brackets are messages. Nothing was lost: read_artifact gives what is archived, where offered. "
+        f"{below} goes on below.]"
     )
 
 

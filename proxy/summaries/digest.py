@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate, islice
 from typing import Any, Final
 
 import msgspec
 
+from proxy.summaries.digest_kinds import Candidates, kind_of
 from proxy.summaries.facts import TROUBLE
 
 _LONG: Final = 400
 """Characters; a longer line is cut at a space where there is one."""
-_SCANNED: Final = 200_000
+_CANDIDATE: Final = 160
+_SCANNED: Final = 1_000_000
 _JSON_MOST: Final = 2_000_000
+_SCALARS: Final = 5_000
+_NOTHING: Final = ("", "null", "false", "0", "[]", "{}")
+_GOOD: Final = frozenset({"ok", "success", "successful", "passed", "valid"})
+_BAD: Final = frozenset({"error", "errors", "failure", "exception", "stderr"})
+_DIGITS: Final = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 _COUNTS: Final = ("total", "passed", "found", "match", "summary", "warning")
 
 
 def digest(text: str, budget_chars: int, *, wanted: Collection[str] = ()) -> str:
-    """The head and the tail of a text, and between them what tells most; at most `budget_chars` characters.
+    """What tells most of a text, by its kind; at most `budget_chars` characters.
 
-    Lines with a `wanted` string come first, then errors and failures, then matches and counts. What is left out is
-    said where it was. JSON keeps its scalars by key and says how much its lists and objects hold. A text that fits
-    comes back as it is; with no room at all the answer is "".
+    Of a diff, what a search found, a listing, source code or prose: what there is and how much, and where (see
+    digest_kinds.py). JSON keeps its scalars by key, errors and failures in it too, and says how much its lists and
+    objects hold. Of anything else, logs above all, the head and the tail, and between them lines with a `wanted` string
+    first, then errors and failures, each of its kind once, then matches and counts. What is left out is said where it
+    was. A text that fits comes back as it is; with no room at all the answer is "".
     """
     if len(text) <= budget_chars:
         return text
@@ -31,14 +43,36 @@ def digest(text: str, budget_chars: int, *, wanted: Collection[str] = ()) -> str
         outlined = _json(text, budget_chars)
         if outlined:
             return outlined
-    return _lines(text, budget_chars, [w for w in wanted if w])
-
-
-def _lines(text: str, budget: int, wanted: list[str]) -> str:
+    asked = [w for w in wanted if w]
     lines = text.split("\n")
+    found = kind_of(lines) if not asked and len(lines) > 1 else None
+    if found is not None and (told := _told(found[1], budget_chars)):
+        return told
+    return _lines(text, lines, budget_chars, asked)
+
+
+def _told(candidates: Candidates, budget: int) -> str:
+    """As many candidates as there is room for; "" where there is room for none."""
+    head, lines = candidates
+    out = [head] if head else []
+    room, left = budget - len(head) - 30, len(lines)
+    for line in lines:
+        piece = line if len(line) <= _CANDIDATE else line[: _CANDIDATE - 1] + "…"
+        if len(piece) < room:
+            out.append(piece)
+            room -= len(piece) + 1
+            left -= 1
+        elif room < _CANDIDATE // 2:
+            break
+    if left == len(lines):
+        return ""
+    return "\n".join([*out, f"… {left} more left out …"] if left else out)
+
+
+def _lines(text: str, lines: list[str], budget: int, wanted: list[str]) -> str:
     if len(lines) == 1:
         return _one(text, budget)
-    worth = _worth(lines, wanted)
+    worth = _worth(text, lines, wanted)
     # Head and tail have a third and a sixth of the room; then come the lines worth most, first ones first.
     room = budget - 40
     chosen: dict[int, str] = {}
@@ -60,20 +94,38 @@ def _lines(text: str, budget: int, wanted: list[str]) -> str:
     return _joined(chosen, len(lines), budget)
 
 
-def _worth(lines: list[str], wanted: list[str]) -> dict[int, int]:
+def _worth(text: str, lines: list[str], wanted: list[str]) -> dict[int, int]:
     """What lines in the middle are worth; those that say nothing special are not in it."""
-    out: dict[int, int] = {}
-    scanned = 0
-    for number, line in enumerate(lines):
-        scanned += len(line)
-        if scanned > 5 * _SCANNED:
-            break
-        low = line[:_LONG].lower()
-        value = 4 * any(w in line for w in wanted) if wanted else 0
-        value += 2 * any(t in low for t in TROUBLE)
-        value += any(t in low for t in _COUNTS)
-        if value:
-            out[number] = value
+    text = text[:_SCANNED]
+    low = text.lower()
+    if len(low) != len(text):
+        # Few letters change their length; the places must be those of the lines.
+        low = text
+    starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+    out = dict.fromkeys(_lines_with(text, starts, wanted), 4)
+    for words, value in ((TROUBLE, 2), (_COUNTS, 1)):
+        for number in _lines_with(low, starts, words):
+            out[number] = out.get(number, 0) + value
+    seen: set[str] = set()
+    for number in sorted(out):
+        line = lines[number][:_LONG]
+        if out[number] > 1 and (shape := _DIGITS.sub("0", line)) not in seen:
+            # Every error once before any of them twice, and a line that says something before a banner.
+            seen.add(shape)
+            out[number] += 1 + (sum(map(str.isalnum, line)) > 0.6 * len(line))
+    return out
+
+
+def _lines_with(text: str, starts: list[int], words: Iterable[str]) -> set[int]:
+    """The numbers of the lines in which one of the words stands, near the line's beginning."""
+    out: set[int] = set()
+    for word in words:
+        at = text.find(word)
+        while at >= 0:
+            number = bisect_right(starts, at) - 1
+            if at - starts[number] < _LONG:
+                out.add(number)
+            at = text.find(word, starts[number + 1])
     return out
 
 
@@ -126,15 +178,35 @@ def _json(text: str, budget: int) -> str:
         return ""
     if not isinstance(value, dict | list):
         return ""
-    out: list[str] = []
+    # Where nothing tells of trouble the beginning is enough.
+    low = text.lower()
+    many = _SCALARS if any(t in low for t in (*TROUBLE, "false", "stderr")) else budget // 4
+    rows = list(islice(_outline(value, "$", 6), many))
+    # The beginning has half of the room; what tells of trouble comes next, then the rest.
+    order = sorted(range(len(rows)), key=lambda n: (not _troubled(rows[n]), n))
+    chosen: set[int] = set()
     left = budget - 40
-    for line in _outline(value, "$", 6):
-        if len(line) + 1 > left:
-            out.append("… more left out …")
-            break
-        out.append(line)
-        left -= len(line) + 1
-    return "\n".join(out)
+    for numbers, least in ((range(len(rows)), left // 2), (order, 0)):
+        for number in numbers:
+            cost = len(rows[number]) + 1
+            if number in chosen:
+                continue
+            if left - cost < least:
+                break
+            chosen.add(number)
+            left -= cost
+    out = [rows[number] for number in sorted(chosen)]
+    return "\n".join([*out, "… more left out …"] if len(chosen) < len(rows) else out)
+
+
+def _troubled(row: str) -> bool:
+    """Whether a scalar tells of an error: by its value, or by its key where it has one."""
+    path, _, value = row.partition(": ")
+    name = path.rsplit(".", 1)[-1].lower()
+    if value in _NOTHING or value.startswith(("object, ", "array, ")):
+        return value == "false" and name in _GOOD
+    low = value[:_LONG].lower()
+    return name in _BAD or any(t in low for t in TROUBLE)
 
 
 def _outline(value: Any, at: str, depth: int) -> Iterator[str]:

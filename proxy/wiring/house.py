@@ -23,6 +23,7 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Observer
 from proxy.dialects.reader import Reader
 from proxy.faces.api import Api
+from proxy.faces.archive import ArchiveApi
 from proxy.faces.http import Http
 from proxy.faces.metrics import Metrics
 from proxy.faces.websocket import Sockets
@@ -47,6 +48,7 @@ from proxy.upstream.sockets import SocketClosed, open_socket
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from proxy.wiring.kitchen import Kitchen
 from proxy.wiring.tables import base_models, counters, dialects, routes, rules, thresholds, windows
+from proxy.wiring.vault import Vault
 
 _log = logging.getLogger("accordion")
 _SECRET = Key("", "secret/tenants")
@@ -89,7 +91,10 @@ class House:
         self._sessions = Sessions(
             self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention
         )
-        self._kitchen = Kitchen(settings, self.store, self._meter, self.counter, self.tasks, self.clock)
+        self._vault = Vault(settings, self.store, self.tasks, self.clock, self.metrics.swept)
+        self._kitchen = Kitchen(
+            settings, self.store, self._vault, self.outbox, self._meter, self.counter, self.tasks, self.clock
+        )
         self._journal = Journal(self.outbox, observers, self._worker, limits.exchanges_per_session, retention)
         self._translator = LiteLLMTranslator({dialect.name: dialect for dialect in self.dialects.values()})
         self._upstream = self._connect(settings)
@@ -123,13 +128,29 @@ class House:
             router=router,
             tasks=self.tasks,
             max_body=settings.server.max_body_bytes,
+            dresser=self._kitchen.dresser(settings),
         )
         sending = Sending(self.tenants, router, self._upstream, self._translator)
         self._compactors = self._kitchen.compactors(
             settings, partial(self._summarizer, settings, router, self._windows)
         )
-        folding = Folding(gauging, self._compactors, self._kitchen.rendering, self._kitchen.wishes)
-        self.forward = Forward(self.tenants, gauging, folding, sending, self._journal, self.clock)
+        folding = Folding(
+            gauging,
+            self._compactors,
+            self._kitchen.rendering,
+            self._kitchen.wishes,
+            self._kitchen.recalling(settings),
+        )
+        self.forward = Forward(
+            self.tenants,
+            gauging,
+            folding,
+            sending,
+            self._journal,
+            self.clock,
+            self._kitchen.unfolding(settings),
+            self._vault.transcripts,
+        )
         self.observe = Observe(
             self.store, self.outbox, self._windows, thresholds(settings), settings.compaction.mode_of
         )
@@ -164,11 +185,13 @@ class House:
         if not self._shared and not await self._share_secret():
             self.tasks.spawn(self._share_secret_later(), "share the tenant key")
         self.tasks.spawn(self._look(), "look for what was asked by the API")
+        self.tasks.spawn(self._vault.keep_house(asyncio.sleep), "bound the archive")
         self.tasks.offload(self.counter.warm)
 
     async def stop(self) -> None:
         """Ends what runs, and writes what is left to write."""
         await self.tasks.close()
+        await self._vault.close()
         await self.outbox.close()
         await self._upstream.close()
         await self._translator.close()
@@ -183,6 +206,7 @@ class House:
     def app(self) -> ASGIApp:
         """The ASGI application."""
         openai = self.dialects["/v1/chat/completions"]
+        kept = ArchiveApi(lambda: self.observe, lambda: self.tenants, self._kitchen.room, self._kitchen.wishes)
         api = Api(
             lambda: self.observe,
             lambda: self.tenants,
@@ -190,6 +214,7 @@ class House:
             lambda error: openai.error(error, new_id()),
             __version__,
             self._kitchen.wishes,
+            kept.routes(),
         )
         sockets = Sockets(open_socket, SocketClosed)
         return Http(lambda: self.forward, api.app(), sockets, new_id)

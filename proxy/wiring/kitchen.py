@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from proxy.accounting.meter import Meter
 from proxy.archive.artifacts import artifact_text
-from proxy.archive.writing import Archive
+from proxy.archive.custody import Custody
+from proxy.archive.desk import Desk
+from proxy.archive.reading_room import ReadingRoom
+from proxy.archive.recall import Recaller
+from proxy.archive.tool import offer
 from proxy.clockwork import LoopWaiting
 from proxy.compaction.background import Bounds, Preparations
 from proxy.compaction.compactor import Compactor, Rooms
 from proxy.compaction.crafting import HANDOFFS, Craft
+from proxy.compaction.dresser import Dresser
+from proxy.compaction.exporting import described
+from proxy.compaction.overlays import Overlays
 from proxy.compaction.planner import Planner
 from proxy.compaction.reading import WrittenReader
+from proxy.compaction.recalling import Recalling
 from proxy.compaction.rendering import Rendering
+from proxy.compaction.renewal import Renewals
 from proxy.compaction.replay import Folds
 from proxy.compaction.strategies import Strategy, build
 from proxy.compaction.strategies.compact_tool_results import CompactToolResults
 from proxy.compaction.strategies.summarize import Summarizing
 from proxy.compaction.weights import Weights
 from proxy.compaction.wishes import Wishes
-from proxy.core.ports import Clock, Store, Summarizer, Tasks, TokenCounter
+from proxy.core.ports import Clock, Outbox, Store, Summarizer, Tasks, TokenCounter
 from proxy.dialects.base import Dialect
 from proxy.settings import Settings
 from proxy.storage.spool import open_spool
 from proxy.summaries.author import Author
 from proxy.summaries.digest import digest
 from proxy.summaries.extractive import Extractor
+from proxy.summaries.facts_words import Judge
 from proxy.summaries.prompts import load
+from proxy.unfolding import Unfolding
+from proxy.wiring.tables import dialects, weavers
+from proxy.wiring.vault import Vault
 
 # Facts of messages that were read for a summary; they are quick to find again.
 _FACTS = 16 * 2**20
@@ -41,27 +54,63 @@ class Kitchen:
     """Where folds are made, whatever the settings are at the moment."""
 
     def __init__(
-        self, settings: Settings, store: Store, meter: Meter, counter: TokenCounter, tasks: Tasks, clock: Clock
+        self,
+        settings: Settings,
+        store: Store,
+        vault: Vault,
+        outbox: Outbox,
+        meter: Meter,
+        counter: TokenCounter,
+        tasks: Tasks,
+        clock: Clock,
     ) -> None:
-        retention = settings.store.retention_days * 86_400
-        self._store, self._tasks, self._clock = store, tasks, clock
+        retention = vault.retention
+        self._store, self._tasks, self._clock, self._counter = store, tasks, clock, counter
         self._waiting = LoopWaiting()
         capacity = settings.limits.fold_cache_bytes
         self._reader = WrittenReader(capacity // 4)
         self._weights = Weights(meter, settings.limits.count_cache_entries)
-        self._archive = Archive(store, retention)
+        self._archive = vault.archive
         self._extractor = Extractor(_FACTS)
         self._prompts = load()
-        self.folds = Folds(store, capacity=capacity // 2, retention=retention, reader=self._reader)
+        self.renewals = Renewals(store, self._archive, tasks, clock)
+        self.folds = Folds(
+            store,
+            capacity=capacity // 2,
+            retention=retention,
+            sealer=vault.sealer,
+            reader=self._reader,
+            used=self.renewals.used,
+        )
         self.rendering = Rendering(capacity // 4)
-        self.wishes = Wishes(store, retention)
+        self.wishes = Wishes(store, settings.store.retention_days * 86_400)
         self.archive = self._archive
         self.reader = self._reader
+        self.overlays = Overlays(self._archive, outbox, clock, capacity=capacity // 4, retention=retention)
+        self._recaller = Recaller(_claims(Judge()), capacity // 4)
+        self._weavers = weavers()
+        spoken = {dialect.name: dialect for dialect in dialects().values()}
+        self._desk = Desk(self._archive, spoken, tasks)
+        self._transcripts = vault.transcripts
+        self.custody = Custody(
+            self._archive,
+            tasks,
+            described,
+            lambda dialect, space: self._reader.of(spoken[dialect], space),
+            self._erased,
+        )
+        self.room = ReadingRoom(self._archive, vault.transcripts, self.custody, spoken, tasks, clock)
         self._bounds = Bounds(
             at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)
         )
         path = settings.store.spool_path()
         self._spool = open_spool(Path(path) if path else None, store, capacity=settings.store.spool_bytes)
+
+    def _erased(self, space: bytes, session: str | None) -> None:
+        """What was erased is no longer taken for kept."""
+        self._transcripts.forget(space, session)
+        self.overlays.forget()
+        self.folds.forget()
 
     def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str], Compactor]:
         """The compactor of each model, by the name that clients ask for."""
@@ -75,6 +124,39 @@ class Kitchen:
             made[model] = self._compactor(settings, pipeline, rooms[writer])
         return lambda model: made.get(model) or made[""]
 
+    def dresser(self, settings: Settings) -> Dresser:
+        """Who puts what was read back in place, and offers our tool where that is wanted."""
+        return Dresser(self.overlays, self._weavers, self._reader, offer if settings.unfold.tool else None)
+
+    def recalling(self, settings: Settings) -> Recalling | None:
+        """Who recalls what is named; None where nothing is to be recalled."""
+        counter, wanted = self._counter, settings.unfold.recall
+        made = Recalling(
+            self._recaller,
+            self.overlays,
+            self._weavers,
+            self._reader,
+            self._tasks,
+            self._clock,
+            lambda text, model: counter.count(text, counter.encoding(model)),
+            tokens=wanted.tokens,
+            sources=wanted.sources,
+        )
+        return made if wanted.tokens else None
+
+    def unfolding(self, settings: Settings) -> Unfolding:
+        """Who answers calls of our tool."""
+        counter = self._counter
+        return Unfolding(
+            self._weavers,
+            self._desk,
+            self.overlays,
+            self.rendering,
+            lambda text, model: counter.count(text, counter.encoding(model)),
+            self._clock,
+            settings.unfold.max_rounds,
+        )
+
     def _rooms(self, summarizer: Summarizer | None) -> Rooms:
         author = Author(summarizer, self._extractor, self._tasks, self._prompts)
         return Rooms(
@@ -82,7 +164,7 @@ class Kitchen:
             archive=self._archive,
             author=author,
             extractor=self._extractor,
-            preparations=Preparations(author, self._store, self._tasks, self._waiting, self._bounds),
+            preparations=Preparations(author, self._store, self._tasks, self._waiting, self._bounds, self._archive),
             tasks=self._tasks,
             clock=self._clock,
             waiting=self._waiting,
@@ -111,7 +193,7 @@ class Kitchen:
         [artifact] = await self._archive.artifacts(space, [artifact_id])
         if artifact is None:
             return None
-        rows = await self._archive.rows(artifact.keys)
+        rows = await self._archive.rows(space, artifact.keys)
         if any(key not in rows for key in artifact.keys):
             return None
         read = self._reader.of(dialects[artifact.dialect], space)
@@ -120,3 +202,13 @@ class Kitchen:
     async def close(self) -> None:
         """Lets go of the spool."""
         await self._spool.close()
+
+
+def _claims(judge: Judge) -> Callable[[str], Sequence[str]]:
+    """The words of a text that are no plain language."""
+
+    def found(text: str) -> Sequence[str]:
+        words = judge.words(text, numbers=True)
+        return (*words.paths, *words.ids, *words.names, *words.links)
+
+    return found

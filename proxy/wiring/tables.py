@@ -8,8 +8,12 @@ from proxy.clockwork import LoopClock
 from proxy.core.budget import Thresholds
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.chat_splice import ChatWeaver
 from proxy.dialects.messages import Messages
+from proxy.dialects.messages_weaving import MessagesWeaver
 from proxy.dialects.responses import Responses
+from proxy.dialects.responses_weaving import ResponsesWeaver
+from proxy.dialects.splice import Weaver
 from proxy.gauged import Rules
 from proxy.models.windows import ModelWindows
 from proxy.settings import Settings
@@ -25,6 +29,11 @@ def dialects() -> dict[str, Dialect]:
         "/v1/responses": Responses(),
         "/v1/messages": Messages(),
     }
+
+
+def weavers() -> dict[str, Weaver]:
+    """What knows about our tool, by the dialect's name."""
+    return {"chat": ChatWeaver(), "responses": ResponsesWeaver(), "messages": MessagesWeaver()}
 
 
 def windows(settings: Settings, clock: LoopClock) -> ModelWindows:

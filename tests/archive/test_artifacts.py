@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from proxy.archive.artifacts import (
     Artifact,
     Row,
-    artifact_key,
     artifact_text,
     decode,
     encode,
     listing,
     packer,
+    record_keys,
     result_text,
     row_key,
     unpack,
@@ -79,10 +79,10 @@ async def test_what_is_kept_is_found_by_key_by_id_and_by_session():
     archive = Archive(EphemeralStore())
     rows = [Row(b"k1", b'{"a":1}'), Row(b"k2", b'{"b":2}')]
     await archive.keep(archive.puts(SPACE, rows, [artifact(), artifact(id="art_2")]))
-    assert await archive.rows([b"k1", b"k2", b"none"]) == {b"k1": b'{"a":1}', b"k2": b'{"b":2}'}
+    assert await archive.rows(SPACE, [b"k1", b"k2", b"none"]) == {b"k1": b'{"a":1}', b"k2": b'{"b":2}'}
     assert await archive.artifacts(SPACE, ["art_2", "art_9"]) == [artifact(id="art_2"), None]
     assert [each.id for each in await archive.listed(SPACE, "s-1")] == ["art_1", "art_2"]
-    assert [each.id for each in await archive.listed(SPACE, "s-1", after="art_1")] == ["art_2"]
+    assert [each.id for each in await archive.listed(SPACE, "s-1", after=artifact())] == ["art_2"]
 
 
 async def test_an_id_of_another_tenant_leads_nowhere():
@@ -90,8 +90,52 @@ async def test_an_id_of_another_tenant_leads_nowhere():
     await archive.keep(archive.puts(SPACE, [], [artifact()]))
     assert await archive.artifacts(OTHER, ["art_1"]) == [None]
     assert await archive.listed(OTHER, "s-1") == []
-    assert artifact_key(SPACE, "art_1") != artifact_key(OTHER, "art_1")
+    assert await archive.records(OTHER, "art_1") == []
+    assert not set(record_keys(SPACE, artifact())) & set(record_keys(OTHER, artifact()))
     assert listing(SPACE, "s-1") != listing(OTHER, "s-1")
+
+
+async def test_what_left_several_sessions_and_scopes_is_on_record_for_each():
+    archive = Archive(EphemeralStore())
+    left = [
+        artifact(first=first, session=session, scope=scope)
+        for first, (session, scope) in enumerate([("s-1", b""), ("s-1", b"x"), ("s-2", b""), ("s-2/x", b"")])
+    ]
+    for each in left:
+        await archive.keep(archive.puts(SPACE, [], [each]))
+    found = await archive.records(SPACE, "art_1")
+    assert sorted(found, key=lambda each: each.first) == left
+    assert await archive.listed(SPACE, "s-1") == left[:2]
+    assert await archive.listed(SPACE, "s-1", after=left[0]) == left[1:2]
+    assert await archive.listed(SPACE, "s-2") == [left[2]]
+    assert await archive.artifacts(SPACE, ["art_1"]) == found[:1]
+
+
+async def test_a_record_that_goes_leaves_those_of_others():
+    store = EphemeralStore()
+    archive = Archive(store)
+    mine, theirs = artifact(), artifact(session="s-2")
+    await archive.keep(archive.puts(SPACE, [], [mine, theirs]))
+    await store.delete(record_keys(SPACE, mine))
+    assert await archive.artifacts(SPACE, ["art_1"]) == [theirs]
+    assert await archive.listed(SPACE, "s-1") == []
+    assert await archive.listed(SPACE, "s-2") == [theirs]
+
+
+async def test_a_record_that_nobody_can_read_hides_no_other():
+    store = EphemeralStore()
+    archive = Archive(store)
+    await archive.keep(archive.puts(SPACE, [], [artifact(session="s-1"), artifact(session="s-2")]))
+    await store.put(record_keys(SPACE, artifact(session="s-1"))[0], b"\x07")
+    assert await archive.artifacts(SPACE, ["art_1"]) == [artifact(session="s-2")]
+
+
+async def test_the_same_record_again_takes_no_more_room():
+    store = EphemeralStore()
+    archive = Archive(store)
+    for at in (1.0, 2.0):
+        await archive.keep(archive.puts(SPACE, [], [artifact(at=at)]))
+    assert await archive.records(SPACE, "art_1") == await archive.listed(SPACE, "s-1") == [artifact(at=2.0)]
 
 
 def test_a_message_that_leaves_twice_is_written_once():

@@ -17,6 +17,7 @@ from proxy.archive.references import (
     size_of,
     sliced,
 )
+from proxy.models.tokens import TiktokenCounter
 
 KEY = b"k" * 32
 
@@ -48,9 +49,31 @@ def test_ranges_of_other_messages_have_other_ids(one: list[bytes], other: list[b
 def test_a_reference_names_tool_arguments_artifact_size_and_what_is_known() -> None:
     text = reference("read", '{"path": "a.py"}', "art_0123456789ab", size_of("one\ntwo"), "defines main()")
     assert text == (
-        '[Result of read({"path": "a.py"}) moved out of this window to save room; kept whole as art_0123456789ab, '
-        "7 characters in 2 lines.]\ndefines main()"
+        '[Result of read({"path": "a.py"}) moved out of this window; kept whole, 7 characters in 2 lines: '
+        'read_artifact("art_0123456789ab") where offered.]\ndefines main()'
     )
+
+
+def test_every_reference_to_text_names_the_call_that_reads_it_and_promises_no_tool() -> None:
+    for text in (
+        reference("read", "{}", "art_x", "3 characters"),
+        newer("read", "{}", "art_x", "call_1"),
+        left_out(12, "art_x"),
+        sliced("head", "tail", "art_x", 5),
+    ):
+        assert 'read_artifact("art_x") where offered' in text
+        assert text.count("art_x") == 1
+
+
+def test_the_reference_to_an_image_names_no_call_since_it_cannot_be_read_as_text() -> None:
+    assert "read_artifact" not in pictured("Image", "art_x", "image/png")
+
+
+def test_a_reference_costs_at_most_six_tokens_more_than_its_id_alone_would() -> None:
+    counter = TiktokenCounter()
+    before = "[Result of read({}) moved out of this window to save room; kept whole as art_9f3c81d07be2, 5 characters.]"
+    now = reference("read", "{}", "art_9f3c81d07be2", "5 characters")
+    assert counter.count(now, "o200k_base") <= counter.count(before, "o200k_base") + 6
 
 
 def test_a_reference_without_a_call_says_nothing_of_one() -> None:

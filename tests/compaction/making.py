@@ -22,10 +22,10 @@ from proxy.compaction.replay import Folds
 from proxy.compaction.strategies import build
 from proxy.compaction.weights import Weights
 from proxy.core.budget import Decision, Thresholds, Utilization, Window
-from proxy.core.conversation import Conversation, ToolResult
+from proxy.core.conversation import Conversation, ToolCall, ToolResult
 from proxy.core.edits import Folded, unfolded
 from proxy.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize, View
-from proxy.core.ports import Asker, Route, Store
+from proxy.core.ports import Asker, Route, Sealer, Store
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
@@ -159,15 +159,14 @@ def drop_most(view: View) -> Sequence[Step]:
 def archive_results(view: View) -> Sequence[Step]:
     """A reference in place of every result that may be touched."""
     steps: list[Step] = []
+    made = {part.call_id: part for slot in view.slots for part in slot.message.parts if isinstance(part, ToolCall)}
     for index, slot in enumerate(view.slots):
         for part, held in enumerate(slot.message.parts):
             if not view.free[index] or not isinstance(held, ToolResult) or slot.edited:
                 continue
             kept = artifact_id(SPACE, slot.message.key, part)
             text = "\n".join(getattr(inner, "text", "") for inner in held.parts)
-            told = reference(
-                view.tools.get(held.call_id, ""), view.arguments.get(held.call_id, ""), kept, size_of(text)
-            )
+            told = reference(made[held.call_id].name, made[held.call_id].arguments, kept, size_of(text))
             steps.append(Replace(index, part, told, len(told.split())))
     return steps
 
@@ -189,12 +188,12 @@ class Teller(Author):
     def extractive(self, task: SummaryTask) -> Summary:
         return self._author.extractive(task)
 
-    async def write(self, task: SummaryTask) -> Summary:
+    async def write(self, task: SummaryTask, heard: Callable[[Summary], None] | None = None) -> Summary:
         self.asked.append(task)
         await self.may.wait()
         if self.error is not None:
             raise self.error
-        return Summary("text", "A model told this.", task.covered[-1].index + 1, "model-x", 100, 20)
+        return Summary("text", "A model told this.", task.covered[-1].index + 1, "model-x", 100, 20, since=task.since)
 
 
 @dataclass
@@ -211,18 +210,19 @@ class House:
     window: int = WINDOW.size
     bounds: Bounds | None = None
     wait_seconds: float = 5.0
+    sealer: Sealer | None = None
 
     def __post_init__(self) -> None:
         self.clock, self.tasks, self.waiting = FakeClock(), LoopTasks(), Loop()
         self.weights = Weights(Meter(WordCounter()))
-        self.archive = Archive(self.store)
+        self.archive = Archive(self.store, sealer=self.sealer, clock=self.clock)
         self.reader = WrittenReader()
-        self.folds = Folds(self.store, reader=self.reader)
+        self.folds = Folds(self.store, reader=self.reader, sealer=self.sealer)
         self.extractor = Extractor()
         self.author = Author(None, self.extractor, self.tasks, load())
         if self.teller:
             self.author = Teller(self.author)
-        self.preparations = Preparations(self.author, self.store, self.tasks, self.waiting, self.bounds)
+        self.preparations = Preparations(self.author, self.store, self.tasks, self.waiting, self.bounds, self.archive)
         self.planner, self.plain_planner = HandPlanner(self.propose), HandPlanner(self.plain, "plain")
         planners = (self.planner, self.plain_planner)
         if self.pipeline is not None:

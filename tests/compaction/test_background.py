@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 from proxy.compaction.background import Bounds, Prepared
 from proxy.compaction.case import Outcome
 from proxy.core.conversation import Conversation, Text
 from proxy.core.errors import StoreUnavailable, SummaryFailed
+from proxy.core.plan import Step, Summarize, View
 from proxy.storage.ephemeral import EphemeralStore
+from proxy.summaries.author import Summary, SummaryRejected, SummaryTask
 from tests.compaction.making import (
     DIALECTS,
     SCOPE,
@@ -18,9 +23,18 @@ from tests.compaction.making import (
     asker,
     conversation,
     long_history,
+    summarize_most,
 )
 
 TOLD = "A model told this."
+
+
+def summarize_newest(view: View) -> Sequence[Step]:
+    """One summary of the later half of all groups that may leave."""
+    groups = [group for group in view.groups if view.whole[group[0]]]
+    return (Summarize(groups[len(groups) // 2][0], groups[-1][1], 400),)
+
+
 PREPARE = {"action": "prepare"}
 
 
@@ -244,6 +258,74 @@ async def test_the_next_summary_goes_on_from_what_was_told_before():
     task = teller(rooms).asked[1]
     assert (task.prior, task.prior_until) == (TOLD, first.folded.compaction.narrated)
     assert task.covered[0].index == 1
+
+
+async def test_what_a_model_told_of_one_task_is_no_beginning_for_what_is_told_of_the_whole():
+    """A mid-generation fold tells of the work since the task; one of the conversation then tells of all before it."""
+    rooms = house(propose=summarize_newest)
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    first = await ask(rooms, client(6))
+    assert first.folded.compaction is not None
+    assert first.folded.compaction.narrated_from > 1
+    rooms.planner.propose = summarize_most
+    await ask(rooms, client(14), decision=PREPARE)
+    await rooms.tasks.done()
+    task = teller(rooms).asked[1]
+    assert (task.prior, task.prior_until, task.since) == ("", 0, 1)
+    assert [source.index for source in task.covered][:3] == [1, 2, 3]
+
+
+class Piecewise(Teller):
+    """Tells of a first piece, and fails at the second or never ends."""
+
+    async def write(self, task: SummaryTask, heard: Callable[[Summary], None] | None = None) -> Summary:
+        self.asked.append(task)
+        assert heard is not None
+        heard(Summary("", TOLD, task.covered[0].index + 3, "model-x", 100, 20, since=task.since))
+        await self.may.wait()
+        raise SummaryRejected("no", input=130, output=25)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_of_a_summary_in_pieces_the_first_ones_are_used_where_the_rest_does_not_come(ends: bool):
+    rooms = house(bounds=Bounds(longest=0.01))
+    rooms.author = Piecewise(rooms.author)
+    rooms.preparations._author = rooms.author
+    if not ends:
+        rooms.author.may.clear()
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    made = await ask(rooms, client(6))
+    assert TOLD in said(made)
+    compaction = made.folded.compaction
+    assert compaction is not None
+    assert compaction.narrated == rooms.author.asked[0].covered[0].index + 3 < compaction.covered
+    assert made.seen is not None
+    assert (compaction.input, compaction.output) == (100, 20)
+    # What came of nothing is told too.
+    assert (made.seen.input, made.seen.output) == ((130, 25) if ends else (100, 20))
+
+
+class Repeating(Teller):
+    """Has nothing new to tell."""
+
+    async def write(self, task: SummaryTask, heard: Callable[[Summary], None] | None = None) -> Summary:
+        self.asked.append(task)
+        return Summary("", TOLD, task.prior_until, "extractive", since=task.since)
+
+
+async def test_where_there_is_nothing_new_to_tell_a_fold_does_not_wait_for_it():
+    rooms = house()
+    rooms.author = Repeating(rooms.author)
+    rooms.preparations._author = rooms.author
+    passed = await ask(rooms, client(6))
+    assert passed.folded.compaction is None
+    await rooms.tasks.done()
+    made = await ask(rooms, client(6))
+    assert made.folded.compaction is not None
+    assert made.folded.compaction.writer == "extractive"
+    assert len(rooms.author.asked) == 1
 
 
 async def test_without_a_model_the_facts_are_looked_up_ahead():

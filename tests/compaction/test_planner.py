@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.archive.references import artifact_id, range_id
 from proxy.compaction.permits import permitted
 from proxy.compaction.planner import Planner
-from proxy.compaction.sketch import Sketch, leaving
+from proxy.compaction.sketch import Sketch
 from proxy.compaction.strategies import SHIPPED, STRATEGIES, build
 from proxy.compaction.strategies.base import Archive, Draft, Strategy
 from proxy.compaction.views import view_of
@@ -485,11 +485,6 @@ def _work(messages: int) -> int:
 
 def test_planning_costs_in_proportion_to_the_number_of_messages() -> None:
     assert _work(10_000) < 12 * _work(1_000)
-
-
-def test_the_slots_that_leave_are_those_that_may() -> None:
-    view = viewed(LONG)
-    assert leaving(view, Summarize(1, 6, 10)) == (1, 2, 3, 5, 6)
 
 
 def test_a_sketch_counts_what_is_left() -> None:

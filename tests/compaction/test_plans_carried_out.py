@@ -14,7 +14,6 @@ from proxy.compaction.layout import Unfit, laid_out
 from proxy.compaction.planner import Planner
 from proxy.compaction.reading import WrittenReader
 from proxy.compaction.strategies import SHIPPED, build
-from proxy.core.boundaries import task_of
 from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded, apply, unfolded
 from proxy.core.plan import Kind, Plan
@@ -75,7 +74,7 @@ def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
     messages = folded.conversation.messages
     assert messages[-1].role == client.messages[-1].role
     if plan.after < LIMIT and not any(each.strategy == "last_resort" for each in plan.proposals):
-        assert client.messages[task_of(client.messages)] in messages
+        assert client.messages[plan.view.task] in messages
         assert client.messages[-1] in messages
 
 

@@ -9,24 +9,27 @@ from hypothesis import strategies as st
 from proxy.compaction.records import decode, encode, identified
 from proxy.compaction.replay import Folds
 from proxy.core.conversation import Conversation
-from proxy.core.edits import Compaction, Kept, StepRecord, Written
+from proxy.core.edits import Cause, Compaction, Kept, StepRecord, Written
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
 from proxy.dialects.chat import ChatCompletions
 from proxy.storage.ephemeral import EphemeralStore
 from tests.compaction.making import SCOPE, SPACE, conversation, long_history
+from tests.fakes import FakeClock
 from tests.histories import History
 
 CHAT = ChatCompletions()
 
 
-def fold(client: Conversation, covered: int, *, text: str = "what was", generation: int = 1) -> Compaction:
+def fold(
+    client: Conversation, covered: int, *, text: str = "what was", generation: int = 1, cause: Cause = "automatic"
+) -> Compaction:
     """A record that puts a text in place of all but the first of the covered messages."""
     return identified(
         Compaction(
             id="", anchor=client.chain[covered - 1], covered=covered,
             entries=(Kept(0, 0), Written(CHAT.text(text), 1, covered - 1)),
-            kind="conversation", cause="automatic", utilization=0.5123, steps=(StepRecord("summarize", 100, 10),),
+            kind="conversation", cause=cause, utilization=0.5123, steps=(StepRecord("summarize", 100, 10),),
             before=100, after=10, generation=generation, at=12.5, writer="extractive", artifacts=("art_1",),
             narrative="told", narrated=3,
         )
@@ -45,6 +48,7 @@ class Counting(EphemeralStore):
         super().__init__()
         self.asked: list[int] = []
         self.away = False
+        self.puts_left = 10**9
 
     async def get_many(self, keys):
         if self.away:
@@ -53,7 +57,8 @@ class Counting(EphemeralStore):
         return await super().get_many(keys)
 
     async def put_if_absent(self, key, value, *, ttl=None):
-        if self.away:
+        self.puts_left -= 1
+        if self.away or self.puts_left < 0:
             raise StoreUnavailable("away")
         return await super().put_if_absent(key, value, ttl=ttl)
 
@@ -63,8 +68,8 @@ async def find(folds: Folds, of: Conversation, *, fresh: bool = False, scope: by
     return found.compaction.id if found.compaction is not None else None
 
 
-async def publish(folds: Folds, of: Conversation, compaction: Compaction, scope: bytes = SCOPE) -> Compaction:
-    return await folds.publish(SPACE, scope, of.chain[0], compaction)
+async def publish(folds: Folds, client: Conversation, compaction: Compaction, *, of: bytes = b"") -> Compaction:
+    return await folds.publish(SPACE, SCOPE, client.chain[0], compaction, of=of)
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -199,6 +204,75 @@ async def test_who_publishes_second_takes_the_first_one():
     assert await find(other, whole) == theirs.id
 
 
+async def test_workers_that_fold_one_list_at_two_places_use_the_first_ones_fold():
+    store, whole = EphemeralStore(), client()
+    one, other = Folds(store), Folds(store)
+    shallow, deep = fold(whole, 5), fold(whole, 9)
+    assert await publish(one, whole, shallow, of=whole.chain[-1]) == shallow
+    assert await publish(other, whole, deep, of=whole.chain[-1]) == shallow
+    for folds in (one, other, Folds(store)):
+        assert await find(folds, whole, fresh=True) == shallow.id
+
+
+async def test_a_fold_whose_maker_died_before_it_was_known_is_made_known_by_who_would_have_come_second():
+    store, whole = Counting(), client()
+    store.puts_left = 1
+    first = fold(whole, 5)
+    with pytest.raises(StoreUnavailable):
+        await publish(Folds(store), whole, first, of=whole.chain[-1])
+    store.puts_left = 10
+    assert await find(Folds(store), whole, fresh=True) is None
+    assert await publish(Folds(store), whole, fold(whole, 9), of=whole.chain[-1]) == first
+    assert await find(Folds(store), whole, fresh=True) == first.id
+
+
+async def test_another_list_or_another_cause_is_folded_by_itself():
+    store, whole = EphemeralStore(), client()
+    first, second, forced = fold(whole, 5), fold(whole, 9), fold(whole, 13, cause="overflow")
+    await publish(Folds(store), whole, first, of=whole.chain[-1])
+    assert await publish(Folds(store), whole, forced, of=whole.chain[-1]) == forced
+    assert await publish(Folds(store), whole, second, of=whole.chain[-2]) == second
+
+
+async def test_a_list_is_folded_alike_for_as_long_as_it_may_be_sent_again():
+    clock, whole = FakeClock(), client()
+    store = EphemeralStore(now=clock.now)
+    first, second = fold(whole, 5), fold(whole, 9)
+    await publish(Folds(store), whole, first, of=whole.chain[-1])
+    clock.advance(800)
+    assert await publish(Folds(store), whole, second, of=whole.chain[-1]) == first
+    clock.advance(200)
+    assert await publish(Folds(store), whole, second, of=whole.chain[-1]) == second
+
+
+async def test_what_cannot_be_read_where_workers_meet_is_passed_over():
+    store, whole = EphemeralStore(), client()
+    await publish(Folds(store), whole, fold(whole, 5), of=whole.chain[-1])
+    [name] = [key.name for key in store._values if key.name.startswith("folding/")]
+    await store.put(Key("", name), b"\x01rubbish")
+    assert await publish(Folds(store), whole, fold(whole, 9), of=whole.chain[-1]) == fold(whole, 9)
+
+
+async def test_what_a_provider_found_too_long_is_not_given_the_longer_fold_of_the_same_place():
+    store, whole = EphemeralStore(), client()
+    longer, less = fold(whole, 5), fold(whole, 5, text="less", cause="overflow")
+    await publish(Folds(store), whole, longer)
+    assert await publish(Folds(store), whole, less) == less
+    assert await find(Folds(store), whole, fresh=True) == less.id
+    assert await publish(Folds(store), whole, fold(whole, 5, text="least", cause="overflow")) == less
+
+
+async def test_a_fold_upon_the_one_held_here_is_found_when_another_worker_made_it():
+    store, whole = EphemeralStore(), client()
+    one, other = Folds(store), Folds(store)
+    first, second = fold(whole, 5), fold(whole, 5, text="less", generation=2)
+    await publish(one, whole, first)
+    assert await find(other, whole, fresh=True) == first.id
+    await publish(one, whole, second)
+    assert await find(other, client(keep=5), fresh=True) == second.id
+    assert await find(other, whole) == second.id
+
+
 async def test_a_list_that_was_folded_and_still_is_too_long_is_folded_again_at_the_same_place():
     store, whole = EphemeralStore(), client()
     folds, first = Folds(store), fold(whole, 5)
@@ -245,6 +319,18 @@ async def test_a_fold_in_force_here_alone_is_replaced_by_who_was_first():
     here.adopt(key, await store.get(key) or b"")
     assert await find(here, whole) == theirs.id
     assert decode(claim.value) == fold(whole, 9)
+
+
+async def test_a_fold_in_force_here_alone_gives_way_also_where_others_publish_what_was_kept_on_this_machine():
+    """The workers of one machine share its spool, and who publishes it may not be who is to be told."""
+    store, whole = EphemeralStore(), client()
+    here = Folds(store)
+    mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
+    here.take(SPACE, SCOPE, whole.chain[0], mine)
+    assert await find(here, whole, fresh=True) == mine.id
+    await publish(Folds(store), whole, theirs)
+    assert await find(here, whole, fresh=True) == theirs.id
+    assert await find(here, client(keep=5)) == theirs.id
 
 
 async def test_a_client_that_compacted_itself_is_not_given_the_old_fold():

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from proxy.accounting.meter import REPLY
 from proxy.compaction.case import Budgets
-from proxy.compaction.views import view_of
-from proxy.core.boundaries import open_calls, task_of
+from proxy.compaction.views import view_for, view_of
+from proxy.core.boundaries import open_places
 from proxy.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.edits import Folded, unfolded
 from proxy.core.plan import OURS
+from tests.compaction.making import House, conversation, long_history
 from tests.compaction.viewing import (
     OVERHEAD,
     answers,
@@ -162,6 +164,12 @@ def test_a_target_that_cannot_be_met_leaves_a_quarter_of_what_is_above_what_stay
     assert viewed(folded, target=2_900).target == 2_900
 
 
+def test_the_task_is_the_last_message_with_user_text_and_no_result() -> None:
+    both = message("user", ToolResult("a", (Text("text"),)), Text("a reminder"))
+    assert viewed(listed(says("first"), answers("ok"), says("second"), calls("a"), both)).task == 2
+    assert viewed(listed(answers("ok"))).task == -1
+
+
 def test_images_in_results_count_against_their_budget() -> None:
     shown = message("tool", ToolResult("a", (Text("a screen"), IMAGE)))
     folded = listed(message("user", Text("look"), IMAGE), calls("a"), shown)
@@ -175,10 +183,11 @@ def test_images_in_results_count_against_their_budget() -> None:
 def test_what_must_stay_is_never_free(dialect: DialectName, kind: Any, history: History) -> None:
     conversation = read(history, dialect)
     messages, view = conversation.messages, viewed(unfolded(conversation), kind)
-    task = task_of(messages)
+    task = max(i for i, each in enumerate(messages) if each.has_user_text and not each.has_tool_result)
+    assert view.task == task
     assert not view.free[task]
     assert not view.free[-1]
-    assert not any(view.free[index] for index in open_calls(messages))
+    assert not any(view.free[index] for index, _ in open_places(messages))
     first = next(index for index, each in enumerate(messages) if each.has_user_text)
     assert not view.free[first]
     if kind == "generation":
@@ -194,3 +203,12 @@ def test_what_must_stay_is_never_free(dialect: DialectName, kind: Any, history: 
 
 def _unread(messages: tuple[Message, ...], index: int, each: Message) -> bool:
     return each.has_tool_result and not any(later.role == "assistant" for later in messages[index + 1 :])
+
+
+def test_what_was_read_back_is_none_of_what_a_plan_touches() -> None:
+    house, client = House(), conversation(long_history(3), "chat")
+    case = house.case(client)
+    used = replace(case.utilization, preamble=10, tools=20, unfolded=500)
+    view = view_for(replace(case, utilization=used), "conversation", count=count)
+    assert (view.tokens, view.overhead) == (used.tokens, 530 + REPLY)
+    assert sum(slot.tokens for slot in view.slots) == used.messages - REPLY

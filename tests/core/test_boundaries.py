@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.boundaries import groups, open_calls, pairs, task_of
+from proxy.core.boundaries import groups, open_places, pairs
 from proxy.core.conversation import Message, Opaque, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from tests.compaction.viewing import answers, batch, calls, gives, message, read, says
 from tests.histories import DIALECTS, DialectName, History, histories
@@ -78,8 +78,15 @@ def test_an_id_that_is_used_again_is_another_pair() -> None:
 def test_two_calls_of_one_id_made_at_once_each_have_their_result() -> None:
     twice = message("assistant", ToolCall("x", "read", "{}"), ToolCall("x", "read", "{}"))
     messages = [says("go"), twice, gives("x", "one"), gives("x", "two")]
-    assert len(pairs(messages)) == 2
-    assert open_calls(messages) == frozenset()
+    assert pairs(messages) == {(2, 0): (1, 0), (3, 0): (1, 1)}
+    assert open_places(messages) == frozenset()
+
+
+def test_a_result_answers_the_latest_reply_that_made_a_call_of_its_id() -> None:
+    twice = message("assistant", ToolCall("x", "read", "{}"), ToolCall("x", "read", "{}"))
+    messages = [says("go"), calls("x"), says("never mind"), twice, gives("x", "one"), gives("x", "two")]
+    assert pairs(messages) == {(4, 0): (3, 0), (5, 0): (3, 1)}
+    assert open_places(messages) == frozenset({(1, 0)})
 
 
 def test_a_result_that_nobody_asked_for_stands_alone() -> None:
@@ -87,19 +94,14 @@ def test_a_result_that_nobody_asked_for_stands_alone() -> None:
 
 
 def test_a_call_that_another_of_its_id_followed_is_still_open() -> None:
-    assert open_calls([says("go"), calls("x"), *batch("x", "text")]) == frozenset({1})
+    messages = [says("go"), calls("x"), says("again"), *batch("x", "text")]
+    assert open_places(messages) == frozenset({(1, 0)})
 
 
 def test_items_of_one_reply_stay_with_the_reasoning_before_them() -> None:
     thought = message("assistant", Reasoning("hm"))
     messages = [says("go"), thought, answers("I will read."), calls("a"), gives("a", "text"), answers("done")]
     assert groups(messages) == ((0, 0), (1, 4), (5, 5))
-
-
-def test_the_task_is_the_last_message_with_user_text_and_no_result() -> None:
-    both = message("user", ToolResult("a", (Text("text"),)), Text("a reminder"))
-    assert task_of([says("first"), answers("ok"), says("second"), calls("a"), both]) == 2
-    assert task_of([answers("ok")]) == -1
 
 
 def test_ten_thousand_nested_pairs_are_one_group_and_cost_a_step_each() -> None:

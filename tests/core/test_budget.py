@@ -46,10 +46,10 @@ def test_a_given_hard_limit_keeps_the_buffer_below_it() -> None:
 
 
 def test_utilization_counts_everything_sent_and_the_room_for_the_answer() -> None:
-    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, media=40, reserved_output=100)
-    assert used.tokens == 100
-    assert used.occupied == 200
-    assert used.ratio == 0.2
+    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, media=40, reserved_output=100, unfolded=50)
+    assert used.tokens == 150
+    assert used.occupied == 250
+    assert used.ratio == 0.25
 
 
 def test_a_window_of_unknown_size_is_never_divided_by() -> None:
@@ -57,6 +57,6 @@ def test_a_window_of_unknown_size_is_never_divided_by() -> None:
 
 
 def test_a_correction_keeps_the_parts_and_puts_the_difference_into_the_messages() -> None:
-    used = Utilization(window=1_000, preamble=10, tools=20, messages=30).corrected(2.0, 150, carried=True)
-    assert (used.preamble, used.tools, used.messages, used.tokens) == (20, 40, 90, 150)
+    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, unfolded=5).corrected(2.0, 160, carried=True)
+    assert (used.preamble, used.tools, used.messages, used.unfolded, used.tokens) == (20, 40, 90, 10, 160)
     assert used.carried

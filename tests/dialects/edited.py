@@ -27,7 +27,7 @@ def message(dialect: Dialect, entry: Any) -> Message:
     """An entry (JSON-like, or bytes as they came) as the reader makes a Message of it."""
     wire = entry if isinstance(entry, bytes) else json.dumps(entry).encode()
     seen = dialect.message(wire)
-    return Message(message_key(seen.canonical, SECRET), seen.role, seen.parts, wire, breakpoints(wire))
+    return Message(message_key(seen.canonical, SECRET, "chat"), seen.role, seen.parts, wire, breakpoints(wire))
 
 
 def read_again(dialect: Dialect, wire: bytes | None) -> tuple[Part, ...]:

@@ -32,7 +32,7 @@ def parts(entry: Any) -> Any:
 
 
 def key(entry: Any) -> bytes:
-    return message_key(read(entry).canonical, SECRET)
+    return message_key(read(entry).canonical, SECRET, "chat")
 
 
 @given(histories())
@@ -97,6 +97,26 @@ def test_every_kind_of_part_is_read(part: Any, expected: Any) -> None:
         ({"role": "assistant", "content": None, "refusal": "no"}, "assistant", (Text("no"),)),
         ({"role": "assistant", "audio": {"id": "audio_1"}}, "assistant", (Media("audio"),)),
         ({"role": "assistant", "content": "a", "reasoning_content": "r"}, "assistant", (Reasoning("r"), Text("a"))),
+        (
+            {
+                "role": "assistant",
+                "content": "a",
+                "reasoning": "r",
+                "reasoning_details": [{"text": "r"}, {"data": "A"}],
+            },
+            "assistant",
+            (Reasoning("r", 1), Text("a")),
+        ),
+        (
+            {"role": "assistant", "content": "a", "reasoning": None, "reasoning_details": [{"data": "sealed"}, 1]},
+            "assistant",
+            (Reasoning("", 6), Text("a")),
+        ),
+        (
+            {"role": "assistant", "content": "a", "thinking_blocks": [{"thinking": "hm", "signature": "abc"}]},
+            "assistant",
+            (Reasoning("hm", 3), Text("a")),
+        ),
         (
             {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "f", "input": "x"}}]},
             "assistant",

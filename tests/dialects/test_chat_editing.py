@@ -57,6 +57,7 @@ def test_reasoning_leaves_in_all_its_words_and_is_never_rewritten() -> None:
     assert edit(said, {0: None}) == {"role": "assistant", "content": "a"}
     with pytest.raises(ValueError, match="reasoning"):
         edit(said, {0: "other"})
+    assert edit({**said, "reasoning": None}, {0: None}) == {"role": "assistant", "content": "a"}
     part = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]}
     assert edit(part, {0: None})["content"] == [{"type": "text", "text": "a"}]
     assert edit(part, {1: None}) is None

@@ -33,10 +33,11 @@ def test_what_was_encoded_is_read_however_it_is_cut(encoding: str, data: st.Data
     assert decoded(packed, encoding, len(plain)) == plain
 
 
-def test_gzip_in_several_members_is_read_to_its_end() -> None:
-    packed = gzip.compress(b"one ") + gzip.compress(b"two ") + gzip.compress(b"three")
-    assert decoded(packed, "gzip", 100) == b"one two three"
-    decoder = Decoder("gzip")
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_what_comes_in_several_members_is_read_to_its_end(encoding: str) -> None:
+    packed = b"".join(ENCODERS[encoding](plain) for plain in (b"one ", b"two ", b"three"))
+    assert decoded(packed, encoding, 100) == b"one two three"
+    decoder = Decoder(encoding)
     assert b"".join(decoder.feed(packed[at : at + 1]) for at in range(len(packed))) == b"one two three"
 
 

@@ -27,11 +27,11 @@ randoms = st.randoms(use_true_random=False)
 
 def key(dialect: DialectName, entry: Any) -> bytes:
     raw = entry if isinstance(entry, str) else json.dumps(entry)
-    return message_key(READERS[dialect].message(raw.encode()).canonical, SECRET)
+    return message_key(READERS[dialect].message(raw.encode()).canonical, SECRET, "chat")
 
 
 def of(entry: Any) -> bytes:
-    return message_key(tidy(read(json.dumps(entry))), SECRET)
+    return message_key(tidy(read(json.dumps(entry))), SECRET, "chat")
 
 
 @given(histories(max_turns=2), dialects, randoms)
@@ -222,7 +222,7 @@ def test_what_cannot_be_decoded_is_a_value_error(raw: str) -> None:
 
 def keyed(raw: str) -> str:
     try:
-        message_key(tidy({"role": "user", "x": read(raw)}), SECRET)
+        message_key(tidy({"role": "user", "x": read(raw)}), SECRET, "chat")
     except ValueError as error:
         return str(error)
     return "keyed"
@@ -235,16 +235,17 @@ def test_deep_nesting_is_keyed_or_a_value_error_and_never_more(depth: int) -> No
     assert keyed('{"a":' * 100 + "1" + "}" * 100) == "keyed"
 
 
-def test_keys_differ_from_tenant_to_tenant() -> None:
+def test_keys_differ_from_tenant_to_tenant_and_from_dialect_to_dialect() -> None:
     canonical = tidy({"role": "user", "content": "a"})
-    assert message_key(canonical, b"one") != message_key(canonical, b"two")
+    assert message_key(canonical, b"one", "chat") != message_key(canonical, b"two", "chat")
+    assert message_key(canonical, b"one", "chat") != message_key(canonical, b"one", "messages"), "their JSON differs"
     assert chain_start(b"one", "chat") != chain_start(b"two", "chat")
     assert chain_start(b"one", "chat") != chain_start(b"one", "responses")
 
 
 def test_a_chain_tells_order_and_length() -> None:
     start = chain_start(SECRET, "chat")
-    a, b = (message_key(tidy({"role": "user", "content": text}), SECRET) for text in "ab")
+    a, b = (message_key(tidy({"role": "user", "content": text}), SECRET, "chat") for text in "ab")
     chains = [start, chain_key(start, a), chain_key(start, b), chain_key(chain_key(start, a), b)]
     chains += [chain_key(chain_key(start, b), a), chain_key(chain_key(start, a), a)]
     assert len(set(chains)) == len(chains)
@@ -255,8 +256,8 @@ def test_keys_stay_the_same_from_release_to_release() -> None:
     entry = {"role": "assistant", "content": None, "tool_calls": [
         {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a", "n": 1.0}'}}
     ]}  # fmt: skip
-    assert message_key(tidy(read(json.dumps(entry))), SECRET).hex() == (
-        "b1a8d1077687e92dbc696d808b6bf08ade1fb32e29ec6e1863584066ba6664f1"
+    assert message_key(tidy(read(json.dumps(entry))), SECRET, "chat").hex() == (
+        "6e37c4a2cb2b9952b4a6396d4282a4197afa6fe4553af82a69b472244f4f34e6"
     )
     assert chain_key(chain_start(SECRET, "chat"), bytes(32)).hex() == (
         "8acba13e33fe5a8073fde0d0643229b35797fd20ba92853ff528cebf014fb223"

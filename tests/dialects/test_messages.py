@@ -26,7 +26,7 @@ def read(entry: Any) -> Any:
 
 
 def key(entry: Any) -> bytes:
-    return message_key(read(entry).canonical, SECRET)
+    return message_key(read(entry).canonical, SECRET, "chat")
 
 
 @given(histories())

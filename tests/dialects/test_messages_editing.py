@@ -129,7 +129,7 @@ def test_speakers_alternate_where_the_user_speaks_before_and_after_a_block_of_ou
     assert joined([TASK, OURS, TASK, REPLY], 1) == [{"role": "user", "content": [TASK_BLOCK, OWN, TASK_BLOCK]}, REPLY]
 
 
-@pytest.mark.parametrize("beside", [REPLY, ANSWER, {"role": "user", "content": {"odd": 1}}])
+@pytest.mark.parametrize("beside", [REPLY, ANSWER, {"role": "user", "content": {"odd": 1}}, "odd"])
 def test_a_block_of_ours_stands_alone_where_nothing_of_the_users_may_hold_it(beside: Any) -> None:
     alone = [MESSAGES.text("ours"), *wires(beside)]
     assert MESSAGES.joined(alone, [0]) == alone

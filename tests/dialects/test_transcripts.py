@@ -24,7 +24,7 @@ def read(entry: Any) -> Any:
 
 
 def key(entry: Any) -> bytes:
-    return message_key(read(entry).canonical, SECRET)
+    return message_key(read(entry).canonical, SECRET, "chat")
 
 
 def transcripts() -> list[Path]:

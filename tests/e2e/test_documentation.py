@@ -1,18 +1,21 @@
 """What the documentation says there is, there is; what there is, it says."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 
+from proxy.archive.holdings import Kind
 from proxy.cli import app
 from proxy.compaction.telling import FAILURES, record_of
 from proxy.compaction.wishes import Wishes
 from proxy.core.errors import AccordionError
-from proxy.core.records import CompactionSeen
+from proxy.core.records import CompactionSeen, Totals, Unfolded
 from proxy.faces.api import Api
+from proxy.faces.archive import ArchiveApi
 from proxy.faces.metrics import Metrics
 from proxy.settings import ENVIRONMENT
 from proxy.storage.ephemeral import EphemeralStore
@@ -24,6 +27,7 @@ OWN_PATH = re.compile(r"(?<![\w.-])/(?:accordion/[\w/{}-]*[\w}]|(?:healthz|ready
 # `accordion serve --port 1` in code, also behind a path or a prompt; not "Accordion is".
 CALL = re.compile(r"(?:^|[`$/\s])accordion((?: +(?:--?[\w-]+|[\w./<>-]+))+)", re.MULTILINE)
 METRIC = re.compile(r"\baccordion_[a-z_]+\b")
+_LINES = ("artifact", "row", "end")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -59,13 +63,21 @@ def headers_in_code() -> set[str]:
     return found
 
 
-def routes() -> set[str]:
+def answered() -> set[tuple[str, str]]:
+    """The methods and paths of our own."""
+
     def nothing(error: AccordionError) -> bytes:
         return b""
 
     wishes = Wishes(EphemeralStore())
-    api = Api(lambda: None, lambda: None, Metrics(), nothing, "0", wishes)  # type: ignore[arg-type,return-value]
-    return {route.path for route in api.app().routes} - {"/"}  # type: ignore[attr-defined]
+    more = ArchiveApi(lambda: None, lambda: None, None, wishes).routes()  # type: ignore[arg-type,return-value]
+    api = Api(lambda: None, lambda: None, Metrics(), nothing, "0", wishes, more)  # type: ignore[arg-type,return-value]
+    routes: list[Any] = list(api.app().routes)
+    return {(method, route.path) for route in routes for method in route.methods}
+
+
+def paths() -> set[str]:
+    return {path for _, path in answered()} - {"/"}
 
 
 def test_the_headers_are_the_documented_ones(text: str):
@@ -85,7 +97,27 @@ def test_the_config_file_names_the_same_variables():
 
 
 def test_the_paths_of_our_own_are_the_documented_ones(text: str):
-    assert set(OWN_PATH.findall(text)) == routes()
+    assert set(OWN_PATH.findall(text)) == paths()
+
+
+def test_the_methods_of_our_own_paths_are_the_documented_ones():
+    rows = re.findall(r"^\| (`[^|]*/accordion/[^|]*) \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    told = {(method, OWN_PATH.findall(row)[0]) for row in rows for method in re.findall(r"\b[A-Z]+\b", row)}
+    assert told == {each for each in answered() if each[1].startswith("/accordion/") and each[0] != "HEAD"}
+
+
+def section(text: str, heading: str) -> str:
+    return text.partition(heading)[2].partition("\n## ")[0]
+
+
+def test_the_parameters_and_lines_of_the_archive_are_the_documented_ones(text: str):
+    rows = re.findall(r"^\| (`[^|]+) \|", section(text, "## Artifacts\n"), re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)} | {"session", "after"}
+    read = (ROOT / "proxy" / "faces" / "archive.py").read_text("utf-8")
+    assert told == set(re.findall(r'given\.get\("(\w+)"', read))
+    rows = re.findall(r"^\| (`[^|]+) \|", section(text, "## Export\n"), re.MULTILINE)
+    # What somebody read is listed so that it stays; all of it is given out with what it is of.
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*get_args(Kind), *_LINES} - {"read"}
 
 
 def test_the_metrics_are_the_documented_ones(text: str):
@@ -103,6 +135,13 @@ def test_the_fields_of_a_folds_record_are_the_documented_ones(text: str):
     section = text.partition("## The record of a fold")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(record_of(CompactionSeen("folded")))
+
+
+def test_the_sums_and_what_was_read_back_are_the_documented_ones(text: str):
+    sums = section(text, "## Sums\n")
+    assert {each.name for each in fields(Totals)} == set(re.findall(r"`([a-z_]+)`", sums)) - {"totals"}
+    rows = re.findall(r"^\| `(\w+)` \|", section(text, "## What was read back\n"), re.MULTILINE)
+    assert set(rows) == {each.name for each in fields(Unfolded)}
 
 
 def test_every_command_is_documented_and_every_documented_one_exists(text: str, commands: dict[str, set[str]]):

@@ -1,28 +1,18 @@
 import json
+from dataclasses import asdict, replace
 from typing import Any
 
-from starlette.testclient import TestClient
-
+from proxy.core.budget import Utilization
 from proxy.core.errors import StoreUnavailable
-from proxy.faces.api import Api
-from proxy.faces.metrics import Metrics
+from proxy.core.records import Exchange, Unfolded, Usage
+from proxy.faces.shown import shown_exchange, shown_utilization
 from proxy.storage.ephemeral import EphemeralStore
+from tests.faces.rooms import client
 from tests.fakes import FakeReply
-from tests.world import CHAT, World
+from tests.talks import FOLDS_AT, Talk, small
+from tests.world import CHAT, World, header
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
-
-
-def client(world: World) -> TestClient:
-    api = Api(
-        lambda: world.observe,
-        lambda: world.forward.tenants,
-        Metrics(),
-        lambda error: world.forward.gauging.openai.error(error, "req-1"),
-        "1.2.3",
-        world.kitchen.wishes,
-    )
-    return TestClient(api.app(), base_url="http://127.0.0.1:8787")
 
 
 async def test_models_are_shown_with_their_limits_as_separate_figures() -> None:
@@ -100,3 +90,53 @@ async def test_metrics_are_a_page_for_prometheus() -> None:
     answer = client(World()).get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert "accordion_requests_total" in answer.text
+
+
+def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:
+    used = Utilization(1_000, preamble=1, tools=2, messages=3, media=4, reserved_output=5, unfolded=6)
+    shown = shown_utilization(used)
+    assert sum(shown["parts"].values()) == used.occupied == 21
+    assert shown["tokens"] == 16
+
+
+def test_what_was_read_back_within_a_reply_is_shown_with_its_exchange() -> None:
+    back = Unfolded(rounds=1, calls=2, input=700, first=Usage(input=650))
+    exchange = Exchange(
+        1.0, "r", "s", "m", "openai", CHAT, True, 200, 3, Utilization(1_000, unfolded=40), "", unfolded=back
+    )  # fmt: skip
+    shown = shown_exchange(exchange)
+    assert shown["unfolded"] == {"rounds": 1, "calls": 2, "input": 700, "first": asdict(Usage(input=650))}
+    assert shown["utilization"]["parts"]["unfolded"] == 40
+    assert shown_exchange(replace(exchange, unfolded=None))["unfolded"] is None
+
+
+def chat_reply(message: dict[str, Any], finish: str, prompt: int) -> FakeReply:
+    usage = {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5}
+    choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
+    body = {"id": "c-1", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
+    return FakeReply(pieces=(json.dumps(body).encode(),))
+
+
+async def test_a_session_and_its_models_sums_tell_what_the_model_read_back() -> None:
+    world = small()
+    talk = Talk(world)
+    session = header(await talk.until(FOLDS_AT), "x-accordion-session")
+    http = client(world)
+    artifact = http.get(f"/accordion/artifacts?session={session}").json()["artifacts"][0]["id"]
+    function = {"name": "read_artifact", "arguments": json.dumps({"id": artifact})}
+    call = {"tool_calls": [{"id": "call_own", "type": "function", "function": function}]}
+    world.upstream.answers = [chat_reply(call, "tool_calls", 1_000), chat_reply({"content": "Done."}, "stop", 1_300)]
+    asked = len(world.upstream.requests)
+    await talk.turn(FOLDS_AT + 1)
+    assert len(world.upstream.requests) == asked + 2
+    shown = http.get(f"/accordion/sessions/{session}").json()
+    last = shown["exchanges"][-1]
+    assert last["usage"]["input"] == 1_300
+    assert {name: last["unfolded"][name] for name in ("calls", "rounds", "input")} == {
+        "calls": 1,
+        "rounds": 1,
+        "input": 1_000,
+    }
+    (model,) = http.get("/accordion/models").json()["models"]
+    for totals in (shown["totals"], model["totals"]):
+        assert [totals[f"unfold_{name}"] for name in ("calls", "rounds", "input")] == [1, 1, 1_000]

@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.archive.bounds import Swept
 from proxy.core.budget import Utilization
-from proxy.core.records import CompactionSeen, Exchange, Usage
+from proxy.core.records import CompactionSeen, Exchange, Unfolded, Usage
 from proxy.faces.metrics import Metrics
 
 FOLDED = CompactionSeen(
@@ -135,3 +136,25 @@ def test_the_folds_of_a_flood_of_model_names_are_counted_as_one() -> None:
     for number in range(400):
         metrics.exchange("t", replace(exchange(model=f"model-{number}"), compaction=FOLDED), "")
     assert samples(metrics)["accordion_tokens_saved_total", ("openai", "other")] == 200 * 600
+
+
+def test_what_was_read_back_is_counted() -> None:
+    metrics = Metrics()
+    for back in (Unfolded(rounds=2, calls=3, input=900), None, Unfolded(rounds=0, calls=1)):
+        metrics.exchange("t", replace(exchange(), unfolded=back), "")
+    found = samples(metrics)
+    assert found["accordion_unfold_calls_total", ("m", "openai")] == 4
+    assert found["accordion_unfold_rounds_total", ("m", "openai")] == 2
+
+
+def test_the_archive_is_seen_to_hold_and_to_lose() -> None:
+    metrics = Metrics()
+    metrics.swept(Swept(held=5_000, entries=2, size=700, tenants=3))
+    # One tenant alone says nothing of what all of them hold.
+    metrics.swept(Swept(held=100, entries=1, size=50))
+    found = samples(metrics)
+    assert found["accordion_archive_bytes", ()] == 5_000
+    assert found["accordion_archive_evicted_total", ()] == 3
+    assert found["accordion_archive_evicted_bytes_total", ()] == 750
+    metrics.swept(Swept(held=0, entries=0, size=0))
+    assert samples(metrics)["accordion_archive_bytes", ()] == 0

@@ -17,7 +17,7 @@ from proxy.faces.metrics import Metrics
 from proxy.faces.telemetry import Spans
 from proxy.identity.tenants import ProxyKey
 from proxy.storage.ephemeral import EphemeralStore
-from tests.faces.test_api import client
+from tests.faces.rooms import client
 from tests.faces.test_metrics import samples
 from tests.talks import FOLDS_AT, Talk, call_id, record, reported, small
 from tests.test_telling import results

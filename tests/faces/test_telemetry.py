@@ -8,8 +8,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from proxy.core.budget import Utilization
-from proxy.core.records import CompactionSeen, Exchange, Usage
+from proxy.core.records import CompactionSeen, Exchange, Unfolded, Usage
 from proxy.faces.telemetry import Spans, provider_from
+from tests.test_telling import SEEN
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -78,45 +79,27 @@ def test_a_failed_exchange_is_a_failed_span() -> None:
     assert dict(span.attributes or {})["error.type"] == "upstream_disconnected"
 
 
-FOLDED = CompactionSeen(
-    "folded",
-    id="f-1",
-    triggered=True,
-    kind="conversation",
-    trigger=500,
-    utilization=0.9,
-    steps=(("superseded", 900, 880), ("summarize", 880, 300)),
-    passes=1,
-    before=900,
-    after=300,
-    generation=1,
-    writer="extractive",
-    saved=600,
-    reason="over the trigger",
-)
-
-
 def attributes(seen: CompactionSeen | None) -> dict[str, object]:
     (span,) = spans(replace(exchange(), compaction=seen)).get_finished_spans()
     return dict(span.attributes or {})
 
 
 def test_a_fold_is_on_the_span_with_its_figures() -> None:
-    given = attributes(FOLDED)
+    given = attributes(SEEN)
     assert given["gen_ai.conversation.compacted"] is True
     prefix = "accordion.compaction."
     assert {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)} == {
         "state": "folded",
         "triggered": True,
-        "utilization": 0.9,
-        "steps": ("superseded 900 880", "summarize 880 300"),
+        "utilization": 0.5612,
+        "steps": ("superseded 2200 2100", "summarize 2100 600"),
         "passes": 1,
         "kind": "conversation",
-        "trigger": 500,
+        "trigger": 2_000,
         "cause": "automatic",
-        "before": 900,
-        "after": 300,
-        "saved": 600,
+        "before": 2_200,
+        "after": 600,
+        "saved": 1_600,
         "generation": 1,
         "id": "f-1",
         "writer": "extractive",
@@ -127,7 +110,7 @@ def test_a_fold_is_on_the_span_with_its_figures() -> None:
 
 
 def test_a_replayed_fold_is_a_compacted_conversation_too() -> None:
-    assert attributes(replace(FOLDED, state="replayed", triggered=False))["gen_ai.conversation.compacted"] is True
+    assert attributes(replace(SEEN, state="replayed", triggered=False))["gen_ai.conversation.compacted"] is True
 
 
 @pytest.mark.parametrize("seen", [None, CompactionSeen("observed", before=9, after=3), CompactionSeen("failed")])
@@ -139,7 +122,21 @@ def test_what_was_sent_as_it_came_is_not_called_compacted(seen: CompactionSeen |
 
 
 def test_a_figure_that_is_null_is_left_out() -> None:
-    assert "accordion.compaction.utilization" not in attributes(replace(FOLDED, utilization=None))
+    assert "accordion.compaction.utilization" not in attributes(replace(SEEN, utilization=None))
+
+
+def test_what_was_read_back_is_on_the_span() -> None:
+    back, used = Unfolded(rounds=2, calls=3, input=900), Utilization(1_000, messages=250, unfolded=40)
+    (span,) = spans(replace(exchange(), unfolded=back, utilization=used)).get_finished_spans()
+    given = dict(span.attributes or {})
+    assert {name: given[f"accordion.unfold.{name}"] for name in ("rounds", "calls", "input")} == {
+        "rounds": 2,
+        "calls": 3,
+        "input": 900,
+    }
+    assert given["accordion.unfolded"] == 40
+    (plain,) = spans(exchange()).get_finished_spans()
+    assert not [name for name in plain.attributes or {} if "unfold" in name]
 
 
 def test_what_is_not_read_makes_no_span() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from proxy.core.budget import Window
-from proxy.core.errors import ConfigError, SummaryFailed, Unreachable, UpstreamCut
+from proxy.core.errors import SummaryFailed, Unreachable, UpstreamCut
 from proxy.core.ports import Asker, Headers, Route, SummaryRequest
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
 from proxy.dialects.responses import Responses
-from proxy.models.summarizer import ModelSummarizer, summarizer_from
+from proxy.models.summarizer import ModelSummarizer
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.routes import ModelEntry, Routes, routes_from
 from proxy.upstream.transport import AiohttpTransport, Timeouts
@@ -316,18 +316,36 @@ async def test_a_machines_identity_is_lent_to_callers_with_a_proxy_key_only() ->
     assert translator.asked[0][3] == ""
 
 
-def test_who_writes_summaries_is_configured_by_name() -> None:
-    def chosen(name: str, windows: FakeWindows | None = None) -> object:
-        parts = (FakeUpstream(), FakeTranslator(), routes(MINI), windows or FakeWindows(), DIALECTS)
-        return summarizer_from(name, *parts, path="$.compaction.summaries.model")
+@pytest.mark.parametrize("own", [None, "real-name"])
+async def test_a_model_that_is_not_configured_is_asked_where_the_request_goes(own: str | None) -> None:
+    upstream, windows = FakeUpstream([answers()]), ShapedWindows(Window(100_000, 100_000, "table"))
+    route = replace(routes().route("/v1/chat/completions", False, None), model=own)
+    summarizer = made(upstream, router=routes(MINI), model="gpt-4.1-mini", windows=windows)
+    assert summarizer.room(asker(route=route)) == 84_000
+    await summarizer.write(REQUEST, asker(route=route))
+    (request,) = upstream.requests
+    assert request.url == "http://openai.test/v1/chat/completions"
+    assert json.loads(request.body)["model"] == "gpt-4.1-mini"
+    assert dict(request.headers)[b"authorization"] == b"Bearer callers-own"
+    assert {asked[0] for asked in windows.asked} == {"gpt-4.1-mini"}
 
-    assert chosen("off") is None
-    assert isinstance(chosen("request"), ModelSummarizer)
-    assert isinstance(chosen("mini"), ModelSummarizer)
-    with pytest.raises(ConfigError, match=r"\$\.compaction\.summaries\.model: no model .* named 'maxi'"):
-        chosen("maxi")
-    with pytest.raises(ConfigError, match="max_input_tokens"):
-        chosen("mini", ShapedWindows(Window(120_000, 120_000, "default")))
+
+@pytest.mark.parametrize("named", ["gemini-2.5-flash", "gemini/gemini-2.5-flash"])
+async def test_it_is_asked_of_the_same_provider_in_translation_too(named: str) -> None:
+    translator, route = FakeTranslator(), Route("pro", "litellm", model="gemini/gemini-2.5-pro")
+    await made(translator=translator, model=named).write(REQUEST, asker(route=route, model="pro"))
+    ((_, body, asked, credential),) = translator.asked
+    assert (body["model"], asked.model, credential) == (
+        "gemini/gemini-2.5-flash",
+        "gemini/gemini-2.5-flash",
+        "callers-own",
+    )
+
+
+async def test_the_name_of_another_provider_does_not_take_a_credential_there() -> None:
+    translator, route = FakeTranslator(), Route("pro", "litellm", model="gemini/gemini-2.5-pro")
+    await made(translator=translator, model="openai/gpt-4o-mini").write(REQUEST, asker(route=route, model="pro"))
+    assert translator.asked[0][2].model == "gemini/openai/gpt-4o-mini"
 
 
 # -- what goes wrong ---------------------------------------------------------------

@@ -32,6 +32,15 @@ def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None
         ("compaction: {models: {small: {mode: 'off'}}}", "folding small: off"),
         ("summaries: {writer: extractive}", "summaries without a model: what matters is picked out of the text"),
         ("summaries: {writer: gpt-4o-mini}", "summaries by the model gpt-4o-mini"),
+        ("compaction: {pipeline: [{summarize: {model: gpt-4o-mini}}]}", "summaries by the model gpt-4o-mini"),
+        (
+            "compaction: {models: {small: {pipeline: [{summarize: {model: gpt-4o-mini}}]}}}",
+            "summaries small: by the model gpt-4o-mini",
+        ),
+        (
+            "compaction: {pipeline: [{summarize: {model: gpt-4o}}], models: {small: {pipeline: [summarize]}}}",
+            "summaries small: by the request's own model, and without a model where that cannot be had",
+        ),
     ],
 )
 def test_what_is_configured_is_said(tmp_path: Path, text: str, line: str) -> None:

@@ -59,6 +59,21 @@ def responses() -> dict[str, Any]:
 ALL = pytest.mark.parametrize("body", [chat(), messages(), responses()], ids=["chat", "messages", "responses"])
 
 
+def tool(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """A tool as the dialect of a request has it."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    if "system" in body:
+        return {"name": name, "input_schema": schema}
+    if "input" in body:
+        return {"type": "function", "name": name, "parameters": schema}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+def named(tool: dict[str, Any]) -> str:
+    name: str = tool.get("function", tool)["name"]
+    return name
+
+
 def listing(body: dict[str, Any]) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = body["input" if "input" in body else "messages"]
     return listed
@@ -77,6 +92,12 @@ def test_a_fold_is_told_with_its_kind_trigger_target_and_steps(body: dict[str, A
     assert (fold["generation"], fold["writer"], fold["live_writer"]) == (1, "extractive", "request")
 
 
+def test_a_writer_that_the_pipeline_names_is_told_and_not_asked() -> None:
+    own = configured("compaction: {models: {some-model: {pipeline: [{summarize: {model: gpt-4o}}]}}}\n")
+    fold = explained(chat(), *WINDOW, *own)["folding"]
+    assert (fold["state"], fold["writer"], fold["live_writer"]) == ("folded", "extractive", "gpt-4o")
+
+
 @ALL
 def test_both_lists_stand_side_by_side_and_account_for_every_token(body: dict[str, Any]) -> None:
     told = explained(body, *WINDOW)
@@ -93,7 +114,52 @@ def test_both_lists_stand_side_by_side_and_account_for_every_token(body: dict[st
     kept = [row for row in listed if row["became"] == "kept"]
     assert all(row["tokens"] == row["after"] for row in kept)
     less = sum(row["tokens"] - row["after"] for row in listed) - sum(block["tokens"] for block in blocks)
-    assert fold["before"] - fold["after"] == pytest.approx(less, abs=5)
+    assert fold["before"] - fold["after"] == pytest.approx(less - fold["offered"]["tokens"], abs=5)
+
+
+@ALL
+@pytest.mark.parametrize("own", ["no", "one", "ours"])
+@pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5"])
+def test_the_tool_that_a_fold_brings_along_is_told_with_its_name_and_tokens(
+    body: dict[str, Any], own: str, model: str
+) -> None:
+    name = {"no": "", "one": "read", "ours": "read_artifact"}[own]
+    body = body | {"model": model} | ({"tools": [tool(body, name)]} if name else {})
+    fold = explained(body, *WINDOW, "--full")["folding"]
+    leaving = json.loads(fold["body"])
+    said = "accordion_read_artifact" if own == "ours" else "read_artifact"
+    assert fold["offered"]["name"] == said
+    assert [named(each) for each in leaving["tools"]] == [*filter(None, [name]), said]
+    # As much as the very request counts more than one without it; Claude's first tool brings a system prompt along.
+    without = leaving | {"tools": body["tools"]} if name else {k: v for k, v in leaving.items() if k != "tools"}
+    counts = [explained(each)["counted"]["parts"]["tools"] for each in (leaving, without)]
+    assert fold["offered"]["tokens"] == counts[0] - counts[1] > 0
+    text = lines_of(explain(body, *WINDOW))
+    assert text["offered"] == f"{said} from this fold on, to read what left: {fold['offered']['tokens']:,} tokens"
+    assert f"folded, and {said} stands last among its tools; every other field" in text["body"]
+
+
+@ALL
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("model", ["some-model", "gpt-4o", "claude-sonnet-4-5"])
+def test_the_record_of_a_fold_says_what_the_request_counts_afterwards(
+    body: dict[str, Any], own: bool, model: str
+) -> None:
+    body = body | {"model": model} | ({"tools": [tool(body, "read")]} if own else {})
+    fold = explained(body, *WINDOW, "--full")["folding"]
+    counted = explained(fold["body"].encode())["counted"]["tokens"]
+    # A block that became a part of the message beside it is no message of its own any more.
+    assert fold["steps"][-1]["after"] == fold["after"] == pytest.approx(counted, abs=5)
+
+
+def test_where_no_tool_is_offered_none_is_told() -> None:
+    switched_off = explained(chat(), *WINDOW, *configured("unfold: {tool: false}\n"))
+    assert (switched_off["folding"]["state"], switched_off["folding"]["offered"]) == ("folded", None)
+    assert "tools" not in switched_off["changed"]["body"]
+    several = explained(chat() | {"n": 2}, *WINDOW)["folding"]
+    assert (several["state"], several["offered"]) == ("folded", None)
+    assert explained(chat())["folding"]["offered"] is None
+    assert "offered" not in lines_of(explain(chat()))
 
 
 @ALL
@@ -189,6 +255,9 @@ def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
     text = lines_of(explain(chat(), *WINDOW, "-H", "x-accordion-compact: observe"))
     assert text["folded"] == "nothing: it is only reported"
     assert text["tokens"].endswith("as planned")
+    tool = observed["folding"]["offered"]
+    assert tool == explained(chat(), *WINDOW)["folding"]["offered"]
+    assert text["offered"] == f"read_artifact would be, to read what left: {tool['tokens']:,} tokens"
 
 
 def test_what_the_provider_keeps_is_not_folded() -> None:

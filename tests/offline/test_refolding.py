@@ -126,12 +126,46 @@ async def test_a_body_that_cannot_be_read_is_told_as_such() -> None:
 
 
 async def test_a_long_system_prompt_stays_in_the_cache_when_a_fold_breaks_the_rest() -> None:
+    transcript = grown(24)
+    transcript.messages[0]["content"] = WORDS * 40
+    first, *later = [row for row in await one(transcript, window=4_000) if row.state == "folded"]
+    # Tools stand before the system prompt, and the first fold brings one along.
+    assert (first.brought, first.sent.cached) == (first.tool, 0)
+    assert first.tool == first.sent.used.tools > 0
+    assert later
+    for row in later:
+        assert row.sent.cached >= row.sent.used.tools + row.sent.used.preamble
+        assert (row.brought, row.tool) == (0, first.tool)
+
+
+async def test_where_no_tool_is_offered_the_first_fold_keeps_the_system_prompt_too() -> None:
     transcript = grown(12)
     transcript.messages[0]["content"] = WORDS * 40
-    folds = [row for row in await one(transcript, window=4_000) if row.state == "folded"]
+    rows = await one(transcript, window=4_000, settings=settings({"unfold": {"tool": False}}))
+    folds = [row for row in rows if row.state == "folded"]
     assert folds
-    for row in folds:
-        assert row.sent.cached >= row.sent.used.preamble
+    assert all(row.sent.cached >= row.sent.used.preamble for row in folds)
+    assert not any(row.offered or row.tool or row.brought for row in rows)
+
+
+async def test_the_tool_goes_along_with_every_request_from_the_first_fold_on() -> None:
+    rows = await one(grown(12))
+    first = next(index for index, row in enumerate(rows) if row.state == "folded")
+    assert {row.offered for row in rows[first:]} == {"read_artifact"}
+    assert {row.offered for row in rows[:first]} == {""}
+    found, tokens = sums(rows), rows[first].tool
+    assert (found.offered, found.tool) == (len(rows) - first, tokens * (len(rows) - first))
+
+
+async def test_what_a_strategy_took_out_is_not_less_for_the_tool_that_its_fold_brought_along() -> None:
+    rows = await one(grown(12))
+    for row in rows:
+        if row.state == "folded" and row.seen is not None:
+            assert row.seen.before - sum(took for _, took in row.steps) + row.brought == row.seen.after
+            assert row.seen.after == pytest.approx(row.sent.tokens, abs=2)
+        else:
+            assert row.steps == ()
+    assert sum(sums(rows).took.values()) == sum(took for row in rows for _, took in row.steps)
 
 
 async def test_the_shipped_transcript_is_folded_as_the_tour_says() -> None:

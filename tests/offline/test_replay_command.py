@@ -117,6 +117,15 @@ def test_a_transcript_without_usage_says_that_there_is_nothing_to_compare(tmp_pa
     assert "No usage is recorded" in replay(str(file), "--against-usage").stdout
 
 
+@pytest.mark.parametrize("options", [(), ("--fold",), ("--against-usage",)])
+def test_a_transcript_without_a_reply_has_no_requests_and_stops_nothing(tmp_path: Path, options: tuple[str]) -> None:
+    file = tmp_path / "asked.jsonl"
+    file.write_text('{"messages": [{"role": "user", "content": "a"}]}\n{"messages": []}\n')
+    result = replay(str(file), OWN, *options)
+    assert result.exit_code == 0
+    assert "3 in all" in result.stdout
+
+
 def test_model_and_limit_and_the_standard_input() -> None:
     twice = Path(OWN).read_text() * 2
     rows = objects(replay("-", "--json", "--model", "gpt-4o", "--limit", "1", stdin=twice))

@@ -7,28 +7,17 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from examples.tour import BLOCK, shown
-from proxy.cli import app
 from proxy.offline.fold_tables import Refolded, conversation, summary
 from proxy.offline.refolding import sums
 from tests.offline.test_refolding import CompactionSeen, load, made
-from tests.offline.test_replay_command import DATA, OWN, ROOT, SMALL, requests_of, run
+from tests.offline.test_replay_command import DATA, OWN, ROOT, SMALL, _at_the_root, replay, requests_of, run
+
+__all__ = ["_at_the_root"]
 
 FOLDED = (OWN, "--fold", "--window", "24000")
-
-
-@pytest.fixture(autouse=True)
-def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    for name in [name for name in os.environ if name.startswith(("ACCORDION_", "OTEL_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "100")
-
-
-def replay(*arguments: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(app, ["replay", *arguments], input=stdin)
 
 
 def told(*arguments: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -53,6 +42,15 @@ def test_json_says_of_every_request_what_came_and_what_was_sent_and_the_totals_a
             assert side["cost"] == pytest.approx(side["tokens"] - 0.9 * cached, abs=0.2)
             assert sum(side["parts"].values()) == side["tokens"]
         assert (row["compaction"] is None) == (row["state"] == "as it came")
+        tool = row["tool"]
+        assert (tool is None) == (row["state"] == "as it came")
+        if tool is not None:
+            assert tool["name"] == "read_artifact"
+            assert tool["tokens"] == row["after"]["parts"]["tools"] - row["before"]["parts"]["tools"] > 0
+            assert tool["new"] == (row["compaction"]["generation"] == 1 and row["state"] == "folded")
+    assert sum(row["tool"]["new"] for row in rows if row["tool"]) == 1
+    assert totals["tool"] == sum(row["tool"]["tokens"] for row in rows if row["tool"])
+    assert totals["offered"] == sum(row["tool"] is not None for row in rows)
     assert totals["sent"] == sum(row["after"]["tokens"] for row in rows)
     assert totals["came"] == sum(row["before"]["tokens"] for row in rows)
     assert totals["saved"] == totals["came"] - totals["sent"]
@@ -71,8 +69,10 @@ def test_the_record_of_a_fold_names_its_strategies_and_a_later_request_replays_i
         if row["state"] == "replayed":
             assert row["compaction"]["id"] == before["compaction"]["id"]
             assert row["begins_with_the_one_before"] is True
-    folds = [row["compaction"]["steps"] for row in rows if row["state"] == "folded"]
-    assert sum(totals["took"].values()) == sum(step["before"] - step["after"] for steps in folds for step in steps)
+    folds = [row for row in rows if row["state"] == "folded"]
+    less = sum(step["before"] - step["after"] for row in folds for step in row["compaction"]["steps"])
+    brought = sum(row["tool"]["tokens"] for row in folds if row["tool"]["new"])
+    assert sum(totals["took"].values()) == less + brought > less
 
 
 def test_the_text_says_what_the_json_says() -> None:
@@ -81,14 +81,17 @@ def test_the_text_says_what_the_json_says() -> None:
     out = plain(result)
     assert f"Sent {totals['sent']:,} tokens in place of {totals['came']:,}" in out
     assert f"Cost {totals['cost']:.2f} of sending everything" in out
+    assert f"takes {totals['tool']:,} of what was sent, in {totals['offered']:,} requests" in out
     assert f"{totals['over']:,} would not have fitted the window as they came" in out
     assert "Between folds every request began with the whole of the one before" in out
     for row in rows:
         if row["state"] == "folded":
             made = row["compaction"]
             assert f"#{row['request']} generation {made['generation']}, {made['kind']}: {made['before']:,} to" in out
-            for step in made["steps"]:
-                assert f"{step['compactor']} {step['before'] - step['after']:,}" in out
+            brought = row["tool"]["tokens"] if row["tool"]["new"] else 0
+            for step, more in zip(made["steps"], (brought, *[0] * len(made["steps"])), strict=False):
+                assert f"{step['compactor']} {step['before'] - step['after'] + more:,}" in out
+            assert not brought or f"; read_artifact added, {brought:,})" in out
             assert re.search(rf"^ *{row['request']} .* folded, {made['kind']}", result.stdout, re.MULTILINE)
     assert all(len(line) <= 100 for line in result.stdout.splitlines())
 

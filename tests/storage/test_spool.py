@@ -108,6 +108,19 @@ async def test_what_an_earlier_run_left_in_the_file_is_published_and_counted(tmp
     await again.close()
 
 
+async def test_what_another_worker_of_the_machine_published_takes_no_room_any_more(tmp_path: Path):
+    main = Away()
+    one, other = (open_spool(tmp_path / "spool.db", main, capacity=1_000) for _ in range(2))
+    assert await one.hold([Put(ROW, b"x" * 600)], [])
+    main.back = True
+    await other.publish()
+    await one.publish()
+    assert one.empty
+    assert await one.hold([Put(ROW2, b"y" * 600)], [])
+    await one.close()
+    await other.close()
+
+
 async def test_a_local_store_that_cannot_be_written_holds_nothing():
     local = Away()
     spool = LocalSpool(local, EphemeralStore())

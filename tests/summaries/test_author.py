@@ -235,9 +235,22 @@ async def test_only_what_is_new_is_shown_with_what_was_told() -> None:
 
 async def test_where_nothing_is_new_no_model_is_asked() -> None:
     summarizer = FakeSummarizer()
-    summary = await written(summarizer, prior="Overview: A login [0]", prior_until=9)
+    with pytest.raises(SummaryFailed, match="nothing that is not told yet"):
+        await written(summarizer, prior="Overview: A login [0]", prior_until=9)
     assert not summarizer.requests
-    assert (summary.narrative, summary.narrated) == ("Overview: A login [0]", 9)
+
+
+@pytest.mark.parametrize("bad", ["too little", SummaryFailed("the model answered with status 500")])
+async def test_what_was_told_of_the_first_pieces_holds_though_the_last_one_fails(bad: Any) -> None:
+    long = [message("assistant", f"Part {n}. " + "more was said and done here. " * 60) for n in range(12)]
+    covered = (*conversation(), *sources(long, 9))
+    summarizer, heard = FakeSummarizer([good(), good(), bad], rooms=3_600), list[Summary]()
+    with pytest.raises(SummaryRejected) as error:
+        await author(summarizer).write(task(covered=covered, budget=800), heard.append)
+    assert [told.input for told in heard] == [100, 200]
+    assert error.value.input > 200 or isinstance(bad, SummaryFailed)
+    assert 9 <= heard[0].narrated < heard[1].narrated < 21
+    assert "Goal: Fix the failing login" in heard[1].narrative
 
 
 async def test_what_is_too_long_for_the_model_goes_in_pieces_each_with_the_record_so_far() -> None:

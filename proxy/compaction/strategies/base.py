@@ -23,6 +23,15 @@ def no_digest(_text: str, _most: int) -> str:
     return ""
 
 
+Writable = Callable[[Message, int], bool]
+"""Whether a text may stand instead of a part of a message."""
+
+
+def anything(_message: Message, _part: int) -> bool:
+    """A text may stand anywhere."""
+    return True
+
+
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of a strategy; a key that it does not know is an error."""
 
@@ -58,6 +67,7 @@ class Draft(View):
     images_at_most: int = 0
     size: int = 0
     size_at_most: int = 0
+    writable: Writable = anything
 
     @property
     def live(self) -> list[int]:
@@ -87,6 +97,14 @@ class Draft(View):
                 for at, part in enumerate(self.slots[index].message.parts):
                     if isinstance(part, ToolResult) and part.call_id not in self.pinned:
                         yield index, at, part
+
+    def replaceable(self, slot: int, part: int) -> bool:
+        """Whether a text may stand instead of a part, as far as its kind goes."""
+        message = self.slots[slot].message
+        found = message.parts[part]
+        if isinstance(found, ToolResult):
+            return message.role != "assistant" and found.call_id not in self.pinned and self.writable(message, part)
+        return isinstance(found, Text | Media)
 
     def call_of(self, slot: int, part: int) -> ToolCall | None:
         """The call that a result answers."""

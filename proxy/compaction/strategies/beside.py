@@ -19,9 +19,7 @@ def order(view: Draft) -> Iterator[tuple[int, int, int]]:
             continue
         resort = 0 if view.free[index] else {view.opening: 2, view.task: 3}.get(index, 1)
         for at, part in enumerate(slot.message.parts):
-            if isinstance(part, Media) or (
-                isinstance(part, ToolResult) and slot.message.role != "assistant" and part.call_id not in view.pinned
-            ):
+            if isinstance(part, Media | ToolResult) and view.replaceable(index, at):
                 found.append((resort, index, at))
     yield from sorted(found, key=lambda entry: entry[0])
 

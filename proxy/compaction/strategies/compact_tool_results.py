@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from proxy.archive.references import artifact_id, describe, reference, shortened, size_of
-from proxy.compaction.strategies.base import Archive, Draft, Section, estimated, slice_of, text_of
+from proxy.compaction.strategies.base import Archive, Draft, Section, estimated, media_of, slice_of, text_of
 from proxy.compaction.strategies.replacements import writer_of
 from proxy.core.boundaries import lone_reasoning
 from proxy.core.conversation import Media, Message, Reasoning, Text, ToolCall, ToolResult
@@ -22,6 +22,9 @@ _log = logging.getLogger("accordion")
 REFERENCE, DROP = "reference", "drop"
 _WORDS = 260
 """Characters of a reference beside arguments and digest, at most."""
+
+_DESCRIBED = 400
+"""Characters of a description, at most."""
 
 _DIGESTED = 8
 """A digest is at most one part in so many of what it is made from."""
@@ -90,16 +93,18 @@ class CompactToolResults:
             return self._reference(view, (slot, part), result, call, now)
         kept = artifact_id(view.space, view.slots[slot].message.key, part)
         text = self._write(call.name, result.call_id, text_of(result), kept)
-        if text is None or estimated(text) >= now:
+        if text is None or estimated(text) >= now or _replaced_before(view, slot, result, 2 * len(text)):
             return None
         return Replace(slot, part, text, estimated(text))
 
     def _reference(
         self, view: Draft, place: tuple[int, int], result: ToolResult, call: ToolCall, now: int
     ) -> Archive | None:
-        digest = min(self._options.digest_characters, len(text_of(result)) // _DIGESTED)
-        tokens = (_WORDS + 3 * len(shortened(call.arguments)) // 2 + digest) // 3
-        if tokens >= now:
+        options, given = self._options, len(shortened(call.arguments))
+        digest = min(options.digest_characters, len(text_of(result)) // _DIGESTED)
+        tokens = (_WORDS + 3 * given // 2 + digest) // 3
+        most = _WORDS + given + max(_DESCRIBED, options.digest_characters)
+        if tokens >= now or _replaced_before(view, place[0], result, most):
             return None
         return Archive(*place, tokens, partial(_reference, view, place, result, call, digest))
 
@@ -125,6 +130,12 @@ class CompactToolResults:
                 yield Drop(slot)
             elif parts:
                 yield Drop(slot, tuple(sorted(parts | _last_thoughts(message, parts))))
+
+
+def _replaced_before(view: Draft, slot: int, result: ToolResult, most: int) -> bool:
+    """Whether a result is what an earlier fold put in its place, of `most` characters at the most: what would be said
+    of that anew (its size, its digest) would not be true of the result."""
+    return view.slots[slot].edited and not media_of(result) and len(text_of(result)) <= most
 
 
 def _last_thoughts(message: Message, going: set[int]) -> set[int]:

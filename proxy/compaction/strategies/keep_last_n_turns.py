@@ -28,12 +28,5 @@ class KeepLastNTurns:
 
     def propose(self, view: Draft) -> Sequence[Step | Archive]:
         """One step, or none where there are no more turns."""
-        begins = [
-            index
-            for index, slot in enumerate(view.slots)
-            if not view.gone[index]
-            and not slot.summary
-            and slot.message.has_user_text
-            and not slot.message.has_tool_result
-        ]
+        begins = [index for index, slot in enumerate(view.slots) if not view.gone[index] and slot.says]
         return left_out_before(view, begins[-self._n]) if len(begins) > self._n else ()

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from proxy.archive.references import artifact_id
+from proxy.archive.references import artifact_id, reference
 from proxy.compaction.planner import Planner
 from proxy.compaction.sketch import Sketch
 from proxy.compaction.strategies import STRATEGIES, build
 from proxy.compaction.strategies.base import Archive, Draft
+from proxy.compaction.views import view_of
 from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.plan import Drop, Replace, Step
-from tests.compaction.viewing import SPACE, answers, batch, calls, gives, listed, message, says, viewed
+from tests.compaction.viewing import SPACE, answers, batch, calls, count, gives, listed, message, says, viewed
 
 LONG = "x" * 2_000
 FOLDED = listed(
@@ -93,7 +95,7 @@ def test_a_digest_that_fails_or_is_too_long_spoils_no_reference() -> None:
 
     (first, _) = proposed(viewed(FOLDED, digest=broken))
     assert isinstance(first, Archive)
-    assert "kept whole as art_" in first.write()
+    assert 'read_artifact("art_' in first.write()
     (first, _) = proposed(viewed(FOLDED, digest=lambda text, most: text), digest_characters=50)
     assert isinstance(first, Archive)
     assert len(first.write()) < 350
@@ -197,3 +199,24 @@ def test_of_a_batch_with_a_skipped_tool_the_other_pair_is_dropped() -> None:
     both_given = message("user", ToolResult("x", (Text(LONG),)), ToolResult("y", (Text(LONG),)))
     steps = dropped(says("o"), both, both_given, answers("ok"), says("t"))
     assert steps == [Drop(1, (0,)), Drop(2, (0,))]
+
+
+# -- folded before -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "replacement", ["reference", "[{tool_name} gave {result_length} characters, see {artifact_id}]"]
+)
+def test_what_stands_for_a_result_is_not_replaced_by_what_would_stand_for_that(replacement: str) -> None:
+    told = reference("run", '{"command": "ls"}', "art_0123456789ab", "90,000 characters", "a/path.py:12 " * 30)
+    if replacement != "reference":
+        told = "[run gave 90000 characters, see art_0123456789ab]"
+    first = listed(*FOLDED.conversation.messages[:2], gives("a", told), *FOLDED.conversation.messages[3:])
+    folded = replace(first, spans=tuple((at, at, at == 2) for at in range(12)))
+    view = view_of(folded, "conversation", tokens=50_000, overhead=100, target=0, window=90_000, count=count)
+    assert places(proposed(view, replacement=replacement)) == [(4, 0)]
+
+
+def test_a_result_of_a_message_that_an_earlier_fold_changed_elsewhere_may_still_go() -> None:
+    folded = replace(FOLDED, spans=tuple((at, at, at == 2) for at in range(12)))
+    assert places(proposed(viewed(folded))) == [(2, 0), (4, 0)]

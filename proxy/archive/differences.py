@@ -1,0 +1,60 @@
+"""The difference between two readings of the same thing, at a bounded cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from itertools import takewhile
+from typing import Final
+
+LINES_MOST: Final = 1_000
+"""Lines on either side that are compared in their order; matching them takes time that grows with their square."""
+_AROUND: Final = 3
+
+
+def difference(old: str, new: str) -> tuple[str, str]:
+    """What differs, in the form of a unified diff from `old` to `new`, and how much in words. Where too much differs,
+    only the lines that one side has and the other has not, in their order."""
+    before, after = old.split("\n"), new.split("\n")
+    head = _alike(before, after)
+    tail = _alike(before[head:][::-1], after[head:][::-1])
+    if head == len(before) == len(after):
+        return "", "they are the same"
+    # Some of what is alike stays, to be shown around what is not.
+    start, stop = max(0, head - _AROUND), max(0, tail - _AROUND)
+    one, other = before[start : len(before) - stop], after[start : len(after) - stop]
+    if max(len(one), len(other)) - 2 * _AROUND > LINES_MOST:
+        lines, told = list(_unordered(one, other)), ", too many to tell where: lines that only one side has"
+    else:
+        lines, told = list(_unified(one, other, start)), ""
+    less, more = (sum(line.startswith(sign) for line in lines) for sign in "-+")
+    return "\n".join(lines), f"{less:,} line{'' if less == 1 else 's'} less, {more:,} more{told}"
+
+
+def _alike(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines are the same from the beginning on."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _unified(one: Sequence[str], other: Sequence[str], start: int) -> Iterator[str]:
+    for group in SequenceMatcher(None, one, other).get_grouped_opcodes(_AROUND):
+        _, i, _, j, _ = group[0]
+        _, _, i_end, _, j_end = group[-1]
+        yield f"@@ -{start + i + 1},{i_end - i} +{start + j + 1},{j_end - j} @@"
+        for tag, first, last, new_first, new_last in group:
+            if tag == "equal":
+                yield from (" " + line for line in one[first:last])
+            else:
+                yield from ("-" + line for line in one[first:last])
+                yield from ("+" + line for line in other[new_first:new_last])
+
+
+def _unordered(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
+    for sign, lines, against in (("-", one, other), ("+", other, one)):
+        there = Counter(against)
+        for line in lines:
+            if there[line]:
+                there[line] -= 1
+            else:
+                yield sign + line

@@ -1,0 +1,236 @@
+"""Recall: what left the window comes back in part, unasked, when the newest turn names what only the archive holds.
+
+A client sends its whole history with every request, so what left is at hand: nothing is read from a store here.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+from proxy.archive.recall_choice import Choice, Name, Quote, results_in
+from proxy.archive.recall_index import Index, decoded, index_of, texts_of, words_in
+from proxy.archive.recall_quotes import OPENING
+from proxy.core.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
+from proxy.core.edits import Folded
+from proxy.core.values import dataclass
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Claims = Callable[[str], Iterable[str]]
+"""The words of a text that are no plain language: paths, identifiers, numbers, addresses."""
+
+_Seen = tuple[frozenset[bytes], Sequence[Part]]
+
+_QUOTED = re.compile(r'"([^"\n]{4,200})"|`([^`\n]{4,200})`|“([^”\n]{4,200})”')
+_NAMES: Final = 300
+"""Names of one turn that are looked for, the first ones."""
+_TEXT: Final = 20_000
+"""Characters of one text of the turn that are looked through."""
+_COMMON: Final = 8
+"""What stands in more passages than this tells none of them from the others."""
+_LOOKS: Final = 50
+_FOUND: Final = 60
+"""Names that passages hold, the first ones; more of them say no more about what is meant."""
+_SCANNED: Final = 20_000_000
+"""Characters that one turn's names are looked for in, where their words alone do not tell."""
+_CHARACTERS: Final = 3.2
+"""Of one token, as a first guess."""
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What is put in front of the newest turn: its text, the artifacts that it names, and what it counts."""
+
+    text: str
+    artifacts: tuple[str, ...]
+    tokens: int
+    quotes: tuple[Quote, ...] = ()
+
+
+class _Cache(Generic[K, V]):
+    """What was used last, within `capacity` bytes."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._held
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            held = self._held.get(key)
+            if held is None:
+                return None
+            self._held.move_to_end(key)
+            return held[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        with self._lock:
+            if (old := self._held.pop(key, None)) is not None:
+                self._size -= old[1]
+            self._held[key] = value, size
+            self._size += size
+            while self._size > self._capacity and len(self._held) > 1:
+                self._size -= self._held.popitem(last=False)[1][1]
+
+
+class Recaller:
+    """Finds and words excerpts. Remembers, within `capacity` bytes, which words stand in what each fold took out and in
+    the messages in view. Safe to use from threads."""
+
+    def __init__(self, claims: Claims, capacity: int = 32 * 2**20) -> None:
+        self._claims = claims
+        self._indexes = _Cache[str, Index](capacity * 3 // 4)
+        self._words = _Cache[bytes, frozenset[bytes]](capacity // 4)
+
+    def pending(self, shown: Folded, client: Conversation) -> int:
+        """Bytes that have yet to be read for an excerpt; where they are many, `excerpt` belongs in a thread."""
+        if shown.compaction is None:
+            return 0
+        covered = client.messages[: shown.compaction.covered] if shown.compaction.id not in self._indexes else ()
+        unread = (message for message in shown.conversation.messages if message.key not in self._words)
+        return sum(len(message.wire) for message in (*covered, *unread))
+
+    def excerpt(
+        self,
+        space: bytes,
+        shown: Folded,
+        client: Conversation,
+        newest: range,
+        count: Callable[[str], int],
+        *,
+        tokens: int = 1_500,
+        sources: int = 3,
+    ) -> Excerpt | None:
+        """The excerpt that the newest turn asks for by what it names; None where it names nothing that only the archive
+        holds, or nothing fits.
+
+        `space` is the tenant's key. `shown` is the list as it would be forwarded, with what was read back and recalled
+        earlier; `client` is what the client sent, `newest` the indexes of its messages that came behind those of the
+        request before. `count` counts a text's tokens: at most `tokens` are given, of at most `sources` sources.
+        """
+        if shown.compaction is None or tokens <= 0 or sources <= 0:
+            return None
+        places = range(max(newest.start, _last_round(client.messages)), newest.stop)
+        turn, view = client.messages[places.start : places.stop], self._view(shown, client, places)
+        index = self._index(space, shown, client)
+        sought = islice(self._sought(index, client, turn), _FOUND)
+        names = [name for name in sought if not _visible(name, view)]
+        if not names:
+            return None
+        known = {text for _, parts in view for text in results_in(parts)}
+        choice = Choice(index, client.messages, turn, known, names)
+        room = float(tokens) * _CHARACTERS
+        for _ in range(_TRIES):
+            quotes = choice.quotes(int(room) - len(OPENING), sources)
+            if not quotes:
+                return None
+            text = "\n\n".join([OPENING, *(quote.text for quote in quotes)])
+            used = count(text)
+            if used <= tokens:
+                artifacts = tuple(dict.fromkeys(quote.artifact for quote in quotes if quote.artifact))
+                return Excerpt(text, artifacts, used, tuple(quotes))
+            room = min(room, len(text)) * tokens / used * 0.95
+        return None
+
+    # -- what is named ------------------------------------------------------------
+
+    def _sought(self, index: Index, client: Conversation, turn: Sequence[Message]) -> Iterator[Name]:
+        """The names of the turn that passages hold, and not too many of them."""
+        scanned = 0
+        texts = lru_cache(maxsize=None)(lambda number: "\n".join(index.passages[number].texts(client.messages)))
+        for text in islice(dict.fromkeys(self._named(turn)), _NAMES):
+            words = tuple(words_in(text))
+            found = index.holding(words)
+            name = Name(text, words, tuple(found))
+            if found and not name.plain:
+                scanned += sum(len(texts(number)) for number in found[:_LOOKS])
+                if len(found) > _LOOKS or scanned > _SCANNED:
+                    continue
+                name = Name(text, words, tuple(number for number in found if text in texts(number)))
+            if 0 < len(name.passages) <= _COMMON:
+                yield name
+
+    def _named(self, turn: Sequence[Message]) -> Iterator[str]:
+        """What a user says in quotation marks, the values that calls are given, and the claims in both."""
+        for message in turn:
+            for part in message.parts:
+                if isinstance(part, Text) and message.role == "user":
+                    text = part.text[:_TEXT]
+                    yield from (found[found.lastindex or 0].strip() for found in _QUOTED.finditer(text))
+                    yield from self._claims(text)
+                elif isinstance(part, ToolCall):
+                    for _, value in decoded(part.arguments):
+                        if _names_something(value.strip()):
+                            yield value.strip()
+                        yield from self._claims(value[:_TEXT])
+
+    # -- what is in view ----------------------------------------------------------
+
+    def _view(self, shown: Folded, client: Conversation, turn: range) -> list[_Seen]:
+        """All that is in view with its words, but for what the turn itself says and asks for."""
+        key = client.overhead_key
+        view = [self._read(key and b"preamble" + key, client.preamble)]
+        view += [self._read(message.key, message.parts) for message in client.lead]
+        for message, (first, last, _) in zip(shown.conversation.messages, shown.spans, strict=True):
+            if not turn.start <= first <= last:
+                view.append(self._read(message.key, message.parts))
+            elif message.has_tool_result:
+                parts = tuple(part for part in message.parts if isinstance(part, ToolResult))
+                view.append(self._read(message.key + b"/results", parts))
+        return view
+
+    def _read(self, key: bytes, parts: Sequence[Part]) -> _Seen:
+        known = self._words.get(key) if key else None
+        if known is None:
+            known = frozenset(word for text in texts_of(parts) for word in words_in(text))
+            if key:
+                self._words.put(key, known, 300 + 100 * len(known))
+        return known, parts
+
+    def _index(self, space: bytes, shown: Folded, client: Conversation) -> Index:
+        name = shown.compaction.id if shown.compaction is not None else ""
+        known = self._indexes.get(name)
+        if known is None:
+            known = index_of(space, shown, client.messages)
+            self._indexes.put(name, known, known.size)
+        return known
+
+
+def _visible(name: Name, view: Sequence[_Seen]) -> bool:
+    return any(
+        words.issuperset(name.words) and (name.plain or any(name.text in text for text in texts_of(parts)))
+        for words, parts in view
+    )
+
+
+def _last_round(messages: Sequence[Message]) -> int:
+    """Where the model's last reply begins."""
+    at = len(messages)
+    while at and messages[at - 1].role != "assistant":
+        at -= 1
+    while at and messages[at - 1].role == "assistant":
+        at -= 1
+    return at
+
+
+def _names_something(value: str) -> bool:
+    """Whether an argument as a whole names something: one word that is no plain one, or several that begin as names do.
+    Remarks and searches in plain words do not."""
+    if not 4 <= len(value) <= 200 or "\n" in value:
+        return False
+    words = value.split()
+    if len(words) == 1:
+        return not (value.isalpha() and value.islower())
+    return all(word[0].isupper() or any(map(str.isdigit, word)) for word in words)

@@ -1,0 +1,126 @@
+"""What the log of a transcript says, and a transcript as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from itertools import takewhile
+
+import msgspec
+
+from proxy.archive.holdings import Recorded
+from proxy.core.values import dataclass
+
+HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
+"""Fields of a request that are kept beside its list: the system prompt, and what is offered to the model."""
+
+_SYSTEM = ("system", "instructions")
+_LISTING = {"responses": "input"}
+_MESSAGES = "messages"
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What is recorded of a session: message keys in the order of the client's list (`lead` are those of its entries
+    that belong to the system prompt). `fields` are the other fields of a request, as JSON."""
+
+    dialect: str
+    model: str
+    lead: tuple[bytes, ...]
+    messages: tuple[bytes, ...]
+    fields: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def system(self) -> bytes | None:
+        """The system prompt that stands beside the list, as JSON."""
+        return next((self.fields[name] for name in _SYSTEM if self.fields.get(name, b"null") != b"null"), None)
+
+    @property
+    def before(self) -> int:
+        """How many entries stand before the first message of the conversation: by so much is an index of this
+        transcript more than one of an artifact."""
+        return len(self.lead) + (self.system is not None)
+
+    def __len__(self) -> int:
+        return self.before + len(self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The whole history as a request's body; `missing` messages are not kept any more and are left out of it."""
+
+    dialect: str
+    body: bytes
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a log comes to. `since` is when its list was last written from the beginning, `entries` how many followed;
+    `size` is what it counts, in bytes."""
+
+    dialect: str = ""
+    model: str = ""
+    keys: tuple[bytes, ...] = ()
+    lead: tuple[bytes, ...] = ()
+    head: bytes = b""
+    since: float = 0.0
+    entries: int = 0
+    size: int = 0
+
+
+def state_of(log: Iterable[Recorded]) -> State:
+    """What the entries of a log come to, one after the other."""
+    state = State()
+    keys: list[bytes] = []
+    for each in log:
+        del keys[each.start :]
+        keys += each.keys
+        whole = each.start == 0
+        state = State(
+            each.dialect,
+            each.model,
+            (),
+            tuple(each.lead) if each.head else state.lead,
+            each.head or state.head,
+            each.at if whole else state.since,
+            0 if whole else state.entries + 1,
+            each.size if whole else state.size + each.size,
+        )
+    return State(
+        state.dialect, state.model, tuple(keys), state.lead, state.head, state.since, state.entries, state.size
+    )  # fmt: skip
+
+
+def common(known: Sequence[bytes], keys: Sequence[bytes]) -> int:
+    """How many are the same at the beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, keys, strict=False)))
+
+
+def head_json(envelope: Mapping[str, bytes]) -> bytes:
+    """The fields that are kept beside the list, as one JSON object."""
+    return b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), envelope[name]) for name in HEAD if name in envelope)
+
+
+def fields_of(head: bytes | None) -> dict[str, bytes]:
+    """The same as fields; none where it cannot be read."""
+    try:
+        return {name: bytes(value) for name, value in _FIELDS.decode(head).items()} if head else {}
+    except (msgspec.MsgspecError, ValueError):
+        return {}
+
+
+def system_json(transcript: Transcript) -> bytes:
+    """The system prompt that stands beside the list as an entry of the list."""
+    return b'{"role":"system","content":%s}' % (transcript.system or b'""')
+
+
+def body_of(transcript: Transcript, wires: Sequence[bytes | None]) -> Original:
+    """A request's body with the list's entries that are there."""
+    listing = _LISTING.get(transcript.dialect, _MESSAGES).encode()
+    there = [wire for wire in wires if wire is not None]
+    fields = [b'"model":%s' % msgspec.json.encode(transcript.model)]
+    fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
+    fields.append(b'"%s":[%s]' % (listing, b",".join(there)))
+    return Original(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(there))

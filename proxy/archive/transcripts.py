@@ -1,0 +1,297 @@
+"""The transcript store: what a client said in a session, message by message, as it came.
+
+A session's transcript is a list of message keys in a log; the messages themselves are rows of the archive, which forks
+and folds share. A request holds all that was said before it, so what could not be written now is written with a later
+one. Everything happens behind the request.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from proxy.archive import holdings
+from proxy.archive.artifacts import packer, row_key, tenant_of, unpack
+from proxy.archive.holdings import OVERHEAD, Entry, Recorded
+from proxy.archive.transcript_log import (
+    Original,
+    Transcript,
+    body_of,
+    common,
+    fields_of,
+    head_json,
+    state_of,
+    system_json,
+)
+from proxy.archive.writing import Archive
+from proxy.core.conversation import Conversation, Message
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Append, Clock, Key, Put, Tasks
+from proxy.core.values import dataclass
+
+Record = Literal["off", "folded", "all"]
+"""Whose transcripts are kept: nobody's; those of sessions from their first fold on; all."""
+
+_SESSIONS = 4_096
+_WAITING = 1_000
+_AT_ONCE = 32
+_AGAIN = 256
+"""So many entries of a log are followed by one that stands for all of them."""
+_KEPT = 8_192
+_PAGE = 256
+
+_Name = tuple[bytes, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    space: bytes
+    session: str
+    conversation: Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How far a session is recorded: `count` messages, the last of which has the chain key `last`. `since` is when its
+    rows were all written, `entries` how many its log has had since, `size` what it counts in bytes."""
+
+    count: int
+    last: bytes
+    head: bytes
+    since: float
+    entries: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be written of a request. `fresh`: all rows, those too that are known to be there; `size` is what the
+    transcript counts before."""
+
+    item: _Item
+    start: int
+    messages: tuple[Message, ...]
+    lead: tuple[Message, ...]
+    head: bytes
+    fresh: bool
+    at: float
+    size: int
+
+
+class Transcripts:
+    """Records sessions in an archive, and reads what was recorded. `mode` says whose is."""
+
+    def __init__(self, archive: Archive, tasks: Tasks, clock: Clock, mode: Record = "folded") -> None:
+        self._archive = archive
+        self._tasks = tasks
+        self._clock = clock
+        self._mode = mode
+        self._places: OrderedDict[_Name, _Place] = OrderedDict()
+        self._waiting: deque[_Item] = deque(maxlen=_WAITING)
+        self._busy = False
+
+    # -- recording ----------------------------------------------------------------
+
+    def record(self, space: bytes, session: str, conversation: Conversation, *, folded: bool) -> None:
+        """Takes a request of a session, as the client sent it; `folded` says whether a fold is in force for it. Quick:
+        what is new is written in the background."""
+        if self._mode == "off" or not session or not conversation.chain:
+            return
+        place = self._places.get((space, session))
+        if place is None:
+            if not folded and self._mode == "folded":
+                return
+        elif place.last == conversation.chain[-1] and place.head == conversation.overhead_key:
+            return
+        self._waiting.append(_Item(space, session, conversation))
+        if not self._busy:
+            self._busy = True
+            self._tasks.spawn(self._work(), "record what was said")
+
+    async def flush(self) -> None:
+        """Writes what waits. Raises StoreUnavailable; then it waits on."""
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+            try:
+                await self._write(batch)
+            except StoreUnavailable:
+                # Where there is no room for all, what is newer stays: it holds what is older.
+                room = _WAITING - len(self._waiting)
+                self._waiting.extendleft(reversed(batch[max(0, len(batch) - room) :]))
+                raise
+
+    def forget(self, space: bytes, session: str | None = None) -> None:
+        """Something was erased: a session that goes on, or all of a tenant's, is recorded from its beginning again."""
+        for name in [each for each in self._places if each[0] == space and session in (None, each[1])]:
+            del self._places[name]
+        kept = [item for item in self._waiting if item.space != space or session not in (None, item.session)]
+        self._waiting.clear()
+        self._waiting.extend(kept)
+
+    async def _work(self) -> None:
+        try:
+            await self.flush()
+        except StoreUnavailable:
+            # The next request that is recorded tries again.
+            return
+        finally:
+            self._busy = False
+
+    async def _write(self, batch: Sequence[_Item]) -> None:
+        places: dict[_Name, _Place] = {}
+        plans: list[_Plan] = []
+        for item in batch:
+            name = item.space, item.session
+            if (plan := await self._plan(item, places.get(name) or self._places.get(name), places)) is not None:
+                plans.append(plan)
+        if plans:
+            writes, sizes = await self._tasks.offload(self._packed, plans)
+            await self._archive.write(writes)
+            places.update((name, replace(places[name], size=size)) for name, size in sizes.items())
+        for name, place in places.items():
+            self._places[name] = place
+            self._places.move_to_end(name)
+        while len(self._places) > _SESSIONS:
+            self._places.popitem(last=False)
+
+    async def _plan(self, item: _Item, place: _Place | None, places: dict[_Name, _Place]) -> _Plan | None:
+        """What is to be written of a request; None where nothing is new. Notes in `places` how far it is recorded then.
+        Raises StoreUnavailable."""
+        conversation, chain, now = item.conversation, item.conversation.chain, self._clock.now()
+        # Where the provider keeps what came before, a request holds only what is new.
+        appended = conversation.previous is not None
+        if place is not None and not self._stale(place, now) and _goes_on(place, conversation):
+            start = place.count
+        else:
+            place, known = await self._found(item)
+            keys = [message.key for message in conversation.messages]
+            start = len(known) if appended else common(known, keys)
+        if appended and place.last == chain[-1]:
+            return None
+        fresh = not appended and self._stale(place, now)
+        start = 0 if fresh else start
+        messages = conversation.messages if appended else conversation.messages[start:]
+        head = conversation.overhead_key if fresh or place.head != conversation.overhead_key else b""
+        since, entries = (now, 0) if start == 0 else (place.since, place.entries + 1)
+        count = start + len(messages)
+        name = item.space, item.session
+        places[name] = _Place(count, chain[-1], conversation.overhead_key, since, entries, place.size)
+        if not messages and not head:
+            return None
+        return _Plan(item, start, messages, conversation.lead if head else (), head, fresh, now, place.size)
+
+    def _stale(self, place: _Place, now: float) -> bool:
+        """Whether all of a transcript is to be written again: rows are kept for so long after they were written."""
+        return now - place.since >= self._archive.every or place.entries >= _AGAIN
+
+    async def _found(self, item: _Item) -> tuple[_Place, tuple[bytes, ...]]:
+        """How far a session is recorded, by this worker or others."""
+        key = holdings.transcript_key(tenant_of(item.space), item.session)
+        state = state_of(holdings.decode_recorded(await self._archive.store.read(key)))
+        since = state.since if state.keys else self._clock.now()
+        return _Place(len(state.keys), b"", state.head, since, state.entries, state.size), state.keys
+
+    def _packed(self, plans: Sequence[_Plan]) -> tuple[list[Put | Append], dict[_Name, int]]:
+        """The writes, what lists the rest first; and what each transcript counts with them. Slow where much is new."""
+        pack, rows = _Rows(self._archive), list[Put | Append]()
+        sizes: dict[_Name, int] = {}
+        for plan in plans:
+            item, conversation = plan.item, plan.item.conversation
+            name = item.space, item.session
+            entry = Recorded(
+                plan.start,
+                [message.key for message in plan.messages],
+                [pack.row(plan, message) for message in plan.messages],
+                plan.at,
+                conversation.dialect,
+                conversation.model,
+                plan.head,
+                pack.head(plan) if plan.head else 0,
+                [message.key for message in plan.lead],
+                [pack.row(plan, message) for message in plan.lead],
+            )
+            sizes[name] = entry.size + (0 if plan.fresh else sizes.get(name, plan.size))
+            rows += self._listed(plan, entry, sizes[name])
+        return [*rows, *pack.puts.values()], sizes
+
+    def _listed(self, plan: _Plan, entry: Recorded, size: int) -> list[Put | Append]:
+        item, tenant = plan.item, tenant_of(plan.item.space)
+        told = Entry("transcript", "", item.session, plan.at, plan.at, size)
+        log = Append(
+            holdings.transcript_key(tenant, item.session), holdings.encode(entry), _KEPT, self._archive.retention
+        )
+        return [*self._archive.entered(item.space, told), log]
+
+    # -- reading ------------------------------------------------------------------
+
+    async def find(self, space: bytes, session: str) -> Transcript | None:
+        """The transcript of a session; None where there is none. Raises StoreUnavailable."""
+        archive, key = self._archive, holdings.transcript_key(tenant_of(space), session)
+        log = holdings.decode_recorded(await archive.store.read(key))
+        if not log:
+            return None
+        state = state_of(log)
+        place = holdings.head_key(state.head)
+        head = unpack(archive.opened(space, place, await archive.store.get(place))) if state.head else None
+        return Transcript(state.dialect, state.model, state.lead, state.keys, fields_of(head))
+
+    async def read(self, space: bytes, session: str, first: int, last: int) -> list[bytes | None]:
+        """The client's messages `first` to `last` (inclusive) as JSON; the system prompt is number 0, or several are
+        where the list itself begins with such. None stands for what is not kept any more. Raises StoreUnavailable."""
+        transcript = await self.find(space, session)
+        if transcript is None:
+            return []
+        beside = transcript.system is not None
+        keys = (*transcript.lead, *transcript.messages)
+        wanted = keys[max(0, first - beside) : max(0, last + 1 - beside)]
+        head = [system_json(transcript)] if beside and first <= 0 <= last else []
+        return [*head, *await self._wires(space, wanted)]
+
+    async def original(self, space: bytes, session: str) -> Original | None:
+        """The whole unfolded history as a request's body of its dialect; None where there is no transcript. Raises
+        StoreUnavailable."""
+        transcript = await self.find(space, session)
+        if transcript is None:
+            return None
+        return body_of(transcript, await self._wires(space, (*transcript.lead, *transcript.messages)))
+
+    async def _wires(self, space: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
+        wires: list[bytes | None] = []
+        for at in range(0, len(keys), _PAGE):
+            page = keys[at : at + _PAGE]
+            found = await self._archive.rows(space, page)
+            wires += [found.get(key) for key in page]
+        return wires
+
+
+class _Rows:
+    """The rows of a batch, each packed once. Gives what each takes, 0 where another entry counts it."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.puts: dict[Key, Put] = {}
+        self._archive = archive
+        self._pack: Callable[[bytes], bytes] = packer()
+
+    def row(self, plan: _Plan, message: Message) -> int:
+        if not plan.fresh and self._archive.knows(message.key):
+            return 0
+        return self._put(plan, row_key(message.key), message.wire)
+
+    def head(self, plan: _Plan) -> int:
+        return self._put(plan, holdings.head_key(plan.head), head_json(plan.item.conversation.envelope))
+
+    def _put(self, plan: _Plan, key: Key, value: bytes) -> int:
+        if key in self.puts:
+            return 0
+        put = self.puts[key] = self._archive.sealed(plan.item.space, key, self._pack(value))
+        return len(put.value) + OVERHEAD
+
+
+def _goes_on(place: _Place, conversation: Conversation) -> bool:
+    """Whether a request holds what is recorded, and perhaps more behind it."""
+    if conversation.previous is not None:
+        return True
+    chain = conversation.chain
+    return place.count <= len(chain) and (place.count == 0 or chain[place.count - 1] == place.last)

@@ -1,0 +1,85 @@
+"""Where requests that a fold is in force for get what else goes out with them: our tool, weaves and recalls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from proxy.compaction.dressing import dressed, offered, unread
+from proxy.compaction.overlays import Overlays
+from proxy.compaction.reading import WrittenReader
+from proxy.core.conversation import Conversation
+from proxy.core.edits import Folded
+from proxy.core.values import dataclass
+from proxy.core.weaves import Overlay
+from proxy.dialects.base import Dialect
+from proxy.dialects.splice import ToolOffer, Weaver
+
+_log = logging.getLogger("accordion")
+
+
+@dataclass(frozen=True, slots=True)
+class Dresser:
+    """Finds overlays and puts them in place; offers our tool where the archive has something to read.
+
+    `weavers` are by the dialect's name. `tool` gives our tool under a name that is not among those that are taken; it
+    is None where unfolding is switched off. What was woven in stays all the same.
+    """
+
+    overlays: Overlays
+    weavers: Mapping[str, Weaver]
+    reader: WrittenReader
+    tool: Callable[[frozenset[str]], ToolOffer] | None = None
+
+    def offered(self, dialect: Dialect, conversation: Conversation) -> Conversation:
+        """The conversation with our tool offered, whether or not there is something to read yet; the very same where it
+        is not. Never fails."""
+        weaver = self.weavers.get(dialect.name)
+        try:
+            offer = self._offer(weaver, conversation) if weaver is not None else None
+            return offered(dialect, weaver, conversation, offer) if weaver is not None and offer else conversation
+        except Exception:
+            _log.exception("our tool could not be offered")
+            return conversation
+
+    async def dress(
+        self,
+        dialect: Dialect,
+        space: bytes,
+        scope: bytes,
+        client: Conversation,
+        folded: Folded,
+        *,
+        fresh: bool,
+        woven: bool = True,
+    ) -> tuple[Folded, str]:
+        """The list as it is forwarded, and the name under which our tool is offered, empty where it is not.
+
+        `client` is the list as the client sent it, `space` the tenant's key, `scope` what divides conversations within
+        the tenant. `fresh`: other workers may know more. `woven`: whether what was read and recalled is put in. Never
+        fails: then the list stays as it is.
+        """
+        compaction, weaver = folded.compaction, self.weavers.get(dialect.name)
+        if compaction is None or weaver is None or client.previous is not None:
+            return folded, ""
+        try:
+            since = compaction.covered
+            found: Sequence[Overlay] = await self.overlays.find(space, scope, client.chain, since, fresh=fresh)
+            if not woven:
+                found = unread(weaver, found)
+            offer = self._offer(weaver, client) if compaction.artifacts else None
+            shown = dressed(dialect, weaver, folded, found, offer, self.reader.of(dialect, space))
+        except Exception:
+            _log.exception("what was read back could not be put in place")
+            return folded, ""
+        listed = shown.conversation.tools is not folded.conversation.tools
+        return shown, offer.name if offer is not None and listed else ""
+
+    def _offer(self, weaver: Weaver, client: Conversation) -> ToolOffer | None:
+        if self.tool is None:
+            return None
+        offer = self.tool(frozenset())
+        # Its name is looked for in the bytes first: the tools of an agent take a tenth of a millisecond to read.
+        if any(offer.name.encode() in value for value in client.envelope.values()):
+            return self.tool(weaver.names(client.envelope))
+        return offer

@@ -1,0 +1,192 @@
+"""What is kept, for people: artifacts, histories as they were said, exports; and its erasure. One tenant's at a time.
+
+Whatever is asked for is looked for under the caller's own key. So what belongs to another tenant is answered exactly as
+what is not there, by the same steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from proxy.archive.paths import BadPath
+from proxy.archive.reader import BadRequest as Unanswerable
+from proxy.archive.reader import Wish
+from proxy.archive.reading_room import ReadingRoom
+from proxy.compaction.wishes import Wishes
+from proxy.core.errors import AccordionError, BadRequest, NotFound
+from proxy.faces.shown import shown_artifact, shown_lent
+from proxy.identity.tenants import Caller, Tenants
+from proxy.observe import Observe, erase
+
+_log = logging.getLogger("accordion")
+
+_MOST_LISTED = 1_000
+_LARGEST = 10**12
+_DIGITS = 12
+_PIECE = 65_536
+_NO_SESSION = "There is no such session. GET /accordion/sessions lists them."
+_SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""What is archived may hold anything, such as a page that a tool has read."""
+
+
+class ArchiveApi:
+    """The routes of the archive. Errors are raised, for the application that the routes belong to."""
+
+    def __init__(
+        self,
+        observe: Callable[[], Observe],
+        tenants: Callable[[], Tenants],
+        room: ReadingRoom,
+        wishes: Wishes,
+    ) -> None:
+        self._observe = observe
+        self._tenants = tenants
+        self._room = room
+        self._wishes = wishes
+
+    def routes(self) -> list[Route]:
+        """Where it answers."""
+        return [
+            Route("/accordion/artifacts", self._artifacts),
+            Route("/accordion/artifacts/{id}", self._artifact),
+            Route("/accordion/sessions/{id}", self._erase_session, methods=["DELETE"]),
+            Route("/accordion/sessions/{id}/original", self._original),
+            Route("/accordion/sessions/{id}/export", self._export_session),
+            Route("/accordion/export", self._export),
+            Route("/accordion/archive", self._erase, methods=["DELETE"]),
+        ]
+
+    # -- reading ----------------------------------------------------------------
+
+    async def _artifacts(self, request: Request) -> Response:
+        caller, given = self._caller(request), request.query_params
+        session = given.get("session", "")
+        if not session:
+            raise BadRequest("Say of which session: /accordion/artifacts?session=…", param="session")
+        limit = _number(given.get("limit", "100"), "limit", 1, _MOST_LISTED)
+        try:
+            page = await self._room.listed(caller.space, session, given.get("after", ""), limit)
+        except ValueError as error:
+            raise BadRequest("after must be what `next` of another page held.", param="after") from error
+        if not page.artifacts:
+            await self._known(caller, session)
+        shown = [shown_artifact(each) for each in page.artifacts]
+        return _json({"session": session, "artifacts": shown, "next": page.next or None})
+
+    async def _artifact(self, request: Request) -> Response:
+        caller, given = self._caller(request), request.query_params
+        wish = Wish(
+            request.path_params["id"],
+            _number(given.get("offset", "0"), "offset", -_LARGEST, _LARGEST),
+            _number(given.get("limit", "0"), "limit", 0, _LARGEST),
+            given.get("pattern", ""),
+            given.get("path", ""),
+        )
+        try:
+            lent = await self._room.read(caller.space, wish)
+        except (Unanswerable, BadPath) as error:
+            raise BadRequest(str(error)) from error
+        if lent is None:
+            raise NotFound(
+                "There is no such artifact, or not any more: what is archived expires, or is erased.",
+                code="artifact_not_found",
+            )
+        if "application/json" in request.headers.get("accept", ""):
+            return _json(shown_lent(lent))
+        more = {"x-accordion-next": str(lent.part.next)} if lent.part.next else {}
+        return Response(lent.part.text, headers=_SAFE | more, media_type="text/plain; charset=utf-8")
+
+    async def _original(self, request: Request) -> Response:
+        caller, session = self._caller(request), request.path_params["id"]
+        found = await self._room.transcripts.original(caller.space, session)
+        if found is None:
+            await self._known(caller, session)
+            raise NotFound(
+                "What was said in this session is not kept: `archive.record` says whose messages are.",
+                code="original_not_found",
+            )
+        told = {"x-accordion-dialect": found.dialect}
+        if found.missing:
+            told["x-accordion-missing"] = str(found.missing)
+        return Response(found.body, headers=_SAFE | told, media_type="application/json")
+
+    # -- giving out -------------------------------------------------------------
+
+    async def _export_session(self, request: Request) -> Response:
+        caller, session = self._caller(request), request.path_params["id"]
+        if not await self._room.holds(caller.space, session):
+            await self._known(caller, session)
+        return await self._lines(caller, session)
+
+    async def _export(self, request: Request) -> Response:
+        return await self._lines(self._caller(request), None)
+
+    async def _lines(self, caller: Caller, session: str | None) -> Response:
+        lines = aiter(self._room.custody.export(caller.space, session))
+        # A store that is away is found out before anything is said.
+        first = await anext(lines)
+        return StreamingResponse(_pieces(first, lines), headers=_SAFE, media_type="application/x-ndjson")
+
+    # -- erasing ----------------------------------------------------------------
+
+    async def _erase_session(self, request: Request) -> Response:
+        caller, session = self._caller(request), request.path_params["id"]
+        known = await self._observe().session(caller.tenant, session) is not None
+        if not known and not await self._room.holds(caller.space, session):
+            raise NotFound(_NO_SESSION, code="session_not_found")
+        return await self._erased(caller, session)
+
+    async def _erase(self, request: Request) -> Response:
+        return await self._erased(self._caller(request), None)
+
+    async def _erased(self, caller: Caller, session: str | None) -> Response:
+        """Removes it, and says how much that was. What is being written meanwhile may be left."""
+        count, erased = await erase(self._observe(), self._room.custody, self._wishes, caller, session)
+        said: dict[str, Any] = {} if session is None else {"session": session}
+        said |= {"sessions": count, **asdict(erased)}
+        return _json(said, 200 if erased.verified else 409)
+
+    # -- who asks ---------------------------------------------------------------
+
+    def _caller(self, request: Request) -> Caller:
+        return self._tenants().identify(dict(reversed(request.headers.raw)))
+
+    async def _known(self, caller: Caller, session: str) -> None:
+        """Raises NotFound where the tenant has no such session."""
+        if await self._observe().session(caller.tenant, session) is None:
+            raise NotFound(_NO_SESSION, code="session_not_found")
+
+
+async def _pieces(first: bytes, lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Lines in pieces of a size that is worth a write. Where the store goes away meanwhile, the last line says so; one
+    that is whole ends with its counts."""
+    held = bytearray(first)
+    try:
+        async for line in lines:
+            held += line
+            if len(held) >= _PIECE:
+                yield bytes(held)
+                held.clear()
+    except AccordionError as error:
+        _log.warning("an export could not be finished: %s", error.message)
+        held += msgspec.json.encode({"type": "error", "message": error.message}) + b"\n"
+    yield bytes(held)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, headers=_SAFE, media_type="application/json")
+
+
+def _number(given: str, name: str, least: int, most: int) -> int:
+    digits = given.removeprefix("-")
+    if 0 < len(digits) <= _DIGITS and digits.isascii() and digits.isdigit() and least <= int(given) <= most:
+        return int(given)
+    raise BadRequest(f"{name} must be a whole number from {least:,} to {most:,}.", param=name)

@@ -1,0 +1,231 @@
+"""`accordion artifacts`, `export`, `erase`: what is kept, read from the configured store itself, without a proxy.
+
+A proxy may be running beside it. What it has in memory it goes on using until it lets go of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from proxy.archive.artifacts import Artifact
+from proxy.archive.custody import Custody
+from proxy.archive.paths import BadPath
+from proxy.archive.reader import BadRequest, Wish
+from proxy.archive.reading_room import ReadingRoom
+from proxy.archive.transcripts import Transcripts
+from proxy.archive.writing import Archive
+from proxy.clockwork import LoopClock, LoopTasks
+from proxy.compaction.exporting import described
+from proxy.compaction.reading import WrittenReader
+from proxy.compaction.wishes import Wishes
+from proxy.core.errors import AccordionError, ConfigError
+from proxy.core.ports import Key, Store
+from proxy.faces.shown import shown_artifact, shown_lent
+from proxy.identity.tenants import DEFAULT_TENANT, Caller, ProxyKey, Tenants
+from proxy.observe import Observe
+from proxy.observe import erase as erased_of
+from proxy.settings import Settings
+from proxy.storage.opening import open_store
+from proxy.storage.outbox import GatheringOutbox
+from proxy.storage.sealed import open_sealer
+from proxy.wiring.tables import dialects, thresholds, windows
+
+_SECRET = Key("", "secret/tenants")
+"""Where proxies keep the key that tenants are told apart with, where none is configured."""
+_TIMEOUT = 60.0
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is to be read: an artifact, or the list of a session's or of all."""
+
+    id: str = ""
+    session: str = ""
+    offset: int = 0
+    limit: int = 0
+    pattern: str = ""
+    path: str = ""
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelves:
+    """The configured store, as far as one tenant goes."""
+
+    room: ReadingRoom
+    observe: Observe
+    wishes: Wishes
+    caller: Caller
+
+
+def read(settings: Settings, tenant: str | None, wanted: Reading) -> int:
+    """Shows an artifact, or lists artifacts; returns the exit code: 1 where there is no such artifact."""
+    if not wanted.id:
+        return _run(settings, tenant, lambda shelves: _list(shelves, wanted))
+    return _run(settings, tenant, lambda shelves: _read(shelves, wanted))
+
+
+def export(settings: Settings, tenant: str | None, session: str | None) -> int:
+    """Writes all that is kept, of a session or of all, to the standard output; returns the exit code."""
+    return _run(settings, tenant, lambda shelves: _export(shelves, session))
+
+
+def erase(settings: Settings, tenant: str | None, session: str | None, sure: Callable[[str], bool]) -> int:
+    """Removes all that is kept, of a session or of all, once `sure` says so; returns the exit code: 1 where it does
+    not, or where something is left."""
+    return _run(settings, tenant, lambda shelves: _erase(shelves, session, sure))
+
+
+def _run(settings: Settings, tenant: str | None, work: Callable[[_Shelves], Awaitable[int]]) -> int:
+    async def run() -> int:
+        async with _opened(settings, _named(settings, tenant)) as shelves:
+            return await work(shelves)
+
+    try:
+        _check(settings)
+        return asyncio.run(run())
+    except (AccordionError, BadRequest, BadPath) as error:
+        Console(stderr=True, highlight=False).print(Text(str(error), style="red"))
+        return 2
+
+
+def _named(settings: Settings, tenant: str | None) -> str:
+    """Whose things are meant. Raises ConfigError where that is not clear."""
+    if tenant is not None:
+        return tenant
+    known = [key.id for key in settings.proxy_keys]
+    if len(known) > 1:
+        raise ConfigError(f"say whose with --tenant: {', '.join(known)}", path="$.proxy_keys")
+    return known[0] if known else DEFAULT_TENANT
+
+
+def _check(settings: Settings) -> None:
+    """Raises ConfigError where there is no store to read."""
+    if settings.store.url.reveal() == "memory://":
+        raise ConfigError("what is in memory can be had from the running proxy only, by its API", path="$.store.url")
+    if (file := settings.store.file()) and not Path(file).exists():
+        raise ConfigError(f"there is no file {file}; a proxy makes it", path="$.store.url")
+
+
+@asynccontextmanager
+async def _opened(settings: Settings, tenant: str) -> AsyncIterator[_Shelves]:
+    """The store's rooms, until they are no longer needed. Raises ConfigError, StoreUnavailable."""
+    store, tasks, clock = open_store(settings.store.url.reveal(), timeout=_TIMEOUT), LoopTasks(), LoopClock()
+    try:
+        caller = await _caller(settings, store, tenant)
+        sealer = open_sealer(settings.archive.key.reveal(), lasting=False)
+        archive = Archive(store, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
+        spoken, reader = {dialect.name: dialect for dialect in dialects().values()}, WrittenReader()
+        custody = Custody(archive, tasks, described, lambda name, space: reader.of(spoken[name], space))
+        transcripts = Transcripts(archive, tasks, clock, "off")
+        room = ReadingRoom(archive, transcripts, custody, spoken, tasks, clock)
+        observe = Observe(store, GatheringOutbox(store), windows(settings, clock), thresholds(settings))
+        yield _Shelves(room, observe, Wishes(store), caller)
+    finally:
+        await tasks.close()
+        await store.close()
+
+
+async def _caller(settings: Settings, store: Store, tenant: str) -> Caller:
+    """Who would ask, as proxies tell him."""
+    secret = settings.server.tenant_key.reveal().encode() or await store.get(_SECRET)
+    if not secret:
+        raise ConfigError("no proxy has used this store yet: there is nothing in it", path="$.store.url")
+    return Tenants(secret, (ProxyKey(tenant, "own"),)).identify({b"x-accordion-key": b"own"})
+
+
+# -- what is done ----------------------------------------------------------------------------------------------------
+
+
+async def _read(shelves: _Shelves, wanted: Reading) -> int:
+    wish = Wish(wanted.id, wanted.offset, wanted.limit, wanted.pattern, wanted.path)
+    lent = await shelves.room.read(shelves.caller.space, wish)
+    err = Console(stderr=True, highlight=False)
+    if lent is None:
+        err.print(Text(f"{wanted.id}: there is no such artifact, or not any more", style="red"))
+        return 1
+    if wanted.as_json:
+        _line(shown_lent(lent))
+        return 0
+    err.print(Text(f"{wanted.id}: {lent.what}; {lent.part.shown}", style="dim"))
+    sys.stdout.write(lent.part.text + "\n")
+    if lent.part.next:
+        err.print(Text(f"more with --offset {lent.part.next}", style="dim"))
+    return 0
+
+
+async def _list(shelves: _Shelves, wanted: Reading) -> int:
+    found, console = await _all(shelves, wanted.session), Console(highlight=False)
+    if wanted.as_json:
+        for each in found:
+            _line(shown_artifact(each))
+    elif not found:
+        console.print("nothing is archived")
+    else:
+        for session, artifacts in groupby(found, key=lambda each: each.session):
+            console.print(Text(session, style="bold"))
+            console.print(_table(artifacts))
+    return 0
+
+
+def _table(artifacts: Iterable[Artifact]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("id", no_wrap=True)
+    table.add_column("messages", no_wrap=True, justify="right")
+    table.add_column("what it was", no_wrap=True, overflow="ellipsis")
+    table.add_column("characters", no_wrap=True, justify="right")
+    for each in artifacts:
+        about = " ".join((each.arguments or each.description).split())
+        what = f"{each.tool}({about})" if each.tool else f"{each.kind}: {about}"
+        place = f"{each.first}-{each.last}" if each.last > each.first else str(each.last)
+        table.add_row(each.id, place, Text(what), f"{each.characters:,}")
+    return table
+
+
+async def _all(shelves: _Shelves, session: str) -> list[Artifact]:
+    """The artifacts of a session, or of all, in the order in which they stood."""
+    space, room, found = shelves.caller.space, shelves.room, list[Artifact]()
+    for name in [session] if session else sorted(await room.sessions(space)):
+        page = await room.listed(space, name, limit=_PAGE)
+        artifacts = [*page.artifacts]
+        while page.next:
+            page = await room.listed(space, name, page.next, _PAGE)
+            artifacts += page.artifacts
+        found += sorted(artifacts, key=lambda each: (each.first, each.last, each.part))
+    return found
+
+
+async def _export(shelves: _Shelves, session: str | None) -> int:
+    async for line in shelves.room.custody.export(shelves.caller.space, session):
+        sys.stdout.write(line.decode())
+    return 0
+
+
+async def _erase(shelves: _Shelves, session: str | None, sure: Callable[[str], bool]) -> int:
+    caller = shelves.caller
+    whose = f"of session {session}" if session is not None else "of all sessions"
+    if not sure(f"Erase all that is kept {whose} of the tenant {caller.tenant!r}? It cannot be had again."):
+        return 1
+    sessions, erased = await erased_of(shelves.observe, shelves.room.custody, shelves.wishes, caller, session)
+    left = "" if erased.verified else "; some is being written meanwhile, so try again"
+    shared = f"; {erased.shared:,} values stay, for other sessions' sake" if erased.shared else ""
+    sys.stdout.write(
+        f"erased: {sessions:,} sessions, {erased.entries:,} entries, {erased.values:,} values{shared}{left}\n"
+    )
+    return 0 if erased.verified else 1
+
+
+def _line(value: object) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

@@ -1,0 +1,304 @@
+"""Unfolding: what the model reads back is answered within the same reply.
+
+The provider's reply is spliced (dialects/splice.py): what is not a call of our tool goes on as it comes. Where a reply
+calls only our tool, the call is answered from the archive, the provider is asked again with the answer behind the list,
+and its next reply goes on where the last one stopped. What the client cannot know of is recorded before the reply ends,
+and put back at every later request (compaction/overlays.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from proxy.archive.desk import Desk, Reading
+from proxy.compaction.overlays import Overlays
+from proxy.compaction.rendering import Rendering
+from proxy.core.conversation import ToolResult
+from proxy.core.errors import UpstreamCut
+from proxy.core.ports import Clock, Headers, UpstreamReply
+from proxy.core.records import Unfolded, Usage
+from proxy.core.tooling import Answer, OurCall
+from proxy.core.weaves import Round, Weave
+from proxy.dialects.encodings import Decoder
+from proxy.dialects.spans import fields_of, items_of, list_of, object_of
+from proxy.dialects.splice import RoundSeen, Splice, Weaver
+from proxy.dialects.splicing import to_json
+from proxy.dialects.sse import Events
+from proxy.dialects.tap import BOUND
+from proxy.gauged import Gauge
+from proxy.relay import Course, content
+
+_log = logging.getLogger("accordion")
+
+Ask = Callable[[Gauge], Awaitable[UpstreamReply]]
+
+_NO_ROOM = "The answer could not be handed over: there is no room left for it. Ask for less, or go on without it."
+_ENOUGH = "No more is handed over within this reply. Go on with what you have."
+_TOO_LONG = (400, 413)
+_STALE = frozenset({b"content-length", b"content-encoding"})
+"""Headers that no longer hold of a body that was read and may have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfolding:
+    """Splices replies. `rounds` is how often the provider is asked again within one reply at most."""
+
+    weavers: Mapping[str, Weaver]
+    desk: Desk
+    overlays: Overlays
+    rendering: Rendering
+    count: Callable[[str, str], int]
+    """Tokens of a text for a model."""
+    clock: Clock
+    rounds: int = 8
+
+    async def spliced(self, reply: UpstreamReply, gauge: Gauge, ask: Ask, course: Course) -> UpstreamReply:
+        """The reply to the client, made of this one and of those that follow it; the very same where our tool was not
+        offered, or where there is nothing to read. `ask` sends a request that goes on; `course` is told at the end what
+        became of it."""
+        if not gauge.offered or reply.status != 200:
+            return reply
+        kind, encoding = content(reply.headers)
+        streamed = kind == "text/event-stream"
+        if not (streamed or kind.endswith("json")):
+            return reply
+        talk = _Talk(self, gauge, ask, self.weavers[gauge.dialect.name].splice(gauge.offered, streamed), course)
+        if streamed:
+            return _Spliced(reply, talk.told(reply, encoding))
+        # A document shows nothing before its end, so that an error on the way can still be the answer.
+        return await talk.whole(reply, encoding)
+
+    async def continued(self, gauge: Gauge) -> Gauge:
+        """A request that goes on, by its id, from a reply in which something was read back: with the id that the
+        provider has for it, and with the answers to our calls, of which the client does not know."""
+        place = gauge.place
+        if place is None or place.base is None or not place.base.real or not gauge.plain:
+            return gauge
+        try:
+            fields = fields_of(gauge.plain)
+            if "previous_response_id" not in fields:
+                return gauge
+            fields["previous_response_id"] = to_json(place.base.real)
+            said = place.conversation.messages
+            given = {part.call_id for each in said for part in each.parts if isinstance(part, ToolResult)}
+            found = await self.overlays.find(gauge.caller.space, place.label, (place.base.chain,), 1, fresh=True)
+            weaves = [each for each in found if isinstance(each, Weave) and given.intersection(each.calls)]
+            if owed := weaves[0].rounds[-1].answered if weaves else ():
+                fields[gauge.dialect.listing] = list_of([*owed, *items_of(fields[gauge.dialect.listing])])
+            return structs.replace(gauge, sent=object_of(fields))
+        except Exception:
+            _log.exception("what a reply read back could not be put in", extra={"request_id": gauge.request_id})
+            return gauge
+
+    def reading(self, gauge: Gauge, behind: int) -> Reading:
+        """Who reads, and how much there is room for when `behind` tokens were added to the list already."""
+        compaction = gauge.folded.compaction if gauge.folded is not None else None
+        room = gauge.window.usable_input - gauge.utilization.occupied - behind if gauge.window is not None else 0
+        return Reading(
+            gauge.caller.space,
+            frozenset(compaction.artifacts if compaction is not None else ()),
+            max(0, room),
+            lambda text: self.count(text, gauge.model),
+            gauge.window.size if gauge.window is not None else 0,
+            gauge.place.session.id if gauge.place is not None else "",
+        )
+
+
+class _Talk:
+    """One reply to the client, and the rounds behind it."""
+
+    def __init__(self, house: Unfolding, gauge: Gauge, ask: Ask, splice: Splice, course: Course) -> None:
+        self._house, self._gauge, self._ask, self._splice, self._course = house, gauge, ask, splice, course
+        self._weaver = house.weavers[gauge.dialect.name]
+        self._rounds: list[Round] = []
+        self._texts: list[str] = []
+        self._behind = 0
+        self._calls = 0
+        self._usages: list[Usage | None] = []
+        self._resolved = False
+
+    async def told(self, reply: UpstreamReply, encoding: str) -> AsyncGenerator[bytes, None]:
+        """The stream as the client sees it. Raises UpstreamCut and the like where a round ends too early."""
+        while True:
+            async with aclosing(self._heard(reply, encoding)) as blocks:
+                async for block in blocks:
+                    yield block
+            following = await self._following()
+            if following is None:
+                break
+            reply = following
+            kind, encoding = content(reply.headers)
+            if reply.status != 200 or kind != "text/event-stream":
+                await reply.close()
+                raise UpstreamCut(f"The provider answered {reply.status} when the reply was to go on.")
+            self._splice.next()
+        await self._record()
+        if rest := self._splice.close():
+            yield rest
+
+    async def whole(self, reply: UpstreamReply, encoding: str) -> UpstreamReply:
+        """The document as the client sees it; the provider's own error where it refuses to go on."""
+        headers = reply.headers
+        while True:
+            async with aclosing(self._heard(reply, encoding)) as blocks:
+                async for _ in blocks:
+                    pass
+            following = await self._following()
+            if following is None:
+                break
+            reply = following
+            if reply.status != 200:
+                return reply
+            self._splice.next()
+            encoding = content(reply.headers)[1]
+        await self._record()
+        return _Document(headers, self._splice.close())
+
+    async def _heard(self, reply: UpstreamReply, encoding: str) -> AsyncGenerator[bytes, None]:
+        """One round: what of it may go on at once."""
+        splice, events = self._splice, Events(BOUND)
+        decoder = Decoder(encoding) if encoding else None
+        try:
+            async with aclosing(reply.chunks()) as pieces:
+                async for piece in pieces:
+                    block = events.feed(piece if decoder is None else decoder.feed(piece))
+                    if block and (out := await self._fed(splice.feed(block))):
+                        yield out
+            if (rest := events.flush()) and (out := await self._fed(splice.feed(rest))):
+                yield out
+        finally:
+            await reply.close()
+
+    async def _fed(self, out: bytes) -> bytes:
+        while wanted := self._splice.wanted:
+            texts = await self._house.desk.texts(self._house.reading(self._gauge, self._behind), wanted)
+            out += self._splice.give(texts)
+        return out
+
+    # -- from one round to the next -----------------------------------------------
+
+    async def _following(self) -> UpstreamReply | None:
+        """The provider's next reply, where the last one asked for something; None where it is the end."""
+        if not self._splice.held:
+            return None
+        seen = self._splice.round()
+        self._usages.append(seen.usage)
+        self._texts.append(seen.text)
+        self._resolved = self._resolved or seen.resolved
+        if not (seen.ours and seen.finished):
+            self._rounds.append(Round(seen.said))
+            return None
+        self._calls += len(seen.ours)
+        answers = await self._answers(seen.ours)
+        self._note(seen, answers)
+        if seen.theirs or len(self._rounds) > self._house.rounds:
+            # Some models call what they are not offered any more.
+            return None
+        reply = await self._asked()
+        if reply.status in _TOO_LONG and any(answer.text != _NO_ROOM for answer in answers):
+            await reply.close()
+            self._rounds.pop()
+            self._note(seen, [Answer(call.call_id, _NO_ROOM, error=True) for call in seen.ours])
+            reply = await self._asked()
+        return reply
+
+    async def _answers(self, calls: Sequence[OurCall]) -> list[Answer]:
+        if len(self._rounds) >= self._house.rounds:
+            return [Answer(call.call_id, _ENOUGH, error=True) for call in calls]
+        return await self._house.desk.answers(self._house.reading(self._gauge, self._behind), calls)
+
+    def _note(self, seen: RoundSeen, answers: Sequence[Answer]) -> None:
+        self._rounds.append(Round(seen.said, self._weaver.answers(answers)))
+        told = sum(self._house.count(answer.text, self._gauge.model) for answer in answers)
+        self._behind += told + (seen.usage.output if seen.usage is not None else 0)
+
+    async def _asked(self) -> UpstreamReply:
+        """Asks the provider to go on behind all rounds so far."""
+        gauge = self._gauge
+        dressed = gauge.dressed
+        if dressed is None:
+            raise UpstreamCut("The reply could not go on.")
+        conversation = dressed.conversation
+        if len(self._rounds) >= self._house.rounds:
+            last = {**conversation.envelope, **self._weaver.last(conversation.envelope)}
+            dressed = replace(dressed, conversation=replace(conversation, envelope=last))
+        fields = conversation.envelope
+        behind = [w for each in self._rounds for w in (*self._weaver.again(each.said, fields), *each.answered)]
+        body = self._house.rendering.body(gauge.dialect, dressed, behind)
+        return await self._ask(structs.replace(gauge, sent=body))
+
+    async def _record(self) -> None:
+        """Keeps what the client cannot know of, and tells what was done."""
+        rounds, gauge = self._rounds, self._gauge
+        if self._calls:
+            self._course.unfolded, self._course.real = _unfolded(self._usages, self._calls), self._splice.ids[1]
+        hidden = len(rounds) > 1 or any(each.answered for each in rounds) or self._resolved
+        if not hidden or gauge.place is None:
+            return
+        try:
+            seen = self._splice.round()
+            anchor = gauge.place.conversation.chain[-1]
+            weave = Weave(anchor, tuple(rounds), seen.theirs, " ".join(" ".join(self._texts).split()), self._at())
+            await self._house.overlays.add(gauge.caller.space, gauge.place.label, weave, gauge.place.session.id)
+        except Exception:
+            # Without the record the model forgets that it read; the reply itself is whole.
+            _log.exception("what was read back could not be recorded", extra={"request_id": gauge.request_id})
+
+    def _at(self) -> float:
+        return self._house.clock.now()
+
+
+def _unfolded(usages: Sequence[Usage | None], calls: int) -> Unfolded:
+    known = [usage for usage in usages if usage is not None]
+    return Unfolded(
+        rounds=len(usages) - 1,
+        calls=calls,
+        input=sum(usage.input for usage in known[:-1]),
+        first=usages[0],
+    )
+
+
+class _Spliced:
+    """An UpstreamReply whose stream was spliced."""
+
+    def __init__(self, reply: UpstreamReply, stream: AsyncGenerator[bytes, None]) -> None:
+        self.status = reply.status
+        self.headers = _read_headers(reply.headers)
+        self.delimited = reply.delimited
+        self._reply = reply
+        self._stream = stream
+
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The reply to the client, event by event."""
+        return self._stream
+
+    async def close(self) -> None:
+        """Lets go of the provider's reply."""
+        await self._stream.aclose()
+        await self._reply.close()
+
+
+class _Document:
+    """An UpstreamReply that was spliced whole."""
+
+    def __init__(self, headers: Headers, body: bytes) -> None:
+        self.status = 200
+        self.headers: Headers = (*_read_headers(headers), (b"content-length", b"%d" % len(body)))
+        self.delimited = True
+        self._body = body
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body in one piece."""
+        yield self._body
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _read_headers(headers: Headers) -> Headers:
+    return tuple(pair for pair in headers if pair[0].lower() not in _STALE)

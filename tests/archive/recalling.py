@@ -1,0 +1,112 @@
+"""Conversations with a fold made by hand, and the excerpts that their newest turns get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.archive.recall import Excerpt, Recaller
+from proxy.core.conversation import Conversation, Message
+from proxy.core.edits import Compaction, Entry, Folded, Kept, Written, apply
+from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.reader import Reader
+from proxy.dialects.responses import Responses
+from proxy.summaries.facts_words import Judge
+
+SPACE = b"a tenant's key"
+DIALECTS = {each.name: each for each in (ChatCompletions(), Responses(), Messages())}
+Json = dict[str, Any]
+
+
+def claims(text: str) -> Sequence[str]:
+    """As the house has them."""
+    words = Judge().words(text, numbers=True)
+    return (*words.paths, *words.ids, *words.names, *words.links)
+
+
+def count(text: str) -> int:
+    """Four characters are a token."""
+    return -(-len(text) // 4)
+
+
+def user(text: str) -> Json:
+    """What a user says."""
+    return {"role": "user", "content": text}
+
+
+def call(name: str, arguments: Json, call_id: str) -> Json:
+    """A reply that calls one tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }
+
+
+def result(call_id: str, text: str) -> Json:
+    """What the tool answered."""
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+LISTING = "\n".join(f"line {number} of the order list" for number in range(200))
+ORDERS = LISTING.replace("line 30 of", "W5918442 holds item 7706410293, line 30 of")
+OPENING_TURNS = (
+    user("Find out what the customers ordered."),
+    call("list_orders", {"region": "north"}, "call_1"),
+    result("call_1", ORDERS),
+    call("read_file", {"path": "src/billing/rules.py"}, "call_2"),
+    result("call_2", "def round_half_even(amount):\n    return amount"),
+    {"role": "assistant", "content": "Both were read."},
+)
+
+
+def read(entries: Sequence[Json]) -> Conversation:
+    """A request of Chat Completions as the reader gives it."""
+    request = {"model": "gpt-4o", "messages": list(entries)}
+    return Reader().read(DIALECTS["chat"], json.dumps(request).encode(), SPACE)
+
+
+def written(entry: Json) -> Message:
+    """A message that the house wrote."""
+    return read([entry]).messages[0]
+
+
+def fold(client: Conversation, entries: Sequence[Entry], covered: int, artifacts: Sequence[str] = ()) -> Folded:
+    """The list with a fold that was made by hand."""
+    compaction = Compaction(
+        f"f-{covered}-{len(entries)}", client.chain[covered - 1], covered, tuple(entries), "conversation", "automatic",
+        0.5, (), 1_000, 100, 1, 0.0, artifacts=tuple(artifacts),
+    )  # fmt: skip
+    return apply(client, compaction, lambda wire: written(json.loads(wire)))
+
+
+def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = "Orders and rules were read.") -> tuple[
+    Conversation, Folded, range
+]:  # fmt: skip
+    """A conversation of which all but the first message left behind a summary, and then this turn."""
+    client = read([*OPENING_TURNS, *turn])
+    covered = len(OPENING_TURNS)
+    block = Written(json.dumps(user(said)).encode(), 1, covered - 1)
+    return client, fold(client, [Kept(0, 0), block], covered, artifacts), range(covered, len(client.messages))
+
+
+def recalled(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
+    """The excerpt that a turn behind the fold gets."""
+    client, shown, newest = summarized(turn, artifacts)
+    return Recaller(claims).excerpt(SPACE, shown, client, newest, count, **options)
+
+
+def archived(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
+    """The excerpt for a question about results that all left."""
+    rounds = [
+        entry
+        for number, text in enumerate(texts)
+        for entry in (call("read", {"at": number}, f"c{number}"), result(f"c{number}", text))
+    ]
+    client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user(ask)])
+    covered = len(client.messages) - 1
+    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered)
+    return Recaller(claims).excerpt(SPACE, shown, client, range(covered, covered + 1), count, **options)

@@ -1,0 +1,264 @@
+"""Who answers calls of our tool: what may be read is read in parts, and all else has a clear answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.archive.artifacts import Artifact, Row, row_key
+from proxy.archive.desk import Desk, Reading
+from proxy.archive.writing import Archive
+from proxy.core.errors import StoreUnavailable
+from proxy.core.tooling import Answer, OurCall, Wanted
+from proxy.dialects.chat import ChatCompletions
+from proxy.storage.ephemeral import EphemeralStore
+from tests.fakes import FakeTasks
+
+SPACE = b"one tenant"
+RESULT, DATA, LATER, RANGE, IMAGE, GONE, FOREIGN = (f"art_{n:012x}" for n in range(7))
+LOG = "\n".join(f"line {n} fine" for n in range(1, 301))
+ALL = frozenset((RESULT, DATA, LATER, RANGE, IMAGE, GONE))
+
+
+def words(text: str) -> int:
+    return len(text) // 4
+
+
+def reading(**changes: Any) -> Reading:
+    return Reading(**{"space": SPACE, "allowed": ALL, "room": 50_000, "count": words, "window": 100_000, **changes})
+
+
+def rows() -> dict[bytes, dict[str, Any]]:
+    def call(name: str, arguments: str) -> dict[str, Any]:
+        function = {"name": name, "arguments": arguments}
+        return {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+
+    def answer(text: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": "c1", "content": text}
+
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    return {
+        b"call": call("read", '{"path": "a.log"}'),
+        b"long": call("write", json.dumps({"path": "b.py", "content": "x = 1\n" * 80})),
+        b"log": answer(LOG),
+        b"later": answer(LOG.replace("line 7 ", "line seven ")),
+        b"data": answer(json.dumps({"items": [{"id": n, "name": f"n{n}"} for n in range(50)]})),
+        b"said": {"role": "user", "content": "Please read it."},
+        b"image": {"role": "user", "content": [image]},
+    }
+
+
+def artifacts() -> list[Artifact]:
+    def made(name: str, *keys: bytes, size: int = 4_000, tokens: int = 1_200, **rest: Any) -> Artifact:
+        told = {"kind": "result", "dialect": "chat", "first": 3, "last": 4, "part": 0, "tool": "read", **rest}
+        return Artifact(id=name, keys=keys, characters=size, tokens=tokens, **told)
+
+    return [
+        made(RESULT, b"call", b"log"),
+        made(DATA, b"long", b"data"),
+        made(LATER, b"call", b"later"),
+        made(RANGE, b"said", b"call", b"log", kind="range", part=-1, first=2),
+        made(IMAGE, b"image", kind="part"),
+        made(GONE, b"call", b"erased"),
+        made(FOREIGN, b"call", b"log"),
+    ]
+
+
+async def desk(store: EphemeralStore | None = None) -> Desk:
+    archive = Archive(store or EphemeralStore())
+    kept = [Row(key, json.dumps(wire).encode()) for key, wire in rows().items()]
+    await archive.keep(archive.puts(SPACE, kept, artifacts()))
+    return Desk(archive, {"chat": ChatCompletions()}, FakeTasks())
+
+
+async def ask(who: Reading | None = None, **arguments: Any) -> Answer:
+    (answer,) = await (await desk()).answers(who or reading(), [OurCall("c9", "read_artifact", json.dumps(arguments))])
+    assert answer.call_id == "c9"
+    return answer
+
+
+async def test_a_result_is_read_with_one_line_that_says_what_it_is():
+    answer = await ask(id=RESULT)
+    head, _, text = answer.text.partition("\n")
+    assert head == f'[{RESULT}: archived result of read({{"path": "a.log"}}); whole, 300 lines.]'
+    assert text == LOG
+    assert not answer.error
+
+
+async def test_a_part_says_how_to_get_the_next():
+    answer = await ask(id=RESULT, offset=10, limit=2)
+    assert answer.text.endswith("lines 10-11 of 300. For more: the same with offset=12.]\nline 10 fine\nline 11 fine")
+
+
+async def test_a_result_is_read_by_pattern_by_path_and_as_a_difference():
+    assert (await ask(id=RESULT, pattern="line 123 ")).text.split("\n")[3] == "123:line 123 fine"
+    assert (await ask(id=DATA, path="$.items[7].name")).text.endswith("\nn7")
+    assert "-line 7 fine\n+line seven fine" in (await ask(id=LATER, diff_with=RESULT)).text
+
+
+async def test_the_arguments_of_a_call_can_be_read_in_full():
+    head = (await ask(id=DATA)).text.partition("\n")[0]
+    assert 'whose arguments stand in full at path "$input"' in head
+    assert json.loads((await ask(id=DATA, path="$input")).text.partition("\n")[2]) == {
+        "path": "b.py",
+        "content": "x = 1\n" * 80,
+    }
+    assert (await ask(id=DATA, path="$input.path")).text.endswith("\nb.py")
+
+
+async def test_a_stretch_of_messages_is_read_with_their_numbers():
+    text = (await ask(id=RANGE, limit=8)).text
+    assert text.startswith(f"[{RANGE}: archived stretch of 3 earlier messages; lines 1-8 of ")
+    assert '[2] user\nPlease read it.\n\n[3] assistant\n## Tool: read\n**Input:** {"path": "a.log"}' in text
+
+
+async def test_an_image_is_named_since_it_cannot_be_shown_as_text():
+    answer = await ask(id=IMAGE)
+    assert answer.error
+    assert "one image (image/png" in answer.text
+
+
+async def test_an_id_out_of_scope_is_answered_like_one_that_nobody_knows():
+    foreign, unknown = await ask(id=FOREIGN), await ask(id="art_ffffffffffff")
+    assert foreign.error
+    assert foreign.text.replace(FOREIGN, "…") == unknown.text.replace("art_ffffffffffff", "…")
+    assert (await ask(id=RESULT, diff_with=FOREIGN)).text == foreign.text
+    # The same for what is another tenant's.
+    other = await ask(reading(space=b"another tenant"), id=FOREIGN)
+    assert other.text == foreign.text
+
+
+async def test_what_is_gone_is_said_to_be_gone():
+    assert (await ask(id=GONE)).text.startswith(f"{GONE} is no longer in the archive")
+    assert (await ask(reading(space=b"another tenant"), id=RESULT)).text.startswith(f"{RESULT} is no longer")
+
+
+async def test_a_result_whose_call_alone_is_gone_can_be_read():
+    store = EphemeralStore()
+    made = await desk(store)
+    await store.delete([row_key(b"call")])
+    (answer,) = await made.answers(reading(), [OurCall("c", "read_artifact", json.dumps({"id": RESULT, "limit": 1}))])
+    assert answer.text.endswith("\nline 1 fine")
+
+
+class Away(EphemeralStore):
+    """A store that does not answer."""
+
+    async def scan(self, *_: Any, **__: Any) -> list[tuple[str, bytes]]:
+        raise StoreUnavailable("away")
+
+
+async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
+    archive = Desk(Archive(Away()), {"chat": ChatCompletions()}, FakeTasks())
+    (answer,) = await archive.answers(reading(), [OurCall("c", "read_artifact", json.dumps({"id": RESULT}))])
+    assert answer.error
+    assert "cannot be reached" in answer.text
+    assert await archive.texts(reading(), [Wanted(RESULT)]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "No artifact was named"),
+        ({"id": RESULT, "pattern": "nowhere("}, "The pattern cannot be used"),
+        ({"id": DATA, "path": "$.items[?("}, ""),
+        ({"id": DATA, "path": "$.nothing"}, "Nothing stands at $.nothing. It is a JSON object of 1 keys: items."),
+        ({"id": RESULT, "path": "$.a"}, "It is not JSON"),
+        ({"id": RESULT, "offset": 999}, "It has 300 lines; nothing is at offset 999."),
+    ],
+)
+async def test_what_cannot_be_had_has_an_answer_that_says_why(arguments, said):
+    answer = await ask(**arguments)
+    assert answer.error
+    assert said in answer.text
+    assert answer.text
+
+
+async def test_what_is_over_30_percent_of_the_window_is_told_by_its_structure_and_read_in_parts():
+    small = reading(window=3_000, room=3_000)
+    text = (await ask(small, id=DATA)).text
+    assert "about 1,200 tokens, too much to be handed over whole" in text
+    assert "It is a JSON object of 1 keys: items. It has items (array of 50)." in text
+    assert (await ask(small, id=DATA, path="$.items[7].name")).text.endswith("\nn7")
+    assert "line 300 fine" not in (await ask(small, id=RESULT)).text
+    assert (await ask(small, id=RESULT, offset=299)).text.endswith("\nline 299 fine\nline 300 fine")
+
+
+@pytest.mark.parametrize("room", [500, 900, 2_000, 20_000])
+async def test_an_answer_leaves_half_of_the_room_that_there_is(room):
+    who = reading(room=room)
+    for arguments in ({"id": RESULT}, {"id": RESULT, "pattern": "fine"}, {"id": RANGE, "limit": 9_999}):
+        assert words((await ask(who, **arguments)).text) <= room // 2
+
+
+async def test_calls_of_one_round_share_the_room():
+    calls = [OurCall(f"c{n}", "read_artifact", json.dumps({"id": RESULT})) for n in range(4)]
+    answers = await (await desk()).answers(reading(room=2_400), calls)
+    assert [answer.call_id for answer in answers] == ["c0", "c1", "c2", "c3"]
+    assert sum(words(answer.text) for answer in answers) <= 1_200
+
+
+async def test_without_room_nothing_is_handed_over():
+    answer = await ask(reading(room=100), id=RESULT)
+    assert answer.error
+    assert "no room left" in answer.text
+
+
+async def test_where_a_text_is_denser_than_its_record_says_it_is_counted_and_made_to_fit():
+    dense = reading(room=2_000, count=lambda text: 2 * len(text))
+    assert 2 * len((await ask(dense, id=RESULT)).text) <= 2_000
+
+
+async def test_of_several_records_that_of_the_session_which_asks_is_preferred():
+    store = EphemeralStore()
+    made = await desk(store)
+    archive = Archive(store)
+    there = [Artifact(id=RANGE, kind="range", dialect="chat", keys=(b"said",), first=40, last=40, session=name)
+             for name in ("s-1", "s-2")]  # fmt: skip
+    await archive.keep(archive.puts(SPACE, [], [there[0]]))
+    await archive.keep(archive.puts(SPACE, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))
+    call = OurCall("c", "read_artifact", json.dumps({"id": RANGE}))
+    (answer,) = await made.answers(reading(session="s-2"), [call])
+    assert "[77] user" in answer.text
+    (answer,) = await made.answers(reading(session="s-1"), [call])
+    assert "[40] user" in answer.text
+
+
+def _fields(artifact: Artifact) -> dict[str, Any]:
+    return {name: getattr(artifact, name) for name in Artifact.__dataclass_fields__}
+
+
+async def test_artifacts_in_other_arguments_are_given_as_text_or_not_at_all():
+    made = await desk()
+    wanted = [
+        Wanted(RESULT), Wanted(DATA, "$.items[3]"), Wanted(DATA, "$.items[3].name"), Wanted(DATA, "$.nothing"),
+        Wanted(DATA, "$input.path"), Wanted(FOREIGN), Wanted(GONE), Wanted(IMAGE), Wanted("no id"),
+    ]  # fmt: skip
+    assert await made.texts(reading(), wanted) == [
+        LOG, '{"id":3,"name":"n3"}', "n3", None, "b.py", None, None, None, None,
+    ]  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"id": st.sampled_from(sorted(ALL)) | st.text(max_size=20)},
+        optional={
+            "offset": st.integers(-400, 400) | st.text(max_size=5),
+            "limit": st.integers() | st.none(),
+            "pattern": st.text(max_size=12) | st.sampled_from(["line 1", "(a+)+$", "[", "^$"]),
+            "path": st.text(max_size=12) | st.sampled_from(["$..*", "$.items[*]", "$input", "$input[?@]"]),
+            "diff_with": st.sampled_from(sorted(ALL)),
+        },
+    ),
+    st.integers(0, 5_000),
+)
+async def test_whatever_is_asked_there_is_an_answer_that_fits(arguments, room):
+    answer = await ask(reading(room=room), **arguments)
+    assert answer.text
+    assert answer.error or words(answer.text) <= room
+    answer.text.encode()

@@ -1,0 +1,241 @@
+"""Recall: what the newest turn names and only the archive holds comes back, bounded, as quoted data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.archive.recall import Recaller
+from proxy.core.conversation import Conversation
+from proxy.core.edits import Folded, Kept, Written
+from proxy.dialects.reader import Reader
+from tests.archive.recalling import (
+    DIALECTS,
+    OPENING_TURNS,
+    ORDERS,
+    SPACE,
+    Json,
+    call,
+    claims,
+    count,
+    fold,
+    read,
+    recalled,
+    result,
+    summarized,
+    user,
+    written,
+)
+
+# -- what is recalled --------------------------------------------------------------------------------------------------
+
+
+def test_what_the_user_names_comes_back_with_the_lines_around_it_and_its_source() -> None:
+    found = recalled([user("What is in W5918442?")])
+    assert found is not None
+    assert "> W5918442 holds item 7706410293, line 30 of the order list" in found.text.split("\n")
+    assert 'Result of list_orders({"region": "north"}), message 2' in found.text
+    assert "line 5 of" not in found.text, "only what is around the name"
+    assert "lines left out]" in found.text
+
+
+def test_what_a_call_is_given_comes_back_too() -> None:
+    turn = [call("cancel", {"order": "W5918442"}, "call_9"), result("call_9", "done")]
+    found = recalled(turn)
+    assert found is not None
+    assert "7706410293" in found.text
+
+
+def test_a_short_source_whose_call_is_named_is_shown_whole() -> None:
+    found = recalled([user("Have another look at src/billing/rules.py please.")])
+    assert found is not None
+    assert "> def round_half_even(amount):\n>     return amount" in found.text
+
+
+def test_a_quotation_of_plain_words_is_found() -> None:
+    found = recalled([user('Where did it say "line 41 of the order"?')])
+    assert found is not None
+    assert "> line 41 of the order list" in found.text
+
+
+def test_what_somebody_said_is_attributed_to_his_role() -> None:
+    client = read(
+        [user("Begin."), {"role": "assistant", "content": "The key is kx_773_alpha."}, user("Use kx_773_alpha.")]
+    )
+    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("…")).encode(), 1, 1)], 2)
+    found = Recaller(claims).excerpt(SPACE, shown, client, range(2, 3), count)
+    assert found is not None
+    assert "Said by the assistant, message 1:\n> The key is kx_773_alpha." in found.text
+
+
+def test_what_stands_in_the_arguments_of_a_call_is_shown_from_there() -> None:
+    content = "\n".join(f"value_{number} = {number}" for number in range(400))
+    entries = [
+        user("Begin."),
+        call("write_file", {"path": "a.py", "content": content}, "c"),
+        result("c", "ok"),
+        user("value_321 is wrong"),
+    ]
+    client = read(entries)
+    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("Written.")).encode(), 1, 2)], 3)
+    found = Recaller(claims).excerpt(SPACE, shown, client, range(3, 4), count)
+    assert found is not None
+    assert "Arguments of write_file(" in found.text
+    assert "> value_321 = 321" in found.text.split("\n")
+
+
+def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() -> None:
+    client = read([*OPENING_TURNS, user("What is in W5918442?")])
+    reference = Written(json.dumps(result("call_1", "[Result moved]")).encode(), 2, 2, edited=True)
+    shown = fold(client, [Kept(0, 1), reference, Kept(3, 5)], 6)
+    found = Recaller(claims).excerpt(SPACE, shown, client, range(6, 7), count)
+    assert found is not None
+    assert "Result of list_orders(" in found.text
+    assert "7706410293" in found.text
+
+
+def test_the_newest_turn_is_heard_also_where_the_fold_covers_it() -> None:
+    turn = [call("cancel", {"order": "W5918442"}, "call_9"), result("call_9", "done")]
+    client = read([*OPENING_TURNS, *turn])
+    block = Written(json.dumps(user("Orders were read.")).encode(), 1, 5)
+    shown = fold(client, [Kept(0, 0), block, Kept(6, 7)], 8)
+    found = Recaller(claims).excerpt(SPACE, shown, client, range(6, 8), count)
+    assert found is not None
+    assert "7706410293" in found.text
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+def test_it_works_in_every_dialect(dialect: str) -> None:
+    arguments = json.dumps({"region": "north"})
+    used = {"type": "tool_use", "id": "c", "name": "list_orders", "input": {"region": "north"}}
+    bodies: dict[str, Json] = {
+        "chat": {"messages": [*OPENING_TURNS[:3], user("What is in W5918442?")]},
+        "responses": {
+            "input": [
+                user("Find out."),
+                {"type": "function_call", "call_id": "c", "name": "list_orders", "arguments": arguments},
+                {"type": "function_call_output", "call_id": "c", "output": ORDERS}, user("What is in W5918442?"),
+            ]
+        },
+        "messages": {
+            "messages": [
+                user("Find out."),
+                {"role": "assistant", "content": [used]},
+                user("") | {"content": [{"type": "tool_result", "tool_use_id": "c", "content": ORDERS}]},
+                {"role": "assistant", "content": "Done."}, user("What is in W5918442?"),
+            ],
+            "max_tokens": 100,
+        },
+    }  # fmt: skip
+    body = json.dumps({"model": "a-model", **bodies[dialect]}).encode()
+    client = Reader().read(DIALECTS[dialect], body, SPACE)
+    block = Written(b'{"role":"user","content":"Orders were read."}', 1, len(client.messages) - 2)
+    shown = fold(client, [Kept(0, 0), block], len(client.messages) - 1)
+    newest = range(len(client.messages) - 1, len(client.messages))
+    found = Recaller(claims).excerpt(SPACE, shown, client, newest, count)
+    assert found is not None
+    assert "Result of list_orders(" in found.text
+    assert "7706410293" in found.text
+
+
+# -- what is not -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_recalled_where_no_fold_is_in_force() -> None:
+    client = read([*OPENING_TURNS, user("What is in W5918442?")])
+    bare = Folded(client, tuple(range(len(client.messages))))
+    assert Recaller(claims).excerpt(SPACE, bare, client, range(6, 7), count) is None
+
+
+def test_nothing_is_recalled_for_what_nobody_ever_said() -> None:
+    assert recalled([user("What is in W0000001, and in src/other.py?")]) is None
+
+
+def test_plain_words_recall_nothing() -> None:
+    assert recalled([user("Please return the amount of the order list.")]) is None
+
+
+def test_what_is_still_in_view_is_not_recalled() -> None:
+    client, shown, newest = summarized([user("What is in W5918442?")], said="W5918442 was looked at.")
+    assert Recaller(claims).excerpt(SPACE, shown, client, newest, count) is None
+
+
+def test_what_the_system_prompt_says_is_in_view() -> None:
+    client = read([{"role": "system", "content": "W5918442 is the test order."}, *OPENING_TURNS, user("W5918442?")])
+    block = Written(json.dumps(user("Read.")).encode(), 1, 5)
+    shown = fold(client, [Kept(0, 0), block], 6)
+    assert Recaller(claims).excerpt(SPACE, shown, client, range(6, 7), count) is None
+
+
+def test_what_the_newest_results_show_is_in_view() -> None:
+    turn = [call("show", {"order": "W5918442"}, "call_9"), result("call_9", "W5918442: item 7706410293")]
+    assert recalled(turn) is None
+
+
+def test_what_an_earlier_recall_put_back_is_not_recalled_again() -> None:
+    first = recalled([user("What is in W5918442?")])
+    assert first is not None
+    client, shown, _ = summarized(
+        [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}, user("W5918442!")]
+    )
+    messages = list(shown.conversation.messages)
+    at = len(messages) - 2
+    dressed = Folded(
+        conversation=Conversation(
+            "chat", client.model, (*messages[:at], written(user(first.text)), *messages[at:]), shown.conversation.chain,
+        ),
+        origins=(*shown.origins[:at], -2, *shown.origins[at:]),
+        compaction=shown.compaction,
+        spans=(*shown.spans[:at], (7, 6, False), *shown.spans[at:]),
+    )  # fmt: skip
+    newest = range(len(client.messages) - 1, len(client.messages))
+    assert Recaller(claims).excerpt(SPACE, dressed, client, newest, count) is None
+
+
+def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
+    rounds = [
+        entry
+        for number in range(12)
+        for entry in (
+            call("read", {"at": number}, f"c{number}"),
+            result(f"c{number}", f"part {number} of common_name_x"),
+        )
+    ]
+    client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user("What of common_name_x?")])
+    covered = len(client.messages) - 1
+    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered)
+    assert Recaller(claims).excerpt(SPACE, shown, client, range(covered, covered + 1), count) is None
+
+
+def test_the_old_answer_to_the_very_call_that_was_just_answered_is_not_recalled() -> None:
+    turn = [call("read_file", {"path": "src/billing/rules.py"}, "call_9"), result("call_9", "def other(): ...")]
+    assert recalled(turn) is None
+
+
+def test_nothing_is_recalled_of_a_result_whose_text_is_in_view() -> None:
+    rules = "def round_half_even(amount):\n    return amount"
+    turn = [call("open_file", {"name": "src/billing/rules.py"}, "call_9"), result("call_9", rules)]
+    assert recalled(turn) is None
+
+
+def test_only_the_newest_round_is_heard() -> None:
+    turn = [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}, user("Thank you.")]
+    assert recalled(turn) is None
+
+
+def test_reasoning_neither_asks_nor_is_quoted() -> None:
+    body = {
+        "model": "a-model",
+        "max_tokens": 100,
+        "messages": [
+            user("Begin."),
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "secret_plan_77", "signature": "x"}, {"type": "text", "text": "Done."},
+            ]},
+            user("What of secret_plan_77?"),
+        ],
+    }  # fmt: skip
+    client = Reader().read(DIALECTS["messages"], json.dumps(body).encode(), SPACE)
+    shown = fold(client, [Kept(0, 0), Written(b'{"role":"user","content":"x"}', 1, 1)], 2)
+    assert Recaller(claims).excerpt(SPACE, shown, client, range(2, 3), count) is None

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.archive.artifacts import row_key, tenant_of
+from proxy.archive.holdings import transcript_key
+from proxy.core.conversation import Conversation
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Append, Put
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.sealed import AesSealer
+from tests.archive.vaults import DAY, OTHER, SPACE, Vault, chat
+from tests.compaction.making import read
+
+
+def said(wires: list[bytes | None]) -> list[str | None]:
+    return [json.loads(wire)["content"] if wire is not None else None for wire in wires]
+
+
+async def all_of(vault: Vault, session: str = "s-1") -> list[str | None]:
+    return said(await vault.transcripts.read(SPACE, session, 0, 10**6))
+
+
+class Counting(EphemeralStore):
+    """Notes the keys of what is written; may be away."""
+
+    def __init__(self) -> None:
+        super().__init__(max_bytes=2**30)
+        self.written: list[str] = []
+        self.away = False
+
+    async def write(self, batch):
+        if self.away:
+            raise StoreUnavailable("away")
+        self.written += [write.key.name for write in batch if isinstance(write, Put | Append)]
+        await super().write(batch)
+
+    def rows(self) -> int:
+        count = sum(name.startswith("row/") for name in self.written)
+        self.written.clear()
+        return count
+
+
+async def test_what_was_said_is_read_by_index_the_system_prompt_being_number_0():
+    vault = Vault()
+    await vault.say("s-1", chat("Hello.", "Hi.", "And now?"))
+    assert await all_of(vault) == ["You are an agent.", "Hello.", "Hi.", "And now?"]
+    assert said(await vault.transcripts.read(SPACE, "s-1", 1, 2)) == ["Hello.", "Hi."]
+    assert said(await vault.transcripts.read(SPACE, "s-1", 3, 9)) == ["And now?"]
+    assert await vault.transcripts.read(SPACE, "s-1", 4, 9) == []
+    assert await vault.transcripts.read(OTHER, "s-1", 0, 9) == []
+
+
+async def test_only_what_is_new_is_written():
+    store = Counting()
+    vault = Vault(store)
+    texts = [f"{at}" for at in range(20)]
+    await vault.say("s-1", chat(*texts))
+    assert store.rows() == 21
+    await vault.say("s-1", chat(*texts))
+    assert store.written == []
+    await vault.say("s-1", chat(*texts, "new", "newer"))
+    assert store.rows() == 2
+    assert await all_of(vault) == ["You are an agent.", *texts, "new", "newer"]
+
+
+async def test_requests_that_come_at_once_are_written_together_and_in_order():
+    store = Counting()
+    vault = Vault(store)
+    for at in range(1, 12):
+        vault.transcripts.record(SPACE, "s-1", chat(*map(str, range(at))), folded=True)
+    await vault.tasks.done()
+    assert await all_of(vault) == ["You are an agent.", *map(str, range(11))]
+    assert store.rows() == 12
+
+
+async def test_another_worker_finds_out_how_far_a_session_is_recorded():
+    store = Counting()
+    one, other = Vault(store), Vault(store)
+    await one.say("s-1", chat("a", "b", "c"))
+    store.rows()
+    await other.say("s-1", chat("a", "b", "c", "d", "e"))
+    assert store.rows() == 2
+    await one.say("s-1", chat("a", "b", "c", "d", "e", "f", "g"))
+    assert await all_of(one) == ["You are an agent.", *"abcdefg"]
+
+
+async def test_a_history_that_was_rewound_goes_on_from_where_it_parted():
+    vault = Vault()
+    await vault.say("s-1", chat("a", "b", "c", "d", "e"))
+    await vault.say("s-1", chat("a", "b", "other"))
+    assert await all_of(vault) == ["You are an agent.", "a", "b", "other"]
+    await vault.say("s-1", chat("a", "b", "other", "x", "y"))
+    assert await all_of(vault) == ["You are an agent.", "a", "b", "other", "x", "y"]
+
+
+async def test_a_fork_shares_the_messages_of_its_prefix():
+    store = Counting()
+    vault = Vault(store)
+    await vault.say("s-1", chat("a", "b", "c"))
+    store.rows()
+    await vault.say("s-2", chat("a", "b", "fork"))
+    assert store.rows() == 1
+    assert await all_of(vault, "s-2") == ["You are an agent.", "a", "b", "fork"]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("off", [0, 0, 0]), ("folded", [0, 4, 6]), ("all", [2, 4, 6])])
+async def test_what_is_recorded_is_for_the_settings_to_say(mode, expected):
+    vault = Vault(mode=mode)
+    lengths = []
+    for texts, folded in (("a", False), ("abc", True), ("abcde", False)):
+        await vault.say("s-1", chat(*texts), folded=folded)
+        lengths.append(len(await all_of(vault)))
+    assert lengths == expected
+
+
+async def test_a_system_prompt_beside_the_list_is_number_0_and_comes_back_with_the_original():
+    body = {
+        "model": "claude", "max_tokens": 9, "system": [{"type": "text", "text": "You are kind."}],
+        "tools": [{"name": "read", "input_schema": {"type": "object"}}],
+        "messages": [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}],
+    }  # fmt: skip
+    vault = Vault()
+    await vault.say("s-1", read(body, "messages"))
+    first, second, third = (json.loads(wire or b"") for wire in await vault.transcripts.read(SPACE, "s-1", 0, 2))
+    assert (first["role"], first["content"]) == ("system", body["system"])
+    assert [second, third] == body["messages"]
+    original = await vault.transcripts.original(SPACE, "s-1")
+    assert json.loads(original.body) == {name: value for name, value in body.items() if name != "max_tokens"}
+    assert (original.dialect, original.missing) == ("messages", 0)
+    found = await vault.transcripts.find(SPACE, "s-1")
+    assert (len(found), found.before) == (3, 1)
+
+
+async def test_the_original_of_a_responses_request_is_one_of_responses():
+    body = {
+        "model": "gpt-5", "instructions": "Be brief.",
+        "input": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Hello."}],
+    }  # fmt: skip
+    vault = Vault()
+    await vault.say("s-1", read(body, "responses"))
+    assert json.loads((await vault.transcripts.original(SPACE, "s-1")).body) == body
+    assert await all_of(vault) == ["Be brief.", "Be kind.", "Hello."]
+
+
+async def test_the_newest_system_prompt_and_tools_count():
+    vault = Vault()
+    await vault.say("s-1", chat("a", system="First."))
+    await vault.say("s-1", chat("a", "b", "c", system="Second.", tools=[]))
+    assert await all_of(vault) == ["Second.", "a", "b", "c"]
+    assert json.loads((await vault.transcripts.original(SPACE, "s-1")).body)["tools"] == []
+
+
+async def test_what_the_provider_keeps_is_recorded_one_request_behind_the_other():
+    vault = Vault(mode="all")
+    for at, text in enumerate("abc"):
+        client = read({"model": "m", "input": text, "previous_response_id": f"r-{at}"}, "responses")
+        await vault.say("s-1", client, folded=False)
+        await vault.say("s-1", client, folded=False)
+    transcript = await vault.transcripts.find(SPACE, "s-1")
+    assert len(transcript.messages) == 3
+
+
+async def test_what_could_not_be_written_is_written_with_a_later_request():
+    store = Counting()
+    vault = Vault(store)
+    await vault.say("s-1", chat("a", "b", "c"))
+    store.away = True
+    await vault.say("s-1", chat("a", "b", "c", "d", "e"))
+    store.away = False
+    await vault.say("s-1", chat("a", "b", "c", "d", "e", "f", "g"))
+    assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
+
+
+async def test_a_session_that_goes_on_is_kept_for_as_long_as_it_does():
+    store = Counting()
+    vault = Vault(store, retention=30 * DAY)
+    texts = ["a"]
+    for day in range(40):
+        texts += [f"b{day}", f"c{day}"]
+        await vault.say("s-1", chat(*texts))
+        vault.clock.advance(DAY / 2)
+        rows = store.rows()
+        assert rows == (len(texts) + 1 if day % 2 == 0 else 2), day
+
+
+async def test_a_long_log_is_written_anew_as_one_entry():
+    vault = Vault(Counting())
+    texts = ["a"]
+    for at in range(300):
+        texts.append(f"{at}")
+        await vault.say("s-1", chat(*texts))
+    log = await vault.store.read(transcript_key(tenant_of(SPACE), "s-1"))
+    assert 300 <= len(log) <= 303
+    assert await all_of(vault) == ["You are an agent.", *texts]
+
+
+async def test_a_message_that_is_not_kept_any_more_is_none_and_missing():
+    vault = Vault()
+    client = chat("a", "b", "c")
+    await vault.say("s-1", client)
+    await vault.store.delete([row_key(client.messages[1].key)])
+    assert await all_of(vault) == ["You are an agent.", "a", None, "c"]
+    assert (await vault.transcripts.original(SPACE, "s-1")).missing == 1
+
+
+async def test_with_another_key_nothing_can_be_read():
+    vault = Vault()
+    await vault.say("s-1", chat("a"))
+    assert await all_of(Vault(vault.store, sealer=AesSealer([b"z" * 32]))) == [None, None]
+
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(0, 6), st.lists(st.sampled_from("abcd"), min_size=1, max_size=4), st.integers(0, 1)),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@given(REQUESTS)
+def test_however_a_history_is_rewound_the_transcript_is_that_of_its_last_request(requests):
+    async def run() -> None:
+        store = EphemeralStore()
+        workers = [Vault(store), Vault(store)]
+        texts: list[str] = []
+        client: Conversation | None = None
+        for kept, new, worker in requests:
+            # What is new never stood there before, so that no request is a mere beginning of another.
+            texts = [*texts[:kept], *(f"{text}{len(texts)}{id(new)}" for text in new)]
+            client = chat(*texts)
+            await workers[worker].say("s-1", client)
+            assert await all_of(workers[1 - worker]) == ["You are an agent.", *texts]
+
+    asyncio.run(run())

@@ -1,0 +1,94 @@
+"""An archive with the rooms around it, on any store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.archive.artifacts import Artifact, Row
+from proxy.archive.bounds import Bounds, Swept
+from proxy.archive.custody import Custody
+from proxy.archive.transcripts import Record, Transcripts
+from proxy.archive.writing import Archive, Leaving
+from proxy.compaction.exporting import described
+from proxy.compaction.reading import WrittenReader
+from proxy.core.conversation import Conversation
+from proxy.core.ports import Key, Sealer, Store
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.sealed import AesSealer
+from tests.compaction.making import DIALECTS, LoopTasks, read
+from tests.fakes import FakeClock
+
+SPACE, OTHER = b"tenant key " * 3, b"another tenant"
+KEY = bytes(range(32))
+DAY = 86_400.0
+
+
+@dataclass
+class Vault:
+    """All that keeps, bounds, records, gives out and erases."""
+
+    store: Store = field(default_factory=EphemeralStore)
+    sealer: Sealer | None = field(default_factory=lambda: AesSealer([KEY]))
+    mode: Record = "folded"
+    max_bytes: int = 2**30
+    retention: float = 30 * DAY
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.tasks = LoopTasks()
+        self.swept: list[Swept] = []
+        self.bounds = Bounds(
+            self.store, self.tasks, self.clock, max_bytes=self.max_bytes, retention=self.retention,
+            told=self.swept.append,
+        )  # fmt: skip
+        self.archive = Archive(
+            self.store, self.retention, sealer=self.sealer, clock=self.clock, wrote=self.bounds.wrote
+        )
+        self.transcripts = Transcripts(self.archive, self.tasks, self.clock, self.mode)
+        reader = WrittenReader()
+        self.custody = Custody(
+            self.archive, self.tasks, described, lambda dialect, space: reader.of(DIALECTS[dialect], space),
+            self.transcripts.forget,
+        )  # fmt: skip
+
+    async def say(self, session: str, client: Conversation, *, folded: bool = True, space: bytes = SPACE) -> None:
+        """A request of a session, recorded."""
+        self.transcripts.record(space, session, client, folded=folded)
+        await self.tasks.done()
+
+    async def leave(
+        self, name: str, session: str = "s-1", wires: Sequence[bytes] = (b'{"role":"user","content":"x"}',), **more: Any
+    ) -> list[Artifact]:
+        """A fold `f-name` that took messages out; each is an artifact."""
+        rows = [Row(hashlib.sha256(wire).digest(), wire) for wire in wires]
+        base, space = more.get("base", ""), more.get("space", SPACE)
+        artifacts = [
+            Artifact(f"art_{name}_{at}", "part", "chat", (row.key,), at, at, 0, session=session, scope=b"x")
+            for at, row in enumerate(rows)
+        ]
+        keys = (Key("", f"fold/{name}"),)
+        leaving = Leaving(f"f-{name}", session, self.clock.now(), f"f-{base}" if base else "", keys, 10)
+        await self.archive.keep(self.archive.puts(space, rows, artifacts, leaving))
+        await self.store.put(keys[0], self.archive.sealed(space, keys[0], b"the fold").value)
+        return artifacts
+
+    async def there(self, artifact: Artifact, space: bytes = SPACE) -> bool:
+        """Whether an artifact can be read, whole."""
+        found = (await self.archive.artifacts(space, [artifact.id]))[0]
+        return found is not None and set(await self.archive.rows(space, found.keys)) == set(found.keys)
+
+
+def chat(*texts: str, system: str | None = "You are an agent.", **fields: Any) -> Conversation:
+    """A chat request in which user and assistant take turns."""
+    listed = [{"role": "system", "content": system}] if system else []
+    listed += [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+    return read({"model": "gpt-5", "messages": listed, **fields}, "chat")
+
+
+def wire(text: str) -> bytes:
+    """A message's JSON."""
+    return json.dumps({"role": "user", "content": text}).encode()

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from proxy.archive.artifacts import Artifact, Row, tenant_of
+from proxy.archive.holdings import entries
+from proxy.archive.writing import Archive, Leaving
+from proxy.compaction.records import identified
+from proxy.compaction.renewal import Renewals
+from proxy.compaction.replay import Folds
+from proxy.core.conversation import Conversation
+from proxy.core.edits import Compaction, Kept, Written
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Sealer
+from proxy.dialects.chat import ChatCompletions
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.sealed import AesSealer
+from tests.compaction.making import SCOPE, SPACE, conversation, long_history
+from tests.fakes import FakeClock, FakeTasks
+
+CHAT, DAY = ChatCompletions(), 86_400.0
+
+
+class Spawning(FakeTasks):
+    """Keeps what is to run behind requests, until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Coroutine[Any, Any, Any]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self.waiting.append(work)
+
+    async def run(self) -> int:
+        waiting, self.waiting = self.waiting, []
+        for work in waiting:
+            await work
+        return len(waiting)
+
+
+class Writing(EphemeralStore):
+    """Counts writes, and may be away."""
+
+    writes, away = 0, False
+
+    async def write(self, batch):
+        self.writes += bool(batch)
+        await super().write(batch)
+
+    async def get(self, key):
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().get(key)
+
+
+class Worker:
+    """One of several with the same store, which keeps what it holds for thirty days."""
+
+    def __init__(self, store: Writing, clock: FakeClock, sealer: Sealer | None = None) -> None:
+        self.tasks, self.store, self.clock = Spawning(), store, clock
+        self.archive = Archive(store, sealer=sealer, clock=clock)
+        self.renewals = Renewals(store, self.archive, self.tasks, clock)
+        self.folds = Folds(store, used=self.renewals.used, sealer=sealer)
+
+    async def ask(self, client: Conversation) -> str | None:
+        found = await self.folds.find(CHAT, SPACE, SCOPE, client, fresh=True)
+        return found.compaction.id if found.compaction is not None else None
+
+
+CLIENT = conversation(long_history(6, words=3, end="done"), "chat")
+
+
+async def folded(worker: Worker) -> Compaction:
+    """A fold whose covered messages are in the archive, one of them as an artifact."""
+    covered = CLIENT.messages[:5]
+    artifact = Artifact("art_1", "result", "chat", (covered[3].key,), 3, 3, scope=SCOPE, session="s-1")
+    await worker.archive.keep(worker.archive.puts(SPACE, [Row(m.key, m.wire) for m in covered[:4]], [artifact]))
+    made = identified(
+        Compaction(
+            id="", anchor=CLIENT.chain[4], covered=5, entries=(Kept(0, 0), Written(CHAT.text("what was"), 1, 4)),
+            kind="conversation", cause="automatic", utilization=0.5, steps=(), before=100, after=10, generation=1,
+            at=worker.clock.now(), artifacts=("art_1",),
+        )
+    )  # fmt: skip
+    return await worker.folds.publish(SPACE, SCOPE, CLIENT.chain[0], made)
+
+
+async def kept(worker: Worker) -> list[int]:
+    """How many of the rows, artifacts, listed ones and folds are there, for a worker that was started just now."""
+    found = await Folds(worker.store).find(CHAT, SPACE, SCOPE, CLIENT, fresh=True)
+    return [
+        len(await worker.archive.rows(SPACE, [message.key for message in CLIENT.messages])),
+        sum(each is not None for each in await worker.archive.artifacts(SPACE, ["art_1"])),
+        len(await worker.archive.listed(SPACE, "s-1")),
+        int(found.compaction is not None),
+    ]
+
+
+def house() -> tuple[Writing, FakeClock]:
+    clock = FakeClock()
+    return Writing(now=clock.now), clock
+
+
+async def test_what_a_conversation_that_goes_on_needs_outlives_its_time():
+    worker = Worker(*house())
+    made = await folded(worker)
+    for _ in range(5):
+        worker.clock.advance(20 * DAY)
+        assert await worker.ask(CLIENT) == made.id
+        assert await worker.tasks.run() == 1
+    assert await kept(worker) == [4, 1, 1, 1]
+
+
+async def test_what_nobody_asks_for_any_more_is_let_go_of():
+    worker = Worker(*house())
+    await folded(worker)
+    worker.clock.advance(20 * DAY)
+    await worker.ask(CLIENT)
+    await worker.tasks.run()
+    worker.clock.advance(31 * DAY)
+    assert await kept(worker) == [0, 0, 0, 0]
+
+
+async def test_it_is_written_once_a_day_whoever_asks_and_however_often():
+    store, clock = house()
+    one, other = Worker(store, clock), Worker(store, clock)
+    await folded(one)
+    store.writes = 0
+    for worker in (one, other, one):
+        await worker.ask(CLIENT)
+    assert await one.tasks.run() + await other.tasks.run() == 0
+    clock.advance(DAY)
+    for worker in (one, other, one, other):
+        await worker.ask(CLIENT)
+    assert (await one.tasks.run(), await other.tasks.run()) == (1, 1)
+    written = store.writes
+    assert written > 0
+    clock.advance(DAY / 2)
+    await one.ask(CLIENT)
+    assert await one.tasks.run() == 0
+    clock.advance(DAY / 2)
+    await one.ask(CLIENT)
+    assert await one.tasks.run() == 1
+    assert store.writes == 2 * written
+
+
+async def test_a_store_that_is_away_is_left_alone_until_the_next_day():
+    worker = Worker(*house())
+    await folded(worker)
+    worker.clock.advance(20 * DAY)
+    worker.store.away = True
+    await worker.ask(CLIENT)
+    await worker.tasks.run()
+    worker.store.away = False
+    worker.clock.advance(DAY)
+    await worker.ask(CLIENT)
+    assert await worker.tasks.run() == 1
+    worker.clock.advance(15 * DAY)
+    assert await kept(worker) == [4, 1, 1, 1]
+
+
+async def listed(worker: Worker) -> dict[str, float]:
+    """When what is listed was last used, by id."""
+    found = {}
+    async for page in entries(worker.store, tenant_of(SPACE)):
+        found |= {entry.id: entry.used for entry in page}
+    return found
+
+
+async def left(worker: Worker, name: str, base: str = "") -> None:
+    """An entry of a fold."""
+    leaving = Leaving(name, "s-1", worker.clock.now(), base)
+    await worker.archive.keep(worker.archive.puts(SPACE, [], [], leaving))
+
+
+async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
+    worker = Worker(*house())
+    made = await folded(worker)
+    for name, base in (("f-older", ""), ("f-old", "f-older"), (made.id, "f-old"), ("f-idle", "")):
+        await left(worker, name, base)
+    worker.clock.advance(20 * DAY)
+    await worker.ask(CLIENT)
+    await worker.tasks.run()
+    now = worker.clock.now()
+    assert await listed(worker) == {"f-older": now, "f-old": now, made.id: now, "f-idle": now - 20 * DAY}
+    worker.clock.advance(20 * DAY)
+    assert set(await listed(worker)) == {"f-older", "f-old", made.id}
+
+
+async def test_an_artifact_that_a_person_read_is_kept_for_longer():
+    worker = Worker(*house())
+    await folded(worker)
+    [artifact] = await worker.archive.records(SPACE, "art_1")
+    for _ in range(3):
+        worker.clock.advance(20 * DAY)
+        for _ in range(2):
+            worker.renewals.read(SPACE, artifact)
+        assert await worker.tasks.run() == 1
+    assert (await kept(worker))[:3] == [1, 1, 1]
+
+
+async def test_what_is_in_use_is_sealed_anew_with_the_first_key():
+    store, clock = house()
+    old, new = AesSealer([b"o" * 32]), AesSealer([b"n" * 32])
+    await folded(Worker(store, clock, old))
+    worker = Worker(store, clock, AesSealer([b"n" * 32, b"o" * 32]))
+    clock.advance(DAY)
+    await worker.ask(CLIENT)
+    await worker.tasks.run()
+    later = Worker(store, clock, new)
+    assert await later.ask(CLIENT) is not None
+    await later.tasks.run()
+    assert len(await later.archive.rows(SPACE, [message.key for message in CLIENT.messages])) == 4
+    assert all(await later.archive.artifacts(SPACE, ["art_1"]))

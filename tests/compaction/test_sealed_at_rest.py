@@ -1,0 +1,164 @@
+"""What is stored of a conversation cannot be read by who has the files, and is made anew where the key is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import zstandard
+
+from proxy.archive.transcripts import Transcripts
+from proxy.compaction.background import Thread
+from proxy.compaction.overlays import Overlays
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Put
+from proxy.core.weaves import Recall
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.sealed import AesSealer
+from proxy.storage.spool import open_spool
+from proxy.storage.sqlite import SqliteStore
+from tests.compaction.making import DIALECTS, SCOPE, SPACE, House, archive_results, asker, conversation, long_history
+from tests.fakes import DirectOutbox
+
+KEY, OTHER = AesSealer([bytes(32)]), AesSealer([b"z" * 32])
+CLIENT = conversation(long_history(8), "chat")
+# Words that stand in the history, in what a model tells of it, and in what is recalled.
+SAID = (b"word3_0_14", b"thing number", b"You are an agent", b"model told", b"call_003", b"src/file_", b"was recalled")
+
+
+def seen(folder: Path) -> set[bytes]:
+    """Which of these words stand in any file of a folder, or in what its pieces decompress to."""
+    data = b"".join(path.read_bytes() for path in folder.iterdir())
+    for at in range(len(data)):
+        if data[at : at + 4] == b"\x28\xb5\x2f\xfd":
+            try:
+                data += zstandard.ZstdDecompressor().decompressobj().decompress(data[at : at + 200_000])
+            except zstandard.ZstdError:
+                continue
+    return {word for word in SAID if word in data}
+
+
+async def everything(house: House) -> None:
+    """A fold that a model told of, one of results, a recall, a transcript."""
+    dialect = DIALECTS["chat"]
+    case = house.case(CLIENT, asker=asker(), decision={"must_succeed": True})
+    outcome = await house.compactor.fold(case, CLIENT)
+    assert outcome.folded.compaction is not None
+    assert outcome.folded.compaction.writer == "model-x"
+    overlays = Overlays(house.archive, DirectOutbox(house.store), house.clock)
+    recall = Recall(CLIENT.chain[-1], dialect.text("this was recalled"), 1.0)
+    await overlays.add(SPACE, SCOPE, recall, "s-1")
+    transcripts = Transcripts(house.archive, house.tasks, house.clock, "all")
+    transcripts.record(SPACE, "s-1", CLIENT, folded=True)
+    await house.tasks.done()
+
+
+async def test_no_word_of_a_conversation_stands_in_the_files_of_a_store_with_a_key(tmp_path: Path):
+    for name, sealer, expected in (("sealed", KEY, set()), ("plain", None, set(SAID))):
+        folder = tmp_path / name
+        folder.mkdir()
+        house = House(store=SqliteStore(folder / "store.db", timeout=5.0), teller=True, sealer=sealer)
+        await everything(house)
+        assert (folder / "store.db-wal").stat().st_size > 10_000
+        assert seen(folder) == expected
+        await house.store.close()
+        assert seen(folder) == expected
+
+
+class Away(EphemeralStore):
+    async def write(self, batch):
+        raise StoreUnavailable("away")
+
+
+async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
+    store = Away()
+    for name, sealer in (("sealed", KEY), ("plain", None)):
+        folder = tmp_path / name
+        folder.mkdir()
+        spool = open_spool(folder / "spool.db", store)
+        house = House(archive_results, store=store, spool=spool, sealer=sealer)
+        outcome = await house.compactor.fold(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
+        assert outcome.flagged
+        assert spool.size > 1_000
+        assert bool(seen(folder)) == (sealer is None)
+        await spool.close()
+
+
+async def test_what_was_spooled_is_published_sealed_and_read_by_others():
+    class Back(EphemeralStore):
+        away = True
+
+        async def write(self, batch):
+            if self.away:
+                raise StoreUnavailable("away")
+            await super().write(batch)
+
+    store = Back()
+    house = House(archive_results, store=store, spool=open_spool(None, store), sealer=KEY)
+    outcome = await house.compactor.fold(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
+    store.away = False
+    await house.compactor.restored()
+    found = await House(store=store, sealer=KEY).folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
+    assert found.compaction == outcome.folded.compaction
+    assert all(await house.archive.artifacts(SPACE, found.compaction.artifacts))
+
+
+async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_spooled():
+    store = EphemeralStore()
+    house, other = House(store=store, sealer=KEY), House(store=store, sealer=KEY)
+    first = (await other.compactor.fold(other.case(CLIENT), CLIENT)).folded.compaction
+    house.clock.advance(60)
+    mine = (await House(sealer=KEY).compactor.fold(house.case(CLIENT), CLIENT)).folded.compaction
+    house.folds.take(SPACE, SCOPE, CLIENT.chain[0], mine)
+    claim = house.folds.claim(SPACE, SCOPE, first)
+    assert isinstance(claim, Put)
+    kept = await store.put_if_absent(claim.key, claim.value)
+    house.folds.adopt(claim.key, kept)
+    assert house.folds.local(DIALECTS["chat"], SPACE, SCOPE, CLIENT).compaction == first
+
+
+async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
+    store = EphemeralStore()
+    house = House(store=store, sealer=KEY)
+    first = (await house.compactor.fold(house.case(CLIENT), CLIENT)).folded.compaction
+    for sealer in (OTHER, None):
+        worker = House(store=store, sealer=sealer)
+        found = await worker.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
+        assert found.compaction is None
+        worker.clock.advance(60)
+        again = (await worker.compactor.fold(worker.case(CLIENT), CLIENT)).folded.compaction
+        assert again is not None
+        assert again.id != first.id
+        fresh = House(store=store, sealer=sealer)
+        found = await fresh.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
+        assert found.compaction == again
+        assert all(await fresh.archive.artifacts(SPACE, again.artifacts))
+
+
+async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
+    store = EphemeralStore()
+    house = House(store=store, sealer=KEY)
+    first = (await house.compactor.fold(house.case(CLIENT), CLIENT)).folded.compaction
+    rotated = House(store=store, sealer=AesSealer([b"z" * 32, bytes(32)]))
+    found = await rotated.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
+    assert found.compaction == first
+    assert all(await rotated.archive.artifacts(SPACE, first.artifacts))
+
+
+async def test_a_summary_that_was_prepared_is_read_by_who_has_the_key_only():
+    store = EphemeralStore()
+    house = House(store=store, teller=True, sealer=KEY)
+    thread = Thread("local", SPACE, SCOPE, "s-1")
+    case = house.case(CLIENT, asker=asker(), decision={"action": "prepare"})
+    await house.compactor.fold(case, CLIENT)
+    await house.tasks.done()
+    for sealer, expected in ((KEY, True), (OTHER, False), (None, False)):
+        worker = House(store=store, teller=True, sealer=sealer)
+        assert (await worker.preparations.ready(thread, CLIENT, 0) is not None) == expected
+
+
+async def test_workers_that_fold_at_once_agree_on_one_fold():
+    store = EphemeralStore()
+    houses = [House(store=store, sealer=KEY) for _ in range(3)]
+    outcomes = await asyncio.gather(*(house.compactor.fold(house.case(CLIENT), CLIENT) for house in houses))
+    assert len({outcome.folded.compaction.id for outcome in outcomes}) == 1

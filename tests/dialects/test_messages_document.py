@@ -1,0 +1,99 @@
+"""Our tool in replies of Anthropic's Messages that are one document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.records import Usage
+from proxy.dialects.messages_weaving import MessagesWeaver
+from proxy.dialects.splice import OurCall, RoundSeen, Splice, Wanted
+from tests.dialects.messaging import OURS, TOOL, USAGE, call, document, text, thought
+
+
+def read(*rounds: bytes) -> tuple[bytes, list[RoundSeen], Splice]:
+    splice = MessagesWeaver().splice(TOOL, False)
+    seen = []
+    for at, body in enumerate(rounds):
+        for start in range(0, len(body), 100):
+            assert splice.feed(body[start : start + 100]) == b""
+        seen.append(splice.round())
+        if at + 1 < len(rounds):
+            splice.next()
+    return splice.close(), seen, splice
+
+
+@given(st.text())
+def test_a_document_without_our_tool_goes_on_in_the_very_same_bytes(words: str) -> None:
+    body = document([text(words), call("theirs", {"a": words})], stop="tool_use")
+    out, (seen,), _ = read(body)
+    assert out == body
+    assert (seen.theirs, seen.finished) == (("toolu_theirs",), True)
+
+
+def test_rounds_become_one_message() -> None:
+    odd = b'{"type": "text",  "text": "\\u0041"}'
+    first = document([thought("hm"), text("see"), OURS], stop="tool_use").replace(b'"msg_1"', b'"msg_0"')
+    last = document([text("ODD"), call("theirs", {"n": 1.0})], stop="tool_use", container={"id": "c"})
+    at = last.index(b"ODD")
+    last = last[: last.rindex(b"{", 0, at)] + odd + last[last.index(b"}", at) + 1 :]
+    out, (one, two), splice = read(first, last)
+    message = json.loads(out)
+    assert message["content"] == [thought("hm"), text("see"), text("A"), call("theirs", {"n": 1.0})]
+    assert odd in out
+    assert odd in two.said[0]
+    assert b'"n": 1.0' in out
+    assert (message["id"], message["stop_reason"], message["container"]) == ("msg_0", "tool_use", {"id": "c"})
+    assert message["usage"] == USAGE | {"output_tokens": 40}
+    assert one.ours == (OurCall("toolu_ours", TOOL, json.dumps(OURS["input"], indent=1).replace("\n", "\n   ")),)
+    assert json.loads(one.said[0])["content"] == [thought("hm"), text("see"), OURS]
+    assert one.usage == Usage(100, 20, 64, 8, 0)
+    assert splice.held
+
+
+def test_the_last_round_ends_as_its_visible_blocks_ask_for() -> None:
+    out, (seen,), _ = read(document([text("see"), OURS], stop="max_tokens"))
+    assert json.loads(out)["content"] == [text("see")]
+    assert json.loads(out)["stop_reason"] == "max_tokens"
+    assert not seen.finished
+    assert json.loads(seen.said[0])["content"] == [text("see")]
+    for last in (document([]), b""):
+        out, _, _ = read(document([text("a"), OURS], stop="tool_use"), last)
+        assert json.loads(out)["stop_reason"] == "end_turn"
+        assert json.loads(out)["content"] == [text("a")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"type": "error", "error": {"message": "no"}}',
+        b"<html>",
+        b'{"content": [3]}',
+        b'{"content": [{"type": "text", "text": "\\ud83d"}], "stop_reason": "end_turn"}',
+        b"",
+    ],
+)
+def test_what_is_no_message_goes_on_as_it_came(body: bytes) -> None:
+    out, (seen,), _ = read(body)
+    assert out == body
+    assert not seen.finished
+    assert json.loads(read(document([OURS], stop="tool_use"), b'{"type": "error"}')[0]) == {"type": "error"}
+
+
+def test_named_artifacts_are_put_in_place() -> None:
+    naming: Any = {"body": {"$artifact": "art_1", "path": "$.x"}, "more": [{"$artifact": "art_2"}]}
+    blocks = [text("a"), call("one", naming), OURS, call("two", {"b": {"$artifact": "art_3"}})]
+    splice = MessagesWeaver().splice(TOOL, False)
+    splice.feed(document(blocks, stop="tool_use"))
+    assert splice.wanted == (Wanted("art_1", "$.x"), Wanted("art_2"), Wanted("art_3"))
+    assert splice.give(["é", None, "three"]) == b""
+    assert splice.wanted == ()
+    seen = splice.round()
+    assert seen.resolved
+    assert json.loads(seen.said[0])["content"] == blocks
+    shown = json.loads(splice.close())["content"]
+    assert shown == [text("a"), call("one", naming | {"body": "é"}), call("two", {"b": "three"})]

@@ -1,0 +1,190 @@
+"""What people have of the archive of a started proxy: artifacts, histories, exports; and that erased is erased."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.agents import Run
+from tests.conftest import Start
+from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, config, folded, rounds
+from tests.e2e.ledger import look, until
+from tests.proxying import PATIENT, Proxy
+from tests.spoken import TOOLS
+from tests.strict import LISTS, SYSTEM, Strict, result_of
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+ROOMY: dict[str, str] = {"ACCORDION_ARCHIVE_KEY": "00" * 32}
+KEYS = """
+proxy_keys:
+  - {id: one, key: "${KEY_ONE}"}
+  - {id: two, key: "${KEY_TWO}"}
+"""
+ONE, TWO = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB"
+
+
+@pytest.fixture(scope="module")
+def proxies(start: Start) -> Proxies:
+    return Proxies(start, **ROOMY)
+
+
+@pytest.fixture(scope="module")
+def others(start: Start) -> Proxies:
+    """Proxies that keep nothing of any other test: what two sessions say stays where one of them is erased."""
+    return Proxies(start)
+
+
+def strict(dialect: str, name: str) -> Strict:
+    return Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
+
+
+async def until_folded(run: Run) -> str:
+    """Goes on until there was a fold, and a request behind it; gives the session."""
+    while not folded(run):
+        await rounds(run, 1)
+    await rounds(run, 1)
+    return run.answers[-1]["x-accordion-session"]
+
+
+async def ask(proxy: Proxy, method: str, path: str, **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        return await client.request(method, f"{proxy.url}{path}", headers=headers)
+
+
+async def listed(proxy: Proxy, session: str, **headers: str) -> list[dict[str, Any]]:
+    reply = await look(proxy, f"/accordion/artifacts?session={session}&limit=1000", **headers)
+    assert reply.status_code == 200, reply.text
+    found: list[dict[str, Any]] = reply.json()["artifacts"]
+    return found
+
+
+def said(run: Run, upto: int) -> list[Any]:
+    """The client's own list, up to so many entries, as JSON has it."""
+    plain = json.loads(json.dumps(run.history[:upto], default=lambda value: value.model_dump(exclude_none=True)))
+    return [{"role": "system", "content": SYSTEM}, *plain] if run.dialect == "chat" else plain
+
+
+@EACH
+async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Proxies, dialect: str):
+    proxy, provider = proxies[dialect], strict(dialect, "archive")
+    async with proxy.provider(provider), agent(proxy, dialect, name="archive") as run:
+        session = await until_folded(run)
+        asked = len(run.history)
+        await rounds(run, 1)
+    assert provider.problems == []
+
+    found = await listed(proxy, session)
+    results = [each for each in found if each["kind"] == "result" and each["call_id"]]
+    assert results
+    for each in results:
+        reply = await look(proxy, f"/accordion/artifacts/{each['id']}")
+        assert reply.text == result_of(each["call_id"])
+        line = await look(proxy, f"/accordion/artifacts/{each['id']}?pattern=src/{each['call_id']}/main_[0-9]%2B")
+        assert line.text.startswith("1:")
+    told = (await look(proxy, f"/accordion/artifacts/{results[0]['id']}", accept="application/json")).json()
+    assert told["sessions"] == [session]
+
+    async def whole() -> httpx.Response | None:
+        # What was said is written behind the reply.
+        reply = await look(proxy, f"/accordion/sessions/{session}/original")
+        return reply if reply.status_code == 200 and len(reply.json()[LISTS[dialect]]) >= asked else None
+
+    reply = await until(whole)
+    assert reply.headers["x-accordion-dialect"] == dialect
+    assert "x-accordion-missing" not in reply.headers
+    body = reply.json()
+    assert body[LISTS[dialect]][: len(said(run, asked))] == said(run, asked)
+    assert body["tools"] == TOOLS[dialect]
+    if dialect != "chat":
+        assert body["system" if dialect == "messages" else "instructions"] == SYSTEM
+
+
+@EACH
+async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent_goes_on(others: Proxies, dialect: str):
+    proxy, provider = others[dialect], strict(dialect, "erased")
+    async with proxy.provider(provider), agent(proxy, dialect, name="erased") as run:
+        session = await until_folded(run)
+        artifacts = await listed(proxy, session)
+        lines = (await look(proxy, f"/accordion/sessions/{session}/export")).text.splitlines()
+        exported = [json.loads(line) for line in lines]
+        assert exported[-1]["type"] == "end"
+        assert {"fold", "artifact", "row", "transcript"} <= {line["type"] for line in exported}
+        assert {line["artifact"]["id"] for line in exported if line["type"] == "artifact"} == {
+            each["id"] for each in artifacts
+        }
+
+        reply = await ask(proxy, "DELETE", f"/accordion/sessions/{session}")
+        assert (reply.status_code, reply.json()["verified"]) == (200, True)
+        assert reply.json()["values"] > len(artifacts)
+        for each in artifacts:
+            assert (await look(proxy, f"/accordion/artifacts/{each['id']}")).status_code == 404
+        for path in (f"/accordion/sessions/{session}/{page}" for page in ("original", "export")):
+            assert (await look(proxy, path)).status_code == 404
+        await rounds(run, 2)
+    assert provider.problems == []
+    assert run.answers[-1]["x-accordion-session"]
+
+
+async def test_a_tenant_has_its_own_only_and_erases_its_own_only(start: Start):
+    proxy = start(config("chat") + KEYS, KEY_ONE=ONE, KEY_TWO=TWO)
+    provider = strict("chat", "tenants")
+    async with proxy.provider(provider), agent(proxy, "chat", name="tenants") as run:
+        run.headers["x-accordion-key"] = ONE
+        session = await until_folded(run)
+    mine, theirs = {"x-accordion-key": ONE}, {"x-accordion-key": TWO}
+    artifact = (await listed(proxy, session, **mine))[0]["id"]
+    for path, missing in (
+        (f"/accordion/artifacts/{artifact}", "/accordion/artifacts/art_000000000000"),
+        (f"/accordion/artifacts?session={session}", "/accordion/artifacts?session=s-000000000000000000000000"),
+        (f"/accordion/sessions/{session}/original", "/accordion/sessions/s-000000000000000000000000/original"),
+        (f"/accordion/sessions/{session}/export", "/accordion/sessions/s-000000000000000000000000/export"),
+    ):
+        one, two = [await look(proxy, each, **theirs) for each in (path, missing)]
+        assert one.status_code == two.status_code == 404
+        assert {**one.json()["error"], "message": ""} == {**two.json()["error"], "message": ""}
+        assert (await look(proxy, path, **mine)).status_code == 200
+    assert (await ask(proxy, "DELETE", f"/accordion/sessions/{session}", **theirs)).status_code == 404
+    assert (await ask(proxy, "DELETE", "/accordion/archive", **theirs)).json()["values"] == 0
+    assert (await look(proxy, f"/accordion/artifacts/{artifact}", **mine)).status_code == 200
+    assert (await ask(proxy, "DELETE", "/accordion/archive", **mine)).json()["verified"] is True
+    assert (await look(proxy, f"/accordion/artifacts/{artifact}", **mine)).status_code == 404
+    assert json.loads((await look(proxy, "/accordion/export", **mine)).text) == {"type": "end", "counts": {}}
+
+
+async def accordion(proxy: Proxy, *args: str, **environ: str) -> tuple[int, str]:
+    """The command line, with the proxy's own config and store."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "proxy", *args, "--config", str(proxy.config),
+        stdout=asyncio.subprocess.PIPE, cwd=proxy.folder, env={**proxy.environ, **environ, "HOME": str(proxy.folder)},
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    return process.returncode or 0, out.decode()
+
+
+async def test_the_command_line_reads_and_erases_what_a_running_proxy_keeps(start: Start, tmp_path: Path):
+    store = {"ACCORDION_STORE": f"sqlite:///{tmp_path}/kept.db", **ROOMY}
+    proxy = start(PATIENT + config("chat"), **store)
+    provider = strict("chat", "command line")
+    async with proxy.provider(provider), agent(proxy, "chat", name="command line") as run:
+        session = await until_folded(run)
+    artifacts = await listed(proxy, session)
+    code, out = await accordion(proxy, "artifacts", "--session", session, "--json")
+    assert code == 0
+    told = sorted((json.loads(line) for line in out.splitlines()), key=lambda each: each["id"])
+    assert told == artifacts
+    some = next(each for each in artifacts if each["call_id"])
+    assert await accordion(proxy, "artifacts", some["id"]) == (0, result_of(some["call_id"]) + "\n")
+    code, out = await accordion(proxy, "erase", "--session", session, "--yes")
+    assert (code, out[:16]) == (0, "erased: 1 sessio")
+    assert (await look(proxy, f"/accordion/artifacts/{some['id']}")).status_code == 404
+    # Without its key the archive cannot be read, and nothing of it is shown.
+    provider = strict("chat", "sealed")
+    async with proxy.provider(provider), agent(proxy, "chat", name="sealed") as run:
+        session = await until_folded(run)
+    artifact = (await listed(proxy, session))[0]["id"]
+    assert (await accordion(proxy, "artifacts", artifact, ACCORDION_ARCHIVE_KEY=""))[0] == 1
+    assert (await accordion(proxy, "artifacts", artifact))[0] == 0

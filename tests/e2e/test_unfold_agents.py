@@ -1,0 +1,34 @@
+"""A model reads back what left its window, in every way, and its agent on the official SDKs never knows."""
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.folds import DIALECTS, Proxies, told
+from tests.e2e.unfolds import watched
+from tests.reading import WAYS
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@pytest.fixture(scope="module")
+def proxies(start: Start) -> Proxies:
+    return Proxies(start)
+
+
+@EACH
+@STREAMED
+async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(proxies: Proxies, dialect: str, stream: bool):
+    proxy = proxies[dialect]
+    async with watched(proxy, dialect, f"every way, {stream}", stream=stream) as one:
+        await one.until_offered()
+        await one.rounds(2 * len(WAYS) + 8)
+        known = await told(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
+    one.whole(*WAYS)
+    assert len(one.folds) >= 2, "what was read back was folded too"
+    # The ledger tells of it.
+    rounds = sum(each.continues is not None for each in one.provider.exchanges)
+    calls = sum(len(each.ours) for each in one.provider.exchanges)
+    assert known["totals"]["unfold_rounds"] == rounds
+    assert known["totals"]["unfold_calls"] == calls
+    assert known["totals"]["requests"] == len(one.run.answers)

@@ -1,0 +1,151 @@
+"""Reading back where it is odd: too often, in arguments, behind bound thoughts, in what the provider keeps."""
+
+import json
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.folds import DIALECTS, Proxies, config
+from tests.e2e.raw import post
+from tests.e2e.unfolds import watched
+from tests.loopback import Answer, Recorded
+from tests.spoken import Json
+from tests.strict import PATHS
+
+BINDING = "claude-opus-5-5"
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@pytest.fixture(scope="module")
+def proxies(start: Start) -> Proxies:
+    return Proxies(start)
+
+
+# -- how often ---------------------------------------------------------------------------------------------------------
+
+
+@EACH
+@STREAMED
+async def test_after_so_many_rounds_the_model_must_do_without(start: Start, dialect: str, stream: bool):
+    """It is not offered any more, except where tools must stay; a model that calls it all the same is not asked."""
+    proxy = start(config(dialect) + "unfold: {max_rounds: 3}\n")
+    ways = ("o o w", "o o wo w", "o o o o o o o", "o o ot")
+    async with watched(proxy, dialect, "rounds", ways=ways, every=1, stream=stream) as one:
+        await one.until_offered()
+        while len(one.starts) < 60 and not one.provider.done >= set(ways):
+            await one.rounds(1)
+        await one.rounds(1)
+        one.provider.wild = True
+        one.provider.ways = ("o o o o o o o",)
+        await one.rounds(4)
+    assert one.provider.problems == []
+    assert one.witness.problems(dialect) == []
+    ends = [*one.starts[1:], len(one.provider.taken)]
+    assert max(end - start for start, end in zip(one.starts, ends, strict=True)) == 4, "three more than one"
+    one.stable()
+    one.unseen()
+    one.counted()
+
+
+# -- artifacts as arguments --------------------------------------------------------------------------------------------
+
+
+@EACH
+@STREAMED
+async def test_an_artifact_that_is_named_in_arguments_is_there_before_the_client_sees_them(
+    proxies: Proxies, dialect: str, stream: bool
+):
+    proxy = proxies[dialect]
+    ways = ("a", "wa", "ta", "o a", "oa", "at")
+    async with watched(proxy, dialect, f"named {stream}", ways=ways, every=2, stream=stream) as one:
+        await one.until_offered()
+        for _ in range(2 * len(ways)):
+            await one.rounds(1)
+            for call, text in one.provider.exchanges[-1].named.items():
+                [given] = [atom[3] for atom in one.kept if atom[:2] == ("call", call)]
+                assert text in given["path"], "all that left the window is in it"
+    for heard in one.witness.heard:
+        assert b"$artifact" not in heard.body
+    one.whole(*ways)
+
+
+# -- thoughts that are bound to what they were thought behind ----------------------------------------------------------
+
+
+@STREAMED
+async def test_bound_thoughts_stand_behind_what_they_were_thought_behind(start: Start, stream: bool):
+    """What was read is a part of it, and so is our tool."""
+    proxy = start(config("messages").replace("small", BINDING))
+    options = {"rounds": 8, "binds": True}
+    ways = ("o", "wo w", "wot", "who w", "wo to", "wo w", "who p t", "o w")
+    async with watched(
+        proxy, "messages", f"bound {stream}", ways=ways, every=2, stream=stream, provider=options, model=BINDING
+    ) as one:
+        await one.rounds(70)
+    assert one.provider.problems == []
+    assert one.provider.refusals == []
+    assert one.witness.problems("messages") == []
+    one.stable()
+    assert one.provider.done >= set(ways)
+
+
+# -- what the provider keeps -------------------------------------------------------------------------------------------
+
+
+@STREAMED
+async def test_the_id_of_a_reply_leads_to_all_that_was_said_in_it(proxies: Proxies, stream: bool):
+    """The client was shown the first round's; the provider knows the whole by the last one's."""
+    proxy, seen = proxies["responses"], list[Json]()
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        seen.append(request.json())
+        await answer.head(200, [("Content-Type", "application/json")], length=2)
+        await answer.send(b"{}")
+
+    async with watched(
+        proxy, "responses", f"kept {stream}", ways=("wo w",), every=1, stream=stream,
+        provider={"summary": script}, more={"store": True},
+    ) as one:  # fmt: skip
+        await one.until_offered()
+        while one.provider.exchanges[-1].way != "wo w":
+            await one.rounds(1)
+        heard = one.witness.heard[-1]
+        shown = (heard.events[-1]["response"] if stream else json.loads(heard.body))["id"]
+        body = {"model": "small", "previous_response_id": shown, "input": [{"role": "user", "content": "Q: and now?"}]}
+        reply = await post(proxy, PATHS["responses"], json.dumps(body).encode())
+    first, last = one.provider.exchanges[-2:]
+    assert reply.status == 200
+    assert shown == f"resp_{first.said.number}"
+    assert seen[-1]["previous_response_id"] == f"resp_{last.said.number}"
+
+
+@STREAMED
+async def test_results_for_a_reply_that_is_named_by_its_id_come_with_the_answers_to_our_calls(
+    proxies: Proxies, stream: bool
+):
+    """The provider keeps the reply, and waits for both."""
+    proxy, seen = proxies["responses"], list[Json]()
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        seen.append(request.json())
+        await answer.head(200, [("Content-Type", "application/json")], length=2)
+        await answer.send(b"{}")
+
+    async with watched(
+        proxy, "responses", f"kept too {stream}", ways=("wo ot",), every=1, stream=stream,
+        provider={"summary": script}, more={"store": True},
+    ) as one:  # fmt: skip
+        await one.until_offered()
+        while one.provider.exchanges[-1].way != "wo ot":
+            await one.rounds(1)
+        heard = one.witness.heard[-1]
+        shown = (heard.events[-1]["response"] if stream else json.loads(heard.body))["id"]
+        results = [each for each in one.run.history if each.get("type") == "function_call_output"][-1:]
+        body = {"model": "small", "previous_response_id": shown, "input": results}
+        reply = await post(proxy, PATHS["responses"], json.dumps(body).encode())
+    last = one.provider.exchanges[-1]
+    assert reply.status == 200
+    assert seen[-1]["previous_response_id"] == f"resp_{last.said.number}"
+    assert [item["call_id"] for item in seen[-1]["input"]] == [*last.ours, *last.theirs]
+    assert last.wanted[last.ours[0]] in seen[-1]["input"][0]["output"]

@@ -1,0 +1,241 @@
+"""What goes wrong between two rounds of a reply is told as what goes wrong in a reply; nothing of it stays."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests import pieces, strict
+from tests.conftest import Start
+from tests.e2e.folds import DIALECTS, Proxies, config, told
+from tests.e2e.unfolds import Watched, watched
+from tests.loopback import Answer
+from tests.reading import Exchange
+from tests.spoken import Json, streamed_error
+from tests.strict import refused
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+FAILURES = (openai.OpenAIError, anthropic.AnthropicError)
+Does = Callable[[Exchange, Answer], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def proxies(start: Start) -> Proxies:
+    return Proxies(start)
+
+
+def busy(dialect: str) -> Json:
+    """The provider's own words for too many requests."""
+    inner = {"type": "rate_limit_error", "message": "Try again in a moment, says the provider."}
+    if dialect == "messages":
+        return {"type": "error", "error": inner, "request_id": "req_busy"}
+    return {"error": {**inner, "code": "rate_limit_exceeded", "param": None}}
+
+
+async def ready(one: Watched, way: str = "wo") -> None:
+    """Our tool is offered, and the next reply goes this way."""
+    one.provider.ways = ()
+    await one.until_offered()
+    await one.rounds(1)
+    one.provider.ways, one.provider.every = (way,), 1
+
+
+async def fails(one: Watched, does: Does) -> Any:
+    """One request whose second round is answered by `does`; what the client is told."""
+
+    async def instead(exchange: Exchange, answer: Answer) -> bool:
+        if exchange.continues is None:
+            return False
+        await does(exchange, answer)
+        return True
+
+    before, one.provider.instead = list(one.run.history), instead
+    with pytest.raises(FAILURES) as raised:
+        await one.run.step()
+    one.provider.instead = None
+    assert one.run.history == before
+    return raised.value
+
+
+async def works_again(one: Watched) -> None:
+    """The client asks again: the very same goes out, and what is read back then stays."""
+    first = len(one.provider.taken)
+    one.provider.ways = ("wo",)
+    await one.run.step()
+    one.provider.ways = ()
+    assert one.provider.exchanges[first].way == "wo"
+    await one.run.step()
+    await one.run.step()
+    assert one.provider.problems == []
+    taken = one.provider.taken
+    attempts = [each for each in taken[: first + 1] if each.request.body == taken[first].request.body]
+    assert len(attempts) == 2, "the second attempt is the first one, to the letter"
+    assert one.provider.broke == one.folds
+
+
+@EACH
+@STREAMED
+async def test_an_error_in_the_second_round(proxies: Proxies, dialect: str, stream: bool):
+    """Streamed, it is an event of the dialect's; else the provider's own answer."""
+    proxy = proxies[dialect]
+
+    async def says(exchange: Exchange, answer: Answer) -> None:
+        body = json.dumps(busy(dialect)).encode()
+        headers = [("Content-Type", "application/json"), ("Retry-After", "7"), ("X-Own", "yes")]
+        await answer.head(429, headers, length=len(body))
+        await answer.send(body)
+
+    async with watched(proxy, dialect, f"error {stream}", stream=stream) as one:
+        await ready(one)
+        error = await fails(one, says)
+        heard = one.witness.heard[-1]
+        if stream:
+            assert heard.status == 200
+            assert "Step" in heard.body.decode(), "what was said before went on at once"
+            assert "error" in heard.events[-1]
+            assert b'finish_reason":"' not in heard.body
+            assert b"message_stop" not in heard.body
+        else:
+            assert (heard.status, error.response.headers["retry-after"]) == (429, "7")
+            assert json.loads(heard.body) == busy(dialect)
+            assert error.response.headers["x-own"] == "yes"
+        await works_again(one)
+        known = await told(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
+    failed = [each for each in known["exchanges"] if each["error"]]
+    assert len(failed) == 1
+
+
+@EACH
+@STREAMED
+@pytest.mark.parametrize("how", ["before the head", "in the middle"])
+async def test_a_connection_that_is_lost_in_the_second_round(proxies: Proxies, dialect: str, stream: bool, how: str):
+    proxy = proxies[dialect]
+
+    async def cuts(exchange: Exchange, answer: Answer) -> None:
+        if how == "in the middle":
+            if stream:
+                await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+                for event in pieces.told(dialect, exchange.said, exchange.body)[:4]:
+                    await answer.chunk(event)
+            else:
+                await answer.head(200, [("Content-Type", "application/json")], length=1000)
+                await answer.send(b'{"id": "x", ')
+            await asyncio.sleep(0.05)
+        await answer.cut()
+
+    async with watched(proxy, dialect, f"lost {stream} {how}", stream=stream) as one:
+        await ready(one)
+        await fails(one, cuts)
+        heard = one.witness.heard[-1]
+        assert heard.status == (200 if stream else 502)
+        if stream:
+            assert "error" in heard.events[-1]
+        assert b"Connection lost" in heard.body
+        await works_again(one)
+
+
+@EACH
+async def test_an_error_event_in_the_second_round_goes_on_as_it_came(proxies: Proxies, dialect: str):
+    proxy = proxies[dialect]
+
+    async def says(exchange: Exchange, answer: Answer) -> None:
+        await strict._events(answer, streamed_error(dialect, busy(dialect)))
+
+    async with watched(proxy, dialect, "event", stream=True) as one:
+        await ready(one)
+        await fails(one, says)
+        assert "says the provider" in json.dumps(one.witness.heard[-1].events[-1])
+        await works_again(one)
+
+
+@EACH
+@STREAMED
+async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(proxies: Proxies, dialect: str, stream: bool):
+    """The model is told so, and goes on without it."""
+    proxy = proxies[dialect]
+    tried: list[Exchange] = []
+
+    async def once(exchange: Exchange, answer: Answer) -> bool:
+        if exchange.continues is None or tried:
+            return False
+        tried.append(exchange)
+        one.provider.answers.clear()
+        # The model said nothing to it.
+        one.provider.taken.pop()
+        one.provider.exchanges.pop()
+        one.provider.exchanges[-1].wanted = dict.fromkeys(one.provider.exchanges[-1].wanted, "no room")
+        await strict._whole(answer, 400, refused(dialect, 9_000, 8_000))
+        return True
+
+    async with watched(proxy, dialect, f"room {stream}", stream=stream) as one:
+        await ready(one, "woo t")
+        one.provider.instead = once
+        await one.rounds(1)
+        one.provider.instead, one.provider.ways = None, ()
+        await one.rounds(3)
+    assert len(tried) == 1
+    assert one.provider.problems == []
+    assert one.witness.problems(dialect) == []
+    assert len(set(one.provider.answers.values())) == 1
+    one.stable()
+    one.counted()
+
+
+@EACH
+async def test_an_answer_is_never_larger_than_what_there_is_room_for(start: Start, dialect: str):
+    """However large an artifact is, the request that hands it over fits the window."""
+    proxy = start(config(dialect))
+    options = {"words": 1_200, "whole": False}
+    ways = ("l", "ll", "wl l l w", "ll ll t")
+    async with watched(proxy, dialect, "large", ways=ways, every=1, provider=options, words=1_200) as one:
+        one.provider.brief = True
+        await one.until_offered()
+        await one.rounds(12)
+    assert one.provider.problems == []
+    assert one.provider.refusals == []
+    assert one.witness.problems(dialect) == []
+    assert one.provider.done >= set(ways)
+    assert max(len(told) for told in one.provider.answers.values()) > 4_000
+
+
+@EACH
+@STREAMED
+async def test_a_provider_that_compresses_all_the_same_is_understood(proxies: Proxies, dialect: str, stream: bool):
+    """The client is given it plain, as the head says."""
+    proxy = proxies[dialect]
+
+    async def packs(exchange: Exchange, answer: Answer) -> bool:
+        if exchange.tool:
+            assert one.provider.taken[-1].request.header("accept-encoding") == "identity"
+        if stream:
+            data, kind = b"".join(pieces.told(dialect, exchange.said, exchange.body)), "text/event-stream"
+        else:
+            data, kind = json.dumps(pieces.whole(dialect, exchange.said, exchange.body)).encode(), "application/json"
+        packed = gzip.compress(data, mtime=0)
+        await answer.head(200, [("Content-Type", kind), ("Content-Encoding", "gzip")], length=len(packed))
+        for at in range(0, len(packed), 97):
+            await answer.send(packed[at : at + 97])
+        return True
+
+    async with watched(proxy, dialect, f"packed {stream}", stream=stream) as one:
+        await ready(one, "wo ot")
+        heard = len(one.witness.heard)
+        one.provider.instead = packs
+        await one.rounds(3)
+        one.provider.instead = None
+        await one.rounds(2)
+    assert len(one.witness.heard) > heard
+    one.whole("wo ot")
+
+
+def test_proxies_have_logs(proxies: Proxies):
+    """Nothing failed inside, unseen."""
+    for dialect in DIALECTS:
+        assert "could not be" not in proxies[dialect].log
+        assert "internal error" not in proxies[dialect].log

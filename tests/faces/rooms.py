@@ -1,0 +1,41 @@
+"""The API of a house, the archive's routes included."""
+
+from __future__ import annotations
+
+from starlette.testclient import TestClient
+
+from proxy.archive.custody import Custody
+from proxy.archive.reading_room import ReadingRoom
+from proxy.archive.transcripts import Transcripts
+from proxy.compaction.exporting import described
+from proxy.faces.api import Api
+from proxy.faces.archive import ArchiveApi
+from proxy.faces.metrics import Metrics
+from proxy.wiring import dialects
+from tests.world import World
+
+
+def reading_room(world: World) -> ReadingRoom:
+    """Where people read what the house keeps."""
+    archive, spoken = world.kitchen.archive, {dialect.name: dialect for dialect in dialects().values()}
+    transcripts = Transcripts(archive, world.tasks, world.clock, "all")
+    reader = world.kitchen.reader
+    custody = Custody(archive, world.tasks, described, lambda name, space: reader.of(spoken[name], space))
+    return ReadingRoom(archive, transcripts, custody, spoken, world.tasks, world.clock)
+
+
+def client(world: World, room: ReadingRoom | None = None) -> TestClient:
+    """A client of the API."""
+    more = ArchiveApi(
+        lambda: world.observe, lambda: world.forward.tenants, room or reading_room(world), world.kitchen.wishes
+    )
+    api = Api(
+        lambda: world.observe,
+        lambda: world.forward.tenants,
+        Metrics(),
+        lambda error: world.forward.gauging.openai.error(error, "req-1"),
+        "1.2.3",
+        world.kitchen.wishes,
+        more.routes(),
+    )
+    return TestClient(api.app(), base_url="http://127.0.0.1:8787")

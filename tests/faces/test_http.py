@@ -1,0 +1,74 @@
+"""A client may go away at any time, also while the head of its answer is on the way."""
+
+import asyncio
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from proxy.faces.http import Http
+from proxy.faces.websocket import Sockets
+from tests.fakes import FakeReply
+from tests.world import CHAT, World
+
+BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
+
+
+async def no_api(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("this is for the API")
+
+
+async def no_socket(*_: object) -> FakeReply:
+    raise AssertionError("this is for a WebSocket")
+
+
+def face(world: World) -> Http:
+    return Http(lambda: world.forward, no_api, Sockets(no_socket, ConnectionError), lambda: "req-1")
+
+
+async def whole() -> Message:
+    return {"type": "http.request", "body": BODY, "more_body": False}
+
+
+def scope() -> Scope:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": CHAT,
+        "raw_path": CHAT.encode(),
+        "query_string": b"",
+        "headers": headers,
+    }
+
+
+@pytest.mark.parametrize("failure", [asyncio.CancelledError(), RuntimeError("no header of HTTP")])
+async def test_a_head_that_cannot_be_sent_lets_go_of_the_providers_reply(failure: BaseException) -> None:
+    world = World()
+    reply = FakeReply()
+    world.upstream.answers.append(reply)
+
+    async def gone(message: Message) -> None:
+        assert message["type"] == "http.response.start"
+        raise failure
+
+    with pytest.raises(type(failure)):
+        await face(world)(scope(), whole, gone)
+    assert reply.closed
+    assert [(seen.status, seen.error) for seen in world.seen.exchanges] == [(200, "client_disconnected")]
+
+
+async def test_an_answer_is_sent_as_it_comes_and_ended() -> None:
+    world = World()
+    world.upstream.answers.append(FakeReply(pieces=(b"{", b"}")))
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await face(world)(scope(), whole, send)
+    assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 3]
+    assert [(message["body"], message.get("more_body", False)) for message in sent[1:]] == [
+        (b"{", True),
+        (b"}", True),
+        (b"", False),
+    ]

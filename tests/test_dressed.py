@@ -1,0 +1,357 @@
+"""What else goes out with requests that a fold is in force for: our tool, and what was read back, whole house in one
+process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.compaction.dresser import Dresser
+from proxy.compaction.overlays import Overlays
+from proxy.core.errors import StoreUnavailable
+from proxy.core.weaves import Overlay, Recall, Round, Weave
+from proxy.dialects.chat_splice import ChatWeaver
+from proxy.dialects.messages_weaving import MessagesWeaver
+from proxy.dialects.splice import Answer, ToolOffer, Weaver
+from proxy.gauged import Gauge, size_of
+from proxy.identity.tenants import Caller
+from proxy.storage.ephemeral import EphemeralStore
+from tests.fakes import FakeReply, FakeWindows
+from tests.world import CHAT, MESSAGES, World, header
+
+Json = dict[str, Any]
+COUNT = "/v1/messages/count_tokens"
+WEAVERS: dict[str, Weaver] = {"chat": ChatWeaver(), "messages": MessagesWeaver()}
+
+
+def tool(taken: frozenset[str]) -> ToolOffer:
+    name = "accordion_read_artifact" if "read_artifact" in taken else "read_artifact"
+    return ToolOffer(name, "Reads what was archived.", b'{"type":"object","properties":{}}')
+
+
+class Gone(EphemeralStore):
+    """A store that may be away."""
+
+    away = False
+
+    async def get_many(self, keys):
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().get_many(keys)
+
+
+class House(World):
+    """The world with somebody who dresses."""
+
+    def dressing(self, *, offers: bool = True) -> House:
+        self.overlays = Overlays(self.kitchen.archive, self.outbox, self.clock)
+        dresser = Dresser(self.overlays, WEAVERS, self.kitchen.reader, tool if offers else None)
+        self.gauging = replace(self.forward.gauging, dresser=dresser)
+        folding = replace(self.forward.folding, gauging=self.gauging)
+        self.forward = replace(self.forward, gauging=self.gauging, folding=folding)
+        return self
+
+    async def gauge(self, path: str, body: Json, headers: dict[str, str] | None = None) -> Gauge:
+        inbound = self.inbound(path, body, headers)
+        return await self.gauging.gauge(inbound, inbound.fields, self.caller(inbound.fields))
+
+    def caller(self, fields: Any) -> Caller:
+        return self.forward.tenants.identify(fields)
+
+    async def add(self, path: str, body: Json, made: Any, headers: dict[str, str] | None = None) -> None:
+        """Puts an overlay at the end of a request."""
+        gauge = await self.gauge(path, body, headers)
+        assert gauge.place is not None
+        overlay: Overlay = made(gauge.place.conversation.chain[-1])
+        await self.overlays.add(gauge.caller.space, gauge.place.label, overlay)
+
+
+def house(window: int = 3_000, **given: Any) -> House:
+    return House(windows=FakeWindows(window), **given).dressing()
+
+
+def words(number: int, tag: str) -> str:
+    return " ".join(f"{tag}{at}" for at in range(number))
+
+
+def request(rounds: int, path: str = CHAT, **fields: Any) -> Json:
+    messages: list[Json] = [{"role": "user", "content": "the task"}]
+    for at in range(rounds):
+        result = words(200, f"r{at}_")
+        if path == CHAT:
+            function = {"name": "read", "arguments": json.dumps({"path": f"{at}.py"})}
+            calls = [{"id": f"c{at}", "type": "function", "function": function}]
+            messages.append({"role": "assistant", "tool_calls": calls})
+            messages.append({"role": "tool", "tool_call_id": f"c{at}", "content": result})
+        else:
+            call = {"type": "tool_use", "id": f"c{at}", "name": "read", "input": {"path": f"{at}.py"}}
+            block = {"type": "tool_result", "tool_use_id": f"c{at}", "content": result}
+            messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [block]}]
+    messages += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "What is next?"}]
+    named = {"model": "gpt-5"} if path == CHAT else {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    return {**named, "messages": messages, **fields}
+
+
+def later(asked: Json, path: str, said: str = "The answer.", then: str = "Thanks. And now?") -> Json:
+    messages = [*asked["messages"], {"role": "assistant", "content": said}, {"role": "user", "content": then}]
+    return {**asked, "messages": messages}
+
+
+def read_back(path: str, tokens: int, said: str = "The answer.") -> Any:
+    """A weave of two rounds, with so many words read."""
+    weaver = WEAVERS["chat" if path == CHAT else "messages"]
+    if path == CHAT:
+        calls = [{"id": "o1", "type": "function", "function": {"name": "read_artifact", "arguments": "{}"}}]
+        first: Json = {"role": "assistant", "content": None, "tool_calls": calls}
+    else:
+        used = {"type": "tool_use", "id": "o1", "name": "read_artifact", "input": {}}
+        first = {"role": "assistant", "content": [used]}
+    rounds = (
+        Round((json.dumps(first).encode(),), weaver.answers([Answer("o1", words(tokens, "page"))])),
+        Round((json.dumps({"role": "assistant", "content": said}).encode(),)),
+    )
+    return lambda anchor: Weave(anchor, rounds, (), said, 1.0)
+
+
+def sent(world: World) -> Json:
+    body = world.upstream.requests[-1].body
+    assert isinstance(body, bytes)
+    return dict(json.loads(body))
+
+
+def names(of: Json) -> list[str]:
+    return [each.get("name") or each["function"]["name"] for each in of.get("tools", [])]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_our_tool_is_offered_from_the_fold_on_and_not_before(path: str):
+    world = house()
+    await world.ask(path, request(2, path))
+    assert names(sent(world)) == []
+    await world.ask(path, request(20, path))
+    assert header((await world.ask(path, request(20, path)))[0], "x-accordion-compaction")
+    assert names(sent(world)) == ["read_artifact"]
+    await world.ask(path, later(request(20, path), path))
+    assert names(sent(world)) == ["read_artifact"]
+
+
+async def test_a_request_without_a_fold_goes_on_in_its_own_bytes():
+    world = house()
+    inbound = world.inbound(CHAT, request(2))
+    await world.forward(inbound)
+    assert world.upstream.requests[-1].body == inbound.body
+    gauge = await world.gauge(CHAT, request(2))
+    assert (gauge.dressed, gauge.offered, gauge.utilization.unfolded) == (None, "", 0)
+
+
+async def test_a_client_that_has_a_tool_of_our_name_keeps_it():
+    world = house()
+    theirs = {"type": "function", "function": {"name": "read_artifact", "parameters": {"type": "object"}}}
+    await world.ask(CHAT, request(20, tools=[theirs]))
+    assert names(sent(world)) == ["read_artifact", "accordion_read_artifact"]
+    assert sent(world)["tools"][0] == theirs
+    assert (await world.gauge(CHAT, request(20, tools=[theirs]))).offered == "accordion_read_artifact"
+
+
+async def test_no_tool_is_offered_where_it_cannot_be_or_unfolding_is_off():
+    world = house()
+    await world.ask(CHAT, request(20, n=2))
+    assert names(sent(world)) == []
+    assert (await world.gauge(CHAT, request(20, n=2))).offered == ""
+    world = House(windows=FakeWindows(3_000)).dressing(offers=False)
+    await world.ask(CHAT, request(20))
+    assert names(sent(world)) == []
+    assert (await world.gauge(CHAT, request(20))).fold
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_what_was_read_back_goes_out_again_and_is_counted_apart(path: str):
+    world = house()
+    asked = request(20, path)
+    await world.ask(path, asked)
+    before = sent(world)["messages"]
+    plain = await world.gauge(path, later(asked, path))
+    await world.add(path, asked, read_back(path, 300))
+    gauge = await world.gauge(path, later(asked, path))
+    assert gauge.fold
+    assert 300 <= gauge.utilization.unfolded <= 330
+    assert gauge.utilization.tokens == plain.utilization.tokens + gauge.utilization.unfolded
+    assert gauge.utilization.messages == plain.utilization.messages
+    assert gauge.counted == plain.counted + gauge.utilization.unfolded
+    assert gauge.folded == plain.folded
+    await world.ask(path, later(asked, path))
+    now = sent(world)["messages"]
+    assert now[: len(before)] == before
+    assert "page299" in json.dumps(now[len(before) + 1])
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_the_size_is_that_of_the_body_that_goes_out(path: str):
+    world = house()
+    asked = request(20, path)
+    await world.ask(path, asked)
+    await world.add(path, asked, read_back(path, 300))
+    gauge = await world.gauge(path, later(asked, path))
+    out = await world.forward.folding.fold(gauge, lambda _gauge: None)
+    assert out.sent is not None
+    assert abs(size_of(gauge) - len(out.sent)) < 200
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_a_client_that_writes_its_history_anew_is_sent_what_was_read_back_all_the_same(path: str):
+    world = house()
+    asked = request(20, path)
+    await world.ask(path, asked)
+    await world.add(path, asked, read_back(path, 300))
+    more = later(asked, path)
+    more["messages"] = [dict(reversed(message.items())) for message in more["messages"]]
+    more["messages"][-2]["content"] = [{"type": "text", "text": "The answer."}]
+    await world.ask(path, json.dumps(more, indent=1).encode())
+    assert "page299" in json.dumps(sent(world))
+
+
+async def test_a_recall_at_the_newest_message_goes_out_with_it():
+    world = house()
+    asked = request(20, MESSAGES)
+    await world.ask(MESSAGES, asked)
+    text = {"role": "user", "content": [{"type": "text", "text": "Recalled: r3_7."}]}
+    await world.add(MESSAGES, asked, lambda anchor: Recall(anchor, json.dumps(text).encode(), 1.0))
+    await world.ask(MESSAGES, asked)
+    assert [block["text"] for block in sent(world)["messages"][-1]["content"]] == ["What is next?", "Recalled: r3_7."]
+
+
+async def test_who_counts_is_told_of_the_tool_and_of_what_was_read_back():
+    world = house()
+    asked = request(20, MESSAGES)
+    await world.ask(MESSAGES, asked)
+    await world.add(MESSAGES, asked, read_back(MESSAGES, 300))
+    await world.ask(MESSAGES, later(asked, MESSAGES))
+    body = sent(world)
+    await world.ask(COUNT, later(asked, MESSAGES))
+    assert (sent(world)["messages"], names(sent(world))) == (body["messages"], names(body))
+    assert (await world.gauge(COUNT, later(asked, MESSAGES))).offered == ""
+
+
+async def test_another_worker_finds_what_was_read_back_in_the_store():
+    one = house()
+    asked = request(20)
+    await one.ask(CHAT, asked)
+    await one.add(CHAT, asked, read_back(CHAT, 300))
+    await one.ask(CHAT, later(asked, CHAT))
+    await one.outbox.flush()
+    other = house(store=one.store)
+    await other.ask(CHAT, later(asked, CHAT))
+    assert sent(other) == sent(one)
+
+
+async def test_while_the_store_is_away_the_request_goes_on():
+    store = Gone()
+    one = house(store=store)
+    asked = request(20)
+    await one.ask(CHAT, asked)
+    await one.add(CHAT, asked, read_back(CHAT, 300))
+    store.away = True
+    await one.ask(CHAT, later(asked, CHAT))
+    assert "page299" in json.dumps(sent(one))
+
+
+async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    await world.add(CHAT, asked, read_back(CHAT, 1_200))
+    more = later(asked, CHAT, then=words(600, "w"))
+    assert (await world.gauge(CHAT, more)).decision.action == "compact"
+    out, _ = await world.ask(CHAT, more, {})
+    more = later(more, CHAT, said=words(400, "s"), then="Go on.")
+    out, _ = await world.ask(CHAT, more)
+    gauge = await world.gauge(CHAT, more)
+    assert json.loads(header(out, "x-accordion-compaction") or "{}")["generation"] == 2
+    assert "page299" not in json.dumps(sent(world))
+    assert gauge.utilization.unfolded == 0
+    assert names(sent(world)) == ["read_artifact"]
+
+
+def recalled(tokens: int) -> Any:
+    wire = json.dumps({"role": "user", "content": words(tokens, "page")}).encode()
+    return lambda anchor: Recall(anchor, wire, 1.0)
+
+
+async def test_what_was_read_back_is_the_first_to_go_where_there_is_no_room():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    await world.add(CHAT, asked, recalled(5_000))
+    assert (await world.gauge(CHAT, asked)).utilization.tokens > 5_000
+    out, _ = await world.ask(CHAT, asked)
+    assert out.status == 200
+    assert "page299" not in json.dumps(sent(world))
+    assert names(sent(world)) == ["read_artifact"]
+
+
+async def test_without_what_was_read_back_the_last_report_says_nothing():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    bare = (await world.gauge(CHAT, asked)).counted
+    await world.add(CHAT, asked, recalled(900))
+    world.upstream.answers = [
+        FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": bare + 900}}).encode(),))
+    ]
+    await world.ask(CHAT, asked)
+    gauge = await world.gauge(CHAT, later(asked, CHAT))
+    assert gauge.utilization.carried
+    assert gauge.folded is not None
+    without = (await world.gauging.refolded(gauge, gauge.folded, woven=False)).utilization
+    assert (without.carried, without.unfolded) == (False, 0)
+    assert bare < without.tokens < bare + 50
+
+
+async def test_where_the_provider_finds_it_too_long_what_was_read_back_goes_first():
+    world = house(20_000)
+    asked = request(20)
+    reported = FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": 2_000}}).encode(),))
+    world.upstream.answers = [reported]
+    await world.ask(CHAT, asked, {"x-accordion-compact": "now"})
+    more = later(asked, CHAT)
+    await world.add(CHAT, more, recalled(5_000))
+    said = "This model's maximum context length is 4000 tokens. However, your messages resulted in 6000 tokens."
+    error = {"error": {"message": said, "type": "invalid_request_error", "code": "context_length_exceeded"}}
+    world.upstream.answers = [FakeReply(400, pieces=(json.dumps(error).encode(),))]
+    out, _ = await world.ask(CHAT, more)
+    assert out.status == 200
+    assert "page299" not in json.dumps(sent(world))
+    assert "The answer." in json.dumps(sent(world))
+
+
+async def test_what_is_told_to_be_saved_is_without_what_was_read_back():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    plain, _ = await world.ask(CHAT, later(asked, CHAT))
+    await world.add(CHAT, asked, read_back(CHAT, 300))
+    out, _ = await world.ask(CHAT, later(asked, CHAT))
+    saved = [json.loads(header(each, "x-accordion-compaction") or "{}")["saved"] for each in (plain, out)]
+    assert 300 <= saved[0] - saved[1] <= 330
+
+
+async def test_a_weaver_that_fails_leaves_the_list_as_it_was(caplog: pytest.LogCaptureFixture):
+    class Failing(ChatWeaver):
+        def woven(self, *_: Any) -> Any:
+            raise RuntimeError("broken")
+
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    await world.add(CHAT, asked, read_back(CHAT, 300))
+    dresser = world.gauging.dresser
+    assert dresser is not None
+    gauging = replace(world.gauging, dresser=replace(dresser, weavers={"chat": Failing()}))
+    world.forward = replace(world.forward, gauging=gauging)
+    out, _ = await world.ask(CHAT, later(asked, CHAT))
+    assert out.status == 200
+    assert "page299" not in json.dumps(sent(world))
+    assert "could not be put in place" in caplog.text
