@@ -47,11 +47,15 @@ class LoopTasks:
         """Run a slow pure function in a thread."""
         return asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
 
-    async def close(self) -> None:
+    async def cancel(self) -> None:
         """Cancel what still runs, and wait for it to end."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def close(self) -> None:
+        """The same, and take no more work."""
+        await self.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _done(self, task: asyncio.Task[Any]) -> None:

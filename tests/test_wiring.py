@@ -1,6 +1,12 @@
+from pathlib import Path
+
 import pytest
 
-from proxy.wiring import is_loopback
+from proxy.settings.load import build
+from proxy.wiring import House, is_loopback
+from tests.compaction.making import conversation, long_history
+
+SPACE = b"space" * 6
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1", "[::1]"])
@@ -11,3 +17,20 @@ def test_these_addresses_are_this_machines_alone(host: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "127.example.com", "localhost.example.com", "::1234", ""])
 def test_these_are_not(host: str) -> None:
     assert not is_loopback(host)
+
+
+async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: Path) -> None:
+    settings = build(f"store: {{url: 'sqlite:///{tmp_path}/kept.db', write_timeout_seconds: 60}}".encode(), {}, {})
+    said = conversation(long_history(3), "chat")
+    house = House(settings, {})
+    await house.start()
+    house.forward.transcripts.record(SPACE, "s-1", said, folded=True)
+    await house.stop()
+    again = House(settings, {})
+    try:
+        kept = await again.forward.transcripts.original(SPACE, "s-1")
+    finally:
+        await again.stop()
+    assert kept is not None
+    assert kept.missing == 0
+    assert all(message.wire in kept.body for message in said.messages)

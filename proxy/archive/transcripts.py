@@ -116,8 +116,11 @@ class Transcripts:
             batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
             try:
                 await self._write(batch)
-            except StoreUnavailable:
-                # Where there is no room for all, what is newer stays: it holds what is older.
+            except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
+                    raise
+                # The store is away, or the proxy stops. Where there is no room for all, what is newer stays: it holds
+                # what is older.
                 room = _WAITING - len(self._waiting)
                 self._waiting.extendleft(reversed(batch[max(0, len(batch) - room) :]))
                 raise

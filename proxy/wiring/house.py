@@ -190,13 +190,14 @@ class House:
 
     async def stop(self) -> None:
         """Ends what runs, and writes what is left to write."""
-        await self.tasks.close()
+        await self.tasks.cancel()
         await self._vault.close()
         await self.outbox.close()
         await self._upstream.close()
         await self._translator.close()
         await self._kitchen.close()
         await self.store.close()
+        await self.tasks.close()
 
     async def text_of(self, artifact_id: str, space: bytes) -> str | None:
         """The whole text of what left a tenant's window under this id; None where there is no such thing."""
