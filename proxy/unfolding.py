@@ -40,8 +40,6 @@ Ask = Callable[[Gauge], Awaitable[UpstreamReply]]
 _NO_ROOM = "The answer could not be handed over: there is no room left for it. Ask for less, or go on without it."
 _ENOUGH = "No more is handed over within this reply. Go on with what you have."
 _TOO_LONG = (400, 413)
-_LEAST_DENSE = 3
-"""Characters of a token, in text that is dense."""
 _STALE = frozenset({b"content-length", b"content-encoding"})
 """Headers that no longer hold of a body that was read and may have changed."""
 
@@ -216,8 +214,7 @@ class _Talk:
 
     def _note(self, seen: RoundSeen, answers: Sequence[Answer]) -> None:
         self._rounds.append(Round(seen.said, self._weaver.answers(answers)))
-        # Rather too much than too little: to count it would hold up others.
-        told = sum(len(answer.text) // _LEAST_DENSE for answer in answers)
+        told = sum(self._house.count(answer.text, self._gauge.model) for answer in answers)
         self._behind += told + (seen.usage.output if seen.usage is not None else 0)
 
     async def _asked(self) -> UpstreamReply:
