@@ -32,7 +32,7 @@ MODELS = ("gpt-test", "any-model", "claude-test", "claude-sonnet-4-5")
 _REPORTED = re.compile(rb'("(?:input|prompt)_tokens": ?)\d+')
 SUMMARY = "[Record of messages"
 STARTS: list[tuple[Start, int]] = [
-    (codex, 18_000),
+    (codex, 20_000),
     (claude_code, 38_000),
     (opencode_compatible, 15_000),
     (opencode_openai, 15_000),
