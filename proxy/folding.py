@@ -22,8 +22,8 @@ from proxy.compaction.wishes import Wishes
 from proxy.core.budget import Decision, FoldKind
 from proxy.core.edits import Cause, unfolded
 from proxy.core.errors import Unreadable
-from proxy.core.ports import Asker
 from proxy.core.records import CompactionSeen
+from proxy.core.summarizing import Asker
 from proxy.core.values import dataclass
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge, size_of

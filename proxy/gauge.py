@@ -17,7 +17,7 @@ from proxy.accounting.meter import Meter
 from proxy.accounting.overflow import Overflow, read_overflow
 from proxy.compaction.controls import read_controls
 from proxy.compaction.dresser import Dresser
-from proxy.compaction.policy import Attempt, Options, decide
+from proxy.compaction.policy import Options, decide
 from proxy.compaction.replay import Folds
 from proxy.compaction.wishes import Wishes
 from proxy.core.budget import Utilization, Window
@@ -32,7 +32,7 @@ from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import decoded
 from proxy.dialects.reader import Reader
 from proxy.dialects.spans import named_model
-from proxy.gauged import Gauge, Rules, images, size_of
+from proxy.gauged import Gauge, Rules, attempt_of, images, is_anthropic, size_of, told_apart
 from proxy.identity.marks import Marks, read_marks
 from proxy.identity.points import rounds
 from proxy.identity.sessions import Place, Sessions
@@ -127,7 +127,7 @@ class Gauging:
             )  # fmt: skip
         counted = await self._count(gauge, shown.conversation, window)
         if shown.conversation.chain is not folded.conversation.chain:
-            counted = _unfolded(counted, await self._count(gauge, folded.conversation, window))
+            counted = told_apart(counted, await self._count(gauge, folded.conversation, window))
         if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
             counted = replace(counted, reserved_output=min(reserved, window.size))
         return structs.replace(
@@ -245,7 +245,7 @@ class Gauging:
             compacting=gauge.controls.compacting,
             recorded=place.recorded,
             kept_by_provider=place.conversation.previous is not None,
-            attempt=_attempt(folded),
+            attempt=attempt_of(folded),
         )
         decision = decide(
             folded,
@@ -286,24 +286,6 @@ class Gauging:
             elif base.overhead_key == place.conversation.overhead_key:
                 last = (base.counted, base.reported)
         return counted.corrected(factor, estimate(counted.tokens, last, factor), carried=last is not None)
-
-
-def _unfolded(counted: Utilization, bare: Utilization) -> Utilization:
-    """The count of a list, with by how much it is longer than the bare one told apart."""
-    longer = counted.messages + counted.media - bare.messages - bare.media
-    longer = max(0, min(longer, counted.messages))
-    return replace(counted, messages=counted.messages - longer, unfolded=longer)
-
-
-def _attempt(folded: Folded) -> Attempt | None:
-    """What the last fold of this history came to."""
-    made = folded.compaction
-    return Attempt(made.before, made.after) if made is not None else None
-
-
-def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:
-    """Whether a request goes to the Anthropic upstream: below `/v1/messages`, or marked by `anthropic-version`."""
-    return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in fields
 
 
 def _beta(fields: Mapping[bytes, bytes]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import msgspec
 
 from proxy.compaction.case import Budgets
 from proxy.compaction.controls import Controls
-from proxy.compaction.policy import Mode
+from proxy.compaction.policy import Attempt, Mode
+from proxy.compaction.sketch import images_of
 from proxy.core.budget import Decision, Limits, Thresholds, Utilization, Window
-from proxy.core.conversation import Conversation, Media, Part, ToolResult
+from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded
 from proxy.core.ports import Route
 from proxy.core.records import CompactionSeen, Recalled
@@ -108,11 +112,22 @@ def size_of(gauge: Gauge) -> int:
 
 def images(conversation: Conversation) -> int:
     """How many images stand in a list, those in tool results included."""
-    return sum(_images(message.parts) for message in conversation.messages)
+    return sum(images_of(part) for message in conversation.messages for part in message.parts)
 
 
-def _images(parts: tuple[Part, ...]) -> int:
-    return sum(
-        _images(part.parts) if isinstance(part, ToolResult) else isinstance(part, Media) and part.kind == "image"
-        for part in parts
-    )
+def told_apart(counted: Utilization, bare: Utilization) -> Utilization:
+    """The count of a list, with by how much it is longer than the bare one told apart."""
+    longer = counted.messages + counted.media - bare.messages - bare.media
+    longer = max(0, min(longer, counted.messages))
+    return replace(counted, messages=counted.messages - longer, unfolded=longer)
+
+
+def attempt_of(folded: Folded) -> Attempt | None:
+    """What the last fold of this history came to."""
+    made = folded.compaction
+    return Attempt(made.before, made.after) if made is not None else None
+
+
+def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:
+    """Whether a request goes to the Anthropic upstream: below `/v1/messages`, or marked by `anthropic-version`."""
+    return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in fields

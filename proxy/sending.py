@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.http import Inbound
-from proxy.core.ports import Asker, Headers, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
+from proxy.core.ports import Headers, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
+from proxy.core.summarizing import Asker
 from proxy.dialects.spans import with_model
 from proxy.gauged import Gauge
 from proxy.identity.tenants import CREDENTIALS, Tenants
@@ -78,7 +79,6 @@ class Sending:
             route=gauge.route,
             dialect=gauge.dialect.name,
             model=gauge.place.conversation.model,
-            path=inbound.path,
             headers=headers,
             credential=self._own_key(gauge) or gauge.caller.credential,
             keyed=gauge.caller.keyed,

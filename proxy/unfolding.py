@@ -20,6 +20,7 @@ from proxy.compaction.overlays import Overlays
 from proxy.compaction.rendering import Rendering
 from proxy.core.conversation import ToolResult
 from proxy.core.errors import UpstreamCut
+from proxy.core.http import Told
 from proxy.core.ports import Clock, Headers, UpstreamReply
 from proxy.core.records import Unfolded, Usage
 from proxy.core.tooling import Answer, OurCall
@@ -157,7 +158,7 @@ class _Talk:
             self._splice.next()
             encoding = content(reply.headers)[1]
         await self._record()
-        return _Document(headers, self._splice.close())
+        return Told(self._splice.close(), _read_headers(headers))
 
     async def _heard(self, reply: UpstreamReply, encoding: str) -> AsyncGenerator[bytes, None]:
         """One round: what of it may go on at once."""
@@ -242,15 +243,12 @@ class _Talk:
             return
         try:
             seen = self._splice.round()
-            anchor = gauge.place.conversation.chain[-1]
-            weave = Weave(anchor, tuple(rounds), seen.theirs, " ".join(" ".join(self._texts).split()), self._at())
+            anchor, at = gauge.place.conversation.chain[-1], self._house.clock.now()
+            weave = Weave(anchor, tuple(rounds), seen.theirs, " ".join(" ".join(self._texts).split()), at)
             await self._house.overlays.add(gauge.caller.space, gauge.place.label, weave, gauge.place.session.id)
         except Exception:
             # Without the record the model forgets that it read; the reply itself is whole.
             _log.exception("what was read back could not be recorded", extra={"request_id": gauge.request_id})
-
-    def _at(self) -> float:
-        return self._house.clock.now()
 
 
 def _unfolded(usages: Sequence[Usage | None], calls: int) -> Unfolded:
@@ -281,23 +279,6 @@ class _Spliced:
         """Lets go of the provider's reply."""
         await self._stream.aclose()
         await self._reply.close()
-
-
-class _Document:
-    """An UpstreamReply that was spliced whole."""
-
-    def __init__(self, headers: Headers, body: bytes) -> None:
-        self.status = 200
-        self.headers: Headers = (*_read_headers(headers), (b"content-length", b"%d" % len(body)))
-        self.delimited = True
-        self._body = body
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body in one piece."""
-        yield self._body
-
-    async def close(self) -> None:
-        """Nothing is held."""
 
 
 def _read_headers(headers: Headers) -> Headers:

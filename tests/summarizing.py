@@ -9,7 +9,8 @@ from typing import Any
 
 from proxy.core.conversation import Message, Part, Role, Text, ToolCall, ToolResult
 from proxy.core.errors import SummaryFailed
-from proxy.core.ports import Asker, Route, SummaryReply, SummaryRequest
+from proxy.core.ports import Route
+from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
 from proxy.summaries.author import SummaryTask
 from proxy.summaries.extractive import Source
 
@@ -18,7 +19,6 @@ ASKER = Asker(
     route=Route("openai", "openai", "http://provider.test/v1"),
     dialect="chat",
     model="gpt-4o",
-    path="/v1/chat/completions",
     headers=((b"authorization", b"Bearer callers-own-key"),),
     credential="callers-own-key",
 )

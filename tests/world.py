@@ -11,8 +11,8 @@ from proxy.accounting.journal import Journal
 from proxy.accounting.meter import Meter
 from proxy.core.budget import Thresholds
 from proxy.core.http import Inbound, Outbound
-from proxy.core.ports import Summarizer
 from proxy.core.records import Exchange
+from proxy.core.summarizing import Summarizer
 from proxy.dialects.reader import Reader
 from proxy.folding import Folding
 from proxy.forward import Forward

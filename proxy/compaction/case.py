@@ -7,8 +7,8 @@ from typing import Literal
 
 from proxy.core.budget import Decision, Limits, Utilization, Window
 from proxy.core.edits import Cause, Folded
-from proxy.core.ports import Asker
 from proxy.core.records import CompactionSeen
+from proxy.core.summarizing import Asker
 from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect
 

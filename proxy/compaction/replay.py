@@ -10,10 +10,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from proxy.archive.sealing import Unsealed
+from proxy.compaction.heads import Heads, swallows
 from proxy.compaction.reading import WrittenReader
 from proxy.compaction.records import LEVELS, decode, encode, key_of, keys_of, label_of, meeting, place_of, size_of
 from proxy.core.conversation import Conversation
-from proxy.core.edits import Compaction, Folded, Head, apply, head_of, unfolded
+from proxy.core.edits import Compaction, Folded, unfolded
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Put, Sealer, Store
 from proxy.core.values import dataclass
@@ -26,12 +27,6 @@ _REPEATED = 900.0
 """Seconds in which the same list is folded alike by all workers: clients send a request again when it took too long,
 which for most is ten minutes."""
 _ANSWERS = 16_384
-_HEADS = 256
-"""Covered parts that are kept as they were applied last; the client's messages in them are those of its last body, so
-they are bounded in bytes too."""
-
-_MESSAGE = 400
-"""Bytes that a message takes beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +61,12 @@ class Folds:
         self._sealer: Sealer = sealer or Unsealed()
         self._capacity = capacity
         self._retention = retention
-        self._reader = reader or WrittenReader()
         self._used = used
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
         self._size = 0
         self._answers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._changes: OrderedDict[bytes, int] = OrderedDict()
-        self._heads: OrderedDict[str, tuple[Head, int]] = OrderedDict()
-        self._covered = 0
-        """Bytes that they are reckoned to take."""
+        self._heads = Heads(reader or WrittenReader(), capacity // 2)
         self._floor = self._count = 0
         self._spooled: dict[bytes, bytes] = {}
         """The tenants' keys of the labels whose folds are in force here alone."""
@@ -99,7 +91,7 @@ class Folds:
         label = label_of(space, scope)
         index, held = await self._deepest(space, label, chain, fresh)
         folded = self._with(dialect, space, conversation, held)
-        if _swallows(folded, conversation):
+        if swallows(folded, conversation):
             index, held = await self._deepest(space, label, chain[:-1], fresh)
             folded = self._with(dialect, space, conversation, held)
         self._answer(label, chain, index)
@@ -124,7 +116,7 @@ class Folds:
         """The same by what this worker has in memory."""
         label, chain = label_of(space, scope), conversation.chain
         folded = self._with(dialect, space, conversation, self._known(label, chain)[1])
-        if _swallows(folded, conversation):
+        if swallows(folded, conversation):
             return self._with(dialect, space, conversation, self._known(label, chain[:-1])[1])
         return folded
 
@@ -139,25 +131,7 @@ class Folds:
 
     def applied(self, dialect: Dialect, space: bytes, conversation: Conversation, compaction: Compaction) -> Folded:
         """The conversation with this compaction. Raises ValueError where it does not hold for it."""
-        read, held = self._reader.of(dialect, space), self._heads.get(compaction.id)
-        known = held[0] if held is not None else None
-        if known is None or known.client != conversation.messages[: compaction.covered]:
-            known = head_of(conversation, compaction, read)
-            self._remember(compaction.id, known)
-        else:
-            self._heads.move_to_end(compaction.id)
-        return apply(conversation, compaction, read, known)
-
-    def _remember(self, name: str, head: Head) -> None:
-        """Keeps a head in place of an earlier one of its name, within half of the capacity; the newest always."""
-        if (former := self._heads.pop(name, None)) is not None:
-            self._covered -= former[1]
-        # A message takes its JSON and about as much for what was read of it.
-        size = sum(2 * len(message.wire) + _MESSAGE for message in head.client)
-        self._heads[name] = head, size
-        self._covered += size
-        while len(self._heads) > _HEADS or (self._covered > self._capacity // 2 and len(self._heads) > 1):
-            self._covered -= self._heads.popitem(last=False)[1][1]
+        return self._heads.applied(dialect, space, conversation, compaction)
 
     async def publish(
         self, space: bytes, scope: bytes, root: bytes, compaction: Compaction, *, of: bytes = b""
@@ -221,9 +195,10 @@ class Folds:
 
     def forget(self) -> None:
         """Something was erased: what is in the store is not known any more."""
-        for held in (self._held, self._answers, self._changes, self._heads):
+        for held in (self._held, self._answers, self._changes):
             held.clear()
-        self._size = self._covered = 0
+        self._heads.forget()
+        self._size = 0
         self._floor = self._count = self._count + 1
 
     # -- in memory ----------------------------------------------------------------
@@ -320,9 +295,3 @@ class Folds:
             if compaction is not None and compaction.anchor == anchor:
                 return compaction, level
         return None
-
-
-def _swallows(folded: Folded, conversation: Conversation) -> bool:
-    """Whether the newest message, which the model is to answer, is behind a block: the history was rewound to the
-    fold's own anchor."""
-    return folded.compaction is not None and folded.origins[-1] != len(conversation.messages) - 1

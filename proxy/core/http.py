@@ -39,14 +39,12 @@ class Outbound:
 
 
 class Told:
-    """A reply (core/ports.py: UpstreamReply) that nobody needs to be asked for: JSON with status 200."""
+    """A reply (core/ports.py: UpstreamReply) that is known whole: a document with status 200. `headers` are all but its
+    length."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, headers: Headers = ((b"content-type", b"application/json"),)) -> None:
         self.status = 200
-        self.headers: Headers = (
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-        )
+        self.headers: Headers = (*headers, (b"content-length", b"%d" % len(body)))
         self.delimited = True
         self._body = body
 

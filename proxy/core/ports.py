@@ -205,54 +205,6 @@ class TokenCounter(Protocol):
         """Tokens of `text`. Never fails; special tokens are counted as the plain text that they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """In whose name a summary is asked for: the route, headers and credential of the request that is folded.
-
-    `dialect` is its protocol, `model` the model that it names, `body` the request itself, for a writer that goes on
-    from the provider's cached prefix.
-    """
-
-    tenant: str
-    route: Route
-    dialect: str
-    model: str
-    path: str
-    headers: Headers = field(repr=False)
-    credential: str = field(default="", repr=False)
-    keyed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryRequest:
-    """What a model is asked for: `instructions` (system), `text` (user), and the longest answer in tokens."""
-
-    instructions: str
-    text: str
-    max_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryReply:
-    """What it answered, and what that cost in tokens."""
-
-    text: str
-    model: str
-    input: int = 0
-    output: int = 0
-    cached: int = 0
-
-
-class Summarizer(Protocol):
-    """A model that writes summaries. Raises SummaryFailed."""
-
-    def room(self, asker: Asker) -> int:
-        """How many tokens of input may be sent to it in one request; 0 where no model can be had."""
-
-    async def write(self, request: SummaryRequest, asker: Asker) -> SummaryReply:
-        """Asks the model once."""
-
-
 class Windows(Protocol):
     """How large a model's window is."""
 

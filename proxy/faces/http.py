@@ -17,7 +17,7 @@ from proxy.core.ports import Headers
 from proxy.faces.models import with_configured
 from proxy.faces.websocket import Sockets
 from proxy.forward import Forward
-from proxy.gauge import is_anthropic
+from proxy.gauged import is_anthropic
 
 # A client that goes away is noticed by a look that begins this many seconds into a request; most are over by then.
 _LOOK_AFTER = 0.2

@@ -16,20 +16,9 @@ import msgspec
 
 from proxy.core.budget import Window
 from proxy.core.errors import AccordionError, SummaryFailed
-from proxy.core.ports import (
-    Asker,
-    Headers,
-    Route,
-    Router,
-    SummaryReply,
-    SummaryRequest,
-    Translator,
-    Upstream,
-    UpstreamReply,
-    UpstreamRequest,
-    Windows,
-)
+from proxy.core.ports import Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest, Windows
 from proxy.core.records import ReplySeen
+from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
 from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import Decoder
 from proxy.models.summarizer_wire import PATHS, Limit, answer, body, fault
@@ -134,7 +123,7 @@ class ModelSummarizer:
         usage = seen.usage
         if usage is None:
             return SummaryReply(text, seen.model or named)
-        return SummaryReply(text, seen.model or named, usage.input, usage.output, usage.cached)
+        return SummaryReply(text, seen.model or named, usage.input, usage.output)
 
     async def _send(self, way: _Way, dialect: str, sent: bytes) -> _Heard:
         if way.route.family == "litellm":

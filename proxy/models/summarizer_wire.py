@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from proxy.core.ports import SummaryRequest
+from proxy.core.summarizing import SummaryRequest
 
 PATHS: Final = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 

@@ -13,7 +13,8 @@ from typing import Final
 from proxy.core.conversation import Message, Text
 from proxy.core.errors import SummaryFailed
 from proxy.core.plan import Kind
-from proxy.core.ports import Asker, Summarizer, SummaryReply, SummaryRequest, Tasks
+from proxy.core.ports import Tasks
+from proxy.core.summarizing import Asker, Summarizer, SummaryReply, SummaryRequest
 from proxy.core.values import dataclass
 from proxy.summaries.block import block, label
 from proxy.summaries.checks import Checked, check

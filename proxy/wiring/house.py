@@ -51,7 +51,8 @@ from proxy.wiring.tables import base_models, counters, dialects, routes, rules, 
 from proxy.wiring.vault import Vault
 
 _log = logging.getLogger("accordion")
-_SECRET = Key("", "secret/tenants")
+TENANT_SECRET = Key("", "secret/tenants")
+"""Where the key is kept that tenants are told apart with, where none is configured."""
 
 
 class House:
@@ -237,7 +238,7 @@ class House:
     async def _share_secret(self) -> bool:
         """Takes the key that all replicas share, made once by whoever came first; False while the store is away."""
         try:
-            self._secret = await self.store.put_if_absent(_SECRET, self._secret)
+            self._secret = await self.store.put_if_absent(TENANT_SECRET, self._secret)
         except StoreUnavailable:
             return False
         self._apply(self.settings)

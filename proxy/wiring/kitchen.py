@@ -30,7 +30,8 @@ from proxy.compaction.strategies.compact_tool_results import CompactToolResults
 from proxy.compaction.strategies.summarize import Summarizing
 from proxy.compaction.weights import Weights
 from proxy.compaction.wishes import Wishes
-from proxy.core.ports import Clock, Outbox, Store, Summarizer, Tasks, TokenCounter
+from proxy.core.ports import Clock, Outbox, Store, Tasks, TokenCounter
+from proxy.core.summarizing import Summarizer
 from proxy.dialects.base import Dialect
 from proxy.settings import Settings
 from proxy.storage.spool import open_spool

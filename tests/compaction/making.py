@@ -25,7 +25,8 @@ from proxy.core.budget import Decision, Thresholds, Utilization, Window
 from proxy.core.conversation import Conversation, ToolCall, ToolResult
 from proxy.core.edits import Folded, unfolded
 from proxy.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize, View
-from proxy.core.ports import Asker, Route, Sealer, Store
+from proxy.core.ports import Route, Sealer, Store
+from proxy.core.summarizing import Asker
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
@@ -264,4 +265,4 @@ class House:
 
 def asker() -> Asker:
     """Somebody in whose name a model may be asked."""
-    return Asker("local", Route("openai", "openai"), "chat", "gpt-5", "/v1/chat/completions", ())
+    return Asker("local", Route("openai", "openai"), "chat", "gpt-5", ())

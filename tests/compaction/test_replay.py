@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.compaction.heads import Heads
+from proxy.compaction.reading import WrittenReader
 from proxy.compaction.records import decode, encode, identified
 from proxy.compaction.replay import Folds
 from proxy.core.conversation import Conversation
@@ -365,7 +367,7 @@ def test_what_is_remembered_never_differs_from_a_plain_search(steps: list[tuple[
 
 
 def test_what_was_applied_is_remembered_within_a_bound_in_bytes():
-    folds, whole = Folds(EphemeralStore(), capacity=40_000), client()
+    heads, whole = Heads(WrittenReader(), 20_000), client()
     for number in range(40):
-        folds.applied(CHAT, SPACE, whole, fold(whole, 5, text=f"what was, {number}"))
-    assert 1 < len(folds._heads) < 20
+        heads.applied(CHAT, SPACE, whole, fold(whole, 5, text=f"what was, {number}"))
+    assert 1 < len(heads._heads) < 20
