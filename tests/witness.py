@@ -61,16 +61,46 @@ class Witness:
         return self.heard[-1]
 
 
+class _Tee:
+    """A body that is heard as it is read."""
+
+    def __init__(self, stream: Any, heard: Heard) -> None:
+        self._stream, self._heard = stream, heard
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            self._heard.body += piece
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    @classmethod
+    def on(cls, response: Any, witness: Witness) -> Any:
+        """The response, whose body the witness hears."""
+        one = witness.note(response.status_code, response.headers.get("content-type", ""))
+        response.stream = cls(response.stream, one)
+        return response
+
+
+# The SDKs are built on two libraries of one make, each with classes of its own.
+
+
+class _Body(_Tee, httpx.AsyncByteStream):
+    pass
+
+
+class _Body2(_Tee, httpx2.AsyncByteStream):
+    pass
+
+
 class _Transport(httpx.AsyncHTTPTransport):
     def __init__(self, witness: Witness) -> None:
         super().__init__()
         self._witness = witness
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await super().handle_async_request(request)
-        one = self._witness.note(response.status_code, response.headers.get("content-type", ""))
-        response.stream = _Tee(response.stream, one)
-        return response
+        return _Body.on(await super().handle_async_request(request), self._witness)
 
 
 class _Transport2(httpx2.AsyncHTTPTransport):
@@ -79,36 +109,7 @@ class _Transport2(httpx2.AsyncHTTPTransport):
         self._witness = witness
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await super().handle_async_request(request)
-        one = self._witness.note(response.status_code, response.headers.get("content-type", ""))
-        response.stream = _Tee2(response.stream, one)
-        return response
-
-
-class _Tee(httpx.AsyncByteStream):
-    def __init__(self, stream: Any, heard: Heard) -> None:
-        self._stream, self._heard = stream, heard
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            self._heard.body += piece
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class _Tee2(httpx2.AsyncByteStream):
-    def __init__(self, stream: Any, heard: Heard) -> None:
-        self._stream, self._heard = stream, heard
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            self._heard.body += piece
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+        return _Body2.on(await super().handle_async_request(request), self._witness)
 
 
 # -- what is odd about an answer ---------------------------------------------------------------------------------------

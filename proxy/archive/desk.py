@@ -164,7 +164,8 @@ class Desk:
             for artifact in found:
                 rows = await self._archive.rows(reading.space, artifact.keys)
                 small = sum(map(len, rows.values())) <= _QUICK
-                held = self._read(artifact, rows) if small else await self._tasks.offload(self._read, artifact, rows)
+                read_from = artifact, rows, self._dialects
+                held = loaded(*read_from) if small else await self._tasks.offload(loaded, *read_from)
                 if held is not None:
                     return held
         except StoreUnavailable as error:
@@ -173,20 +174,22 @@ class Desk:
             ) from error
         raise _Refused(f"{name} is no longer in the archive: what is kept there expires, or was erased.")
 
-    def _read(self, artifact: Artifact, rows: Mapping[bytes, bytes]) -> Held | None:
-        """An artifact read from its rows; None where one is gone. Of a result the call may be."""
-        dialect = self._dialects.get(artifact.dialect)
-        needed = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
-        if dialect is None or not artifact.keys or any(key not in rows for key in needed):
-            return None
-        try:
-            said = [(key, dialect.message(rows[key])) for key in artifact.keys if key in rows]
-        except ValueError:
-            return None
-        return held_of(artifact, [Message(key, each.role, each.parts, rows[key]) for key, each in said])
+
+def loaded(artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, Reads]) -> Held | None:
+    """An artifact read from its rows; None where one is gone. Of a result the call may be: what it was is in the
+    record."""
+    dialect = dialects.get(artifact.dialect)
+    needed = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
+    if dialect is None or not needed or any(key not in rows for key in needed):
+        return None
+    try:
+        said = [(key, dialect.message(rows[key])) for key in artifact.keys if key in rows]
+    except ValueError:
+        return None
+    return _held_of(artifact, [Message(key, each.role, each.parts, rows[key]) for key, each in said])
 
 
-def held_of(artifact: Artifact, messages: Sequence[Message]) -> Held:
+def _held_of(artifact: Artifact, messages: Sequence[Message]) -> Held:
     """An artifact as it is read, given its messages in order. A result's text is what the tool answered."""
     if artifact.kind == "range":
         number = len(messages)
@@ -222,7 +225,7 @@ def _told(held: Held, wish: Wish, other: Held | None, reading: Reading, room: in
     most = int(tokens / _rate(held.artifact) * _SAFETY)
     if not (wish.offset or wish.limit or wish.pattern or wish.path or other) and _oversized(held, reading):
         return _structure(held, head, min(most, _BEGINNING))
-    text, path = _aimed(held, wish.path)
+    text, path = aimed(held, wish.path)
     wish = replace(wish, path=path)
     while True:
         part = read(text, wish, most, other.text if other is not None else None)
@@ -249,11 +252,11 @@ def _structure(held: Held, head: str, most: int) -> str:
 
 
 def _selected(held: Held, path: str) -> str:
-    text, path = _aimed(held, path)
+    text, path = aimed(held, path)
     return value_at(text, path) if path else text
 
 
-def _aimed(held: Held, path: str) -> tuple[str, str]:
+def aimed(held: Held, path: str) -> tuple[str, str]:
     """The text that a path is of, and the path into it."""
     if path.startswith(INPUT):
         rest = path.removeprefix(INPUT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from proxy.archive.artifacts import Artifact, tenant_of
 from proxy.core.ports import Key, Put, Store
 
 __all__ = ["HOLDERS", "Contents", "Entry", "Kind", "Recorded", "Sums", "entries", "put", "tenant_of"]
+
+T = TypeVar("T")
 
 Kind = Literal["fold", "read", "transcript", "overlay", "summary"]
 """A fold with what it took out; an artifact that somebody read; what was said in a session; a weave or a recall; a
@@ -103,21 +105,12 @@ encode = _ENCODER.encode
 
 def decode_sums(value: bytes | None) -> Sums:
     """The kept sums of a tenant; zero where there are none that can be read."""
-    try:
-        return _SUMS.decode(value) if value is not None else Sums()
-    except (msgspec.MsgspecError, ValueError):
-        return Sums()
+    return _decoded(_SUMS, value) or Sums()
 
 
 def decode_recorded(log: Iterable[tuple[int, bytes]]) -> list[Recorded]:
     """The entries of a transcript's log that can be read, in order."""
-    found = []
-    for _, value in log:
-        try:
-            found.append(_RECORDED.decode(value))
-        except (msgspec.MsgspecError, ValueError):
-            continue
-    return found
+    return [entry for _, value in log if (entry := _decoded(_RECORDED, value)) is not None]
 
 
 # -- where it is kept ------------------------------------------------------------------------------------------------
@@ -199,7 +192,7 @@ async def contents(store: Store, tenant: str, found: Sequence[Entry]) -> list[Co
     """What belongs to entries, in their order; what is not there any more is empty. Raises StoreUnavailable."""
     kept = [entry for entry in found if entry.kind in ("fold", "read")]
     values = await store.get_many([contents_key(tenant, entry.id) for entry in kept]) if kept else []
-    read = {entry.name: _decoded(value) for entry, value in zip(kept, values, strict=True)}
+    read = {entry.name: _decoded(_CONTENTS, value) for entry, value in zip(kept, values, strict=True)}
     made = []
     for entry in found:
         if entry.kind == "transcript":
@@ -214,7 +207,7 @@ async def contents(store: Store, tenant: str, found: Sequence[Entry]) -> list[Co
 
 async def fold_of(store: Store, tenant: str, fold: str) -> tuple[Entry, Contents] | None:
     """The entry of a fold by its id; None where there is none. Raises StoreUnavailable."""
-    found = _decoded(await store.get(contents_key(tenant, fold)))
+    found = _decoded(_CONTENTS, await store.get(contents_key(tenant, fold)))
     if found is None:
         return None
     name = Entry("fold", fold, found.session, 0, 0, 0).name
@@ -238,14 +231,11 @@ def _recorded(tenant: str, session: str, log: Sequence[Recorded]) -> Contents:
 
 def decode_entry(value: bytes | None) -> Entry | None:
     """A kept entry; None where there is none, or none that can be read."""
-    try:
-        return _ENTRY.decode(value) if value is not None else None
-    except (msgspec.MsgspecError, ValueError):
-        return None
+    return _decoded(_ENTRY, value)
 
 
-def _decoded(value: bytes | None) -> Contents | None:
+def _decoded(decoder: msgspec.msgpack.Decoder[T], value: bytes | None) -> T | None:
     try:
-        return _CONTENTS.decode(value) if value is not None else None
-    except (msgspec.MsgspecError, ValueError):
+        return decoder.decode(value) if value is not None else None
+    except ValueError:
         return None

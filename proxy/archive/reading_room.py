@@ -15,11 +15,10 @@ from typing import Final
 from proxy.archive import holdings
 from proxy.archive.artifacts import Artifact
 from proxy.archive.custody import Custody
-from proxy.archive.desk import INPUT, Held, Reads, held_of
+from proxy.archive.desk import Reads, aimed, loaded
 from proxy.archive.reader import Part, Wish, read
 from proxy.archive.transcripts import Transcripts
 from proxy.archive.writing import Archive
-from proxy.core.conversation import Message
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Tasks
 from proxy.core.values import dataclass
@@ -116,20 +115,13 @@ class ReadingRoom:
 
     def _lent(self, artifact: Artifact, rows: Mapping[bytes, bytes], wish: Wish) -> Lent | None:
         """The part, of an artifact whose rows are there. Slow where it is large, or searched."""
-        dialect = self._dialects.get(artifact.dialect)
-        # Of a result the call may be gone; what it was is in the record.
-        needed = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
-        if dialect is None or not needed or any(key not in rows for key in needed):
+        held = loaded(artifact, rows, self._dialects)
+        if held is None:
             return None
-        there = [key for key in artifact.keys if key in rows]
-        try:
-            said = [dialect.message(rows[key]) for key in there]
-        except ValueError:
-            return None
-        pairs = zip(there, said, strict=True)
-        held = held_of(artifact, [Message(key, each.role, each.parts, rows[key]) for key, each in pairs])
-        wires = tuple(rows[key] for key in there) if held.mute else ()
-        return Lent(artifact, held.what, _chosen(held, wish), held.input, (), wires)
+        text, path = aimed(held, wish.path)
+        part = read(text, replace(wish, path=path), AT_ONCE)
+        wires = tuple(rows[key] for key in artifact.keys if key in rows) if held.mute else ()
+        return Lent(artifact, held.what, part, held.input, (), wires)
 
 
 def _place(session: str, after: str) -> Artifact | None:
@@ -138,11 +130,3 @@ def _place(session: str, after: str) -> Artifact | None:
         return None
     name, _, scope = after.partition("/")
     return Artifact(name, "part", "", (), 0, 0, scope=bytes.fromhex(scope), session=session)
-
-
-def _chosen(held: Held, wish: Wish) -> Part:
-    text, path = held.text, wish.path
-    if path.startswith(INPUT):
-        rest = path.removeprefix(INPUT)
-        text, path = held.input, "$" + rest if rest else ""
-    return read(text, replace(wish, path=path), AT_ONCE)

@@ -95,12 +95,11 @@ class Recaller:
         self._words = _Cache[bytes, frozenset[bytes]](capacity // 4)
 
     def pending(self, shown: Folded, client: Conversation) -> int:
-        """Bytes that have yet to be read for an excerpt; where they are many, `excerpt` belongs in a thread."""
-        if shown.compaction is None:
+        """Bytes that have yet to be read to know what the fold took out; where they are many, `excerpt` belongs in a
+        thread."""
+        if shown.compaction is None or shown.compaction.id in self._indexes:
             return 0
-        covered = client.messages[: shown.compaction.covered] if shown.compaction.id not in self._indexes else ()
-        unread = (message for message in shown.conversation.messages if message.key not in self._words)
-        return sum(len(message.wire) for message in (*covered, *unread))
+        return sum(len(message.wire) for message in client.messages[: shown.compaction.covered])
 
     def excerpt(
         self,
@@ -123,10 +122,15 @@ class Recaller:
         if shown.compaction is None or tokens <= 0 or sources <= 0:
             return None
         places = range(max(newest.start, _last_round(client.messages)), newest.stop)
-        turn, view = client.messages[places.start : places.stop], self._view(shown, client, places)
+        turn = client.messages[places.start : places.stop]
+        if shown.compaction.id not in self._indexes:
+            # Where much is read anyway, in a thread, what is in view is read too.
+            self._view(shown, client, places)
         index = self._index(space, shown, client)
-        sought = islice(self._sought(index, client, turn), _FOUND)
-        names = [name for name in sought if not _visible(name, view)]
+        names = list(islice(self._sought(index, client, turn), _FOUND))
+        # Most turns name nothing that the archive holds; only for the others all that is in view is looked through.
+        view = self._view(shown, client, places) if names else []
+        names = [name for name in names if not _visible(name, view)]
         if not names:
             return None
         known = {text for _, parts in view for text in results_in(parts)}

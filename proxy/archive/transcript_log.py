@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import takewhile
 
 import msgspec
@@ -88,9 +88,7 @@ def state_of(log: Iterable[Recorded]) -> State:
             0 if whole else state.entries + 1,
             each.size if whole else state.size + each.size,
         )
-    return State(
-        state.dialect, state.model, tuple(keys), state.lead, state.head, state.since, state.entries, state.size
-    )  # fmt: skip
+    return replace(state, keys=tuple(keys))
 
 
 def common(known: Sequence[bytes], keys: Sequence[bytes]) -> int:

@@ -6,13 +6,15 @@ Common to the dialects: arguments are JSON text in all of them, streamed in piec
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from proxy.dialects.keys import read
 from proxy.dialects.shared import encode
 from proxy.dialects.splice import Wanted
 
-_KEY = '"$artifact"'
+NAMED = '"$artifact"'
+"""What stands in arguments that name an artifact."""
 # So long may a name and its path be; what is longer is no name, and goes on.
 _LONGEST = 1024
 _NAMED = re.compile(r'\{\s*"\$artifact"')
@@ -93,7 +95,7 @@ class Arguments:
                 self._began = True
                 continue
             flat = _FLAT.match(text, start) if _NAMED.match(text, start) else None
-            wanted = None if flat is None else _wanted(flat.group())
+            wanted = None if flat is None or len(flat.group()) > _LONGEST else _wanted(flat.group())
             if flat is not None and wanted is not None:
                 self._pass(text[done:start], out)
                 self._held.append((wanted, flat.group()))
@@ -134,6 +136,8 @@ class Arguments:
 
 def wanted_in(text: str) -> tuple[Wanted, ...]:
     """The artifacts that are named in the whole arguments of a call, in order."""
+    if NAMED not in text:
+        return ()
     arguments = Arguments()
     arguments.feed(text)
     return arguments.wanted
@@ -146,6 +150,22 @@ def given_in(text: str, texts: Sequence[str | None]) -> str:
     return out + arguments.give(texts) + arguments.end()
 
 
+def wanted_by(calls: Iterable[dict[str, Any]]) -> tuple[Wanted, ...]:
+    """The artifacts that are named in the `arguments` of several calls, in order. They are text in each."""
+    return tuple(wanted for call in calls for wanted in wanted_in(call["arguments"]))
+
+
+def give_to(calls: Iterable[dict[str, Any]], texts: Sequence[str | None]) -> bool:
+    """Puts the texts of what is `wanted_by` the calls into their arguments; whether any was put."""
+    at = 0
+    for call in calls:
+        named = len(wanted_in(call["arguments"]))
+        if named:
+            call["arguments"] = given_in(call["arguments"], texts[at : at + named])
+            at += named
+    return any(text is not None for text in texts[:at])
+
+
 def json_text(text: str) -> str:
     """A text as a JSON string; half characters that no encoding knows become question marks."""
     return encode(text.encode(errors="replace").decode()).decode()
@@ -155,7 +175,7 @@ def _begins(text: str, start: int) -> bool:
     """Whether what opens at `start` and does not close may become a name."""
     if len(text) - start > _LONGEST:
         return False
-    if _KEY.startswith(text[start + 1 :].lstrip()):
+    if NAMED.startswith(text[start + 1 :].lstrip()):
         return True
     return _NAMED.match(text, start) is not None and _OPEN.match(text, start) is not None
 

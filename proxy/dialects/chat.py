@@ -155,7 +155,7 @@ class _ChunkTap(StreamTap):
         self.model = self.model or string(data.get("model"))
         self._opening = 0 if self.response_id and self.model else max(0, self._opening - 1)
         choices = entries(data.get("choices"))
-        self.usage = _reported(data, choices) or self.usage
+        self.usage = reported(data, choices) or self.usage
         for entry in choices:
             choice = mapping(entry)
             self.finish = string(choice.get("finish_reason")) or self.finish
@@ -187,11 +187,11 @@ def _completion(data: dict[str, Any]) -> ReplySeen:
             if isinstance(part, ToolCall):
                 made.append(CallSeen(part.call_id, part.name))
     return ReplySeen(
-        string(data.get("id")), string(data.get("model")), _reported(data, choices), finish, tuple(made)
+        string(data.get("id")), string(data.get("model")), reported(data, choices), finish, tuple(made)
     )  # fmt: skip
 
 
-def _reported(data: dict[str, Any], choices: list[Any]) -> Usage | None:
+def reported(data: dict[str, Any], choices: list[Any]) -> Usage | None:
     """Usage, wherever a server puts it: beside the choices, in Groq's field, in the last choice."""
     usage = mapping(data.get("usage") or mapping(data.get("x_groq")).get("usage"))
     if not usage and choices:

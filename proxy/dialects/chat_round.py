@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.core.records import Usage
 from proxy.dialects.arguments import Arguments
-from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.chat import reported
 from proxy.dialects.chat_parts import parts
 from proxy.dialects.keys import read
 from proxy.dialects.shared import arguments_text, encode, entries, mapping, string
 from proxy.dialects.splice import OurCall, RoundSeen
-from proxy.dialects.splicing import legible, to_json, visible
-from proxy.dialects.tap import StreamTap
+from proxy.dialects.splicing import legible, to_json, usage_of_all, visible
 
 # What a provider may want back of a message, beside content and calls. `reasoning` is not among it: some servers refuse
 # it in a request.
@@ -176,7 +174,8 @@ def said_of(
             calls.append(call)
     ids = (string(mapping(call).get("id")) for call in calls if name_of(call) != tool)
     said = {**message, "tool_calls": calls}
-    return RoundSeen(_request_form(said), tuple(made), tuple(filter(None, ids)), _text(said), whole, _reported(usage))
+    used = reported({"usage": usage}, [])
+    return RoundSeen(_request_form(said), tuple(made), tuple(filter(None, ids)), _text(said), whole, used)
 
 
 def name_of(call: Any) -> str:
@@ -221,13 +220,11 @@ def usage_places(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [holder for holder in holders if type(holder) is dict and holder.get("usage") and mapping(holder["usage"])]
 
 
-def _reported(usage: Mapping[str, Any] | None) -> Usage | None:
-    """A usage object, read as everywhere."""
-    tap = ChatCompletions().tap(stream=True)
-    if usage and isinstance(tap, StreamTap):
-        tap.event({"choices": [], "usage": usage})
-        return tap.usage
-    return None
+def summed(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The usage objects of the rounds of one reply as one."""
+    return usage_of_all(
+        usages, "prompt_tokens", "completion_tokens", "completion_tokens_details", "total_tokens"
+    )  # fmt: skip
 
 
 def _given(kind: str) -> str:

@@ -11,13 +11,13 @@ from typing import Any
 
 from proxy.core.conversation import Message
 from proxy.core.weaves import Weave
-from proxy.dialects.arguments import given_in, wanted_in
-from proxy.dialects.chat_round import finished, name_of, said_of, usage_places
+from proxy.dialects.arguments import give_to, wanted_by
+from proxy.dialects.chat_round import finished, name_of, said_of, summed, usage_places
 from proxy.dialects.chat_stream import ChunkSplice
 from proxy.dialects.shared import encode, entries, field, mapping, string
-from proxy.dialects.spans import NULL, is_list, items_of, list_of, object_of
+from proxy.dialects.spans import NULL, is_list, list_of, object_of
 from proxy.dialects.splice import Answer, RoundSeen, Splice, ToolOffer, Wanted, Weaver
-from proxy.dialects.splicing import Document, copied, names_of, to_json, usage_of_all
+from proxy.dialects.splicing import Document, copied, listed, names_of, to_json
 
 # Forms of an answer that are no free text: with them a model that has no tools is not to be given one.
 _FORMS = frozenset({"json_schema", "json_object"})
@@ -48,10 +48,10 @@ class ChatWeaver(Weaver):
             _given(fields, name) for name in ("functions", "function_call")
         ):
             return None
-        listed = fields.get("tools", NULL)
-        if listed != NULL and not is_list(listed):
+        theirs = fields.get("tools", NULL)
+        if theirs != NULL and not is_list(theirs):
             return None
-        own = items_of(listed) if is_list(listed) else []
+        own = listed(fields, "tools")
         form = string(mapping(field(fields, "response_format")).get("type"))
         chosen = field(fields, "tool_choice") not in (None, "auto")
         if not own and (form in _FORMS or chosen or _given(fields, "prediction")):
@@ -82,7 +82,7 @@ class ChatWeaver(Weaver):
 
     def last(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """The tools without the last, which is ours; where it is the only one, `tool_choice` none."""
-        own = items_of(fields["tools"])[:-1] if is_list(fields.get("tools", NULL)) else []
+        own = listed(fields, "tools")[:-1]
         return {"tools": list_of(own)} if own else {"tool_choice": b'"none"'}
 
 
@@ -106,17 +106,11 @@ class _CompletionSplice(Document):
 
     def named(self, document: dict[str, Any]) -> tuple[Wanted, ...]:
         """Of each of the client's calls in turn."""
-        return tuple(wanted for function in self._functions(document) for wanted in wanted_in(function["arguments"]))
+        return wanted_by(self._functions(document))
 
     def put(self, document: dict[str, Any], texts: Sequence[str | None]) -> bool:
         """Changes the arguments of the calls that name artifacts."""
-        given, changed = list(texts), False
-        for function in self._functions(document):
-            count = len(wanted_in(function["arguments"]))
-            if any(text is not None for text in given[:count]):
-                function["arguments"], changed = given_in(function["arguments"], given[:count]), True
-            del given[:count]
-        return changed
+        return give_to(self._functions(document), texts)
 
     def written(self) -> bytes:
         """The last completion with the id of the first, the words of all, the client's calls, and the whole usage."""
@@ -139,9 +133,7 @@ class _CompletionSplice(Document):
         last |= {name: first[name] for name in ("id", "created", "system_fingerprint") if name in first}
         usages = [holders[-1]["usage"] for holders in map(usage_places, self.documents) if holders]
         for holder in usage_places(last):
-            holder["usage"] = usage_of_all(
-                usages, "prompt_tokens", "completion_tokens", "completion_tokens_details", "total_tokens"
-            )
+            holder["usage"] = summed(usages)
         return to_json(last)
 
     def _functions(self, document: dict[str, Any]) -> list[dict[str, Any]]:

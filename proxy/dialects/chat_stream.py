@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.dialects.chat_chunks import DONE, Run, read, write
-from proxy.dialects.chat_round import Call, Saying, finished, said_of, usage_places
+from proxy.dialects.chat_round import Call, Saying, finished, said_of, summed, usage_places
 from proxy.dialects.shared import entries, mapping, string
 from proxy.dialects.splice import RoundSeen, Splice, Wanted
-from proxy.dialects.splicing import cut, usage_of_all
+from proxy.dialects.splicing import cut
 from proxy.dialects.sse import Events
 from proxy.dialects.tap import BOUND
 
@@ -235,10 +235,7 @@ class ChunkSplice(Splice):
         if not self._usages:
             return data
         for holder in usage_places(data):
-            usages = [*self._usages, holder["usage"]]
-            holder["usage"] = usage_of_all(
-                usages, "prompt_tokens", "completion_tokens", "completion_tokens_details", "total_tokens"
-            )
+            holder["usage"] = summed([*self._usages, holder["usage"]])
         return data
 
     def _last(self, event: bytes) -> bytes:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from proxy.core.conversation import Message, Opaque, Reasoning, Role, Text, ToolCall, ToolResult
+from proxy.dialects.shared import HOSTED
 
 FIRST = "The list does not begin with the user."
 SILENT = "A message of the assistant says nothing."
@@ -27,9 +28,6 @@ REASONING = "A reasoning item is not followed by what it led to."
 TRIGGER = "A compaction trigger is not the last item."
 
 _SYSTEM: frozenset[Role] = frozenset({"system", "developer"})
-# The ids that Anthropic gives to calls of tools that it runs itself. They are answered in the same reply, or, where
-# that was paused, in the next one.
-_HOSTED = ("srvtoolu_", "mcptoolu_")
 
 
 class _Calls:
@@ -128,7 +126,7 @@ def _reply(message: Message, calls: _Calls, hosted: _Calls, found: list[str]) ->
     """Looks at an assistant's message: results that stand in it are of the provider's own tools."""
     for part in message.parts:
         if isinstance(part, ToolCall):
-            (hosted if part.call_id.startswith(_HOSTED) else calls).made(part.call_id)
+            (hosted if part.call_id.startswith(HOSTED) else calls).made(part.call_id)
         elif isinstance(part, ToolResult):
             if not (hosted.answered(part.call_id) or calls.answered(part.call_id)):
                 found.append(_stray(part.call_id))

@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.dialects.arguments import given_in, wanted_in
 from proxy.dialects.messages import Messages
-from proxy.dialects.messages_said import DONE, NAMED, Block, ended, seen, summed
+from proxy.dialects.messages_said import DONE, Block, ended, seen, summed
 from proxy.dialects.shared import encode, mapping, string
 from proxy.dialects.spans import NULL, fields_of, items_of, list_of, object_of
 from proxy.dialects.splice import RoundSeen, Wanted
@@ -42,7 +42,7 @@ class MessagesDocument(Document):
         for block, raw in zip(blocks, items_of(content), strict=True):
             if block.ours:
                 continue
-            if block.arguments is not None and NAMED in raw and (named := len(wanted_in(block.given))):
+            if block.arguments is not None and (named := len(wanted_in(block.given))):
                 self._naming[len(self._shown)] = (block.given, named)
             self._shown.append(raw)
         tap = Messages().tap(False)

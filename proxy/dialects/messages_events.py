@@ -14,10 +14,9 @@ import msgspec
 from proxy.dialects.keys import read
 from proxy.dialects.shared import encode, string
 from proxy.dialects.spans import NULL, fields_of, object_of
-from proxy.dialects.sse import parse
+from proxy.dialects.sse import events
 
 _NONE: Final = msgspec.Raw(b"")
-_LINE_END = re.compile(rb"\r\n?")
 # A delta of text as Anthropic writes it, up to the text. Spaces may stand before its last brace.
 _TOLD = re.compile(
     rb'(?:event: ?content_block_delta\n)?data: ?\{"type": ?"content_block_delta", ?"index": ?(\d+), ?"delta": ?\{'
@@ -133,5 +132,5 @@ def _event(name: str, data: bytes) -> bytes:
 
 
 def _data(piece: bytes) -> bytes | None:
-    event = parse(_LINE_END.sub(b"\n", piece).rstrip(b"\n"))
+    event = next(events(piece), None)
     return None if event is None else event.data

@@ -21,8 +21,6 @@ from proxy.dialects.splice import OurCall, RoundSeen
 from proxy.dialects.splicing import cut, usage_of_all
 
 NO_INPUT = b"{}"
-NAMED = b'"$artifact"'
-"""What stands in arguments that name an artifact."""
 DONE = frozenset({"end_turn", "tool_use", "stop_sequence"})
 """Why a reply ends when the model was done; any other reason is a limit, a refusal, a pause."""
 

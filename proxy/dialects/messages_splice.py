@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from proxy.dialects.arguments import wanted_in
 from proxy.dialects.keys import read
 from proxy.dialects.messages import Messages
 from proxy.dialects.messages_events import Delta, Event, argued, changed, event_of, fields_in, placed
-from proxy.dialects.messages_said import DONE, NAMED, NO_INPUT, Block, ended, seen, summed
+from proxy.dialects.messages_said import DONE, NO_INPUT, Block, ended, seen, summed
 from proxy.dialects.shared import encode, mapping, string
 from proxy.dialects.spans import NULL, fields_of, object_of
 from proxy.dialects.splice import RoundSeen, Splice, Wanted
@@ -187,10 +188,10 @@ class MessagesStream(Splice):
         self._hiding = -1
         self._next = max(self._next, block.place + 1)
         shown = piece if block.place == event.index else placed(piece, block.place)
-        if block.arguments is None or NAMED not in raw:
+        text = block.given if block.arguments is not None else ""
+        if not wanted_in(text):
             return shown
         # The input came whole: it is shown as what follows the start, so that it can wait.
-        text = block.given
         shown = changed(shown, {"content_block": object_of({**fields_of(raw), "input": NO_INPUT})})
         return shown + self._argue(block, Delta("input_json_delta", partial_json=text), b"")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from proxy.core.conversation import Message, ToolCall, ToolResult
+from proxy.core.conversation import Message
 from proxy.core.values import dataclass
 from proxy.core.weaves import Weave
 from proxy.dialects import messages_writing
@@ -17,11 +17,9 @@ from proxy.dialects.messages_splice import MessagesStream
 from proxy.dialects.shared import encode, entries, field, mapping, string
 from proxy.dialects.spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of
 from proxy.dialects.splice import Answer, Splice, ToolOffer, Weaver
-from proxy.dialects.splicing import copied, names_of
+from proxy.dialects.splicing import copied, listed, names_of
 
 _MAY_NOT = b'{"type":"none"}'
-# The ids of calls of tools that the provider runs itself.
-_HOSTED = ("srvtoolu_", "mcptoolu_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class MessagesWeaver(Weaver):
         """The rounds in the place of the assistant's messages. Results of ours that stand beside the client's come at
         the start of what the user says next, which is replaced too. A cache breakpoint of the copy moves to the end of
         the rounds; thinking is the provider's, whether the client kept it or not."""
-        run = copied(_copies(messages), weave)
+        run = copied(messages, weave)
         if not run:
             return None
         wires = [wire for each in weave.rounds for wire in (*each.said, *each.answered)]
@@ -84,7 +82,7 @@ class MessagesWeaver(Weaver):
     def last(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """The client's own tools. Where it has none, and where the model thinks, the tools stay and none may be chosen:
         a list with calls needs tools, and thinking is bound to the tools that it was made with."""
-        tools = items_of(fields["tools"]) if is_list(fields.get("tools", NULL)) else []
+        tools = listed(fields, "tools")
         thinks = string(mapping(field(fields, "thinking")).get("type")) not in {"", "disabled"}
         if len(tools) > 1 and not thinks:
             return {"tools": list_of(tools[:-1])}
@@ -94,28 +92,6 @@ class MessagesWeaver(Weaver):
 def _has_form(fields: Mapping[str, bytes]) -> bool:
     config = mapping(field(fields, "output_config"))
     return (config.get("format") or field(fields, "output_format")) is not None
-
-
-def _copies(messages: Sequence[Message]) -> list[Message]:
-    """The assistant's messages at the beginning of the list, without the calls that the provider itself answers."""
-    run: list[Message] = []
-    for message in messages:
-        if message.role != "assistant":
-            break
-        run.append(message)
-    answered = {part.call_id for message in run for part in message.parts if isinstance(part, ToolResult)}
-    return [_unhosted(message, answered) for message in run]
-
-
-def _unhosted(message: Message, answered: set[str]) -> Message:
-    parts = tuple(
-        part
-        for part in message.parts
-        if not isinstance(part, ToolCall) or not (part.call_id in answered or part.call_id.startswith(_HOSTED))
-    )
-    if len(parts) == len(message.parts):
-        return message
-    return Message(message.key, message.role, parts, message.wire, message.marks)
 
 
 def _joined(answered: Sequence[bytes], message: Message) -> bytes | None:

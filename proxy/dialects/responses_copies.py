@@ -17,7 +17,7 @@ from proxy.core.values import dataclass
 from proxy.core.weaves import Round, Weave
 from proxy.dialects.arguments import wanted_in
 from proxy.dialects.items import CALLS, item
-from proxy.dialects.responses_round import NAMED, object_in, with_arguments
+from proxy.dialects.responses_round import object_in, with_arguments
 from proxy.dialects.shared import string
 from proxy.dialects.spans import fields_of
 
@@ -178,7 +178,7 @@ def _text(parts: Iterable[Any]) -> str:
 def _own_words(said: _Said, message: Message) -> bytes:
     """The client's item, with the arguments as the model wrote them where it named artifacts in them."""
     wire = message.wire
-    if NAMED not in said.arguments or not wanted_in(said.arguments):
+    if not wanted_in(said.arguments):
         return wire
     fields = fields_of(wire)
     return wire if "arguments" not in fields else with_arguments(wire, said.arguments)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from proxy.dialects.arguments import given_in, wanted_in
-from proxy.dialects.responses_round import Told, as_one, is_ours, listed, object_in, parsed, seen, without_ours
+from proxy.dialects.arguments import give_to, wanted_by
+from proxy.dialects.responses_round import Told, as_one, is_ours, object_in, parsed, seen, without_ours
 from proxy.dialects.shared import entries, mapping, string
 from proxy.dialects.spans import object_of
 from proxy.dialects.splice import RoundSeen, Wanted
-from proxy.dialects.splicing import Document, to_json
+from proxy.dialects.splicing import Document, listed, to_json
 
 
 class ResponsesDocument(Document):
@@ -35,25 +35,18 @@ class ResponsesDocument(Document):
 
     def named(self, document: dict[str, Any]) -> tuple[Wanted, ...]:
         """The artifacts named in the client's calls, in order."""
-        return tuple(wanted for entry in self._calls(document) for wanted in wanted_in(entry["arguments"]))
+        return wanted_by(self._calls(document))
 
     def put(self, document: dict[str, Any], texts: Sequence[str | None]) -> bool:
         """Writes the arguments of the client's calls anew."""
-        put, at = False, 0
-        for entry in self._calls(document):
-            count = len(wanted_in(entry["arguments"]))
-            whole = given_in(entry["arguments"], texts[at : at + count])
-            put = put or whole != entry["arguments"]
-            entry["arguments"] = whole
-            at += count
-        return put
+        return give_to(self._calls(document), texts)
 
     def written(self) -> bytes:
         """The response of all rounds."""
         rounds = []
         for document in self.documents:
             fields = parsed(to_json(document))
-            shown = (raw for raw in listed(fields) if not is_ours(object_in(raw), self._tool))
+            shown = (raw for raw in listed(fields, "output") if not is_ours(object_in(raw), self._tool))
             rounds.append(Told(fields, tuple(shown) if type(document.get("output")) is list else None))
         if rounds[-1].output is None:
             # No response, but an error: it is the answer.

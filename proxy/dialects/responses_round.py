@@ -14,11 +14,10 @@ from proxy.core.values import dataclass
 from proxy.dialects.items import CALLS, call, item
 from proxy.dialects.responses import Responses
 from proxy.dialects.shared import mapping, string
-from proxy.dialects.spans import NULL, fields_of, is_list, is_object, items_of, list_of, object_of
+from proxy.dialects.spans import NULL, fields_of, is_object, list_of, object_of
 from proxy.dialects.splice import OurCall, RoundSeen
-from proxy.dialects.splicing import even, from_json, legible, to_json, usage_of_all, visible
+from proxy.dialects.splicing import even, from_json, legible, listed, to_json, usage_of_all, visible
 
-NAMED = '"$artifact"'
 # Of a reply of several rounds these are the first's: later rounds are requests of ours.
 _FIRST = ("id", "created_at", "tool_choice")
 
@@ -135,7 +134,7 @@ def as_one(rounds: Sequence[Told], tool: str) -> dict[str, bytes]:
     tokens. One round in which nothing is ours keeps the bytes of every field. `rounds` holds at least one."""
     last = rounds[-1]
     fields = without_ours(last.fields, tool)
-    if last.output is not None and list(last.output) != listed(fields):
+    if last.output is not None and list(last.output) != listed(fields, "output"):
         fields["output"] = list_of(last.output)
     if len(rounds) == 1:
         return fields
@@ -160,14 +159,3 @@ def text_in(fields: Mapping[str, bytes], name: str, default: str = "") -> str:
         return default if raw is None else string(from_json(raw))
     except ValueError:
         return ""
-
-
-def listed(fields: Mapping[str, bytes], name: str = "output") -> list[bytes]:
-    """The entries of a list in an object's field, as they came; none where it is no list."""
-    raw = fields.get(name, NULL)
-    if not is_list(raw):
-        return []
-    try:
-        return items_of(raw)
-    except (ValueError, RecursionError):
-        return [to_json(each) for each in from_json(raw)]

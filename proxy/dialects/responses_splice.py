@@ -26,11 +26,9 @@ from proxy.dialects.responses_events import (
     says_nothing,
 )
 from proxy.dialects.responses_round import (
-    NAMED,
     Told,
     as_one,
     is_ours,
-    listed,
     object_in,
     parsed,
     seen,
@@ -41,7 +39,7 @@ from proxy.dialects.responses_round import (
 from proxy.dialects.shared import encode, string
 from proxy.dialects.spans import NULL, is_list, is_object, object_of
 from proxy.dialects.splice import RoundSeen, Splice, Wanted
-from proxy.dialects.splicing import cut, to_json
+from proxy.dialects.splicing import cut, listed, to_json
 
 
 class ResponsesStream(Splice):
@@ -117,7 +115,7 @@ class ResponsesStream(Splice):
 
     def round(self) -> RoundSeen:
         """What the round said, by the items that were done; by the last event where that tells of more."""
-        items, output = self._items, listed(self._told.fields)
+        items, output = self._items, listed(self._told.fields, "output")
         if len(output) > len(items):
             items = [(object_in(raw), raw) for raw in output]
         completed = self._end is not None and self._end.kind == "response.completed"
@@ -257,7 +255,8 @@ class ResponsesStream(Splice):
     def _whole(self, text: str) -> str | None:
         """The whole arguments of a call with artifacts in the place of their names; None where none are named, or
         where some are `wanted` now."""
-        texts = self._known(wanted_in(text)) if NAMED in text else None
+        wanted = wanted_in(text)
+        texts = self._known(wanted) if wanted else None
         if texts is None:
             return None
         whole = given_in(text, texts)
@@ -272,7 +271,7 @@ class ResponsesStream(Splice):
     def _hold(self, event: Event) -> bytes | None:
         response = parsed(event.fields.get("response", NULL))
         output: list[bytes] = []
-        for raw in listed(response):
+        for raw in listed(response, "output"):
             entry = object_in(raw)
             if is_ours(entry, self._tool):
                 continue

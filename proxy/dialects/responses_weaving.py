@@ -20,9 +20,9 @@ from proxy.dialects.responses_document import ResponsesDocument
 from proxy.dialects.responses_round import object_in
 from proxy.dialects.responses_splice import ResponsesStream
 from proxy.dialects.shared import encode, entries, field, mapping
-from proxy.dialects.spans import NULL, fields_of, is_list, items_of, list_of, object_of, without
+from proxy.dialects.spans import NULL, fields_of, is_list, list_of, object_of, without
 from proxy.dialects.splice import Answer, ToolOffer, Weaver
-from proxy.dialects.splicing import names_of
+from proxy.dialects.splicing import listed, names_of
 
 _MAY_NOT = b'"none"'
 
@@ -90,7 +90,7 @@ class ResponsesWeaver(Weaver):
 
     def last(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """The client's own tools; where it has none, ours stays and may not be chosen."""
-        tools = items_of(fields["tools"]) if is_list(fields.get("tools", NULL)) else []
+        tools = listed(fields, "tools")
         return {"tools": list_of(tools[:-1])} if len(tools) > 1 else {"tool_choice": _MAY_NOT}
 
 

@@ -18,6 +18,10 @@ Inner = Text | Reasoning | Media | Opaque
 
 encode = msgspec.json.encode
 
+HOSTED = ("srvtoolu_", "mcptoolu_")
+"""How the ids of calls begin that Anthropic runs itself. They are answered in the same reply, or, where that was
+paused, in the next one."""
+
 # So much base64 is decoded to look at the beginning of an image: 64 KiB of data, in whole groups of four.
 _HEAD = 87_380
 _DATA_HEADER = 256

@@ -10,13 +10,15 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 
-from proxy.core.conversation import Message, Part, Text, ToolCall
+from proxy.core.conversation import Message, Part, Text, ToolCall, ToolResult
 from proxy.core.weaves import Weave
-from proxy.dialects.shared import count, encode, mapping
+from proxy.dialects.shared import HOSTED, count, encode, mapping
+from proxy.dialects.spans import NULL, is_list, items_of
 from proxy.dialects.splice import RoundSeen, Splice, Wanted
 from proxy.dialects.tap import BOUND
 
@@ -75,14 +77,15 @@ def copied(messages: Sequence[Message], weave: Weave) -> int:
 
     A copy is the assistant's entries in a row. It is known by its call ids, in any order; a reply without calls by its
     text. Reasoning behind the text belongs to it. Of a reply that showed neither it is an entry that says nothing.
+    Calls that the provider itself answers count only where the weave names them.
     """
+    replies = list(takewhile(lambda message: message.role == "assistant", messages))
+    hosted = {call for message in replies for call in _hosted(message)}.difference(weave.calls)
     ids: set[str] = set()
     texts: list[str] = []
     run = 0
-    for message in messages:
-        if message.role != "assistant":
-            break
-        made = _calls(message)
+    for message in replies:
+        made = _calls(message) - hosted
         told = [part.text for part in message.parts if isinstance(part, Text)]
         if not weave.calls and run and (made or told) and not ids and alike("".join(texts), weave.text):
             # Another reply of the assistant follows this one.
@@ -97,6 +100,12 @@ def copied(messages: Sequence[Message], weave: Weave) -> int:
 
 def _calls(message: Message) -> set[str]:
     return {part.call_id for part in message.parts if isinstance(part, ToolCall) and part.call_id}
+
+
+def _hosted(message: Message) -> Iterable[str]:
+    """Calls of tools that the provider runs: by their ids, or because the answer stands in the assistant's message."""
+    answered = (part.call_id for part in message.parts if isinstance(part, ToolResult))
+    return (*answered, *(call for call in _calls(message) if call.startswith(HOSTED)))
 
 
 def legible(arguments: str) -> str:
@@ -227,6 +236,17 @@ def names_of(tools: Collection[Any], *path: str) -> frozenset[str]:
         if type(value) is str:
             found.add(value)
     return frozenset(found)
+
+
+def listed(fields: Mapping[str, bytes], name: str) -> list[bytes]:
+    """The entries of a list in an object's field, as they came; none where it is no list."""
+    raw = fields.get(name, NULL)
+    if not is_list(raw):
+        return []
+    try:
+        return items_of(raw)
+    except (ValueError, RecursionError):
+        return [to_json(each) for each in from_json(raw)]
 
 
 # -- bytes -----------------------------------------------------------------------------

@@ -32,7 +32,6 @@ _MOST_LISTED = 1_000
 _LARGEST = 10**12
 _DIGITS = 12
 _PIECE = 65_536
-_NO_SESSION = "There is no such session. GET /accordion/sessions lists them."
 _SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """What is archived may hold anything, such as a page that a tool has read."""
 
@@ -139,9 +138,8 @@ class ArchiveApi:
 
     async def _erase_session(self, request: Request) -> Response:
         caller, session = self._caller(request), request.path_params["id"]
-        known = await self._observe().session(caller.tenant, session) is not None
-        if not known and not await self._room.holds(caller.space, session):
-            raise NotFound(_NO_SESSION, code="session_not_found")
+        if not await self._room.holds(caller.space, session):
+            await self._known(caller, session)
         return await self._erased(caller, session)
 
     async def _erase(self, request: Request) -> Response:
@@ -162,7 +160,7 @@ class ArchiveApi:
     async def _known(self, caller: Caller, session: str) -> None:
         """Raises NotFound where the tenant has no such session."""
         if await self._observe().session(caller.tenant, session) is None:
-            raise NotFound(_NO_SESSION, code="session_not_found")
+            raise NotFound("There is no such session. GET /accordion/sessions lists them.", code="session_not_found")
 
 
 async def _pieces(first: bytes, lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

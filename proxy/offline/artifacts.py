@@ -30,7 +30,7 @@ from proxy.compaction.exporting import described
 from proxy.compaction.reading import WrittenReader
 from proxy.compaction.wishes import Wishes
 from proxy.core.errors import AccordionError, ConfigError
-from proxy.core.ports import Key, Store
+from proxy.core.ports import Store
 from proxy.faces.shown import shown_artifact, shown_lent
 from proxy.identity.tenants import DEFAULT_TENANT, Caller, ProxyKey, Tenants
 from proxy.observe import Observe
@@ -39,10 +39,9 @@ from proxy.settings import Settings
 from proxy.storage.opening import open_store
 from proxy.storage.outbox import GatheringOutbox
 from proxy.storage.sealed import open_sealer
+from proxy.wiring.house import TENANT_SECRET
 from proxy.wiring.tables import dialects, thresholds, windows
 
-_SECRET = Key("", "secret/tenants")
-"""Where proxies keep the key that tenants are told apart with, where none is configured."""
 _TIMEOUT = 60.0
 _PAGE = 500
 
@@ -140,7 +139,7 @@ async def _opened(settings: Settings, tenant: str) -> AsyncIterator[_Shelves]:
 
 async def _caller(settings: Settings, store: Store, tenant: str) -> Caller:
     """Who would ask, as proxies tell him."""
-    secret = settings.server.tenant_key.reveal().encode() or await store.get(_SECRET)
+    secret = settings.server.tenant_key.reveal().encode() or await store.get(TENANT_SECRET)
     if not secret:
         raise ConfigError("no proxy has used this store yet: there is nothing in it", path="$.store.url")
     return Tenants(secret, (ProxyKey(tenant, "own"),)).identify({b"x-accordion-key": b"own"})

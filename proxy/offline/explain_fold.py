@@ -151,7 +151,8 @@ async def folding(gauge: Gauge, done: Gauge, rooms: Rooms, caller: Caller, full:
 async def _offered(gauge: Gauge, done: Gauge, rooms: Rooms) -> Offered | None:
     """Our tool as the request leaves with it; of a fold that is only reported, as it would."""
     if done.seen is not None and done.seen.state == "observed":
-        tokens, gauging = await rooms.gauging.brought(gauge), rooms.gauging
+        gauging = rooms.gauging
+        tokens = await gauging.brought(gauge)
         if not tokens or gauging.dresser is None or gauge.folded is None:
             return None
         shown = gauging.dresser.offered(gauge.dialect, gauge.folded.conversation)

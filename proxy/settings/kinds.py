@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
 from proxy.storage.sealed import read_keys
@@ -15,8 +15,6 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
 _HIDDEN = "***"
-MODES = ("auto", "observe", "off")
-RECORDED = ("off", "folded", "all")
 _HOME = "sqlite:///~/"
 _SERVER = re.compile(r"(?:redis|valkey)s?(?:\+cluster)?://")
 
@@ -34,33 +32,34 @@ class Size(int):
         raise ValueError('Expected a size: a number of bytes, or a text such as "64MiB"')
 
 
-class Mode(str):
-    """Whether requests are folded: `auto`, `observe` or `off`."""
+class _Word(str):
+    """One of a few words, of which one is `off`."""
 
     __slots__ = ()
+    words: ClassVar[tuple[str, ...]]
 
     @classmethod
-    def read(cls, value: object) -> Mode:
+    def read(cls, value: object) -> Self:
         """Raises ValueError for any other word."""
         # YAML takes a bare `off` for false.
         word = "off" if value is False else value
-        if not isinstance(word, str) or word not in MODES:
-            raise ValueError(f"Expected one of {', '.join(MODES)}")
+        if not isinstance(word, str) or word not in cls.words:
+            raise ValueError(f"Expected one of {', '.join(cls.words)}")
         return cls(word)
 
 
-class Recorded(str):
+class Mode(_Word):
+    """Whether requests are folded: `auto`, `observe` or `off`."""
+
+    __slots__ = ()
+    words = ("auto", "observe", "off")
+
+
+class Recorded(_Word):
     """Whose transcripts are kept: `off`, `folded` or `all`."""
 
     __slots__ = ()
-
-    @classmethod
-    def read(cls, value: object) -> Recorded:
-        """Raises ValueError for any other word."""
-        word = "off" if value is False else value
-        if not isinstance(word, str) or word not in RECORDED:
-            raise ValueError(f"Expected one of {', '.join(RECORDED)}")
-        return cls(word)
+    words = ("off", "folded", "all")
 
 
 class BaseUrl(str):

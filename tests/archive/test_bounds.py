@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,26 +13,9 @@ from proxy.archive.writing import Leaving
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
 from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.redis import RedisStore
-from proxy.storage.sqlite import SqliteStore
 from tests.archive.vaults import DAY, OTHER, SPACE, Vault, wire
-from tests.valkey import Valkey
 
 TENANT = tenant_of(SPACE)
-
-
-@pytest.fixture(params=["memory", "sqlite", "valkey"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path):
-    if request.param == "memory":
-        made = EphemeralStore()
-    elif request.param == "sqlite":
-        made = SqliteStore(tmp_path / "archive.db", timeout=5.0)
-    else:
-        server: Valkey = request.getfixturevalue("valkey_server")
-        server.command("FLUSHALL")
-        made = RedisStore(server.url, timeout=5.0)
-    yield made
-    await made.close()
 
 
 def big(name: str) -> bytes:

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from proxy.archive.artifacts import Artifact, Row, row_key
 from proxy.archive.custody import Erased
@@ -12,26 +9,9 @@ from proxy.compaction.overlays import Overlays
 from proxy.core.ports import Key
 from proxy.core.weaves import Recall, Round, Weave
 from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.redis import RedisStore
-from proxy.storage.sqlite import SqliteStore
 from tests.archive.vaults import OTHER, SPACE, Vault, chat
 from tests.compaction.making import SCOPE, House, conversation, long_history
 from tests.fakes import DirectOutbox
-from tests.valkey import Valkey
-
-
-@pytest.fixture(params=["memory", "sqlite", "valkey"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path):
-    if request.param == "memory":
-        made = EphemeralStore()
-    elif request.param == "sqlite":
-        made = SqliteStore(tmp_path / "archive.db", timeout=5.0)
-    else:
-        server: Valkey = request.getfixturevalue("valkey_server")
-        server.command("FLUSHALL")
-        made = RedisStore(server.url, timeout=5.0)
-    yield made
-    await made.close()
 
 
 async def lines(vault: Vault, session: str | None = None, space: bytes = SPACE) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive import paths
+from proxy.archive import path_walk
 from proxy.archive.paths import BadPath, select
 
 DOC = {
@@ -78,18 +78,18 @@ WIDE = {"a": [list(range(300)) for _ in range(300)], "s": ["x" * 50_000] * 300}
 )  # fmt: skip
 def test_what_would_take_long_is_given_up_within_the_budget(path, monkeypatch):
     spent: list[int] = []
-    spend = paths._Meter.spend
+    spend = path_walk._Meter.spend
 
-    def noted(self: paths._Meter, units: int) -> None:
+    def noted(self: path_walk._Meter, units: int) -> None:
         spent.append(units)
         spend(self, units)
 
-    monkeypatch.setattr(paths._Meter, "spend", noted)
+    monkeypatch.setattr(path_walk._Meter, "spend", noted)
     try:
         select(WIDE, path, 10**9)
     except BadPath:
         return
-    assert sum(spent[:-1]) <= paths._BUDGET
+    assert sum(spent[:-1]) <= path_walk._BUDGET
 
 
 def test_a_document_that_is_very_deep_is_refused_not_walked():

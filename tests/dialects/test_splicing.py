@@ -120,6 +120,16 @@ def test_what_only_looks_like_a_name_stays(value: str) -> None:
     assert not arguments.resolved
 
 
+@pytest.mark.parametrize(("length", "named"), [(1024, True), (1025, False)])
+@pytest.mark.parametrize("step", [1, 7, 5000])
+def test_how_long_a_name_may_be_does_not_hang_on_how_the_arguments_come(length: int, named: bool, step: int) -> None:
+    artifact = "x" * (length - len('{"$artifact": ""}'))
+    text = f'{{"a": {{"$artifact": "{artifact}"}}}}'
+    out, arguments = streamed([text[at : at + step] for at in range(0, len(text), step)], {artifact: "text"})
+    assert out == given_in(text, ["text"]) == ('{"a": "text"}' if named else text)
+    assert arguments.resolved == bool(wanted_in(text)) == named
+
+
 def test_half_characters_become_question_marks() -> None:
     assert json_text("a\ud83d") == '"a?"'
 
@@ -202,6 +212,16 @@ def test_a_copy_without_calls_is_known_by_its_text() -> None:
     assert copied([message("assistant", Text("I look. It is 5."), call("a"))], known) == 0
     assert copied([USER], known) == 0
     assert copied([], known) == 0
+
+
+def test_calls_that_the_provider_answers_itself_do_not_tell_a_copy() -> None:
+    own = [call("srvtoolu_1"), call("mcptoolu_1"), call("z"), ToolResult("z", ())]
+    assert copied([message("assistant", Text("said"), *own)], weave(text="said")) == 1
+    assert copied([message("assistant", *own, call("a"))], weave("a")) == 1
+    assert copied([message("assistant", call("z")), message("assistant", ToolResult("z", ()))], weave()) == 2
+    # A server of another dialect may hand such a call to the client.
+    assert copied([message("assistant", call("srvtoolu_1"))], weave("srvtoolu_1")) == 1
+    assert copied([message("assistant", call("a"))], weave("a", "srvtoolu_1")) == 0
 
 
 def test_another_reply_behind_a_copy_does_not_belong_to_it() -> None:

@@ -11,7 +11,7 @@ from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.ledger import look, session, until
 from tests.proxying import Proxy
-from tests.strict import Forwarded
+from tests.strict import Forwarded, Strict
 
 WINDOW = 8_000
 _CONFIG = """
@@ -49,6 +49,11 @@ class Proxies:
             text = config(dialect, window=self._window, writer=self._writer)
             self._running[kind] = self._start(text, *self._options, **self._environ)
         return self._running[kind]
+
+
+def strict(dialect: str, name: str) -> Strict:
+    """A provider that answers for ever, and calls odd whatever is."""
+    return Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
 
 
 @asynccontextmanager

@@ -11,11 +11,11 @@ import pytest
 
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, config, folded, rounds
+from tests.e2e.folds import DIALECTS, Proxies, agent, config, folded, rounds, strict
 from tests.e2e.ledger import look, until
 from tests.proxying import PATIENT, Proxy
 from tests.spoken import TOOLS
-from tests.strict import LISTS, SYSTEM, Strict, result_of
+from tests.strict import LISTS, SYSTEM, result_of
 
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
 ROOMY: dict[str, str] = {"ACCORDION_ARCHIVE_KEY": "00" * 32}
@@ -36,10 +36,6 @@ def proxies(start: Start) -> Proxies:
 def others(start: Start) -> Proxies:
     """Proxies that keep nothing of any other test: what two sessions say stays where one of them is erased."""
     return Proxies(start)
-
-
-def strict(dialect: str, name: str) -> Strict:
-    return Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
 
 
 async def until_folded(run: Run) -> str:

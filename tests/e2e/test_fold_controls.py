@@ -9,7 +9,7 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, breaks, config, folded, rounds, told
+from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, breaks, config, folded, rounds, strict, told
 from tests.e2e.raw import post
 from tests.e2e.replies import RESPONSES
 from tests.spoken import TOOLS
@@ -22,10 +22,6 @@ TRIGGER = 0.75
 @pytest.fixture(scope="module")
 def proxies(start: Start) -> Proxies:
     return Proxies(start)
-
-
-def strict(dialect: str, name: str) -> Strict:
-    return Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
 
 
 async def until_folded(run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, breaks, config, folded, rounds, told
+from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, breaks, config, folded, rounds, strict, told
 from tests.e2e.raw import post
 from tests.proxying import Proxy
 from tests.spoken import TOOLS
@@ -27,10 +27,6 @@ proxy_keys:
 @pytest.fixture(scope="module")
 def proxies(start: Start) -> Proxies:
     return Proxies(start)
-
-
-def strict(dialect: str, name: str) -> Strict:
-    return Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
 
 
 def body_of(run: Run) -> bytes:

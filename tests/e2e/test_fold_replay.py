@@ -7,9 +7,9 @@ import pytest
 
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, breaks, config, folded, rounds
+from tests.e2e.folds import DIALECTS, Proxies, agent, breaks, config, folded, rounds, strict
 from tests.e2e.raw import post
-from tests.strict import PATHS, SYSTEM, Strict
+from tests.strict import PATHS, SYSTEM
 from tests.valkey import Valkey
 
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
@@ -20,10 +20,6 @@ BEYOND = 27
 @pytest.fixture(scope="module")
 def proxies(start: Start) -> Proxies:
     return Proxies(start)
-
-
-def strict(dialect: str, name: str) -> Strict:
-    return Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
 
 
 def held(run: Run) -> list[str]:

@@ -1,20 +1,24 @@
 """Reading back where it is odd: too often, in arguments, behind bound thoughts, in what the provider keeps."""
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.conftest import Start
 from tests.e2e.folds import DIALECTS, Proxies, config
 from tests.e2e.raw import post
-from tests.e2e.unfolds import watched
+from tests.e2e.unfolds import Watched, watched
 from tests.loopback import Answer, Recorded
+from tests.proxying import Proxy
 from tests.spoken import Json
 from tests.strict import PATHS
 
 BINDING = "claude-opus-5-5"
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+Follow = Callable[[list[Json]], Awaitable[Json]]
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +97,11 @@ async def test_bound_thoughts_stand_behind_what_they_were_thought_behind(start: 
 # -- what the provider keeps -------------------------------------------------------------------------------------------
 
 
-@STREAMED
-async def test_the_id_of_a_reply_leads_to_all_that_was_said_in_it(proxies: Proxies, stream: bool):
-    """The client was shown the first round's; the provider knows the whole by the last one's."""
-    proxy, seen = proxies["responses"], list[Json]()
+@asynccontextmanager
+async def followed(proxy: Proxy, way: str, stream: bool) -> AsyncIterator[tuple[Watched, str, Follow]]:
+    """An agent whose model went this way in its last reply; the id of that as the client has it; and what sends
+    something on to it by that id, and gives what the provider was sent."""
+    seen: list[Json] = []
 
     async def script(request: Recorded, answer: Answer) -> None:
         seen.append(request.json())
@@ -104,20 +109,32 @@ async def test_the_id_of_a_reply_leads_to_all_that_was_said_in_it(proxies: Proxi
         await answer.send(b"{}")
 
     async with watched(
-        proxy, "responses", f"kept {stream}", ways=("wo w",), every=1, stream=stream,
+        proxy, "responses", f"kept {way} {stream}", ways=(way,), every=1, stream=stream,
         provider={"summary": script}, more={"store": True},
     ) as one:  # fmt: skip
         await one.until_offered()
-        while one.provider.exchanges[-1].way != "wo w":
+        while one.provider.exchanges[-1].way != way:
             await one.rounds(1)
         heard = one.witness.heard[-1]
         shown = (heard.events[-1]["response"] if stream else json.loads(heard.body))["id"]
-        body = {"model": "small", "previous_response_id": shown, "input": [{"role": "user", "content": "Q: and now?"}]}
-        reply = await post(proxy, PATHS["responses"], json.dumps(body).encode())
+
+        async def follow(entries: list[Json]) -> Json:
+            body = {"model": "small", "previous_response_id": shown, "input": entries}
+            reply = await post(proxy, PATHS["responses"], json.dumps(body).encode())
+            assert reply.status == 200
+            return seen[-1]
+
+        yield one, shown, follow
+
+
+@STREAMED
+async def test_the_id_of_a_reply_leads_to_all_that_was_said_in_it(proxies: Proxies, stream: bool):
+    """The client was shown the first round's; the provider knows the whole by the last one's."""
+    async with followed(proxies["responses"], "wo w", stream) as (one, shown, follow):
+        sent = await follow([{"role": "user", "content": "Q: and now?"}])
     first, last = one.provider.exchanges[-2:]
-    assert reply.status == 200
     assert shown == f"resp_{first.said.number}"
-    assert seen[-1]["previous_response_id"] == f"resp_{last.said.number}"
+    assert sent["previous_response_id"] == f"resp_{last.said.number}"
 
 
 @STREAMED
@@ -125,27 +142,10 @@ async def test_results_for_a_reply_that_is_named_by_its_id_come_with_the_answers
     proxies: Proxies, stream: bool
 ):
     """The provider keeps the reply, and waits for both."""
-    proxy, seen = proxies["responses"], list[Json]()
-
-    async def script(request: Recorded, answer: Answer) -> None:
-        seen.append(request.json())
-        await answer.head(200, [("Content-Type", "application/json")], length=2)
-        await answer.send(b"{}")
-
-    async with watched(
-        proxy, "responses", f"kept too {stream}", ways=("wo ot",), every=1, stream=stream,
-        provider={"summary": script}, more={"store": True},
-    ) as one:  # fmt: skip
-        await one.until_offered()
-        while one.provider.exchanges[-1].way != "wo ot":
-            await one.rounds(1)
-        heard = one.witness.heard[-1]
-        shown = (heard.events[-1]["response"] if stream else json.loads(heard.body))["id"]
+    async with followed(proxies["responses"], "wo ot", stream) as (one, _, follow):
         results = [each for each in one.run.history if each.get("type") == "function_call_output"][-1:]
-        body = {"model": "small", "previous_response_id": shown, "input": results}
-        reply = await post(proxy, PATHS["responses"], json.dumps(body).encode())
+        sent = await follow(results)
     last = one.provider.exchanges[-1]
-    assert reply.status == 200
-    assert seen[-1]["previous_response_id"] == f"resp_{last.said.number}"
-    assert [item["call_id"] for item in seen[-1]["input"]] == [*last.ours, *last.theirs]
-    assert last.wanted[last.ours[0]] in seen[-1]["input"][0]["output"]
+    assert sent["previous_response_id"] == f"resp_{last.said.number}"
+    assert [item["call_id"] for item in sent["input"]] == [*last.ours, *last.theirs]
+    assert last.wanted[last.ours[0]] in sent["input"][0]["output"]

@@ -1,0 +1,26 @@
+"""The stores that an archive may be on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.redis import RedisStore
+from proxy.storage.sqlite import SqliteStore
+from tests.valkey import Valkey
+
+
+@pytest.fixture(params=["memory", "sqlite", "valkey"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path):
+    if request.param == "memory":
+        made = EphemeralStore()
+    elif request.param == "sqlite":
+        made = SqliteStore(tmp_path / "archive.db", timeout=5.0)
+    else:
+        server: Valkey = request.getfixturevalue("valkey_server")
+        server.command("FLUSHALL")
+        made = RedisStore(server.url, timeout=5.0)
+    yield made
+    await made.close()
