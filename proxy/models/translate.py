@@ -19,10 +19,11 @@ from typing import Any
 from proxy.core.errors import UpstreamCut
 from proxy.core.ports import Headers, Route, UpstreamReply
 from proxy.dialects.base import Dialect
-from proxy.models.translate_errors import Problem, read_problem
+from proxy.models.translate_errors import read_problem
 from proxy.models.translate_litellm import load_litellm
-from proxy.models.translate_reply import document, events, reply_headers
-from proxy.models.translate_request import Ask, prepare
+from proxy.models.translate_reply import document, events, kept_headers
+from proxy.models.translate_request import Ask, connect_limit, prepare
+from proxy.models.translate_wire import Wire, begin
 from proxy.models.translate_worker import Channel, End, Head, Worker
 
 _JSON = (b"content-type", b"application/json")
@@ -32,8 +33,8 @@ _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 class LiteLLMTranslator:
     """The `Translator` port. `dialects` maps a dialect's name to it; `load` gives the LiteLLM module, when first used.
 
-    What goes wrong is a reply too, in the client's dialect: a status and an error body, or an error event at the end
-    of a stream that had begun.
+    What goes wrong before the answer has begun is a reply too, in the client's dialect: a status and an error body,
+    with what the provider's head said of limits. Later it is raised, as with any other provider.
     """
 
     def __init__(self, dialects: Mapping[str, Dialect], load: Callable[[], Any] = load_litellm) -> None:
@@ -65,12 +66,15 @@ class LiteLLMTranslator:
         await self._worker.close()
 
     async def _serve(self, ask: Ask, channel: Channel) -> None:
+        wire = Wire(connect_limit(ask.route))
+        begin(wire)
         try:
-            await self._answer(ask, channel)
+            await self._answer(ask, channel, wire)
         finally:
             channel.end()
+            await wire.close()
 
-    async def _answer(self, ask: Ask, channel: Channel) -> None:
+    async def _answer(self, ask: Ask, channel: Channel, wire: Wire) -> None:
         """Everything below runs on the worker's loop."""
         dialect = self._dialects[ask.dialect]
         begun = False
@@ -80,7 +84,7 @@ class LiteLLMTranslator:
             result = await getattr(litellm, call.function)(**call.arguments)
             if not call.stream:
                 whole = document(call, result)
-                await channel.send(Head(200, (_JSON, *reply_headers(result))))
+                await channel.send(Head(200, (_JSON, *kept_headers(wire.headers))))
                 await channel.send(whole)
                 channel.finish()
                 return
@@ -88,21 +92,17 @@ class LiteLLMTranslator:
                 # The head waits for the first piece: some providers refuse only when they are read.
                 async for piece in pieces:
                     if not begun:
-                        await channel.send(Head(200, (_EVENTS, *reply_headers(result))))
+                        await channel.send(Head(200, (_EVENTS, *kept_headers(wire.headers))))
                         begun = True
                     await channel.send(piece)
         except Exception as error:
             problem = read_problem(error, ask, begun=begun)
-            await _report(problem, dialect, channel, begun=begun)
+            if begun:
+                channel.fail(problem.error)
+                return
+            await channel.send(Head(problem.error.status, (_JSON, *problem.headers)))
+            await channel.send(dialect.error(problem.error, problem.request_id))
         channel.finish()
-
-
-async def _report(problem: Problem, dialect: Dialect, channel: Channel, *, begun: bool) -> None:
-    if begun:
-        await channel.send(dialect.stream_error(problem.error, problem.request_id))
-        return
-    await channel.send(Head(problem.error.status, (_JSON, *problem.headers)))
-    await channel.send(dialect.error(problem.error, problem.request_id))
 
 
 class _Reply:
@@ -116,15 +116,11 @@ class _Reply:
         self._work = work
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body, each event as soon as LiteLLM gives it."""
-        while True:
-            item = await self._channel.receive()
-            if isinstance(item, bytes):
-                yield item
-            elif isinstance(item, End) and item.whole:
-                return
-            else:
-                raise UpstreamCut("The translation was ended before the provider's answer was.")
+        """The body, each event as soon as LiteLLM gives it. Raises what the provider's stream broke off with."""
+        while isinstance(item := await self._channel.receive(), bytes):
+            yield item
+        if isinstance(item, End) and item.error is not None:
+            raise item.error
 
     async def close(self) -> None:
         """Let go: a call that is still running is cancelled, its connection closed."""

@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from proxy.core.errors import AccordionError, Unreachable, UpstreamCut, UpstreamError, UpstreamTimeout
+from proxy.core.errors import AccordionError, Unreachable, UpstreamError, UpstreamTimeout
 from proxy.core.ports import Headers
-from proxy.models.translate_reply import kept_headers
+from proxy.models.translate_reply import cut, kept_headers
 from proxy.models.translate_request import Ask
 
 # status: OpenAI's type and code, Anthropic's type
@@ -31,7 +31,14 @@ _WORDS: dict[int, tuple[str, str | None, str]] = {
     503: ("server_error", "overloaded", "overloaded_error"),
     529: ("server_error", "overloaded", "overloaded_error"),
 }
-_UNREACHABLE = {"ConnectError", "ConnectTimeout", "ClientConnectorError", "ClientConnectorDNSError"}
+_UNREACHABLE = {
+    "ConnectError",
+    "ConnectTimeout",
+    "ClientConnectorError",
+    "ClientConnectorDNSError",
+    "ConnectionTimeoutError",
+}
+_CUT = {"ReadError", "RemoteProtocolError", "ClientPayloadError", "ClientOSError"}
 _TIMEOUT = {"Timeout", "TimeoutError", "ReadTimeout", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError"}
 _LABEL = re.compile(r"\s*(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*(?::|-)\s*")
 _TAIL = re.compile(r"\s*(?:\nTraceback \(most|\nThis looks like a bug in LiteLLM|\. Handle with `litellm).*", re.DOTALL)
@@ -75,14 +82,13 @@ def _error(raised: Exception, ask: Ask, *, begun: bool) -> AccordionError:
     status = getattr(raised, "status_code", None)
     if "ContextWindowExceededError" in names:
         return _worded(400, _overflow(_said(raised, ask), ask.dialect), "context_length_exceeded")
-    if names & _TIMEOUT:
-        return UpstreamTimeout("The provider did not answer in time.")
+    refused = isinstance(status, int) and status < 500 and not names & _TIMEOUT
+    if not refused and (lost := _lost(chain, begun=begun)) is not None:
+        return lost
     if not isinstance(status, int):
         return UpstreamError(f"LiteLLM could not translate this request or its answer ({type(raised).__name__}).")
-    if chain & _UNREACHABLE:
-        return Unreachable("The provider could not be reached.")
     if begun and status >= 500 and "APIConnectionError" in names:
-        return UpstreamCut("The provider's stream ended before its answer did.")
+        return cut()
     text, kind = _provider_words(_said(raised, ask))
     if "UnsupportedParamsError" in names:
         text = text[: found.start()] if (found := _DROP.search(text)) else text
@@ -95,6 +101,15 @@ def _error(raised: Exception, ask: Ask, *, begun: bool) -> AccordionError:
     return _worded(502 if "APIConnectionError" in names else status, text)
 
 
+def _lost(chain: set[str], *, begun: bool) -> AccordionError | None:
+    """What happened on the way to the provider, by the names of everything that led to an error; None: nothing."""
+    if not begun and chain & _UNREACHABLE:
+        return Unreachable("The provider could not be reached.")
+    if chain & _TIMEOUT:
+        return UpstreamTimeout("The provider did not answer in time.")
+    return cut() if chain & _CUT else None
+
+
 def _worded(status: int, text: str, code: str | None = None) -> AccordionError:
     words = _WORDS.get(status) or _WORDS[400 if status < 500 else 500]
     error = AccordionError(text)
@@ -103,12 +118,16 @@ def _worded(status: int, text: str, code: str | None = None) -> AccordionError:
     return error
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What led to an exception, itself first. LiteLLM leaves the chain by a field of its own."""
+    found, seen = [error], set[int]()
+    while found:
+        error = found.pop()
+        if id(error) not in seen:
+            seen.add(id(error))
+            yield error
+            before = (error.__cause__ or error.__context__, getattr(error, "original_exception", None))
+            found += [cause for cause in before if isinstance(cause, BaseException)]
 
 
 def _said(raised: Exception, ask: Ask) -> str:

@@ -7,9 +7,13 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from types import ModuleType
 from typing import Any, cast
 
 from proxy.core.errors import UpstreamError
+from proxy.models.translate_wire import watch
 
 # Read by LiteLLM while it is imported. What the operator has set stands.
 _ENVIRONMENT = {
@@ -32,6 +36,10 @@ _SETTINGS: dict[str, object] = {
     "use_chat_completions_url_for_anthropic_messages": True,
 }
 
+_TRANSPORT = "litellm.llms.custom_httpx.aiohttp_transport"
+_REPORTING = "litellm.proxy.pass_through_endpoints.success_handler"
+_MESSAGE_STREAMS = "litellm.llms.anthropic.pass_through.messages.streaming_iterator"
+
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 
 
@@ -53,7 +61,34 @@ def load_litellm() -> Any:
         logging.getLogger(name).disabled = True  # its lines may hold content
     # LiteLLM looks for its own proxy server in the middle of a request, and would start it.
     cast("dict[str, Any]", sys.modules).setdefault("litellm.proxy.proxy_server", None)
+    _mend()
     return litellm
+
+
+def _mend() -> None:
+    """Sets right what stands between a provider and its reader. A LiteLLM that is built otherwise is left as it is."""
+    with suppress(ImportError, AttributeError):
+        watch(importlib.import_module(_TRANSPORT).LiteLLMAiohttpTransport)
+    # Streams of providers that speak Messages themselves are reported to LiteLLM's own proxy server, and need packages
+    # that only that server has; and they would be read on to their end when nobody listens any more.
+    reporting = ModuleType(_REPORTING)
+    reporting.__dict__["PassThroughEndpointLogging"] = object
+    sys.modules.setdefault(_REPORTING, reporting)
+    with suppress(ImportError, AttributeError):
+        streams = importlib.import_module(_MESSAGE_STREAMS).BaseAnthropicMessagesStreamingIterator
+        streams.async_sse_wrapper = _decoded
+        streams.get_async_streaming_response_iterator = _raw
+
+
+def _raw(self: Any, httpx_response: Any, **_: Any) -> Any:
+    """A provider's own Messages stream, as it comes."""
+    return httpx_response.aiter_bytes()
+
+
+async def _decoded(self: Any, completion_stream: AsyncIterator[Any]) -> AsyncGenerator[bytes, None]:
+    """The same of a provider whose stream has another form."""
+    async for chunk in completion_stream:
+        yield self._convert_chunk_to_sse_format(chunk)
 
 
 def _imported() -> Any:

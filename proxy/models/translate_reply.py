@@ -16,11 +16,15 @@ import msgspec
 
 from proxy.core.errors import UpstreamCut
 from proxy.core.ports import Headers
+from proxy.dialects.sse import Events, parse, pieces
 from proxy.models.translate_request import Call
 
 _KEPT = ("retry-after", "x-should-retry", "x-ratelimit-", "anthropic-ratelimit-", "request-id", "x-request-id")
 _RESPONSE_ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
-_PREFIX = "llm_provider-"
+_LONGEST = 64 << 20
+"""How long one event may grow before it is whole, in bytes."""
+_INNER = ("_anthropic_wrapper", "litellm_custom_stream_wrapper", "completion_stream", "_stream")
+"""Where LiteLLM's streams keep those that they are made from."""
 
 
 def document(call: Call, result: Any) -> bytes:
@@ -47,15 +51,6 @@ async def events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
                 await close()
 
 
-def reply_headers(result: Any) -> Headers:
-    """What the provider said in its head about limits and the request's id."""
-    hidden = getattr(result, "_hidden_params", None)
-    said = hidden.get("additional_headers") if isinstance(hidden, Mapping) else None
-    if not isinstance(said, Mapping):
-        return ()
-    return kept_headers({name[len(_PREFIX) :]: value for name, value in said.items() if name.startswith(_PREFIX)})
-
-
 def kept_headers(headers: Mapping[str, Any]) -> Headers:
     """Those of a provider's headers that are of use to a client."""
     return tuple(
@@ -75,7 +70,7 @@ async def _chat_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
         choices = value.get("choices", [])
         finished = finished or any(choice["finish_reason"] for choice in choices)
         if finished and _broken_off(result):
-            raise _cut()
+            raise cut()
         bare = all(not choice["delta"] and not choice["finish_reason"] for choice in choices)
         if call.usage:
             value["usage"] = usage and {name: count for name, count in usage.items() if name != "cost"}
@@ -85,7 +80,7 @@ async def _chat_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
             value["choices"] = []
         yield b"data: " + _encode(value) + b"\n\n"
     if not finished:
-        raise _cut()
+        raise cut()
     yield b"data: [DONE]\n\n"
 
 
@@ -95,7 +90,7 @@ async def _response_events(call: Call, result: Any) -> AsyncGenerator[bytes, Non
         value = _plain(event)
         last = str(value.get("type", ""))
         if last == "response.completed" and _broken_off(result):
-            raise _cut()
+            raise cut()
         value["sequence_number"] = number
         number += 1
         if isinstance(response := value.get("response"), dict):
@@ -103,42 +98,69 @@ async def _response_events(call: Call, result: Any) -> AsyncGenerator[bytes, Non
             _complete_response(response)
         yield b"event: " + last.encode() + b"\ndata: " + _encode(value) + b"\n\n"
     if last not in _RESPONSE_ENDS:
-        raise _cut()
+        raise cut()
 
 
 async def _message_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
     ended = False
-    async for item in result:
-        if isinstance(item, bytes | str):
-            piece = item if isinstance(item, bytes) else item.encode()
-        else:
-            value = _plain(item)
-            piece = b"event: " + str(value.get("type", "")).encode() + b"\ndata: " + _encode(value) + b"\n\n"
-        ended = ended or b'"message_stop"' in piece or piece.startswith(b"event: error")
-        yield _rename(piece, call.model) if piece.startswith(b"event: message_start\n") else piece
+    # The adapter's bytes would hold LiteLLM's own words for what went wrong; its events raise it.
+    async for kind, piece in _message_pieces(call, getattr(result, "_anthropic_wrapper", result)):
+        if kind in ("message_delta", "message_stop") and _broken_off(result):
+            raise cut()
+        ended = ended or kind in ("message_stop", "error")
+        yield piece
     if not ended:
-        raise _cut()
+        raise cut()
+
+
+async def _message_pieces(call: Call, source: Any) -> AsyncGenerator[tuple[str, bytes], None]:
+    """Each event's kind and bytes: of LiteLLM's making, or a provider's own, which arrive cut anywhere."""
+    arriving = Events(hold=_LONGEST)
+    async for item in source:
+        if isinstance(item, bytes | str):
+            for piece in pieces(arriving.feed(item if isinstance(item, bytes) else item.encode())):
+                if piece:
+                    yield _own_event(call, piece)
+            continue
+        value = _plain(item)
+        kind = str(value.get("type", ""))
+        if kind == "message_start":
+            value["message"] = {**value["message"], "model": call.model}
+        yield kind, b"event: " + kind.encode() + b"\ndata: " + _encode(value) + b"\n\n"
+    if rest := arriving.flush().strip():
+        yield _own_event(call, rest)
+
+
+def _own_event(call: Call, piece: bytes) -> tuple[str, bytes]:
+    """A provider's own event; the first names the model in the client's words."""
+    event = parse(piece)
+    kind = event.name.decode("latin-1") if event is not None else ""
+    if event is not None and kind == "message_start":
+        piece = b"event: message_start\ndata: " + _renamed(event.data, call.model)
+    return kind, piece + b"\n\n"
 
 
 def _broken_off(result: Any) -> bool:
-    """Whether LiteLLM made up the end: it says `stop` where the provider gave no reason to finish."""
-    source = getattr(result, "litellm_custom_stream_wrapper", result)
-    return getattr(source, "received_finish_reason", "") is None
+    """Whether LiteLLM made up the end: it gives a reason to stop where the provider gave none."""
+    source = result
+    while source is not None and not hasattr(source, "received_finish_reason"):
+        source = next((inner for name in _INNER if (inner := getattr(source, name, None)) is not None), None)
+    return source is not None and source.received_finish_reason is None
 
 
-def _cut() -> UpstreamCut:
-    return UpstreamCut("The provider's stream ended before its answer did.")
+def cut() -> UpstreamCut:
+    """What is said of a provider that went away in the middle of its answer."""
+    return UpstreamCut("Connection lost: the provider went away before its answer ended. Send the request again.")
 
 
-def _rename(piece: bytes, model: str) -> bytes:
-    """The first event with the model's name in the client's words; as it is where it is not one whole event."""
-    _, _, data = piece.removesuffix(b"\n\n").partition(b"\ndata: ")
+def _renamed(data: bytes, model: str) -> bytes:
+    """The data of the first event with the model's name in the client's words; as it is where it is none."""
     try:
         value = json.loads(data)
         value["message"]["model"] = model
     except (ValueError, TypeError, KeyError):
-        return piece
-    return b"event: message_start\ndata: " + _encode(value) + b"\n\n"
+        return data
+    return _encode(value)
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -52,6 +52,10 @@ _OWN_IDENTITY = frozenset(
 )
 
 
+CONNECT = "connect_timeout"
+"""The option that says how long connecting may take, in seconds. Ours, not LiteLLM's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What the translator was asked."""
@@ -77,6 +81,12 @@ class Call:
     usage: bool
 
 
+def connect_limit(route: Route) -> float | None:
+    """How long making a connection may take, in seconds; None where nothing is said."""
+    limit = dict(route.options).get(CONNECT)
+    return float(limit) if isinstance(limit, int | float) else None
+
+
 def prepare(litellm: Any, ask: Ask) -> Call:
     """Make the call. Raises BadRequest or Unauthorized, or what LiteLLM raises for a provider it does not know."""
     body = _decode(ask)
@@ -89,6 +99,7 @@ def prepare(litellm: Any, ask: Ask) -> Call:
     provider: str = litellm.get_llm_provider(model=model, api_base=base)[1]
     _refuse_emulation(litellm, ask.dialect, body, model, provider)
     options = dict(route.options)
+    options.pop(CONNECT, None)
     fields = _fields(litellm, ask.dialect, body, provider, options)
     fixed: dict[str, Any] = {"model": model, "num_retries": 0, "max_retries": 0}
     if base is not None:
@@ -96,7 +107,8 @@ def prepare(litellm: Any, ask: Ask) -> Call:
     if (key := _key(provider, ask)) is not None:
         fixed["api_key"] = key
     if route.extra_headers:
-        fixed["extra_headers"] = dict(route.extra_headers)
+        # LiteLLM reads what it knows of them in lower case only.
+        fixed["extra_headers"] = {name.lower(): value for name, value in route.extra_headers}
     return Call(
         dialect=ask.dialect,
         function=_FUNCTIONS[ask.dialect],

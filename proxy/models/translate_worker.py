@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from proxy.core.errors import AccordionError, UpstreamCut
 from proxy.core.ports import Headers
 
 ROOM = 64
@@ -25,9 +26,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a reply; `whole` is False where it was broken off."""
+    """The end of a reply; `error` is what went wrong, None where it is whole."""
 
-    whole: bool
+    error: AccordionError | None
 
 
 Item = Head | bytes | End
@@ -44,7 +45,7 @@ class Channel:
         self._items: deque[Item] = deque()  # append and popleft are atomic
         self._arrived = asyncio.Event()  # touched on the receiver's loop only
         self._room = asyncio.Semaphore(room)  # touched on the sender's loop only
-        self._finished = False
+        self._error: AccordionError | None = UpstreamCut("The translation was ended before the provider's answer was.")
 
     async def send(self, item: Item) -> None:
         """On the sender's loop: hand over, as soon as there is room."""
@@ -53,11 +54,15 @@ class Channel:
 
     def finish(self) -> None:
         """On the sender's loop: nothing more comes, and the reply is whole."""
-        self._finished = True
+        self._error = None
+
+    def fail(self, error: AccordionError) -> None:
+        """On the sender's loop: nothing more comes, for this reason."""
+        self._error = error
 
     def end(self) -> None:
         """On the sender's loop: the last thing that is said, whatever happened before."""
-        self._put(End(self._finished))
+        self._put(End(self._error))
 
     async def receive(self) -> Item:
         """On the receiver's loop: the next item. After the end, the end again."""

@@ -14,6 +14,9 @@ from proxy.upstream.incoming import Incoming
 from proxy.upstream.origin import Origin
 from proxy.upstream.transport import AiohttpTransport
 
+_BODILESS = (204, 304)
+"""Whatever length such an answer states, it is not that of a body (RFC 9110 8.6), and servers take it for one."""
+
 
 class HttpReply:
     """A provider's answer (core's UpstreamReply)."""
@@ -23,6 +26,8 @@ class HttpReply:
     def __init__(self, incoming: Incoming, host: str) -> None:
         self.status = incoming.status
         self.headers: Headers = end_to_end(incoming.headers)
+        if incoming.status in _BODILESS:
+            self.headers = tuple(pair for pair in self.headers if pair[0].lower() != b"content-length")
         self.delimited = incoming.delimited
         self._incoming = incoming
         self._host = host

@@ -101,7 +101,7 @@ def family_of(entry: ModelEntry) -> tuple[Family, str]:
     LiteLLM. `custom_llm_provider` among the options names the provider outright.
     Raises ValueError where no model is named or the provider is unknown.
     """
-    provider, name = _provider(entry)
+    provider, name = provider_of(entry)
     if not name:
         raise ValueError("it names no model; it must read `provider/name`")
     if provider == "anthropic":
@@ -156,11 +156,12 @@ def _route(entry: ModelEntry, bases: Mapping[Family, str]) -> Route:
         api_key=entry.api_key,
         extra_headers=entry.extra_headers,
         options=entry.options,
-        ambient=family == "litellm" and not entry.api_key and _provider(entry)[0] in AMBIENT,
+        ambient=family == "litellm" and not entry.api_key and provider_of(entry)[0] in AMBIENT,
     )
 
 
-def _provider(entry: ModelEntry) -> tuple[str, str]:
+def provider_of(entry: ModelEntry) -> tuple[str, str]:
+    """LiteLLM's word for an entry's provider, and the provider's own name for the model. Raises ValueError."""
     custom = dict(entry.options).get("custom_llm_provider")
     if isinstance(custom, str) and custom:
         return custom, entry.model.removeprefix(f"{custom}/")

@@ -1,5 +1,6 @@
 """A model whose provider speaks another protocol is reached by translation, in the client's own dialect."""
 
+import asyncio
 import json
 
 import anthropic
@@ -7,9 +8,10 @@ import openai
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.raw import post
-from tests.e2e.replies import CHAT, KEY, MESSAGES
-from tests.loopback import replies_json
+from tests.e2e.ledger import exchanges, until
+from tests.e2e.raw import ask, connected, post
+from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES, Dialect
+from tests.loopback import Answer, Recorded, replies_json
 from tests.proxying import Proxy
 
 CONFIG = """
@@ -47,6 +49,16 @@ async def test_an_openai_client_talks_to_an_anthropic_model(translating: Proxy):
                 await client.chat.completions.create(model="clever", messages=ASK)
 
 
+async def test_a_beta_that_a_client_asks_for_reaches_the_provider(translating: Proxy):
+    body = json.dumps({"model": "clever", "messages": ASK}).encode()
+    betas = [("anthropic-beta", "context-1m-2025-08-07"), ("Anthropic-Beta", "interleaved-thinking-2025-05-14")]
+    async with translating.provider(MESSAGES.answers("Hello there.")) as provider:
+        reply = await post(translating, CHAT.path, body, ("Authorization", f"Bearer {KEY}"), *betas)
+    assert reply.status == 200
+    asked = provider.requests[0].header("anthropic-beta")
+    assert {"context-1m-2025-08-07", "interleaved-thinking-2025-05-14"} <= {*asked.split(",")}
+
+
 async def test_an_anthropic_client_talks_to_an_openai_model(translating: Proxy):
     async with (
         anthropic.AsyncAnthropic(base_url=translating.url, api_key=KEY, max_retries=0, timeout=60) as client,
@@ -71,3 +83,68 @@ async def test_a_provider_that_is_away_is_told_in_the_clients_dialect(translatin
 async def test_what_cannot_be_translated_is_refused_plainly(translating: Proxy):
     reply = await post(translating, "/v1/embeddings", b'{"model": "smart", "input": "x"}')
     assert reply.status == 502, "an OpenAI model's other paths are not translated but forwarded"
+
+
+WAYS = [(CHAT, "clever", MESSAGES), (RESPONSES, "clever", MESSAGES), (MESSAGES, "smart", CHAT)]
+EACH_WAY = pytest.mark.parametrize(
+    ("dialect", "model", "spoken"), WAYS, ids=lambda part: getattr(part, "name", str(part))
+)
+
+
+def asked(dialect: Dialect, model: str, label: str) -> tuple[bytes, list[tuple[str, str]]]:
+    body = dialect.body("Stream.", stream=True, model=model)
+    return body, [("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"), ("x-session-id", label)]
+
+
+@EACH_WAY
+async def test_a_provider_that_goes_away_ends_the_stream_in_an_error_and_not_as_it_should(
+    translating: Proxy, dialect: Dialect, model: str, spoken: Dialect
+):
+    label = f"cut-{dialect.name}"
+    body, headers = asked(dialect, model, label)
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        await answer.chunk(b"".join(spoken.events("one two three")[:4]))
+        await answer.last_chunk()
+
+    async with translating.provider(script) as provider:
+        reply = await ask(translating, "POST", dialect.path, headers, body)
+    last = reply.body.removesuffix(b"\n\n").rpartition(b"data: ")[2]
+    assert "Connection lost" in dialect.error_of(last)["message"]
+    assert (reply.status, reply.ended, len(provider.requests)) == (200, False, 1)
+    assert b"one" in reply.body
+    (exchange,) = await until(lambda: exchanges(translating, label))
+    assert exchange["error"] == "upstream_disconnected"
+
+
+@EACH_WAY
+async def test_a_client_that_goes_away_stops_the_providers_call(
+    translating: Proxy, dialect: Dialect, model: str, spoken: Dialect
+):
+    body, headers = asked(dialect, model, f"gone-{dialect.name}")
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        await answer.chunk(b"".join(spoken.events("one two three")[:4]))
+        await answer.until_gone()
+
+    async with translating.provider(script) as provider:
+        async with connected(translating) as client:
+            await client.ask("POST", dialect.path, headers, body)
+            await anext(client.pieces(await client.head()))
+            client.leave()
+        await asyncio.wait_for(provider.all_gone(), 30)
+
+
+async def test_the_usage_that_is_reported_tells_what_was_read_from_a_cache(translating: Proxy):
+    cached = {"cache_read_input_tokens": 30, "cache_creation_input_tokens": 5}
+    async with translating.provider(MESSAGES.answers("Hello.", given=40, made=4, **cached)):
+        for stream in (False, True):
+            body, headers = asked(CHAT, "clever", f"usage-{stream}")
+            said = json.loads(body) | {"stream": stream, "stream_options": {"include_usage": True}}
+            said = {name: value for name, value in said.items() if stream or name != "stream_options"}
+            reply = await ask(translating, "POST", CHAT.path, headers, json.dumps(said).encode())
+            usage = json.loads(reply.body.removesuffix(b"data: [DONE]\n\n").strip().rpartition(b"data: ")[2])["usage"]
+            assert (usage["prompt_tokens"], usage["completion_tokens"]) == (75, 4)
+            assert usage["prompt_tokens_details"]["cached_tokens"] == 30

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import UpstreamError
+from proxy.core.errors import UpstreamCut, UpstreamError
 from proxy.core.ports import Route
 from proxy.models.translate import LiteLLMTranslator
 from proxy.models.translate_litellm import load_litellm
 from proxy.models.translate_worker import Channel, End
-from tests.models.translation import DIALECTS, KEY, Rig, chat, rigged, say
+from tests.models.translation import DIALECTS, KEY, Rig, chat, request, rigged, say
 
 
 @pytest.fixture
@@ -56,6 +56,18 @@ async def test_a_route_without_a_model_asks_for_the_client_s_and_adds_its_own_he
     assert (status, json.loads(body)["model"]) == (200, "anthropic/claude-haiku-4-5")
     _, headers, sent = rig.provider.seen[0]
     assert (sent["model"], headers["x-team"]) == ("claude-haiku-4-5", "blue")
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
+async def test_a_beta_that_is_asked_for_reaches_the_provider_beside_those_that_a_translation_needs(
+    rig: Rig, dialect: str
+) -> None:
+    asked = (("Anthropic-Beta", "context-1m-2025-08-07,interleaved-thinking-2025-05-14"),)
+    rig.route = Route("r", "litellm", base_url=rig.origin, model="anthropic/claude-sonnet-4-5", extra_headers=asked)
+    status, _ = await rig.ask(dialect, request(dialect))
+    _, headers, _ = rig.provider.seen[0]
+    assert status == 200
+    assert {"context-1m-2025-08-07", "interleaved-thinking-2025-05-14"} <= {*headers["anthropic-beta"].split(",")}
 
 
 async def test_an_image_is_not_fetched_by_the_proxy(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +167,7 @@ async def test_a_channel_holds_its_sender_up_until_there_is_room() -> None:
     for _ in range(9):
         await asyncio.sleep(0)
     assert sent == [b"1", b"2"]
-    assert [await channel.receive() for _ in range(6)] == [*(b"1", b"2", b"3", b"4"), End(True), End(True)]
+    assert [await channel.receive() for _ in range(6)] == [*(b"1", b"2", b"3", b"4"), End(None), End(None)]
     await sending
 
 
@@ -163,7 +175,9 @@ async def test_a_channel_that_was_not_finished_ends_as_broken_off() -> None:
     loop = asyncio.get_running_loop()
     channel = Channel(receiver=loop, sender=loop)
     channel.end()
-    assert await channel.receive() == End(False)
+    end = await channel.receive()
+    assert isinstance(end, End)
+    assert isinstance(end.error, UpstreamCut)
 
 
 _FRESH = """
