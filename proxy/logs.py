@@ -24,6 +24,11 @@ _HIDDEN = "***"
 # What every record has, and what uvicorn adds for its own formatter; all else came by `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
+_NO_FAILURES = (
+    "ASGI callable returned without completing response.",
+    "ASGI callable returned without completing handshake.",
+)
+
 _CREDENTIALS: tuple[tuple[re.Pattern[str], str], ...] = (
     # A header or field that holds one, as text, in JSON, or in the repr of a dict or of a list of pairs.
     (
@@ -80,13 +85,14 @@ def redact(text: str) -> str:
 
 
 class CutReplies(logging.Filter):
-    """Keeps back two lines of uvicorn's: about a reply without an end, since that is how a reply is ended which the
-    upstream cut; and its access line of WebSockets, which holds the query."""
+    """Keeps back three lines of uvicorn's: about a reply without an end, since that is how a reply is ended which the
+    upstream cut; about a WebSocket that was not opened, since that is how one is refused; and its access line of
+    WebSockets, which holds the query."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """False for these lines."""
         said = str(record.msg)
-        return said != "ASGI callable returned without completing response." and '"WebSocket %s"' not in said
+        return said not in _NO_FAILURES and '"WebSocket %s"' not in said
 
 
 class TextFormatter(logging.Formatter):

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from proxy.core.errors import AccordionError, UpstreamCut
+from proxy.core.http import stopped
 from proxy.core.ports import Clock, Headers, UpstreamReply
 from proxy.core.records import ReplySeen, Unfolded
 from proxy.dialects.base import Dialect, Tap
@@ -29,8 +30,8 @@ class Course:
     """Seconds that folding held the request up."""
     unfolded: Unfolded | None = None
     """What was read back within the reply."""
-    real: str = ""
-    """The provider's own id of a reply in which something was read back."""
+    ids: tuple[str, ...] = ()
+    """The provider's own ids of the rounds of a reply in which something was read back."""
 
 
 class _Listener:
@@ -101,14 +102,13 @@ async def relay(
         if events is not None and (rest := events.flush()):
             listener.hear(rest)
             yield rest
-    except AccordionError as error:
-        course.error = error.code or error.type
-        if events is not None and dialect is not None and not events.mid_event and length_of(reply.headers) < 0:
+    except BaseException as reason:
+        # Closed or cancelled from outside: the client went away, or the proxy is being stopped.
+        error = reason if isinstance(reason, AccordionError) else stopped(reason)
+        course.error = "client_disconnected" if error is None else error.code or error.type
+        tellable = events is not None and not events.mid_event and length_of(reply.headers) < 0
+        if error is not None and tellable and dialect is not None:
             yield dialect.stream_error(error, request_id)
-        raise
-    except BaseException:
-        # Closed or cancelled from outside: the client went away.
-        course.error = "client_disconnected"
         raise
     finally:
         await reply.close()

@@ -11,6 +11,7 @@ AccordionError
 │   ├── Unreachable         502, nothing was sent
 │   ├── UpstreamTimeout     504
 │   └── UpstreamCut         502, or an error at the end of a reply that had begun
+├── Stopped                 503, or an error at the end of a reply that had begun
 ├── Unreadable              a dialect could not read a body; it is forwarded as it came
 ├── SummaryFailed           no summary could be had of a model; another form of fold is used
 ├── StoreUnavailable        the store is away or slow; forwarding goes on without it
@@ -123,6 +124,17 @@ class UpstreamCut(UpstreamError):
     """The connection ended before the reply did."""
 
     code = "upstream_disconnected"
+
+
+class Stopped(AccordionError):
+    """The proxy was told to stop, and the time that running replies have for their end is over."""
+
+    status = 503
+    type = "server_error"
+    code = "proxy_stopping"
+
+    def __init__(self) -> None:
+        super().__init__("Connection lost: the proxy is being stopped. Send the request again.")
 
 
 class Unreadable(AccordionError):

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import field
 
+from proxy.core.errors import Stopped
 from proxy.core.ports import Headers
 from proxy.core.values import dataclass
+
+LEFT = "the client went away"
+"""What a face says with the cancellation of a task whose client went away. Any other is the server's, which stops."""
+
+
+def stopped(reason: BaseException) -> Stopped | None:
+    """What the client is to be told where `reason` ended the work for it from outside; None where nobody is there any
+    more, or where it was no cancellation."""
+    gone = isinstance(reason, GeneratorExit | Exception) or LEFT in reason.args
+    return None if gone else Stopped()
 
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
     """A client's request. Header names are lower-case, `path` and `query` percent-encoded as they came.
 
-    `body` is whole where the path is one that is read, else it may come in pieces.
+    `body` is whole where the path is one that is read, else it may come in pieces; `start` is then the first of them,
+    where it was waited for.
     """
 
     method: str
@@ -22,6 +34,19 @@ class Inbound:
     headers: Headers = field(repr=False)
     body: bytes | AsyncIterator[bytes] = field(repr=False)
     request_id: str
+    bare_query: bool = False
+    """Whether the target ends in `?`, with no query behind it."""
+    start: bytes = field(default=b"", repr=False)
+
+    @property
+    def target(self) -> str:
+        """Path and query as they came."""
+        return f"{self.path}?{self.query}" if self.query or self.bare_query else self.path
+
+    @property
+    def beginning(self) -> bytes:
+        """As much of the body as is there."""
+        return self.body if isinstance(self.body, bytes) else self.start
 
     @property
     def fields(self) -> dict[bytes, bytes]:

@@ -21,7 +21,7 @@ class _Named(msgspec.Struct):
 _NAMED = msgspec.json.Decoder(_Named)
 
 SPACE = re.compile(rb"\s*")
-_KEY = re.compile(rb'[\s,{]*"(?:[^"\\]|\\.)*"\s*:\s*')
+_KEY = re.compile(rb'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _GAP = re.compile(rb"[\s,]*")
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TOKEN = re.compile(rb"[{}\[\]]|" + _STRING, re.DOTALL)
@@ -125,24 +125,53 @@ def with_model(body: bytes, model: str) -> bytes:
     """
     named = msgspec.json.encode(model)
     try:
-        raw = FIELDS.decode(body)
+        return with_fields(body, {"model": named})
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         start, end = _model_span(body)
         if not end:
             raise
         return body[:start] + named + body[end:]
-    at, span = 0, (0, 0)
-    for name, value in raw.items():
-        key, text = _KEY.match(body, at), bytes(value)
-        if key is None or not body.startswith(text, key.end()):
+
+
+def with_fields(raw: bytes, changed: Mapping[str, bytes | None]) -> bytes:
+    """A JSON object with some of its fields replaced (by JSON values) or, where that is None, taken out, and every
+    other byte as it was. Names that it does not have mean nothing.
+
+    An object in which a field comes twice is written anew, field by field. Raises msgspec.DecodeError and the like
+    where it cannot be decoded.
+    """
+    fields = FIELDS.decode(raw)
+    if not changed.keys() & fields.keys():
+        return raw
+    out: list[bytes] = []
+    at = copied = 0
+    opened, cutting = False, False  # whether a field stays before; whether the first ones are being taken out
+    for name, value in fields.items():
+        key, text = _KEY.match(raw, at), bytes(value)
+        if key is None or not raw.startswith(text, key.end()):
             break
-        at = key.end() + len(text)
-        if name == "model":
-            span = (key.end(), at)
+        before, at = at, key.end() + len(text)
+        new = changed.get(name, text)
+        quote = key.start(1)
+        if new is None:
+            if opened:
+                out.append(raw[copied:before])
+                copied = at
+            elif not cutting:
+                out.append(raw[copied:quote])
+            cutting = cutting or not opened
+            continue
+        if cutting:
+            copied, cutting = quote, False
+        opened = True
+        if name in changed:
+            out += (raw[copied : key.end()], new)
+            copied = at
     else:
-        if span[1] and body[at:].strip() == b"}":
-            return body[: span[0]] + named + body[span[1] :]
-    return msgspec.json.encode({**raw, "model": msgspec.Raw(named)})
+        if raw[at:].strip() == b"}":
+            return b"".join(out) + raw[at if cutting else copied :]
+    left = {name: changed.get(name, bytes(value)) for name, value in fields.items()}
+    return object_of({name: value for name, value in left.items() if value is not None})
 
 
 def _model_span(body: bytes) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""One client's connection: uvicorn's protocol, with the head of a response in one packet with what follows at once."""
+"""One client's connection: uvicorn's protocol, with the head of a response in one packet with what follows at once, and
+with what uvicorn leaves out: clients of HTTP/1.0, and a target that ends in `?`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,10 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from proxy.faces.http import BARE_QUERY
+
+_CHUNKED = b"transfer-encoding: chunked\r\n"
 
 
 class Connection(HttpToolsProtocol):
@@ -15,6 +20,14 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The client is there."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # it does all that is asked
+
+    def on_headers_complete(self) -> None:
+        """A request's head is there; its task has not begun yet."""
+        super().on_headers_complete()
+        if self.url.endswith(b"?"):
+            self.scope["extensions"] = {BARE_QUERY: {}}
+        if self.scope["http_version"] == "1.0" and self.cycle is not None:
+            self.cycle.transport = Unchunked(self.cycle.transport)  # type: ignore[assignment]  # it does all that is asked
 
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection belongs to another protocol."""
@@ -66,3 +79,37 @@ class Corked:
         """The transport itself."""
         self.flush()
         return self._transport
+
+
+class Unchunked:
+    """A transport for one answer to a client of HTTP/1.0, which knows no chunks: a body without a length ends where the
+    connection does (RFC 9112 6.3). Uvicorn closes it behind such an answer."""
+
+    __slots__ = ("_begun", "_chunked", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._begun = self._chunked = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Writes a head without the word that its body is chunked, and a body without its chunks' frames. Uvicorn gives
+        the head first and by itself, and whole chunks only."""
+        if not self._begun:
+            self._begun, self._chunked = True, data.endswith(_CHUNKED + b"\r\n")
+            data = data.removesuffix(_CHUNKED + b"\r\n") + b"\r\n" if self._chunked else data
+        elif self._chunked:
+            data = _unframed(data)
+        self._transport.write(data)
+
+
+def _unframed(chunks: bytes) -> bytes:
+    at, pieces = 0, []
+    while at < len(chunks):
+        start = chunks.index(b"\r\n", at) + 2
+        size = int(chunks[at:start], 16)
+        pieces.append(chunks[start : start + size])
+        at = start + size + 2
+    return b"".join(pieces)

@@ -11,13 +11,16 @@ from contextlib import aclosing
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.core.errors import AccordionError, BodyTooLarge
-from proxy.core.http import Inbound, Outbound
+from proxy.core.errors import AccordionError, BodyTooLarge, Stopped
+from proxy.core.http import LEFT, Inbound, Outbound
 from proxy.core.ports import Headers
 from proxy.faces.models import with_configured
 from proxy.faces.websocket import Sockets
 from proxy.forward import Forward
 from proxy.gauged import is_anthropic
+
+BARE_QUERY = "accordion.bare_query"
+"""The extension that a scope has whose request's target ends in `?`, with no query behind it (connection.py)."""
 
 # A client that goes away is noticed by a look that begins this many seconds into a request; most are over by then.
 _LOOK_AFTER = 0.2
@@ -43,44 +46,61 @@ class Http:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one connection's request (ASGI 3)."""
         kind = scope["type"]
-        if kind == "http" and _below_v1(scope):
-            await self._serve(scope, receive, send)
-        elif kind == "websocket" and _below_v1(scope):
-            await self._sockets.serve(self._forward(), _inbound(scope, b"", self._new_id()), scope, receive, send)
-        else:
-            await self._api(scope, receive, send)
+        try:
+            if kind == "http" and _below_v1(scope):
+                await self._serve(scope, receive, send)
+            elif kind == "websocket" and _below_v1(scope):
+                await self._sockets.serve(self._forward(), _inbound(scope, b"", self._new_id()), scope, receive, send)
+            else:
+                await self._api(scope, receive, send)
+        except asyncio.CancelledError:
+            # Nobody is left to answer, or the server stops and all was said. It takes what is raised for a failure.
+            _uncancel()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         forward = self._forward()
         body = _Body(scope["headers"], receive, forward.gauging.max_body)
-        whole = body.small or forward.reads(scope["method"], _path(scope), body.kind)
+        content: bytes | AsyncIterator[bytes]
+        start = b""
         try:
             body.check_length()
-            inbound = _inbound(scope, await body.read() if whole else body.stream(), self._new_id())
-        except BodyTooLarge as error:
+            if body.small or forward.reads(scope["method"], _path(scope), body.kind):
+                content = await body.read()
+            elif scope["method"] == "POST" and forward.gauging.router.models:
+                # The beginning may name a model that goes elsewhere.
+                start, content = await body.begun()
+            else:
+                content = body.stream()
+            inbound = _inbound(scope, content, self._new_id(), start)
+        except (BodyTooLarge, asyncio.CancelledError) as reason:
+            error = reason if isinstance(reason, BodyTooLarge) else Stopped()
             await _answer(forward.refuse(_inbound(scope, b"", self._new_id()), error), send)
             return
         except ClientGone:
             return
         watch = _Watch(receive)
-        if whole:
+        if isinstance(content, bytes):
             watch.start()
         else:
             # Whoever reads the body learns of a client that goes away; afterwards nobody would.
             body.on_end = watch.start
         try:
+            await _answer(await self._out(forward, inbound, watch), send)
+        except ClientGone:
+            return
+        finally:
+            watch.stop()
+
+    async def _out(self, forward: Forward, inbound: Inbound, watch: _Watch) -> Outbound:
+        try:
             out = await forward(inbound)
             if _lists_models(inbound) and (models := forward.gauging.router.models) and forward.admits(inbound):
                 out = await with_configured(out, tuple(models), anthropic=is_anthropic(inbound.path, inbound.fields))
-            await _answer(out, send)
-        except ClientGone:
-            return
         except asyncio.CancelledError:
-            if not watch.gone:
+            if watch.gone:
                 raise
-            _uncancel()
-        finally:
-            watch.stop()
+            return forward.refuse(inbound, Stopped())
+        return out
 
 
 async def _answer(out: Outbound, send: Send) -> None:
@@ -139,6 +159,15 @@ class _Body:
             pieces.append(piece)
         return b"".join(pieces)
 
+    async def begun(self) -> tuple[bytes, bytes | AsyncIterator[bytes]]:
+        """The beginning, and all of it: in pieces of which that is the first, or whole where it has ended by then."""
+        start, rest = bytearray(), self.stream()
+        async for piece in rest:
+            start += piece
+            if len(start) >= _WHOLE:
+                return bytes(start), _pieces(bytes(start), rest)
+        return b"", bytes(start)
+
     async def stream(self) -> AsyncIterator[bytes]:
         size = 0
         while True:
@@ -168,6 +197,12 @@ class _Body:
             )
 
 
+async def _pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
 class _Watch:
     """Cancels the task that serves a request when its client goes away. Begins late: a task for each would cost."""
 
@@ -192,7 +227,7 @@ class _Watch:
             pass
         self.gone = True
         if self._serving is not None:
-            self._serving.cancel()
+            self._serving.cancel(LEFT)
 
     def stop(self) -> None:
         self._over = True
@@ -225,7 +260,7 @@ def _below_v1(scope: Scope) -> bool:
     return path.startswith("/v1/") or path == "/v1"
 
 
-def _inbound(scope: Scope, body: bytes | AsyncIterator[bytes], request_id: str) -> Inbound:
+def _inbound(scope: Scope, body: bytes | AsyncIterator[bytes], request_id: str, start: bytes = b"") -> Inbound:
     return Inbound(
         method=scope.get("method", "GET"),
         path=_path(scope),
@@ -233,4 +268,6 @@ def _inbound(scope: Scope, body: bytes | AsyncIterator[bytes], request_id: str) 
         headers=tuple(scope["headers"]),
         body=body,
         request_id=request_id,
+        bare_query=BARE_QUERY in scope.get("extensions", ()),
+        start=start,
     )

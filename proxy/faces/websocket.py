@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from proxy.core.errors import AccordionError
-from proxy.core.http import Inbound
+from proxy.core.http import Inbound, Outbound
 from proxy.core.ports import Headers, UpstreamReply, UpstreamRequest
 from proxy.forward import Forward
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -45,26 +47,39 @@ class Sockets:
     async def serve(self, forward: Forward, inbound: Inbound, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one upgrade request: refused as the provider refuses it, or relayed until either side closes."""
         await receive()  # websocket.connect
+        # What the client does next is listened for at once: it may leave before the provider has answered.
+        said = asyncio.ensure_future(receive())
+        answer: Socket | Outbound | None = None
         try:
-            request = await forward.upgrade(inbound)
-            answer = await self._open(request, scope.get("subprotocols", ()))
-        except AccordionError as error:
-            out = forward.refuse(inbound, error)
-            await _refuse(out.status, out.headers, out.body if isinstance(out.body, bytes) else b"", send)
-            return
-        if not isinstance(answer, Socket):
-            body = b"".join([piece async for piece in answer.chunks()])
-            await _refuse(answer.status, answer.headers, body, send)
-            return
-        try:
-            await send({"type": "websocket.accept", "subprotocol": answer.subprotocol, "headers": list(answer.headers)})
-            await self._relay(answer, receive, send)
+            answer = await _unless_gone(self._asked(forward, inbound, scope.get("subprotocols", ())), said)
+            if isinstance(answer, Outbound):
+                await _refuse(answer, send)
+            elif answer is not None and not _leaves(said):
+                head = {"subprotocol": answer.subprotocol, "headers": list(answer.headers)}
+                await send({"type": "websocket.accept", **head})
+                await self._relay(answer, said, receive, send)
         finally:
-            # However it ends, the provider's side must not stay open; closing what is closed does nothing.
-            await answer.close(1001)
+            said.cancel()
+            if isinstance(answer, Socket):
+                # However it ends, the provider's side must not stay open; closing what is closed does nothing.
+                await answer.close(1001)
 
-    async def _relay(self, socket: Socket, receive: Receive, send: Send) -> None:
-        outward = asyncio.create_task(self._outward(socket, receive))
+    async def _asked(self, forward: Forward, inbound: Inbound, subprotocols: Sequence[str]) -> Socket | Outbound:
+        """What the provider says to an upgrade: an open socket, or a refusal with its whole body."""
+        try:
+            answer = await self._open(await forward.upgrade(inbound), subprotocols)
+            if isinstance(answer, Socket):
+                return answer
+            try:
+                body = b"".join([piece async for piece in answer.chunks()])
+            finally:
+                await answer.close()
+        except AccordionError as error:
+            return forward.refuse(inbound, error)
+        return Outbound(answer.status, answer.headers, body)
+
+    async def _relay(self, socket: Socket, said: asyncio.Future[Message], receive: Receive, send: Send) -> None:
+        outward = asyncio.create_task(self._outward(socket, said, receive))
         inward = asyncio.create_task(self._inward(socket, send))
         try:
             await asyncio.wait((outward, inward), return_when=asyncio.FIRST_COMPLETED)
@@ -73,18 +88,17 @@ class Sockets:
                 task.cancel()
             await asyncio.gather(outward, inward, return_exceptions=True)
 
-    async def _outward(self, socket: Socket, receive: Receive) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "websocket.disconnect":
-                await socket.close(message.get("code", 1005), message.get("reason") or "")
-                return
+    async def _outward(self, socket: Socket, said: asyncio.Future[Message], receive: Receive) -> None:
+        message = await said
+        while message["type"] != "websocket.disconnect":
             text, data = message.get("text"), message.get("bytes")
             try:
                 await socket.send(text if text is not None else data or b"")
             except self._closed:
                 # The other direction learns of it too, and closes with the provider's code.
                 await asyncio.Event().wait()
+            message = await receive()
+        await socket.close(message.get("code", 1005), message.get("reason") or "")
 
     async def _inward(self, socket: Socket, send: Send) -> None:
         while True:
@@ -103,7 +117,24 @@ class Sockets:
                 await send({"type": "websocket.send", "bytes": message})
 
 
-async def _refuse(status: int, headers: Headers, body: bytes, send: Send) -> None:
+async def _unless_gone(work: Coroutine[Any, Any, T], said: asyncio.Future[Message]) -> T | None:
+    """What `work` gives; None where the client leaves before, and then the work is cancelled."""
+    doing = asyncio.create_task(work)
+    try:
+        await asyncio.wait((doing, said), return_when=asyncio.FIRST_COMPLETED)
+        return None if not doing.done() and _leaves(said) else await doing
+    finally:
+        if not doing.done():
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+
+def _leaves(said: asyncio.Future[Message]) -> bool:
+    return said.done() and said.result()["type"] == "websocket.disconnect"
+
+
+async def _refuse(answer: Outbound, send: Send) -> None:
     """Answers an upgrade with a plain HTTP response (ASGI's `websocket.http.response` extension)."""
-    await send({"type": "websocket.http.response.start", "status": status, "headers": list(headers)})
+    await send({"type": "websocket.http.response.start", "status": answer.status, "headers": list(answer.headers)})
+    body = answer.body if isinstance(answer.body, bytes) else b""
     await send({"type": "websocket.http.response.body", "body": body})

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import msgspec
+from msgspec import structs
 
 from proxy.core.conversation import Conversation
 from proxy.core.ports import Key
@@ -34,8 +35,11 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     base: bytes = b""
     fold: str = ""
     """The compaction that was in force when `reported` was said; empty where nothing was folded."""
-    real: str = ""
-    """For a place that a response id names: the provider's own id of the reply, where something was read back in it."""
+    ids: tuple[str, ...] = ()
+    """For a place that a response id names: the provider's own ids of the rounds of the reply, where something was read
+    back in it. The last leads to all that was said."""
+    label: bytes = b""
+    """What divides conversations within the tenant, for such a place."""
 
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -47,6 +51,18 @@ def decode(value: bytes | None) -> Point | None:
     with suppress(msgspec.MsgspecError):
         return _DECODER.decode(value) if value is not None else None
     return None
+
+
+def joined(known: Point | None, kept: Point) -> Point:
+    """The store's record of a place, with what this worker knows of it and has not yet written."""
+    if known is None:
+        return kept
+    if known.next and not kept.next:
+        return known
+    if known.session == kept.session and known.reported and not kept.reported:
+        said = {name: getattr(known, name) for name in ("reported", "counted", "overhead_key", "fold")}
+        return structs.replace(kept, **said)
+    return kept
 
 
 def link(before: bytes, key: bytes) -> bytes:
@@ -65,9 +81,15 @@ def store_key(name: bytes) -> Key:
     return Key("", f"point/{name.hex()}")
 
 
+def listing(session: str) -> str:
+    """The collection that lists the places of a session, by name: they are found by content otherwise."""
+    return f"points/{session}"
+
+
 def label_of(caller: Caller, marks: Marks) -> bytes:
     """A short prefix for the places of one label; chain keys are the tenant's own already."""
-    return hashlib.sha256(caller.space + marks.label.encode()).digest()[:8] if marks.label else b""
+    name = f"{marks.label}\n{marks.scope}" if marks.scope else marks.label
+    return hashlib.sha256(caller.space + name.encode()).digest()[:8] if name else b""
 
 
 def state_name(caller: Caller, state_id: str) -> bytes:

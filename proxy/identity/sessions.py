@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
@@ -21,12 +21,24 @@ from msgspec import structs
 
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Clock, Outbox, Store
+from proxy.core.ports import Clock, Key, Outbox, Store
 from proxy.core.records import Session
 from proxy.core.values import dataclass
 from proxy.identity.marks import Marks
-from proxy.identity.points import ENCODER, Point, decode, fresh_id, label_of, link, rounds, state_name, store_key
-from proxy.identity.tenants import Caller
+from proxy.identity.points import (
+    ENCODER,
+    Point,
+    decode,
+    fresh_id,
+    joined,
+    label_of,
+    link,
+    listing,
+    rounds,
+    state_name,
+    store_key,
+)
+from proxy.identity.tenants import LISTED, Caller
 
 # How many of the newest places each look at the store takes in: the first finds a conversation that goes on, the second
 # one that was rewound. The last is for what the places found refer to. What was asked is not asked again.
@@ -57,7 +69,8 @@ class Sessions:
     """The places and sessions of one worker; behind them the store, for what other workers or an earlier run saw.
 
     `worker` is a name of this process that no other has. `capacity` bounds the sessions held in memory, `retention`
-    (seconds) what the store keeps.
+    (seconds) what the store keeps. `alone` says that no other worker uses the store: then it need not be asked where a
+    conversation begins.
     """
 
     store: Store
@@ -66,6 +79,7 @@ class Sessions:
     worker: str
     capacity: int = 2_000
     retention: float = 30 * 86_400.0
+    alone: bool = True
     _points: OrderedDict[bytes, Point] = field(default_factory=OrderedDict)
     _sessions: OrderedDict[str, tuple[Session, str]] = field(default_factory=OrderedDict)
     _entered: int = 0
@@ -88,7 +102,7 @@ class Sessions:
             forked_from = base.session if base.next else ""
             session_id = fresh_id(label, request_id.encode()) if base.next else base.session
         if chain and (base is None or (index == len(chain) - 1 and forked_from)):
-            self._keep(label + chain[-1], Point(session_id))
+            self.keep(label + chain[-1], Point(session_id))
         session, row = self._hold(caller, marks, session_id, forked_from)
         return Place(session, row, conversation, label, base, index)
 
@@ -96,7 +110,7 @@ class Sessions:
         """The place of a request that is none of a conversation's, such as one that only asks for a count; with the
         session that this worker knows of its history, if any. Nothing is put on record."""
         label = label_of(caller, marks)
-        index, base = self._local(label, conversation.chain)
+        index, base = self.deepest(label, conversation.chain)
         session = self.current(base.session) if base is not None else None
         session = session or Session(id="", tenant=caller.tenant, created=self.clock.now(), label=marks.label)
         return Place(session, "", conversation, label, base, index, recorded=conversation.previous is None)
@@ -111,25 +125,33 @@ class Sessions:
             overhead = place.conversation.overhead_key
             if (point := self._points.get(name)) is not None:
                 told = structs.replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold)
-                self._keep(name, told)
+                self.keep(name, told)
 
-    def answered(self, caller: Caller, place: Place, state_id: str, reported: int, real: str = "") -> None:
+    def answered(self, caller: Caller, place: Place, state_id: str, reported: int, ids: tuple[str, ...] = ()) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
-        `reported` tokens in all; `real` is the provider's own id of it, where something was read back."""
+        `reported` tokens in all; `ids` are the provider's own ids of its rounds, where something was read back."""
         chain = place.conversation.chain[-1] if place.conversation.chain else b""
-        self._keep(state_name(caller, state_id), Point(place.session.id, reported=reported, chain=chain, real=real))
+        label = place.label if ids else b""
+        point = Point(place.session.id, reported=reported, chain=chain, ids=ids, label=label)
+        self.keep(state_name(caller, state_id), point)
 
-    @property
-    def store_available(self) -> bool:
-        """Whether the store answered when it was last asked."""
-        return self.store.available
+    async def state(self, caller: Caller, state_id: str) -> Point | None:
+        """What a response's or a conversation's id stands for; None where that is not on record."""
+        name = state_name(caller, state_id)
+        state = self._points.get(name)
+        if state is None:
+            # Not kept in memory: what a conversation's id stands for moves on, wherever it does.
+            with suppress(StoreUnavailable):
+                state = decode(await self.store.get(store_key(name)))
+        return state
 
     def current(self, session_id: str) -> Session | None:
         """The session as this worker has it."""
         held = self._sessions.get(session_id)
         return held[0] if held else None
 
-    def _local(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Point | None]:
+    def deepest(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Point | None]:
+        """The deepest place of a list that this worker knows, and its index (-1: none)."""
         for index in range(len(chain) - 1, -1, -1):
             point = self._points.get(label + chain[index])
             if point is not None:
@@ -138,44 +160,41 @@ class Sessions:
 
     async def _find(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
         """The deepest place on record, with all in memory that decides about it."""
-        index, base = self._local(label, conversation.chain)
+        index, base = self.deepest(label, conversation.chain)
         asked: set[bytes] = set()
         for look in _LOOKS:
-            doubts = self._doubts(label, conversation, index, base, look)
-            if not (doubts and await self._ask(doubts, asked)):
+            doubts = {*self._doubts(label, conversation, index, base, look)} - asked
+            if not (doubts and await self._ask(doubts)):
                 break
-            index, base = self._local(label, conversation.chain)
+            asked |= doubts
+            index, base = self.deepest(label, conversation.chain)
         return index, base
 
-    async def _ask(self, names: Iterable[bytes], asked: set[bytes]) -> bool:
-        """Brings what the store has of these places into memory; False where there was nothing to ask, or nobody."""
-        new = [name for name in names if name not in asked]
-        if not new:
-            return False
-        asked.update(new)
+    async def _ask(self, names: Collection[bytes]) -> bool:
+        """Brings what the store has of these places into memory; False where it could not be asked."""
         try:
-            values = await self.store.get_many([store_key(name) for name in new])
+            values = await self.store.get_many([store_key(name) for name in names])
         except StoreUnavailable:
             return False
-        for name, value in zip(new, values, strict=True):
-            point, known = decode(value), self._points.get(name)
-            # The store's record counts, unless it lacks what this worker has not yet written.
-            if point is not None and (point.next or known is None or not known.next):
-                self._remember(name, point)
+        for name, value in zip(names, values, strict=True):
+            if (kept := decode(value)) is not None:
+                self._remember(name, joined(self._points.get(name), kept))
         return True
 
     def _doubts(
         self, label: bytes, conversation: Conversation, index: int, base: Point | None, look: int
     ) -> list[bytes]:
-        """The places of which another worker may know more: none where a conversation simply goes on by one round."""
+        """The places of which another worker may know more: none where a conversation simply goes on by one round.
+        Conversations that begin alike may do so at several workers at once, so there their beginnings are looked at."""
         chain = conversation.chain
         if base is None:
             goes_on = any(message.role == "assistant" for message in conversation.messages)
-            return [label + key for key in chain[-look:]] if goes_on else []
+            return [label + key for key in (chain[-look:] if goes_on else chain[-1:] if not self.alone else ())]
         if index == len(chain) - 1:
-            return []
+            return [label + chain[index]] if not (self.alone or base.next) else []
         rival = self._rival(label, chain, index, base)
-        if rival is None and base.next in (b"", chain[index + 1]) and rounds(conversation, index) <= 1:
+        begins = not (self.alone or base.next or base.base)
+        if rival is None and base.next in (b"", chain[index + 1]) and rounds(conversation, index) <= 1 and not begins:
             return []
         keys = {*chain[index + 1 :][-_LOOKS[0] :], chain[index], base.base, base.branch}
         if rival is not None:
@@ -208,17 +227,13 @@ class Sessions:
     async def _continued(self, caller: Caller, marks: Marks, label: bytes, conversation: Conversation) -> Place:
         """A request that goes on from state kept by the provider."""
         name = state_name(caller, conversation.previous or "")
-        state = self._points.get(name)
-        if state is None:
-            # Not kept in memory: what a conversation's id stands for moves on, wherever it does.
-            with suppress(StoreUnavailable):
-                state = decode(await self.store.get(store_key(name)))
+        state = await self.state(caller, conversation.previous or "")
         start = hashlib.sha256(name + state.chain if state else name).digest()
         links = accumulate((message.key for message in conversation.messages), link, initial=start)
         conversation = replace(conversation, chain=tuple(links)[1:])
         session, row = self._hold(caller, marks, state.session if state else fresh_id(label, start), "")
         if conversation.chain:
-            self._keep(label + conversation.chain[-1], Point(session.id))
+            self.keep(label + conversation.chain[-1], Point(session.id))
         return Place(session, row, conversation, label, state, -1, recorded=state is not None)
 
     def _follow(self, label: bytes, chain: Sequence[bytes], index: int, base: Point) -> tuple[str, str]:
@@ -227,17 +242,17 @@ class Sessions:
         parted = base.next not in (b"", chain[index + 1]) or (rival is not None and self._lives(label, rival[1]))
         session_id = fresh_id(label, chain[-1]) if parted else base.session
         if parted and base.next:
-            self._keep(label + chain[-1], Point(session_id))
+            self.keep(label + chain[-1], Point(session_id))
             return session_id, base.session
         # An end whose session was taken over goes with its branch, so that this branch is like any other from now on.
         origin = b"" if parted else base.base
         here = structs.replace(base, session=session_id, next=chain[index + 1], branch=chain[-1], base=origin)
-        self._keep(label + chain[index], here)
-        self._keep(label + chain[-1], Point(session_id, base=chain[index]))
+        self.keep(label + chain[index], here)
+        self.keep(label + chain[-1], Point(session_id, base=chain[index]))
         if rival is not None and rival[1] is not base and not parted and rival[0] in chain:
             # Whoever took over never went on, such as a side request: the session is taken back.
             reply = chain[chain.index(rival[0]) + 1]
-            self._keep(label + rival[0], structs.replace(rival[1], next=reply, branch=rival[2]))
+            self.keep(label + rival[0], structs.replace(rival[1], next=reply, branch=rival[2]))
         return session_id, base.session if parted else ""
 
     def _hold(self, caller: Caller, marks: Marks, session_id: str, forked_from: str) -> tuple[Session, str]:
@@ -248,6 +263,7 @@ class Sessions:
             now = self.clock.now()
             said = (marks.session, marks.client, marks.agent)
             session = Session(session_id, caller.tenant, now, *said, forked_from=forked_from)
+            self.outbox.put(Key(LISTED, caller.tenant), bytes, self.retention)
             # Each time a session enters a worker's memory it gets a row of its own in the store; readers add them up.
             self._entered += 1
             row = f"{self.worker}.{self._entered}"
@@ -256,7 +272,21 @@ class Sessions:
                 self._sessions.popitem(last=False)
         return held
 
-    def _keep(self, name: bytes, point: Point) -> None:
+    def forget(self, tenant: str, session: str | None) -> None:
+        """Something was erased: what this worker knows of that session, or of all, is asked for anew."""
+        if session is None:
+            self._points.clear()
+            self._sessions.clear()
+            return
+        self._sessions.pop(session, None)
+        for name in [name for name, point in self._points.items() if point.session == session]:
+            del self._points[name]
+
+    def keep(self, name: bytes, point: Point) -> None:
+        """Puts a place on record."""
+        known = self._points.get(name)
+        if known is None or known.session != point.session:
+            self.outbox.put(Key(listing(point.session), name.hex()), bytes, self.retention)
         self._remember(name, point)
         self.outbox.put(store_key(name), partial(ENCODER.encode, point), self.retention)
 

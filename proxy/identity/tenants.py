@@ -10,6 +10,8 @@ from proxy.core.errors import Unauthorized
 from proxy.core.values import dataclass
 
 DEFAULT_TENANT = "default"
+LISTED = "tenants"
+"""The collection that lists tenants by name."""
 
 CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
 """The headers in which clients send a credential."""

@@ -1,0 +1,79 @@
+"""HTTP/1.0 knows neither chunks nor kept-alive connections; what such a client asks for, it can read."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.e2e.raw import ask
+from tests.e2e.replies import CHAT, DIALECTS, Dialect
+from tests.loopback import Answer, Recorded, replies_bytes, replies_events, replies_json
+from tests.proxying import Proxy
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+
+
+async def old(proxy: Proxy, method: str, target: str, body: bytes = b"", *headers: str) -> tuple[bytes, bytes]:
+    """Head and body of an answer, read until the connection closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    lines = [f"{method} {target} HTTP/1.0", f"Content-Length: {len(body)}", *headers, "\r\n"]
+    writer.write("\r\n".join(lines).encode() + body)
+    try:
+        head, _, answer = (await reader.read(-1)).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return head.lower(), answer
+
+
+@EACH
+@pytest.mark.parametrize("keep", [(), ("Connection: keep-alive",)], ids=["", "keep-alive"])
+async def test_a_stream_ends_where_the_connection_does(proxy: Proxy, dialect: Dialect, keep: tuple[str, ...]):
+    async with proxy.provider(replies_events(dialect.stream(), at=range(5, 100, 9))):
+        head, body = await old(proxy, "POST", dialect.path, dialect.body("Old.", stream=True), *keep)
+    assert body == dialect.stream()
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+
+
+async def test_a_reply_without_a_length_ends_where_the_connection_does(proxy: Proxy):
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "application/json")], chunked=True)
+        await answer.chunk(b'{"a":')
+        await answer.chunk(b" 1}\r\n")
+        await answer.last_chunk()
+
+    async with proxy.provider(script):
+        assert (await old(proxy, "GET", "/v1/models"))[1] == b'{"a": 1}\r\n'
+
+
+async def test_a_reply_with_a_length_has_it_still(proxy: Proxy):
+    async with proxy.provider(replies_json(CHAT.json())):
+        head, body = await old(proxy, "POST", CHAT.path, CHAT.body("Old."))
+    assert json.loads(body) == CHAT.json()
+    assert b"content-length: %d" % len(body) in head
+
+
+@pytest.mark.parametrize("raw", [b"HTTP/1.1 204 Nothing\r\n\r\n", b"HTTP/1.1 304 Same\r\n\r\n"])
+async def test_a_reply_without_a_body_stays_one(proxy: Proxy, raw: bytes):
+    async with proxy.provider(replies_bytes(raw)):
+        head, body = await old(proxy, "GET", "/v1/files/f")
+    assert (body, b"transfer-encoding" in head) == (b"", False)
+
+
+async def test_a_reply_to_head_has_no_body(proxy: Proxy):
+    async with proxy.provider(replies_bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")):
+        head, body = await old(proxy, "HEAD", "/v1/files/f")
+    assert (body, b"content-length: 5" in head) == (b"", True)
+
+
+async def test_errors_of_ours_can_be_read_too(proxy: Proxy):
+    head, body = await old(proxy, "POST", CHAT.path, CHAT.body("Nobody."))
+    assert b" 502 " in head
+    assert CHAT.error_of(body)["code"] == "upstream_unreachable"
+
+
+@pytest.mark.parametrize("target", ["/v1/models?", "/v1/models?limit=2", "/v1/models", "/v1/files/a%3F"])
+async def test_the_target_goes_on_as_it_came(proxy: Proxy, target: str):
+    async with proxy.provider(replies_json({})) as provider:
+        await ask(proxy, "GET", target)
+    assert provider.requests[0].target == target

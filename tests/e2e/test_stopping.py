@@ -1,0 +1,116 @@
+"""The order to stop: running replies may go on for a while; then they end as errors, in the client's own words."""
+
+import asyncio
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+
+from tests.conftest import Start
+from tests.e2e.raw import Reply, connected
+from tests.e2e.replies import CHAT, DIALECTS, RESPONSES, Dialect
+from tests.loopback import Answer, Recorded, Script
+from tests.proxying import Proxy
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
+ONE_SECOND = "server: {shutdown_seconds: 1}\n"
+
+
+def begins(events: list[bytes], go_on: asyncio.Event | None = None) -> Script:
+    """A provider whose stream stops after its first event, until it may go on."""
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        await answer.chunk(events[0])
+        if go_on is None:
+            await answer.until_gone()
+            return
+        await go_on.wait()
+        await answer.chunk(b"".join(events[1:]))
+        await answer.last_chunk()
+
+    return script
+
+
+async def silent(request: Recorded, answer: Answer) -> None:
+    await answer.until_gone()
+
+
+async def under_way(proxy: Proxy, dialect: Dialect, script: Script, meanwhile: asyncio.Event | None = None) -> Reply:
+    """The reply to a stream during which the proxy is told to stop."""
+    async with proxy.provider(script) as provider, connected(proxy) as client:
+        await client.ask("POST", dialect.path, [], dialect.body("Go on.", stream=True))
+        if script is silent:
+            await provider.until(lambda: provider.answers)
+            stopping = asyncio.create_task(asyncio.to_thread(proxy.stop))
+            reply = await client.reply()
+        else:
+            reply = await client.head()
+            pieces = client.pieces(reply)
+            reply.body = await anext(pieces)
+            stopping = asyncio.create_task(asyncio.to_thread(proxy.stop))
+            if meanwhile is not None:
+                while "Shutting down" not in proxy.log:
+                    await asyncio.sleep(0.05)
+                meanwhile.set()
+            async for piece in pieces:
+                reply.body += piece
+        await stopping
+    return reply
+
+
+@EACH
+@WORKERS
+async def test_a_stream_that_outlasts_the_grace_ends_in_an_error_event(start: Start, dialect: Dialect, workers: str):
+    proxy = start(ONE_SECOND, "--workers", workers)
+    events = dialect.events()
+    reply = await under_way(proxy, dialect, begins(events))
+    assert reply.body.startswith(events[0])
+    told = reply.body[len(events[0]) :]
+    assert b"proxy_stopping" in told if dialect.name != "messages" else b"being stopped" in told
+    assert told.endswith(b"\n\n")
+    assert not reply.ended
+
+
+@WORKERS
+async def test_a_request_that_was_not_answered_yet_is_told_so(start: Start, workers: str):
+    reply = await under_way(start(ONE_SECOND, "--workers", workers), CHAT, silent)
+    assert (reply.status, reply.ended) == (503, True)
+    assert CHAT.error_of(reply.body)["code"] == "proxy_stopping"
+
+
+@WORKERS
+async def test_a_stream_that_ends_within_the_grace_is_whole(start: Start, workers: str):
+    events, go_on = CHAT.events("one two"), asyncio.Event()
+    proxy = start("server: {shutdown_seconds: 60}\n", "--workers", workers)
+    reply = await under_way(proxy, CHAT, begins(events, go_on), go_on)
+    assert (reply.body, reply.ended) == (b"".join(events), True)
+
+
+async def test_a_request_that_is_not_there_whole_is_told_so(start: Start):
+    proxy, body = start(ONE_SECOND), CHAT.body("Half.")
+    async with connected(proxy) as client:
+        await client.send(client.head_of("POST", CHAT.path, [], len(body)) + body[:-5])
+        await asyncio.sleep(0.1)
+        stopping = asyncio.create_task(asyncio.to_thread(proxy.stop))
+        reply = await client.reply()
+        await stopping
+    assert (reply.status, CHAT.error_of(reply.body)["code"]) == (503, "proxy_stopping")
+
+
+async def test_a_socket_that_is_open_is_closed_with_a_word(start: Start):
+    proxy = start(ONE_SECOND)
+
+    async def echo(connection: ServerConnection) -> None:
+        async for message in connection:
+            await connection.send(message)
+
+    url = f"ws://127.0.0.1:{proxy.port}{RESPONSES.path}"
+    async with serve(echo, "127.0.0.1", proxy.upstream_port), connect(url, proxy=None, open_timeout=60) as socket:
+        await socket.send("hello")
+        assert await socket.recv() == "hello"
+        stopping = asyncio.create_task(asyncio.to_thread(proxy.stop))
+        await socket.wait_closed()
+        await stopping
+    assert socket.close_code == 1012
