@@ -64,6 +64,10 @@ class Artifact:
     at: float = 0.0
     findings: tuple[str, ...] = ()
     """What a summary says was found in it."""
+    slice: int = 0
+    slices: int = 0
+    """Of a range that is too long to be taken back at once: the first, second, … of so many slices of its text; 0 of 0
+    is all of it."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -145,12 +149,13 @@ def artifact_text(artifact: Artifact, messages: Sequence[Message]) -> str:
     """The full text of an artifact, given the messages that its rows hold, in order.
 
     A tool's answer has the form `## Tool: name`, `**Input:**`, `**Output:**`; a range is its messages one below the
-    other, each with its index in brackets.
+    other, each with its index in brackets; of a slice of it, the part from one line end to another.
     """
     if artifact.kind == "range":
         tools = {part.call_id: part.name for m in messages for part in m.parts if isinstance(part, ToolCall)}
         numbered = enumerate(messages, artifact.first)
-        return "\n\n".join(f"[{index}] {_message(message, tools)}" for index, message in numbered)
+        text = "\n\n".join(f"[{index}] {_message(message, tools)}" for index, message in numbered)
+        return _sliced(artifact, text) if artifact.slices else text
     if not messages:
         return ""
     parts = messages[-1].parts
@@ -160,6 +165,16 @@ def artifact_text(artifact: Artifact, messages: Sequence[Message]) -> str:
     calls = (p for m in messages for p in m.parts if isinstance(p, ToolCall) and p.call_id == part.call_id)
     call = next(calls, ToolCall(part.call_id, artifact.tool, artifact.arguments))
     return f"## Tool: {call.name}\n**Input:** {call.arguments}\n**Output:**\n{result_text(part)}"
+
+
+def _sliced(artifact: Artifact, text: str) -> str:
+    """A slice of a text, under a line that says which it is; they are cut at line ends near equal lengths."""
+    number, of = artifact.slice, artifact.slices
+    ends = [len(text) * at // of for at in range(of + 1)]
+    for at in range(1, of):
+        ends[at] = text.rfind("\n", ends[at - 1], ends[at]) + 1 or ends[at]
+    which = f"(slice {number} of {of} of messages {artifact.first} to {artifact.last})"
+    return f"{which}\n{text[ends[number - 1] : ends[number]]}"
 
 
 def _message(message: Message, tools: dict[str, str]) -> str:

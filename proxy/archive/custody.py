@@ -6,17 +6,18 @@ Both go by what is listed (holdings.py): nothing is kept that is not listed befo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from proxy.archive import holdings
-from proxy.archive.artifacts import Artifact, artifact_text, listing, record_keys, tenant_of, unpack
+from proxy.archive.artifacts import Artifact, artifact_text, listing, record_keys, tenant_of
 from proxy.archive.bounds import delete
+from proxy.archive.erasures import Erasures
 from proxy.archive.holdings import HOLDERS, Contents, Entry, Kind
 from proxy.archive.naming import Named
-from proxy.archive.transcript_log import fields_of, state_of
+from proxy.archive.transcript_log import Transcript, transcript_of
 from proxy.archive.writing import Archive
 from proxy.core.conversation import Message
 from proxy.core.ports import Key, Tasks
@@ -43,8 +44,9 @@ class Erased:
 
 
 class Custody:
-    """Gives out and erases. `described` and `read` make texts of what other rooms wrote; `erased` is told of the
-    tenant's key and the session (None: all) when something was removed, so that nothing of it is taken for kept."""
+    """Gives out and erases. `described` and `read` make texts of what other rooms wrote; `erasures` tells everybody
+    what may not be used any more; `publish` writes what waits on this machine for the store, so that it is erased
+    with the rest."""
 
     def __init__(
         self,
@@ -52,13 +54,22 @@ class Custody:
         tasks: Tasks,
         described: Described,
         read: Read,
-        erased: Callable[[bytes, str | None], None] = lambda *_: None,
+        erasures: Erasures,
+        publish: Callable[[], Awaitable[object]],
     ) -> None:
         self._archive = archive
         self._tasks = tasks
         self._described = described
         self._reader = read
-        self._erased = erased
+        self._erasures = erasures
+        self._publish = publish
+
+    async def sessions(self, space: bytes) -> list[str]:
+        """The sessions of a tenant of which anything is kept, in no order. Raises StoreUnavailable."""
+        names: dict[str, None] = {}
+        async for page in holdings.entries(self._archive.store, tenant_of(space)):
+            names.update(dict.fromkeys(entry.session for entry in page))
+        return list(names)
 
     # -- giving out ---------------------------------------------------------------
 
@@ -109,7 +120,8 @@ class Custody:
     async def _values(self, space: bytes, entry: Entry, contents: Contents) -> AsyncIterator[dict[str, Any]]:
         archive, seen = self._archive, set[str]()
         if entry.kind == "transcript":
-            yield await self._transcript(space, entry)
+            if (said := await transcript_of(archive, space, entry.session)) is not None:
+                yield _said(said)
             return
         keys = [Key(collection, name) for collection, name, _ in contents.keys]
         for key, value in zip(keys, await archive.store.get_many(keys) if keys else [], strict=True):
@@ -119,20 +131,6 @@ class Custody:
             if told is not None and (line := msgspec.json.encode(told).decode()) not in seen:
                 seen.add(line)
                 yield {"type": entry.kind, "at": entry.at, "used": entry.used, entry.kind: told}
-
-    async def _transcript(self, space: bytes, entry: Entry) -> dict[str, Any]:
-        archive, key = self._archive, holdings.transcript_key(tenant_of(space), entry.session)
-        state = state_of(holdings.decode_recorded(await archive.store.read(key)))
-        place = holdings.head_key(state.head)
-        head = fields_of(unpack(archive.opened(space, place, await archive.store.get(place))))
-        return {
-            "type": "transcript",
-            "dialect": state.dialect,
-            "model": state.model,
-            "request": {name: _json(value) for name, value in head.items()},
-            "system": [key.hex() for key in state.lead],
-            "messages": [key.hex() for key in state.keys],
-        }
 
     async def _artifact(self, space: bytes, artifact: Artifact) -> dict[str, Any]:
         rows = await self._archive.rows(space, artifact.keys)
@@ -153,14 +151,18 @@ class Custody:
         """Removes all that is kept of a session, or of a tenant. What another session of the tenant names too stays.
         Raises StoreUnavailable; then some is removed, and it can be asked for again."""
         entries = values = shared = 0
+        found = removed = 1
+        # Noted before, so that what waits for the store elsewhere does not come back; and behind it, so that nobody has
+        # what he read again meanwhile.
+        await self._erasures.note(space, session)
+        await self._publish()
         for _ in range(_TRIES):
             found, removed, stays = await (self._all(space) if session is None else self._one(space, session))
             entries, values, shared = entries + found, values + removed, max(shared, stays)
-            self._archive.forget()
-            self._erased(space, session)
             if not found and not removed:
-                return Erased(entries, values, shared, True)
-        return Erased(entries, values, shared, False)
+                break
+        await self._erasures.note(space, session)
+        return Erased(entries, values, shared, not found and not removed)
 
     async def _all(self, space: bytes) -> tuple[int, int, int]:
         store, tenant = self._archive.store, tenant_of(space)
@@ -205,6 +207,18 @@ class Custody:
             known = await self._archive.listed(space, session, limit=_PAGE)
             count += await delete(store, {*names, *(key for each in known for key in record_keys(space, each))})
         return count
+
+
+def _said(transcript: Transcript) -> dict[str, Any]:
+    """The order of what was said, by message key, with the fields beside its list."""
+    return {
+        "type": "transcript",
+        "dialect": transcript.dialect,
+        "model": transcript.model,
+        "request": {name: _json(value) for name, value in transcript.fields.items()},
+        "system": [key.hex() for key in transcript.lead],
+        "messages": [key.hex() for key in transcript.messages],
+    }
 
 
 def _own(tenant: str, entries: Iterable[Entry]) -> list[Key]:

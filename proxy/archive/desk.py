@@ -1,7 +1,7 @@
 """Answers calls of our own tool: loads what they ask for, and reads the part that is wanted.
 
-Who may read what is said by the caller (`Reading.allowed`). An id that is not among them is answered the same way
-whether or not there is such an artifact. What is read is data: each answer begins with a line that says what it is.
+Who may read what is said by the caller (`Reading`). An id that may not be read is answered the same way whether or not
+there is such an artifact. What is read is data: each answer begins with a line that says what it is.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final, Protocol
 
-from proxy.archive.artifacts import Artifact, artifact_text, result_text
+from proxy.archive.artifacts import Artifact
+from proxy.archive.held import Held, Reads, aimed, calls_in, loaded
 from proxy.archive.paths import BadPath
 from proxy.archive.reader import BadRequest, Wish, page, read
-from proxy.archive.references import shortened
 from proxy.archive.structure import outline, value_at
 from proxy.archive.tool import art_id, wish_of
 from proxy.archive.writing import Archive
-from proxy.core.conversation import Media, Message, Opaque, Part, Role, ToolCall, ToolResult
+from proxy.core.conversation import ToolCall
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Tasks
 from proxy.core.tooling import Answer, OurCall, Wanted
@@ -30,8 +30,6 @@ TOKENS_MOST: Final = 8_000
 """Of one answer."""
 SHARE: Final = 0.3
 """Of the window: what is larger is not handed over whole (systems A13)."""
-INPUT: Final = "$input"
-"""The path at which the arguments of a result's call stand."""
 ARGUMENT_MOST: Final = 1_000_000
 """Characters of an artifact that is put into another tool's arguments."""
 _LEAST: Final = 200
@@ -41,37 +39,28 @@ _HEAD: Final = 120
 _SAFETY: Final = 0.9
 _DOUBT: Final = 3
 """So many times as dense as on average may a part of a text be."""
-_ARGUMENTS: Final = 160
 _QUICK: Final = 200_000
 """Characters of what is read without a thread."""
 _LOOKS: Final = 32
 _BEGINNING: Final = 1_500
 
 
-class Said(Protocol):
-    """A message as a dialect reads it."""
+class Others(Protocol):
+    """What who reads may read beside what its own fold took out."""
 
-    @property
-    def role(self) -> Role:
-        """Who says it."""
+    def shows(self, name: str) -> bool:
+        """Whether an id stands in what it is shown."""
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What it says."""
-
-
-class Reads(Protocol):
-    """What is needed of a dialect: a message read from the client's JSON. Raises ValueError."""
-
-    def message(self, raw: bytes) -> Said:
-        """Reads one entry of the list."""
+    async def sees(self, artifact: Artifact, calls: Sequence[tuple[bytes, int, ToolCall]]) -> bool:
+        """Whether it may see what a record names; `calls` are those in it, each with its message's key and its place
+        there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Who reads: the tenant's key, the ids that it may read, and the tokens that there is room for. `count` counts a
-    text's tokens. `window` is the model's, in tokens (0: not known); of several records of one content that of
-    `session` is preferred."""
+    """Who reads: the tenant's key, the ids that it may read in any case, and the tokens that there is room for. `count`
+    counts a text's tokens. `window` is the model's, in tokens (0: not known); of several records of one content that of
+    `session` is preferred. `others` tells of all other ids; None where it may read none."""
 
     space: bytes = field(repr=False)
     allowed: frozenset[str]
@@ -79,18 +68,7 @@ class Reading:
     count: Callable[[str], int]
     window: int = 0
     session: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """An artifact as it is read: its record, what it is in a few words, its text, and the arguments of its call."""
-
-    artifact: Artifact
-    what: str
-    text: str
-    input: str = ""
-    mute: bool = False
-    """Whether nothing of it is text."""
+    others: Others | None = None
 
 
 class _Refused(Exception):
@@ -153,11 +131,9 @@ class Desk:
 
     async def _held(self, reading: Reading, name: str) -> Held:
         """An artifact that may be read. Raises _Refused."""
-        if name not in reading.allowed:
-            raise _Refused(
-                f"Nothing that may be read here has the id {name}. Ids stand in this conversation where something was "
-                "moved out of it; they must be given exactly as they stand there."
-            )
+        others = None if name in reading.allowed else reading.others
+        if name not in reading.allowed and (others is None or not others.shows(name)):
+            raise _unknown(name)
         try:
             found = await self._archive.records(reading.space, name, limit=_LOOKS)
             found.sort(key=lambda each: each.session != reading.session)
@@ -166,53 +142,22 @@ class Desk:
                 small = sum(map(len, rows.values())) <= _QUICK
                 read_from = artifact, rows, self._dialects
                 held = loaded(*read_from) if small else await self._tasks.offload(loaded, *read_from)
-                if held is not None:
+                if held is not None and (others is None or await others.sees(artifact, calls_in(*read_from))):
                     return held
         except StoreUnavailable as error:
             raise _Refused(
                 f"The archive cannot be reached at the moment, so {name} cannot be read. It is kept; try later."
             ) from error
+        if others is not None:
+            raise _unknown(name)
         raise _Refused(f"{name} is no longer in the archive: what is kept there expires, or was erased.")
 
 
-def loaded(artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, Reads]) -> Held | None:
-    """An artifact read from its rows; None where one is gone. Of a result the call may be: what it was is in the
-    record."""
-    dialect = dialects.get(artifact.dialect)
-    needed = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
-    if dialect is None or not needed or any(key not in rows for key in needed):
-        return None
-    try:
-        said = [(key, dialect.message(rows[key])) for key in artifact.keys if key in rows]
-    except ValueError:
-        return None
-    return _held_of(artifact, [Message(key, each.role, each.parts, rows[key]) for key, each in said])
-
-
-def _held_of(artifact: Artifact, messages: Sequence[Message]) -> Held:
-    """An artifact as it is read, given its messages in order. A result's text is what the tool answered."""
-    if artifact.kind == "range":
-        number = len(messages)
-        what = f"stretch of {number:,} earlier messages" if number != 1 else "earlier message"
-        return Held(artifact, what, artifact_text(artifact, messages))
-    parts = messages[-1].parts
-    part = parts[artifact.part] if 0 <= artifact.part < len(parts) else None
-    if isinstance(part, ToolResult):
-        calls = (p for m in messages for p in m.parts if isinstance(p, ToolCall) and p.call_id == part.call_id)
-        call = next(calls, ToolCall(part.call_id, artifact.tool, artifact.arguments))
-        line = shortened(call.arguments)
-        brief = line if len(line) <= _ARGUMENTS else line[: _ARGUMENTS - 1] + "…"
-        what = f"result of {call.name}({brief})" if call.name else "tool result"
-        if len(line) > _ARGUMENTS:
-            what += f', whose arguments stand in full at path "{INPUT}"'
-        return Held(artifact, what, result_text(part), call.arguments)
-    if isinstance(part, ToolCall):
-        return Held(artifact, f"arguments of a call of {part.name}", part.arguments, part.arguments)
-    text = artifact_text(artifact, messages)
-    if isinstance(part, Media | Opaque):
-        kind = part.kind if isinstance(part, Media) else "part"
-        return Held(artifact, f"{kind} of a message", f"one {kind} {text}", mute=True)
-    return Held(artifact, f"part of a message by {messages[-1].role}", text)
+def _unknown(name: str) -> _Refused:
+    return _Refused(
+        f"Nothing that may be read here has the id {name}. Ids stand in this conversation where something was "
+        "moved out of it; they must be given exactly as they stand there."
+    )
 
 
 # -- answering: pure, may be slow ------------------------------------------------------------------------------------
@@ -254,14 +199,6 @@ def _structure(held: Held, head: str, most: int) -> str:
 def _selected(held: Held, path: str) -> str:
     text, path = aimed(held, path)
     return value_at(text, path) if path else text
-
-
-def aimed(held: Held, path: str) -> tuple[str, str]:
-    """The text that a path is of, and the path into it."""
-    if path.startswith(INPUT):
-        rest = path.removeprefix(INPUT)
-        return held.input, "$" + rest if rest else ""
-    return held.text, path
 
 
 def _tokens_most(reading: Reading, room: int) -> int:

@@ -17,8 +17,8 @@ def difference(old: str, new: str) -> tuple[str, str]:
     """What differs, in the form of a unified diff from `old` to `new`, and how much in words. Where too much differs,
     only the lines that one side has and the other has not, in their order."""
     before, after = old.split("\n"), new.split("\n")
-    head = _alike(before, after)
-    tail = _alike(before[head:][::-1], after[head:][::-1])
+    head = common(before, after)
+    tail = common(before[head:][::-1], after[head:][::-1])
     if head == len(before) == len(after):
         return "", "they are the same"
     # Some of what is alike stays, to be shown around what is not.
@@ -32,8 +32,8 @@ def difference(old: str, new: str) -> tuple[str, str]:
     return "\n".join(lines), f"{less:,} line{'' if less == 1 else 's'} less, {more:,} more{told}"
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many lines are the same from the beginning on."""
+def common(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many are the same at the beginning."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 

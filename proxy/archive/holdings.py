@@ -192,7 +192,7 @@ async def contents(store: Store, tenant: str, found: Sequence[Entry]) -> list[Co
     """What belongs to entries, in their order; what is not there any more is empty. Raises StoreUnavailable."""
     kept = [entry for entry in found if entry.kind in ("fold", "read")]
     values = await store.get_many([contents_key(tenant, entry.id) for entry in kept]) if kept else []
-    read = {entry.name: _decoded(_CONTENTS, value) for entry, value in zip(kept, values, strict=True)}
+    read = {entry.name: decode_contents(value) for entry, value in zip(kept, values, strict=True)}
     made = []
     for entry in found:
         if entry.kind == "transcript":
@@ -207,7 +207,7 @@ async def contents(store: Store, tenant: str, found: Sequence[Entry]) -> list[Co
 
 async def fold_of(store: Store, tenant: str, fold: str) -> tuple[Entry, Contents] | None:
     """The entry of a fold by its id; None where there is none. Raises StoreUnavailable."""
-    found = _decoded(_CONTENTS, await store.get(contents_key(tenant, fold)))
+    found = decode_contents(await store.get(contents_key(tenant, fold)))
     if found is None:
         return None
     name = Entry("fold", fold, found.session, 0, 0, 0).name
@@ -232,6 +232,11 @@ def _recorded(tenant: str, session: str, log: Sequence[Recorded]) -> Contents:
 def decode_entry(value: bytes | None) -> Entry | None:
     """A kept entry; None where there is none, or none that can be read."""
     return _decoded(_ENTRY, value)
+
+
+def decode_contents(value: bytes | None) -> Contents | None:
+    """Kept contents; None where there are none, or none that can be read."""
+    return _decoded(_CONTENTS, value)
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[T], value: bytes | None) -> T | None:

@@ -15,7 +15,7 @@ from typing import Final
 from proxy.archive import holdings
 from proxy.archive.artifacts import Artifact
 from proxy.archive.custody import Custody
-from proxy.archive.desk import Reads, aimed, loaded
+from proxy.archive.held import Reads, aimed, loaded
 from proxy.archive.reader import Part, Wish, read
 from proxy.archive.transcripts import Transcripts
 from proxy.archive.writing import Archive
@@ -33,8 +33,8 @@ _LOOKS: Final = 32
 @dataclass(frozen=True, slots=True)
 class Lent:
     """An artifact, and the part of it that was asked for. `what` says in a few words what it is, `input` holds the
-    arguments of its call in full, `sessions` are those that it left. Of what is no text (an image), `wires` are the
-    messages with it, as the client sent them."""
+    arguments of its call in full, `sessions` are those that it left. Where text cannot say all of it (an image, sealed
+    thoughts), `wires` are its messages as the client sent them."""
 
     artifact: Artifact
     what: str
@@ -101,13 +101,6 @@ class ReadingRoom:
                 return True
         return bool((await self.listed(space, session, limit=1)).artifacts)
 
-    async def sessions(self, space: bytes) -> list[str]:
-        """The sessions of which anything is kept, in no order. Raises StoreUnavailable."""
-        names: dict[str, None] = {}
-        async for page in holdings.entries(self._archive.store, holdings.tenant_of(space)):
-            names.update(dict.fromkeys(entry.session for entry in page))
-        return list(names)
-
     async def _part(self, artifact: Artifact, rows: Mapping[bytes, bytes], wish: Wish) -> Lent | None:
         if sum(map(len, rows.values())) <= _QUICK and not (wish.pattern or wish.path):
             return self._lent(artifact, rows, wish)
@@ -120,7 +113,7 @@ class ReadingRoom:
             return None
         text, path = aimed(held, wish.path)
         part = read(text, replace(wish, path=path), AT_ONCE)
-        wires = tuple(rows[key] for key in artifact.keys if key in rows) if held.mute else ()
+        wires = tuple(rows[key] for key in artifact.keys if key in rows) if held.more else ()
         return Lent(artifact, held.what, part, held.input, (), wires)
 
 

@@ -6,22 +6,20 @@ A client sends its whole history with every request, so what left is at hand: no
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from operator import itemgetter
+from typing import Final
 
+from proxy.archive.cache import Cache
 from proxy.archive.recall_choice import Choice, Name, Quote, results_in
 from proxy.archive.recall_index import Index, decoded, index_of, texts_of, words_in
 from proxy.archive.recall_quotes import OPENING
 from proxy.core.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
 from proxy.core.edits import Folded
 from proxy.core.values import dataclass
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 Claims = Callable[[str], Iterable[str]]
 """The words of a text that are no plain language: paths, identifiers, numbers, addresses."""
@@ -46,6 +44,17 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
+class _View:
+    """What stands in view in front of a turn: the keys of its messages, what was read of the system prompt and of each
+    message, and what that takes in bytes."""
+
+    preamble: Sequence[Part]
+    keys: list[bytes]
+    seen: tuple[_Seen, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Excerpt:
     """What is put in front of the newest turn: its text, the artifacts that it names, and what it counts."""
 
@@ -55,44 +64,14 @@ class Excerpt:
     quotes: tuple[Quote, ...] = ()
 
 
-class _Cache(Generic[K, V]):
-    """What was used last, within `capacity` bytes."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self._size = 0
-        self._lock = threading.Lock()
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._held
-
-    def get(self, key: K) -> V | None:
-        with self._lock:
-            held = self._held.get(key)
-            if held is None:
-                return None
-            self._held.move_to_end(key)
-            return held[0]
-
-    def put(self, key: K, value: V, size: int) -> None:
-        with self._lock:
-            if (old := self._held.pop(key, None)) is not None:
-                self._size -= old[1]
-            self._held[key] = value, size
-            self._size += size
-            while self._size > self._capacity and len(self._held) > 1:
-                self._size -= self._held.popitem(last=False)[1][1]
-
-
 class Recaller:
     """Finds and words excerpts. Remembers, within `capacity` bytes, which words stand in what each fold took out and in
     the messages in view. Safe to use from threads."""
 
     def __init__(self, claims: Claims, capacity: int = 32 * 2**20) -> None:
         self._claims = claims
-        self._indexes = _Cache[str, Index](capacity * 3 // 4)
-        self._words = _Cache[bytes, frozenset[bytes]](capacity // 4)
+        self._indexes = Cache[str, Index](capacity * 3 // 4)
+        self._views = Cache[str, _View](capacity // 4)
 
     def pending(self, shown: Folded, client: Conversation) -> int:
         """Bytes that have yet to be read to know what the fold took out; where they are many, `excerpt` belongs in a
@@ -152,17 +131,22 @@ class Recaller:
 
     def _sought(self, index: Index, client: Conversation, turn: Sequence[Message]) -> Iterator[Name]:
         """The names of the turn that passages hold, and not too many of them."""
-        scanned = 0
-        texts = lru_cache(maxsize=None)(lambda number: "\n".join(index.passages[number].texts(client.messages)))
+        scanned, messages, passages = 0, client.messages, index.passages
+        said = lru_cache(maxsize=None)(lambda number: passages[number].said(messages))
+        given = lru_cache(maxsize=None)(lambda number: passages[number].given(messages))
         for text in islice(dict.fromkeys(self._named(turn)), _NAMES):
             words = tuple(words_in(text))
             found = index.holding(words)
             name = Name(text, words, tuple(found))
             if found and not name.plain:
-                scanned += sum(len(texts(number)) for number in found[:_LOOKS])
-                if len(found) > _LOOKS or scanned > _SCANNED:
+                if len(found) > _LOOKS:
                     continue
-                name = Name(text, words, tuple(number for number in found if text in texts(number)))
+                scanned += sum([len(said(number)) for number in found])
+                if scanned > _SCANNED:
+                    continue
+                # Most names stand in what was said, and arguments have to be decoded.
+                held = [number for number in found if text in said(number) or text in given(number)]
+                name = Name(text, words, tuple(held))
             if 0 < len(name.passages) <= _COMMON:
                 yield name
 
@@ -184,24 +168,28 @@ class Recaller:
 
     def _view(self, shown: Folded, client: Conversation, turn: range) -> list[_Seen]:
         """All that is in view with its words, but for what the turn itself says and asks for."""
-        key = client.overhead_key
-        view = [self._read(key and b"preamble" + key, client.preamble)]
-        view += [self._read(message.key, message.parts) for message in client.lead]
-        for message, (first, last, _) in zip(shown.conversation.messages, shown.spans, strict=True):
+        messages, spans = shown.conversation.messages, shown.spans
+        start = bisect_left(spans, turn.start, key=itemgetter(0))
+        view = list(self._settled(shown, client, (*client.lead, *messages[:start])))
+        for message, (first, last, _) in zip(messages[start:], spans[start:], strict=True):
             if not turn.start <= first <= last:
-                view.append(self._read(message.key, message.parts))
+                view.append(_read(message.parts))
             elif message.has_tool_result:
-                parts = tuple(part for part in message.parts if isinstance(part, ToolResult))
-                view.append(self._read(message.key + b"/results", parts))
+                view.append(_read([part for part in message.parts if isinstance(part, ToolResult)]))
         return view
 
-    def _read(self, key: bytes, parts: Sequence[Part]) -> _Seen:
-        known = self._words.get(key) if key else None
-        if known is None:
-            known = frozenset(word for text in texts_of(parts) for word in words_in(text))
-            if key:
-                self._words.put(key, known, 300 + 100 * len(known))
-        return known, parts
+    def _settled(self, shown: Folded, client: Conversation, messages: Sequence[Message]) -> tuple[_Seen, ...]:
+        """The system prompt and these messages; what was read for an earlier turn is not read again."""
+        name = shown.compaction.id if shown.compaction is not None else ""
+        keys, known = [message.key for message in messages], self._views.get(name)
+        if known is None or known.preamble != client.preamble or known.keys != keys[: len(known.keys)]:
+            seen = _read(client.preamble)
+            known = _View(client.preamble, [], (seen,), _size_of(seen))
+        if len(known.keys) < len(keys):
+            new = [_read(message.parts) for message in messages[len(known.keys) :]]
+            known = _View(client.preamble, keys, (*known.seen, *new), known.size + sum(map(_size_of, new)))
+            self._views.put(name, known, known.size)
+        return known.seen
 
     def _index(self, space: bytes, shown: Folded, client: Conversation) -> Index:
         name = shown.compaction.id if shown.compaction is not None else ""
@@ -212,11 +200,19 @@ class Recaller:
         return known
 
 
+def _read(parts: Sequence[Part]) -> _Seen:
+    return frozenset().union(*map(words_in, texts_of(parts))), parts
+
+
+def _size_of(seen: _Seen) -> int:
+    return 300 + 100 * len(seen[0])
+
+
 def _visible(name: Name, view: Sequence[_Seen]) -> bool:
-    return any(
-        words.issuperset(name.words) and (name.plain or any(name.text in text for text in texts_of(parts)))
-        for words, parts in view
-    )
+    for words, parts in reversed(view):
+        if words.issuperset(name.words) and (name.plain or any(name.text in text for text in texts_of(parts))):
+            return True
+    return False
 
 
 def _last_round(messages: Sequence[Message]) -> int:

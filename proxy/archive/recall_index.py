@@ -59,11 +59,16 @@ class Passage:
 
     def texts(self, messages: Sequence[Message]) -> tuple[str, str]:
         """The arguments of its call and its body, each empty where there is none or it did not leave."""
-        call, body = self.call if self.both else None, self.body
-        return (
-            text_of(messages[call[0]].parts[call[1]]) if call else "",
-            text_of(messages[body[0]].parts[body[1]]) if body else "",
-        )
+        return self.given(messages), self.said(messages)
+
+    def given(self, messages: Sequence[Message]) -> str:
+        """The first of these."""
+        call = self.call if self.both else None
+        return text_of(messages[call[0]].parts[call[1]]) if call else ""
+
+    def said(self, messages: Sequence[Message]) -> str:
+        """The second."""
+        return text_of(messages[self.body[0]].parts[self.body[1]]) if self.body else ""
 
 
 @dataclass(frozen=True, slots=True)

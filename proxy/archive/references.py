@@ -32,6 +32,11 @@ def range_id(space: bytes, keys: Iterable[bytes]) -> str:
     return _id(b"range", space, keys)
 
 
+def slice_id(space: bytes, keys: Iterable[bytes], number: int, of: int) -> str:
+    """The id of one slice of so many of the text of a stretch of messages."""
+    return _id(b"slice", space, (b"%d/%d" % (number, of), *keys))
+
+
 def reference(tool: str, arguments: str, artifact: str, size: str, about: str = "") -> str:
     """What stands in place of a result: the tool, its arguments (shortened), the artifact's id, its `size` in words
     (see `size_of`), and what is known `about` it: a digest or a description."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import takewhile
 
 import msgspec
 
+from proxy.archive import holdings
+from proxy.archive.artifacts import tenant_of, unpack
 from proxy.archive.holdings import Recorded
+from proxy.archive.writing import Archive
 from proxy.core.values import dataclass
 
 HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
@@ -48,11 +50,13 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The whole history as a request's body; `missing` messages are not kept any more and are left out of it."""
+    """The whole history as a request's body; `missing` messages are not kept any more and are left out of it. `first`
+    is where in its list the message stands that artifacts and summaries count as 0: behind the system prompt."""
 
     dialect: str
     body: bytes
     missing: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,15 @@ def state_of(log: Iterable[Recorded]) -> State:
     return replace(state, keys=tuple(keys))
 
 
-def common(known: Sequence[bytes], keys: Sequence[bytes]) -> int:
-    """How many are the same at the beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, keys, strict=False)))
+async def transcript_of(archive: Archive, space: bytes, session: str) -> Transcript | None:
+    """The transcript of a session; None where there is none. Raises StoreUnavailable."""
+    log = holdings.decode_recorded(await archive.store.read(holdings.transcript_key(tenant_of(space), session)))
+    if not log:
+        return None
+    state = state_of(log)
+    place = holdings.head_key(state.head)
+    head = unpack(archive.opened(space, place, await archive.store.get(place))) if state.head else None
+    return Transcript(state.dialect, state.model, state.lead, state.keys, fields_of(head))
 
 
 def head_json(envelope: Mapping[str, bytes]) -> bytes:
@@ -121,4 +131,5 @@ def body_of(transcript: Transcript, wires: Sequence[bytes | None]) -> Original:
     fields = [b'"model":%s' % msgspec.json.encode(transcript.model)]
     fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
     fields.append(b'"%s":[%s]' % (listing, b",".join(there)))
-    return Original(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(there))
+    first = sum(wire is not None for wire in wires[: len(transcript.lead)])
+    return Original(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(there), first)

@@ -8,27 +8,20 @@ one. Everything happens behind the request.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from proxy.archive import holdings
-from proxy.archive.artifacts import packer, row_key, tenant_of, unpack
-from proxy.archive.holdings import OVERHEAD, Entry, Recorded
-from proxy.archive.transcript_log import (
-    Original,
-    Transcript,
-    body_of,
-    common,
-    fields_of,
-    head_json,
-    state_of,
-    system_json,
-)
+from proxy.archive.artifacts import tenant_of
+from proxy.archive.differences import common
+from proxy.archive.holdings import Entry, Recorded
+from proxy.archive.transcript_log import Original, Transcript, body_of, state_of, system_json, transcript_of
+from proxy.archive.transcript_rows import Item, Plan, Rows
 from proxy.archive.writing import Archive
-from proxy.core.conversation import Conversation, Message
+from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Append, Clock, Key, Put, Tasks
+from proxy.core.ports import Append, Clock, Put, Tasks
 from proxy.core.values import dataclass
 
 Record = Literal["off", "folded", "all"]
@@ -37,19 +30,16 @@ Record = Literal["off", "folded", "all"]
 _SESSIONS = 4_096
 _WAITING = 1_000
 _AT_ONCE = 32
+_GATHER = 0.2
+"""Seconds for which what is new waits for more: a transaction costs several times what a message in it does."""
+_PACK_AT_ONCE = 32_768
+"""Bytes that are compressed at once; more of them in a thread, so that requests need not wait."""
 _AGAIN = 256
 """So many entries of a log are followed by one that stands for all of them."""
 _KEPT = 8_192
 _PAGE = 256
 
 _Name = tuple[bytes, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    space: bytes
-    session: str
-    conversation: Conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +55,25 @@ class _Place:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is to be written of a request. `fresh`: all rows, those too that are known to be there; `size` is what the
-    transcript counts before."""
-
-    item: _Item
-    start: int
-    messages: tuple[Message, ...]
-    lead: tuple[Message, ...]
-    head: bytes
-    fresh: bool
-    at: float
-    size: int
-
-
 class Transcripts:
-    """Records sessions in an archive, and reads what was recorded. `mode` says whose is."""
+    """Records sessions in an archive, and reads what was recorded. `mode` says whose is; `wait` waits for so many
+    seconds, without it nothing is gathered."""
 
-    def __init__(self, archive: Archive, tasks: Tasks, clock: Clock, mode: Record = "folded") -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        tasks: Tasks,
+        clock: Clock,
+        mode: Record = "folded",
+        wait: Callable[[float], Awaitable[object]] | None = None,
+    ) -> None:
         self._archive = archive
         self._tasks = tasks
         self._clock = clock
         self._mode = mode
+        self._wait = wait
         self._places: OrderedDict[_Name, _Place] = OrderedDict()
-        self._waiting: deque[_Item] = deque(maxlen=_WAITING)
+        self._waiting: deque[Item] = deque(maxlen=_WAITING)
         self._busy = False
 
     # -- recording ----------------------------------------------------------------
@@ -105,7 +89,7 @@ class Transcripts:
                 return
         elif place.last == conversation.chain[-1] and place.head == conversation.overhead_key:
             return
-        self._waiting.append(_Item(space, session, conversation))
+        self._waiting.append(Item(space, session, conversation))
         if not self._busy:
             self._busy = True
             self._tasks.spawn(self._work(), "record what was said")
@@ -125,16 +109,23 @@ class Transcripts:
                 self._waiting.extendleft(reversed(batch[max(0, len(batch) - room) :]))
                 raise
 
-    def forget(self, space: bytes, session: str | None = None) -> None:
-        """Something was erased: a session that goes on, or all of a tenant's, is recorded from its beginning again."""
-        for name in [each for each in self._places if each[0] == space and session in (None, each[1])]:
+    def forget(self, tenant: str, session: str | None = None) -> None:
+        """Something was erased (see Erasures): a session that goes on, or all of a tenant's, is recorded from its
+        beginning again."""
+
+        def gone(space: bytes, name: str) -> bool:
+            return session in (None, name) and tenant_of(space) == tenant
+
+        for name in [each for each in self._places if gone(*each)]:
             del self._places[name]
-        kept = [item for item in self._waiting if item.space != space or session not in (None, item.session)]
+        kept = [item for item in self._waiting if not gone(item.space, item.session)]
         self._waiting.clear()
         self._waiting.extend(kept)
 
     async def _work(self) -> None:
         try:
+            if self._wait is not None:
+                await self._wait(_GATHER)
             await self.flush()
         except StoreUnavailable:
             # The next request that is recorded tries again.
@@ -142,15 +133,16 @@ class Transcripts:
         finally:
             self._busy = False
 
-    async def _write(self, batch: Sequence[_Item]) -> None:
+    async def _write(self, batch: Sequence[Item]) -> None:
         places: dict[_Name, _Place] = {}
-        plans: list[_Plan] = []
+        plans: list[Plan] = []
         for item in batch:
             name = item.space, item.session
             if (plan := await self._plan(item, places.get(name) or self._places.get(name), places)) is not None:
                 plans.append(plan)
         if plans:
-            writes, sizes = await self._tasks.offload(self._packed, plans)
+            small = sum(plan.bulk for plan in plans) <= _PACK_AT_ONCE
+            writes, sizes = self._packed(plans) if small else await self._tasks.offload(self._packed, plans)
             await self._archive.write(writes)
             places.update((name, replace(places[name], size=size)) for name, size in sizes.items())
         for name, place in places.items():
@@ -159,7 +151,7 @@ class Transcripts:
         while len(self._places) > _SESSIONS:
             self._places.popitem(last=False)
 
-    async def _plan(self, item: _Item, place: _Place | None, places: dict[_Name, _Place]) -> _Plan | None:
+    async def _plan(self, item: Item, place: _Place | None, places: dict[_Name, _Place]) -> Plan | None:
         """What is to be written of a request; None where nothing is new. Notes in `places` how far it is recorded then.
         Raises StoreUnavailable."""
         conversation, chain, now = item.conversation, item.conversation.chain, self._clock.now()
@@ -183,22 +175,22 @@ class Transcripts:
         places[name] = _Place(count, chain[-1], conversation.overhead_key, since, entries, place.size)
         if not messages and not head:
             return None
-        return _Plan(item, start, messages, conversation.lead if head else (), head, fresh, now, place.size)
+        return Plan(item, start, messages, conversation.lead if head else (), head, fresh, now, place.size)
 
     def _stale(self, place: _Place, now: float) -> bool:
         """Whether all of a transcript is to be written again: rows are kept for so long after they were written."""
         return now - place.since >= self._archive.every or place.entries >= _AGAIN
 
-    async def _found(self, item: _Item) -> tuple[_Place, tuple[bytes, ...]]:
+    async def _found(self, item: Item) -> tuple[_Place, tuple[bytes, ...]]:
         """How far a session is recorded, by this worker or others."""
         key = holdings.transcript_key(tenant_of(item.space), item.session)
         state = state_of(holdings.decode_recorded(await self._archive.store.read(key)))
         since = state.since if state.keys else self._clock.now()
         return _Place(len(state.keys), b"", state.head, since, state.entries, state.size), state.keys
 
-    def _packed(self, plans: Sequence[_Plan]) -> tuple[list[Put | Append], dict[_Name, int]]:
+    def _packed(self, plans: Sequence[Plan]) -> tuple[list[Put | Append], dict[_Name, int]]:
         """The writes, what lists the rest first; and what each transcript counts with them. Slow where much is new."""
-        pack, rows = _Rows(self._archive), list[Put | Append]()
+        pack, rows = Rows(self._archive), list[Put | Append]()
         sizes: dict[_Name, int] = {}
         for plan in plans:
             item, conversation = plan.item, plan.item.conversation
@@ -219,7 +211,7 @@ class Transcripts:
             rows += self._listed(plan, entry, sizes[name])
         return [*rows, *pack.puts.values()], sizes
 
-    def _listed(self, plan: _Plan, entry: Recorded, size: int) -> list[Put | Append]:
+    def _listed(self, plan: Plan, entry: Recorded, size: int) -> list[Put | Append]:
         item, tenant = plan.item, tenant_of(plan.item.space)
         told = Entry("transcript", "", item.session, plan.at, plan.at, size)
         log = Append(
@@ -231,14 +223,7 @@ class Transcripts:
 
     async def find(self, space: bytes, session: str) -> Transcript | None:
         """The transcript of a session; None where there is none. Raises StoreUnavailable."""
-        archive, key = self._archive, holdings.transcript_key(tenant_of(space), session)
-        log = holdings.decode_recorded(await archive.store.read(key))
-        if not log:
-            return None
-        state = state_of(log)
-        place = holdings.head_key(state.head)
-        head = unpack(archive.opened(space, place, await archive.store.get(place))) if state.head else None
-        return Transcript(state.dialect, state.model, state.lead, state.keys, fields_of(head))
+        return await transcript_of(self._archive, space, session)
 
     async def read(self, space: bytes, session: str, first: int, last: int) -> list[bytes | None]:
         """The client's messages `first` to `last` (inclusive) as JSON; the system prompt is number 0, or several are
@@ -267,29 +252,6 @@ class Transcripts:
             found = await self._archive.rows(space, page)
             wires += [found.get(key) for key in page]
         return wires
-
-
-class _Rows:
-    """The rows of a batch, each packed once. Gives what each takes, 0 where another entry counts it."""
-
-    def __init__(self, archive: Archive) -> None:
-        self.puts: dict[Key, Put] = {}
-        self._archive = archive
-        self._pack: Callable[[bytes], bytes] = packer()
-
-    def row(self, plan: _Plan, message: Message) -> int:
-        if not plan.fresh and self._archive.knows(message.key):
-            return 0
-        return self._put(plan, row_key(message.key), message.wire)
-
-    def head(self, plan: _Plan) -> int:
-        return self._put(plan, holdings.head_key(plan.head), head_json(plan.item.conversation.envelope))
-
-    def _put(self, plan: _Plan, key: Key, value: bytes) -> int:
-        if key in self.puts:
-            return 0
-        put = self.puts[key] = self._archive.sealed(plan.item.space, key, self._pack(value))
-        return len(put.value) + OVERHEAD
 
 
 def _goes_on(place: _Place, conversation: Conversation) -> bool:

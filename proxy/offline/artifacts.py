@@ -1,13 +1,13 @@
-"""`accordion artifacts`, `export`, `erase`: what is kept, read from the configured store itself, without a proxy.
+"""`accordion tenants`, `artifacts`, `export`, `erase`: what is kept, from the configured store itself, without a proxy.
 
-A proxy may be running beside it. What it has in memory it goes on using until it lets go of it.
+A proxy may be running beside it. What is erased here it lets go of within a second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from proxy.archive.artifacts import Artifact
 from proxy.archive.custody import Custody
+from proxy.archive.erasures import Erasures
 from proxy.archive.paths import BadPath
 from proxy.archive.reader import BadRequest, Wish
 from proxy.archive.reading_room import ReadingRoom
@@ -32,14 +33,15 @@ from proxy.compaction.wishes import Wishes
 from proxy.core.errors import AccordionError, ConfigError
 from proxy.core.ports import Store
 from proxy.faces.shown import shown_artifact, shown_lent
-from proxy.identity.tenants import DEFAULT_TENANT, Caller, ProxyKey, Tenants
+from proxy.identity.tenants import Caller
 from proxy.observe import Observe
 from proxy.observe import erase as erased_of
+from proxy.offline.tenants import caller_of, named, rows
 from proxy.settings import Settings
 from proxy.storage.opening import open_store
 from proxy.storage.outbox import GatheringOutbox
 from proxy.storage.sealed import open_sealer
-from proxy.wiring.house import TENANT_SECRET
+from proxy.storage.spool import LocalSpool, open_spool
 from proxy.wiring.tables import dialects, thresholds, windows
 
 _TIMEOUT = 60.0
@@ -87,27 +89,43 @@ def erase(settings: Settings, tenant: str | None, session: str | None, sure: Cal
     return _run(settings, tenant, lambda shelves: _erase(shelves, session, sure))
 
 
+def tenants(settings: Settings, as_json: bool) -> int:
+    """Lists whose things there are; returns the exit code."""
+
+    async def run() -> int:
+        store = open_store(settings.store.url.reveal(), timeout=_TIMEOUT)
+        try:
+            found = await rows(settings, store)
+        finally:
+            await store.close()
+        table = Table("tenant", "sessions", "bytes", box=None, pad_edge=False, header_style="dim")
+        for row in found:
+            table.add_row(row.tenant, f"{row.sessions:,}", f"{row.held:,}")
+            if as_json:
+                _line(row)
+        if not as_json:
+            Console(highlight=False).print(table if found else "nobody has used this store")
+        return 0
+
+    return _told(settings, run)
+
+
 def _run(settings: Settings, tenant: str | None, work: Callable[[_Shelves], Awaitable[int]]) -> int:
     async def run() -> int:
-        async with _opened(settings, _named(settings, tenant)) as shelves:
+        async with _opened(settings, tenant) as shelves:
             return await work(shelves)
 
+    return _told(settings, run)
+
+
+def _told(settings: Settings, run: Callable[[], Coroutine[None, None, int]]) -> int:
+    """Runs it, and says what went wrong."""
     try:
         _check(settings)
         return asyncio.run(run())
     except (AccordionError, BadRequest, BadPath) as error:
         Console(stderr=True, highlight=False).print(Text(str(error), style="red"))
         return 2
-
-
-def _named(settings: Settings, tenant: str | None) -> str:
-    """Whose things are meant. Raises ConfigError where that is not clear."""
-    if tenant is not None:
-        return tenant
-    known = [key.id for key in settings.proxy_keys]
-    if len(known) > 1:
-        raise ConfigError(f"say whose with --tenant: {', '.join(known)}", path="$.proxy_keys")
-    return known[0] if known else DEFAULT_TENANT
 
 
 def _check(settings: Settings) -> None:
@@ -119,30 +137,33 @@ def _check(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, tenant: str) -> AsyncIterator[_Shelves]:
-    """The store's rooms, until they are no longer needed. Raises ConfigError, StoreUnavailable."""
+async def _opened(settings: Settings, tenant: str | None) -> AsyncIterator[_Shelves]:
+    """The store's rooms for a tenant, until they are no longer needed. Raises ConfigError, StoreUnavailable."""
     store, tasks, clock = open_store(settings.store.url.reveal(), timeout=_TIMEOUT), LoopTasks(), LoopClock()
+    erasures = Erasures(store, clock, settings.archive.retention_days * 86_400)
+    spool = _spool(settings, store, erasures)
     try:
-        caller = await _caller(settings, store, tenant)
+        caller = await caller_of(settings, store, await named(settings, store, tenant))
         sealer = open_sealer(settings.archive.key.reveal(), lasting=False)
         archive = Archive(store, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
         spoken, reader = {dialect.name: dialect for dialect in dialects().values()}, WrittenReader()
-        custody = Custody(archive, tasks, described, lambda name, space: reader.of(spoken[name], space))
+        custody = Custody(
+            archive, tasks, described, lambda name, space: reader.of(spoken[name], space), erasures, spool.publish
+        )
         transcripts = Transcripts(archive, tasks, clock, "off")
         room = ReadingRoom(archive, transcripts, custody, spoken, tasks, clock)
         observe = Observe(store, GatheringOutbox(store), windows(settings, clock), thresholds(settings))
         yield _Shelves(room, observe, Wishes(store), caller)
     finally:
         await tasks.close()
+        await spool.close()
         await store.close()
 
 
-async def _caller(settings: Settings, store: Store, tenant: str) -> Caller:
-    """Who would ask, as proxies tell him."""
-    secret = settings.server.tenant_key.reveal().encode() or await store.get(TENANT_SECRET)
-    if not secret:
-        raise ConfigError("no proxy has used this store yet: there is nothing in it", path="$.store.url")
-    return Tenants(secret, (ProxyKey(tenant, "own"),)).identify({b"x-accordion-key": b"own"})
+def _spool(settings: Settings, store: Store, erasures: Erasures) -> LocalSpool:
+    """What proxies of this machine hold for the store; an empty one where they never did."""
+    path = Path(settings.store.spool_path())
+    return open_spool(path if path.is_file() else None, store, buried=erasures.buried)
 
 
 # -- what is done ----------------------------------------------------------------------------------------------------
@@ -196,7 +217,7 @@ def _table(artifacts: Iterable[Artifact]) -> Table:
 async def _all(shelves: _Shelves, session: str) -> list[Artifact]:
     """The artifacts of a session, or of all, in the order in which they stood."""
     space, room, found = shelves.caller.space, shelves.room, list[Artifact]()
-    for name in [session] if session else sorted(await room.sessions(space)):
+    for name in [session] if session else sorted(await room.custody.sessions(space)):
         page = await room.listed(space, name, limit=_PAGE)
         artifacts = [*page.artifacts]
         while page.next:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,9 @@ from proxy.storage.sqlite import SqliteStore
 _VALUES, _CLAIMS = "spool/values", "spool/claims"
 _OVERHEAD = 100
 _PAGE = 64
+
+Buried = Callable[[Sequence[Put]], Awaitable[frozenset[Key]]]
+"""Which of these writes are not wanted any more, by key. Raises StoreUnavailable."""
 
 
 class _Write(msgspec.Struct, array_like=True):
@@ -32,13 +35,15 @@ class LocalSpool:
     """Holds at most `capacity` bytes of writes in `local`, for the store `main`; what has no room is refused, and what
     is held stays until it was published. Writes to the same key are held once, the last of them.
 
-    Values are published before claims, so that nobody finds a fold whose archive is missing.
+    Values are published before claims, so that nobody finds a fold whose archive is missing. What is `buried` by then
+    is let go of instead: it was erased while it waited here.
     """
 
-    def __init__(self, local: Store, main: Store, *, capacity: int = 64 * 2**20) -> None:
+    def __init__(self, local: Store, main: Store, *, capacity: int = 64 * 2**20, buried: Buried | None = None) -> None:
         self._local = local
         self._main = main
         self._capacity = capacity
+        self._buried = buried
         self._sizes: dict[Key, int] | None = None
         self._busy = asyncio.Lock()
 
@@ -72,11 +77,13 @@ class LocalSpool:
         what they had written. Raises StoreUnavailable; then what is left is still held."""
         lost: list[tuple[Key, bytes]] = []
         async with self._busy:
-            await self._known()
+            gone = await self._unwanted() if self._buried is not None and await self._known() else frozenset[Key]()
             for collection in (_VALUES, _CLAIMS):
                 while page := await self._local.scan(collection, limit=_PAGE):
                     for name, held in page:
-                        await self._publish(collection, _DECODER.decode(held), lost)
+                        write = _DECODER.decode(held)
+                        if Key(write.collection, write.name) not in gone:
+                            await self._publish(collection, write, lost)
                         await self._local.delete([Key(collection, name)])
                         if self._sizes is not None:
                             self._sizes.pop(Key(collection, name), None)
@@ -97,24 +104,39 @@ class LocalSpool:
         if winner != write.value:
             lost.append((key, winner))
 
+    async def _unwanted(self) -> frozenset[Key]:
+        """What was erased meanwhile; all that is held is looked at, which is no more than `capacity`."""
+        writes = [_DECODER.decode(value) async for _, value in self._all()]
+        puts = [Put(Key(write.collection, write.name), write.value, write.ttl) for write in writes]
+        return await self._buried(puts) if self._buried is not None else frozenset()
+
     async def _known(self) -> dict[Key, int]:
         """What is held, by key; read once, since an earlier run may have left something."""
         if self._sizes is None:
-            sizes: dict[Key, int] = {}
-            for collection in (_VALUES, _CLAIMS):
-                after = ""
-                while page := await self._local.scan(collection, after=after, limit=_PAGE):
-                    sizes.update((Key(collection, name), len(value) + _OVERHEAD) for name, value in page)
-                    after = page[-1][0]
-            self._sizes = sizes
+            self._sizes = {key: len(value) + _OVERHEAD async for key, value in self._all()}
         return self._sizes
 
+    async def _all(self) -> AsyncIterator[tuple[Key, bytes]]:
+        for collection in (_VALUES, _CLAIMS):
+            after = ""
+            while page := await self._local.scan(collection, after=after, limit=_PAGE):
+                after = page[-1][0]
+                for name, value in page:
+                    yield Key(collection, name), value
 
-def open_spool(path: Path | None, main: Store, *, capacity: int = 64 * 2**20, timeout: float = 5.0) -> LocalSpool:
+
+def open_spool(
+    path: Path | None,
+    main: Store,
+    *,
+    capacity: int = 64 * 2**20,
+    timeout: float = 5.0,
+    buried: Buried | None = None,
+) -> LocalSpool:
     """A spool in a file of its own, or in memory where `path` is None. Raises ConfigError where the file is another
     program's."""
     local: Store = EphemeralStore(max_bytes=4 * capacity) if path is None else SqliteStore(path, timeout=timeout)
-    return LocalSpool(local, main, capacity=capacity)
+    return LocalSpool(local, main, capacity=capacity, buried=buried)
 
 
 def _held(collection: str, put: Put) -> Put:

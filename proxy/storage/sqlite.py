@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sqlite3
 import time
@@ -15,7 +16,7 @@ from proxy.core.ports import Append, Key, Put
 from proxy.storage import sqlite_rows as rows
 from proxy.storage.batches import Run, split
 from proxy.storage.lane import Lane
-from proxy.storage.sqlite_file import checkpoint, connect, refuse_foreign, transact
+from proxy.storage.sqlite_file import checkpoint, connect, refuse_foreign, transact, wipe
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class SqliteStore:
         self._now = now
         self._keep_at = 0.0
         self._purged = (0, 0)
+        self._wiping: asyncio.TimerHandle | None = None
         self._writer, self._reader, self._keeper = (
             Lane(f"store-{name}", lambda: connect(path, timeout=timeout), timeout=timeout)
             for name in ("writer", "reader", "keeper")
@@ -63,8 +65,11 @@ class SqliteStore:
         return await self._reader.run(rows.get_many, keys, self._now())
 
     async def delete(self, keys: Sequence[Key]) -> int:
-        """See Store."""
-        return await self._write(rows.delete, keys)
+        """See Store. Soon after, nothing of it stands in the files any more."""
+        count = await self._write(rows.delete, keys)
+        if count:
+            self._wipe_soon()
+        return count
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
@@ -115,6 +120,8 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Finish what was asked for and close the file."""
+        if self._wiping is not None:
+            self._wiping.cancel()
         for lane in (self._reader, self._keeper, self._writer):
             await lane.close()
 
@@ -126,6 +133,14 @@ class SqliteStore:
             self._keep_at = now + KEEP_EVERY
             self._keeper.post(self._keep, now)
         return result
+
+    def _wipe_soon(self) -> None:
+        if self._wiping is None:
+            self._wiping = asyncio.get_running_loop().call_later(KEEP_EVERY, self._wipe)
+
+    def _wipe(self) -> None:
+        self._wiping = None
+        self._keeper.post(wipe)
 
     def _keep(self, connection: sqlite3.Connection, now: float) -> None:
         self._purged = _transaction(connection, rows.purge, self._purged, PURGE_ROWS, now)

@@ -66,7 +66,7 @@ def connect(path: Path, *, timeout: float) -> sqlite3.Connection:
             # What conversations leave behind is nobody else's business; the files beside it get the same mode.
             # Never open the file in any other way: closing it would end the locks of this process's connections.
             path.chmod(0o600)
-        _patiently(lambda: _prepare(connection, path), timeout)
+        patiently(lambda: _prepare(connection, path), timeout)
     except BaseException:
         connection.close()
         raise
@@ -91,10 +91,18 @@ def checkpoint(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
+def wipe(connection: sqlite3.Connection) -> None:
+    """The same, and empties the log, in which what was deleted is still to be read. Writers wait for the last bit."""
+    checkpoint(connection)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     # In WAL mode this loses nothing when the process dies, and at most the last writes when the machine does.
     connection.execute("PRAGMA synchronous = NORMAL")
+    # What was deleted is written over; SQLite is built so or otherwise.
+    connection.execute("PRAGMA secure_delete = ON")
     connection.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
     # The log is carried over into the file by `checkpoint`, which nobody waits for. A commit does it (which means
     # waiting for the disk) only if that falls behind.
@@ -133,7 +141,7 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
-def _patiently(work: Callable[[], None], timeout: float) -> None:
+def patiently(work: Callable[[], None], timeout: float) -> None:
     """Tries again while the file is locked: the change to WAL mode does not wait as other statements do."""
     end = time.monotonic() + timeout
     while True:

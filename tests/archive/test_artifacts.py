@@ -70,6 +70,25 @@ def test_a_range_reads_as_its_messages_with_their_indexes():
     ]
 
 
+@given(st.text("ab\n", max_size=300), st.integers(2, 5))
+def test_the_slices_of_a_range_put_together_are_the_whole_of_it(output: str, of: int):
+    answer = Message(b"k2", "tool", (ToolResult("c1", (Text(output),)),), b"{}")
+    whole = artifact_text(artifact(kind="range", part=-1), [CALL, answer])
+    told = [
+        artifact_text(artifact(kind="range", part=-1, slice=at, slices=of), [CALL, answer]) for at in range(1, of + 1)
+    ]
+    heads, texts = zip(*(each.split("\n", 1) for each in told), strict=True)
+    assert heads == tuple(f"(slice {at} of {of} of messages 3 to 4)" for at in range(1, of + 1))
+    assert "".join(texts) == whole
+    assert all(len(text) <= 2 * (len(whole) // of + 1) for text in texts)
+
+
+def test_slices_are_cut_at_line_ends_where_there_are_any():
+    answer = Message(b"k2", "tool", (ToolResult("c1", (Text("\n".join(["a line of it"] * 40)),)),), b"{}")
+    told = [artifact_text(artifact(kind="range", part=-1, slice=at, slices=3), [CALL, answer]) for at in (1, 2)]
+    assert all(each.endswith("a line of it\n") for each in told)
+
+
 def test_what_is_no_text_in_a_result_is_named():
     parts = (Text("before"), Media("image", "image/png", 120, 10, 20), Opaque("odd", 44))
     assert result_text(ToolResult("c", parts)) == "before\n(image/png 10x20)\n(odd, 44 bytes)"

@@ -15,6 +15,7 @@ from proxy.archive.references import (
     reference,
     shortened,
     size_of,
+    slice_id,
     sliced,
 )
 from proxy.models.tokens import TiktokenCounter
@@ -37,6 +38,11 @@ def test_another_tenant_message_or_part_has_another_id() -> None:
         range_id(b"tenant", [KEY]),
         range_id(b"tenant", [KEY, KEY]),
         range_id(b"other", [KEY]),
+        slice_id(b"tenant", [KEY], 1, 2),
+        slice_id(b"tenant", [KEY], 2, 2),
+        slice_id(b"tenant", [KEY], 1, 3),
+        slice_id(b"tenant", [KEY, KEY], 1, 2),
+        slice_id(b"other", [KEY], 1, 2),
     ]
     assert len(set(made)) == len(made)
 

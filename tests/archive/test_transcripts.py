@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.archive.artifacts import row_key, tenant_of
 from proxy.archive.holdings import transcript_key
+from proxy.archive.transcripts import Transcripts
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Put
@@ -77,6 +78,37 @@ async def test_requests_that_come_at_once_are_written_together_and_in_order():
     await vault.tasks.done()
     assert await all_of(vault) == ["You are an agent.", *map(str, range(11))]
     assert store.rows() == 12
+
+
+async def test_what_comes_within_a_moment_is_written_with_what_came_before():
+    vault, gate = Vault(), asyncio.Event()
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        await gate.wait()
+
+    transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait)
+    for number in range(3):
+        transcripts.record(SPACE, f"s-{number}", chat("Hello."), folded=False)
+        await asyncio.sleep(0)
+    assert await vault.store.read(transcript_key(tenant_of(SPACE), "s-0")) == []
+    gate.set()
+    await vault.tasks.done()
+    read = [said(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(3)]
+    assert read == [["Hello."]] * 3
+    assert len(waits) == 1
+    assert 0 < waits[0] < 1
+
+
+async def test_only_what_takes_long_to_compress_is_left_to_a_thread():
+    vault, offloaded = Vault(mode="all"), list[str]()
+    offload = vault.tasks.offload
+    vault.tasks.offload = lambda call, *args: (offloaded.append(call.__name__), offload(call, *args))[1]
+    await vault.say("s-1", chat("Hello."))
+    assert offloaded == []
+    await vault.say("s-1", chat("Hello.", "x" * 40_000))
+    assert offloaded == ["_packed"]
 
 
 async def test_another_worker_finds_out_how_far_a_session_is_recorded():

@@ -11,6 +11,7 @@ from typing import Any
 from proxy.archive.artifacts import Artifact, Row
 from proxy.archive.bounds import Bounds, Swept
 from proxy.archive.custody import Custody
+from proxy.archive.erasures import Erasures
 from proxy.archive.transcripts import Record, Transcripts
 from proxy.archive.writing import Archive, Leaving
 from proxy.compaction.exporting import described
@@ -19,6 +20,7 @@ from proxy.core.conversation import Conversation
 from proxy.core.ports import Key, Sealer, Store
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.sealed import AesSealer
+from proxy.storage.spool import LocalSpool
 from tests.compaction.making import DIALECTS, LoopTasks, read
 from tests.fakes import FakeClock
 
@@ -49,10 +51,14 @@ class Vault:
             self.store, self.retention, sealer=self.sealer, clock=self.clock, wrote=self.bounds.wrote
         )
         self.transcripts = Transcripts(self.archive, self.tasks, self.clock, self.mode)
+        self.erasures = Erasures(self.store, self.clock, self.retention)
+        self.erasures.listen(lambda tenant, session: self.archive.forget())
+        self.erasures.listen(self.transcripts.forget)
+        self.spool = LocalSpool(EphemeralStore(), self.store, buried=self.erasures.buried)
         reader = WrittenReader()
         self.custody = Custody(
             self.archive, self.tasks, described, lambda dialect, space: reader.of(DIALECTS[dialect], space),
-            self.transcripts.forget,
+            self.erasures, self.spool.publish,
         )  # fmt: skip
 
     async def say(self, session: str, client: Conversation, *, folded: bool = True, space: bytes = SPACE) -> None:

@@ -58,6 +58,15 @@ async def listed(proxy: Proxy, session: str, **headers: str) -> list[dict[str, A
     return found
 
 
+async def recorded(proxy: Proxy, session: str, **headers: str) -> None:
+    """Waits until what was said stands in the store, which is a moment behind the reply."""
+
+    async def there() -> bool | None:
+        return (await look(proxy, f"/accordion/sessions/{session}/original", **headers)).status_code == 200 or None
+
+    await until(there)
+
+
 def said(run: Run, upto: int) -> list[Any]:
     """The client's own list, up to so many entries, as JSON has it."""
     plain = json.loads(json.dumps(run.history[:upto], default=lambda value: value.model_dump(exclude_none=True)))
@@ -95,6 +104,11 @@ async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Pr
     body = reply.json()
     assert body[LISTS[dialect]][: len(said(run, asked))] == said(run, asked)
     assert body["tools"] == TOOLS[dialect]
+    # What artifacts count is found by it: message 0 stands behind the system prompt.
+    first = int(reply.headers["x-accordion-first"])
+    assert first == (1 if dialect == "chat" else 0)
+    for each in results:
+        assert each["call_id"] in json.dumps(body[LISTS[dialect]][first + each["messages"][1]])
     if dialect != "chat":
         assert body["system" if dialect == "messages" else "instructions"] == SYSTEM
 
@@ -105,6 +119,7 @@ async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent
     async with proxy.provider(provider), agent(proxy, dialect, name="erased") as run:
         session = await until_folded(run)
         artifacts = await listed(proxy, session)
+        await recorded(proxy, session)
         lines = (await look(proxy, f"/accordion/sessions/{session}/export")).text.splitlines()
         exported = [json.loads(line) for line in lines]
         assert exported[-1]["type"] == "end"
@@ -133,6 +148,7 @@ async def test_a_tenant_has_its_own_only_and_erases_its_own_only(start: Start):
         session = await until_folded(run)
     mine, theirs = {"x-accordion-key": ONE}, {"x-accordion-key": TWO}
     artifact = (await listed(proxy, session, **mine))[0]["id"]
+    await recorded(proxy, session, **mine)
     for path, missing in (
         (f"/accordion/artifacts/{artifact}", "/accordion/artifacts/art_000000000000"),
         (f"/accordion/artifacts?session={session}", "/accordion/artifacts?session=s-000000000000000000000000"),

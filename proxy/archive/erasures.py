@@ -1,0 +1,133 @@
+"""What was erased, told to whoever may have it still: other workers' memory, and what waits on other machines.
+
+A note of each erasure lies in the store, without a word of what was said. One key changes with every note, so that to
+look for new ones costs one read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from proxy.archive import holdings
+from proxy.archive.artifacts import tenant_of
+from proxy.archive.naming import Named
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Clock, Key, Put, Store
+
+Listener = Callable[[str, str | None], None]
+"""Hears a tenant (see `tenant_of`) and the session that was erased; None: all of them."""
+
+_NOTES, _LAST = "erased", Key("", "erased/last")
+_PAGE = 1_000
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """One erasure; `at` is seconds since the epoch, `session` None where all of the tenant's were erased."""
+
+    tenant: str
+    session: str | None
+    at: float
+
+
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Note)
+
+
+class Erasures:
+    """Notes erasures, and hears of those that others noted. `retention` (seconds) is how long a note is kept: as long
+    as what it is about could be anywhere."""
+
+    def __init__(self, store: Store, clock: Clock, retention: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention = retention
+        self._listeners: list[Listener] = []
+        self._last: bytes | None = None
+        self._seen: dict[str, bytes] = {}
+
+    def listen(self, listener: Listener) -> None:
+        """Tells this listener of every erasure from now on. It must be quick and must not raise."""
+        self._listeners.append(listener)
+
+    async def note(self, space: bytes, session: str | None) -> None:
+        """Something of the tenant whose key is `space` is erased: no worker may use it any more. Raises
+        StoreUnavailable."""
+        note = Note(tenant_of(space), session, self._clock.now())
+        value = _ENCODER.encode(note)
+        await self._store.put(Key(_NOTES, _name(note)), value, ttl=self._retention)
+        await self._store.put(_LAST, hashlib.sha256(value).digest(), ttl=self._retention)
+        self._seen[_name(note)] = value
+        self._tell(note)
+
+    async def look(self) -> None:
+        """Learns what others erased. To be called about every second; never fails. What was noted before the first look
+        is taken for known: it is nothing that this worker has in memory."""
+        with suppress(StoreUnavailable):
+            last = await self._store.get(_LAST) or b""
+            if last == self._last:
+                return
+            seen = await self._notes()
+            fresh = [value for name, value in seen.items() if self._seen.get(name) != value]
+            first, self._last, self._seen = self._last is None, last, seen
+            for note in () if first else _read(fresh):
+                self._tell(note)
+
+    async def buried(self, puts: Sequence[Put]) -> frozenset[Key]:
+        """Which of these writes, made while the store was away, would bring back what was erased since. What others of
+        them need too is not among them. Raises StoreUnavailable."""
+        notes = _read((await self._notes()).values())
+        if not notes:
+            return frozenset()
+        values = {put.key: put.value for put in puts}
+        gone: dict[str, Named] = {}
+        stays = list[tuple[str, holdings.Contents]]()
+        keys = set[Key]()
+        for key in list(values):
+            tenant, entry = key.collection.removeprefix("held/"), holdings.decode_entry(values[key])
+            if entry is None or key.collection != holdings.collection_of(tenant):
+                continue
+            place = holdings.contents_key(tenant, entry.id)
+            contents = holdings.decode_contents(values.get(place)) or holdings.Contents(entry.session)
+            if any(_covers(note, tenant, entry) for note in notes):
+                gone.setdefault(tenant, Named()).add(contents)
+                keys |= {key, place}
+            else:
+                stays.append((tenant, contents))
+        for tenant, contents in stays:
+            if tenant in gone:
+                gone[tenant].spare(contents)
+        for tenant, named in gone.items():
+            keys.update(named.places(tenant))
+        return frozenset(keys.intersection(values))
+
+    async def _notes(self) -> dict[str, bytes]:
+        found, after = dict[str, bytes](), ""
+        while page := await self._store.scan(_NOTES, after=after, limit=_PAGE):
+            found.update(page)
+            after = page[-1][0]
+            if len(page) < _PAGE:
+                break
+        return found
+
+    def _tell(self, note: Note) -> None:
+        for listener in self._listeners:
+            listener(note.tenant, note.session)
+
+
+def _name(note: Note) -> str:
+    return f"{note.tenant}/{holdings.prefix(note.session) if note.session is not None else ''}"
+
+
+def _covers(note: Note, tenant: str, entry: holdings.Entry) -> bool:
+    return note.tenant == tenant and note.session in (None, entry.session) and entry.at <= note.at
+
+
+def _read(values: Iterable[bytes]) -> list[Note]:
+    notes = []
+    for value in values:
+        with suppress(msgspec.MsgspecError):
+            notes.append(_DECODER.decode(value))
+    return notes

@@ -1,0 +1,69 @@
+"""What is to be written of requests that are recorded, as rows of the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.archive import holdings
+from proxy.archive.artifacts import packer, row_key
+from proxy.archive.holdings import OVERHEAD
+from proxy.archive.transcript_log import head_json
+from proxy.archive.writing import Archive
+from proxy.core.conversation import Conversation, Message
+from proxy.core.ports import Key, Put
+from proxy.core.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A request of a session, as it is to be recorded."""
+
+    space: bytes
+    session: str
+    conversation: Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be written of a request. `fresh`: all rows, those too that are known to be there; `size` is what the
+    transcript counts before."""
+
+    item: Item
+    start: int
+    messages: tuple[Message, ...]
+    lead: tuple[Message, ...]
+    head: bytes
+    fresh: bool
+    at: float
+    size: int
+
+    @property
+    def bulk(self) -> int:
+        """Bytes that are compressed at most."""
+        fields = sum(map(len, self.item.conversation.envelope.values())) if self.head else 0
+        return fields + sum([len(message.wire) for message in (*self.lead, *self.messages)])
+
+
+class Rows:
+    """The rows of a batch, each packed once. Gives what each takes, 0 where another entry counts it."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.puts: dict[Key, Put] = {}
+        self._archive = archive
+        self._pack: Callable[[bytes], bytes] = packer()
+
+    def row(self, plan: Plan, message: Message) -> int:
+        """Takes a message."""
+        if not plan.fresh and self._archive.knows(message.key):
+            return 0
+        return self._put(plan, row_key(message.key), message.wire)
+
+    def head(self, plan: Plan) -> int:
+        """Takes what stands beside the list."""
+        return self._put(plan, holdings.head_key(plan.head), head_json(plan.item.conversation.envelope))
+
+    def _put(self, plan: Plan, key: Key, value: bytes) -> int:
+        if key in self.puts:
+            return 0
+        put = self.puts[key] = self._archive.sealed(plan.item.space, key, self._pack(value))
+        return len(put.value) + OVERHEAD

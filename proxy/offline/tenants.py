@@ -1,0 +1,79 @@
+"""`accordion tenants`, and whose things another command means."""
+
+from __future__ import annotations
+
+from proxy.accounting.journal import sessions_of
+from proxy.archive import holdings
+from proxy.archive.artifacts import tenant_of
+from proxy.core.errors import ConfigError
+from proxy.core.ports import Store
+from proxy.core.values import dataclass
+from proxy.identity.tenants import DEFAULT_TENANT, LISTED, Caller, ProxyKey, Tenants
+from proxy.settings import Settings
+from proxy.wiring.house import TENANT_SECRET
+
+LOCAL = "local"
+"""What people call the only tenant of a proxy on a loopback address."""
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """A tenant, how many sessions are on record, and the bytes that are held of it, at most."""
+
+    tenant: str
+    sessions: int
+    held: int
+
+
+async def known(settings: Settings, store: Store) -> list[str]:
+    """The tenants that there are: those of proxy keys, and all that used the store of late. Raises StoreUnavailable."""
+    names = {key.id: None for key in settings.proxy_keys}
+    after = ""
+    while page := await store.scan(LISTED, after=after, limit=_PAGE):
+        names.update((name, None) for name, _ in page)
+        after = page[-1][0]
+    return list(names)
+
+
+async def named(settings: Settings, store: Store, given: str | None) -> str:
+    """Whose things are meant: by name, by the beginning of one, or as `local`; where nothing is given the only tenant's
+    that there is. Raises ConfigError where that is not clear, StoreUnavailable."""
+    names = await known(settings, store)
+    if given is None:
+        if len(names) > 1:
+            raise ConfigError(f"say whose with --tenant: {', '.join(names)}", path="$.proxy_keys")
+        return names[0] if names else DEFAULT_TENANT
+    if given in names or given == DEFAULT_TENANT:
+        return given
+    if given == LOCAL:
+        return DEFAULT_TENANT
+    begun = [name for name in names if name.startswith(given)]
+    if len(begun) == 1:
+        return begun[0]
+    there = f"; there are {', '.join(names)}" if names else ""
+    raise ConfigError(f"there is no tenant {given!r}{there}", path="$.proxy_keys")
+
+
+async def rows(settings: Settings, store: Store) -> list[TenantRow]:
+    """Every tenant with what is kept of it. Raises StoreUnavailable."""
+    made = []
+    for name in await known(settings, store):
+        caller = await caller_of(settings, store, name)
+        held = 0
+        async for page in holdings.entries(store, tenant_of(caller.space)):
+            held += sum(entry.size for entry in page)
+        sessions, after = set[str](), ""
+        while found := await store.scan(sessions_of(name), after=after, limit=_PAGE):
+            sessions.update(row.partition(".")[0] for row, _ in found)
+            after = found[-1][0]
+        made.append(TenantRow(name, len(sessions), held))
+    return made
+
+
+async def caller_of(settings: Settings, store: Store, tenant: str) -> Caller:
+    """Who would ask, as proxies tell him. Raises ConfigError where none has used the store yet."""
+    secret = settings.server.tenant_key.reveal().encode() or await store.get(TENANT_SECRET)
+    if not secret:
+        raise ConfigError("no proxy has used this store yet: there is nothing in it", path="$.store.url")
+    return Tenants(secret, (ProxyKey(tenant, "own"),)).identify({b"x-accordion-key": b"own"})

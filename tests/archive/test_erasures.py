@@ -1,0 +1,127 @@
+"""What was erased is told to everybody, and what waited elsewhere does not come back."""
+
+from __future__ import annotations
+
+import hashlib
+
+from proxy.archive.artifacts import Artifact, Row, row_key, tenant_of
+from proxy.archive.erasures import Erasures
+from proxy.archive.writing import Leaving
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Key, Put
+from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.spool import LocalSpool
+from tests.archive.vaults import OTHER, SPACE, Vault, wire
+from tests.fakes import FakeClock
+
+BOTH, MINE = wire("both"), wire("mine")
+
+
+class Away(EphemeralStore):
+    away = False
+
+    def _check(self) -> None:
+        if self.away:
+            raise StoreUnavailable("away")
+        super()._check()
+
+
+def held(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SPACE) -> tuple[list[Put], list[Put]]:
+    """The writes of a fold that must wait for the store, and its claim."""
+    rows = [Row(hashlib.sha256(each).digest(), each) for each in wires]
+    made = [
+        Artifact(f"art_{name}{at}", "part", "chat", (row.key,), at, at, 0, session=session, scope=b"x")
+        for at, row in enumerate(rows)
+    ]
+    claim = Key("", f"fold/{name}")
+    puts = vault.archive.puts(space, rows, made, Leaving(f"f-{name}", session, vault.clock.now(), "", (claim,), 10))
+    return puts, [vault.archive.sealed(space, claim, b"the fold")]
+
+
+def told_by(erasures: Erasures) -> list[tuple[str, str | None]]:
+    """What it tells from now on."""
+    told: list[tuple[str, str | None]] = []
+    erasures.listen(lambda tenant, session: told.append((tenant, session)))
+    return told
+
+
+async def test_an_erasure_is_told_here_at_once_and_to_others_when_they_look() -> None:
+    store, clock = EphemeralStore(), FakeClock()
+    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    mine, theirs = told_by(here), told_by(there)
+    await there.look()
+    await here.note(SPACE, "s-1")
+    await here.look()
+    assert mine == [(tenant_of(SPACE), "s-1")]
+    await there.look()
+    await there.look()
+    assert theirs == mine
+    await here.note(OTHER, None)
+    await there.look()
+    assert theirs[1:] == [(tenant_of(OTHER), None)]
+    clock.advance(1.0)
+    await here.note(OTHER, None)
+    await there.look()
+    assert theirs[2:] == [(tenant_of(OTHER), None)]
+
+
+async def test_who_begins_is_not_told_of_what_was_erased_before() -> None:
+    store, clock = EphemeralStore(), FakeClock()
+    await Erasures(store, clock, 100.0).note(SPACE, "s-1")
+    late = Erasures(store, clock, 100.0)
+    told = told_by(late)
+    await late.look()
+    assert told == []
+
+
+async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None:
+    store, clock = Away(), FakeClock()
+    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    told = told_by(there)
+    await there.look()
+    await here.note(SPACE, "s-1")
+    store.away = True
+    await there.look()
+    assert told == []
+    store.away = False
+    await there.look()
+    assert told == [(tenant_of(SPACE), "s-1")]
+
+
+async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
+    vault = Vault()
+    await vault.spool.hold(*held(vault, "one", "s-1", MINE))
+    vault.clock.advance(1.0)
+    erased = await vault.custody.erase(SPACE, "s-1")
+    assert erased.verified
+    assert vault.spool.empty
+    assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
+
+
+async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_is_kept() -> None:
+    vault = Vault()
+    elsewhere = LocalSpool(EphemeralStore(), vault.store, buried=vault.erasures.buried)
+    for name, session, space, wires in (
+        ("one", "s-1", SPACE, (MINE, BOTH)),
+        ("two", "s-2", SPACE, (BOTH,)),
+        ("six", "s-1", OTHER, (wire("theirs"),)),
+    ):
+        assert await elsewhere.hold(*held(vault, name, session, *wires, space=space))
+    vault.clock.advance(1.0)
+    await vault.custody.erase(SPACE, "s-1")
+    vault.clock.advance(1.0)
+    assert await elsewhere.hold(*held(vault, "new", "s-1", wire("said again")))
+    assert await elsewhere.publish() == []
+    assert elsewhere.empty
+    rows = [row_key(hashlib.sha256(each).digest()) for each in (MINE, BOTH, wire("theirs"), wire("said again"))]
+    folds = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
+    assert [value is not None for value in await vault.store.get_many(rows)] == [False, True, True, True]
+    assert [value is not None for value in await vault.store.get_many(folds)] == [False, True, True, True]
+    assert [each.id for each in await vault.archive.listed(SPACE, "s-1")] == ["art_new0"]
+
+
+async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:
+    vault = Vault()
+    await vault.spool.hold(*held(vault, "one", "s-1", MINE))
+    assert await vault.spool.publish() == []
+    assert await vault.store.get(Key("", "fold/one")) is not None

@@ -1,0 +1,61 @@
+"""What was erased is nowhere any more: not in the files, not in other workers' memory."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kept import KEY, api, ask, fold, found, said, sealing, workers
+
+
+@pytest.mark.parametrize("config", ["", sealing(KEY)], ids=["plain", "sealed"])
+@pytest.mark.parametrize("whole", [False, True], ids=["session", "tenant"])
+async def test_of_what_was_erased_nothing_stands_in_the_files(tmp_path: Path, config: str, whole: bool):
+    async with workers(tmp_path, config, config) as [one, other]:
+        session = (await ask(one, said(12)))["x-accordion-session"]
+        await one.outbox.flush()
+        assert (await ask(other, said(13)))["x-accordion-session"] == session
+        await one.forward.transcripts.flush()
+        await other.forward.transcripts.flush()
+        await other.outbox.flush()
+        assert bool(found(tmp_path)) is not bool(config)
+        assert found(tmp_path, session)
+        path = "/accordion/archive" if whole else f"/accordion/sessions/{session}"
+        reply = await api(one, "DELETE", path)
+        assert (reply.status_code, reply.json()["verified"]) == (200, True)
+        # What was deleted is written over soon after, in the write-ahead log too.
+        async with asyncio.timeout(30):
+            while found(tmp_path):
+                await asyncio.sleep(0.05)
+    assert found(tmp_path) == []
+    assert session_rows(tmp_path / "kept.db", session) == ([] if whole else ["erased"])
+
+
+def session_rows(path: Path, session: str) -> list[str]:
+    """The collections of all rows of the store that name a session."""
+    with sqlite3.connect(path) as file:
+        rows = file.execute("SELECT collection, name, value FROM entry UNION ALL SELECT '', '', value FROM log_entry")
+        named = session.encode()
+        return [
+            bytes(collection or b"").decode() or bytes(name or b"").decode()
+            for collection, name, value in rows
+            if named in bytes(name or b"") + bytes(collection or b"") + bytes(value)
+        ]
+
+
+async def test_what_one_worker_erased_is_no_longer_in_force_in_another(tmp_path: Path):
+    async with workers(tmp_path, "", "") as [one, other]:
+        first = await ask(one, said(12))
+        await one.outbox.flush()
+        again = await ask(other, said(12))
+        assert fold(again) == fold(first)
+        await other.look()
+        assert (await api(one, "DELETE", f"/accordion/sessions/{first['x-accordion-session']}")).status_code == 200
+        await other.look()
+        for house in (other, one):
+            anew = await ask(house, said(12))
+            assert fold(anew) != fold(first)
+            assert anew["x-accordion-session"]

@@ -1,0 +1,188 @@
+"""Nothing is lost: whatever a fold took out of a request is read again from what the forwarded request itself shows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.archive.desk import Reading
+from proxy.archive.reader import Wish
+from proxy.core.tooling import OurCall
+from tests.compaction.making import fat
+from tests.fakes import FakeWindows
+from tests.histories import DIALECTS, DialectName, History, Json, body, histories
+from tests.recordings import transcripts, written
+from tests.world import CHAT, MESSAGES, RESPONSES, World
+
+PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+LISTS = {"chat": "messages", "responses": "input", "messages": "messages"}
+ID = re.compile(r"art_[0-9a-f]{12}")
+NAMING = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "detail", "media_type", "status"})
+"""Fields that say how a thing is labelled, not what was said."""
+PIPELINES = (
+    "",
+    "compaction: {pipeline: [stale_reasoning, superseded, {compact_tool_results: {replacement: reference}}]}\n",
+    "compaction: {pipeline: [stale_reasoning, {compact_tool_results: {replacement: drop, keep_last_n: 1}}]}\n",
+    "compaction: {pipeline: [{keep_last_n_turns: {n: 1}}]}\n",
+    "compaction: {pipeline: [images, {compact_tool_results: {replacement: reference}}, summarize]}\n",
+)
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """All that is said in a piece of JSON; arguments that are JSON in a text are looked into."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in NAMING:
+                yield from leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from leaves(inner)
+    elif isinstance(value, str) and value.strip():
+        yield value
+
+
+async def behind(world: World, names: Iterable[str]) -> str:
+    """What people read of these artifacts: their text, the arguments of their calls, what is no text."""
+    told, space = [], world.forward.tenants.identify({}).space
+    for name in names:
+        lent = await world.kitchen.room.read(space, Wish(name))
+        assert lent is not None, name
+        assert not lent.part.next
+        told += [lent.part.text, lent.input, *(text for wire in lent.wires for text in leaves(json.loads(wire)))]
+    return "\n".join(told)
+
+
+async def listed(world: World, session: str) -> list[str]:
+    """The ids of what left a session."""
+    page = await world.kitchen.room.listed(world.forward.tenants.identify({}).space, session, limit=10_000)
+    return [each.id for each in page.artifacts]
+
+
+async def read_back(world: World, names: Iterable[str], session: str) -> str:
+    """What our tool hands over of these artifacts."""
+    space = world.forward.tenants.identify({}).space
+    pairs = [(name, path) for name in names for path in ("", "$input")]
+    return "\n".join([await page_by_page(world, space, *each, session) for each in pairs])
+
+
+async def page_by_page(world: World, space: bytes, name: str, path: str, session: str) -> str:
+    """All of an artifact as our tool hands it over, put together again."""
+    reading = Reading(space, frozenset({name}), 1_000_000, lambda text: len(text.split()), 0, session)
+    desk, whole, offset = world.forward.unfolding.desk, "", 1
+    while offset:
+        arguments = json.dumps({"id": name, "offset": offset, "path": path})
+        [answer] = await desk.answers(reading, [OurCall("c", "read_artifact", arguments)])
+        if answer.error:
+            break
+        head, _, text = answer.text.partition("]\n")
+        whole += text if "count characters" in head or not whole else "\n" + text
+        following = re.search(r"the same with offset=(\d+)", head)
+        offset = int(following[1]) if following else 0
+    return whole
+
+
+def there(leaf: str, text: str) -> bool:
+    """Whether it stands there, as it is or as it is written in JSON."""
+    plain = leaf.encode("utf-8", "replace").decode()
+    return any(
+        form in text for form in (leaf, plain, json.dumps(leaf)[1:-1], json.dumps(leaf, ensure_ascii=False)[1:-1])
+    )
+
+
+async def nothing_lost(world: World, dialect: DialectName, request: Json) -> bool:
+    """Sends a request, and looks for all of it; gives whether it went out folded.
+
+    A model has the text back by the ids that it sees, but for its own old thoughts and what was dropped by config.
+    People have all of it: what left the session, and the whole history as it was said.
+    """
+    before = len(world.upstream.requests)
+    out, _ = await world.ask(PATHS[dialect], json.dumps(request).encode())
+    if len(world.upstream.requests) == before:
+        # What fits in no form is refused, and nothing goes out.
+        return False
+    sent, listing = json.loads(world.upstream.requests[-1].body), LISTS[dialect]
+    if sent[listing] == request[listing]:
+        return False
+    session = dict(out.headers)[b"x-accordion-session"].decode()
+    shown = "\n".join(leaves(sent))
+    ids = dict.fromkeys(ID.findall(shown))
+    model = shown + await read_back(world, ids, session)
+    people = shown + await behind(world, dict.fromkeys([*ids, *await listed(world, session)]))
+    for entry in request[listing]:
+        thoughts = set(thought_in(entry))
+        for leaf in leaves(entry):
+            assert leaf in thoughts or there(leaf, people), (leaf[:200], entry)
+            pictured = leaf in thoughts or "iVBOR" in leaf[:40]
+            assert pictured or "drop" in world.config or there(leaf, model), (leaf[:200], entry)
+    await world.vault.transcripts.flush()
+    original = await world.kitchen.room.transcripts.original(world.forward.tenants.identify({}).space, session)
+    assert original is not None
+    assert original.missing == 0
+    assert json.loads(original.body)[listing] == request[listing]
+    return True
+
+
+def thought_in(entry: Json) -> Iterator[str]:
+    """What the model thought, open and sealed."""
+    if entry.get("type") == "reasoning":
+        yield from leaves(entry)
+    yield from (text for text in at(entry, "reasoning_content") if text)
+    for block in entry.get("content") or () if isinstance(entry.get("content"), list) else ():
+        if block.get("type") in ("thinking", "redacted_thinking"):
+            yield from leaves(block)
+
+
+def at(value: Json, name: str) -> Iterator[str]:
+    """What stands in a field, where there is one."""
+    if name in value:
+        yield value[name]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(history=histories(2, 6), pipeline=st.sampled_from(PIPELINES), window=st.integers(700, 2_500))
+async def test_whatever_is_said_stands_in_the_request_or_is_found_by_what_it_shows(
+    dialect: DialectName, history: History, pipeline: str, window: int
+):
+    world = World(windows=FakeWindows(size=window), config=pipeline)
+    for count in range(len(history.turns)):
+        grown = History(history.turns[: count + 1], history.system)
+        await nothing_lost(world, dialect, body(fat(grown), dialect))
+
+
+@cache
+def recorded(path: Path) -> list[list[Json]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line)["messages"] for line in lines]
+
+
+@pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")
+@pytest.mark.timeout(600)  # the longest take many seconds, and as many minutes on a busy machine
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
+async def test_of_a_recorded_conversation_all_is_found_again(path: Path, dialect: DialectName):
+    longest = max(recorded(path), key=lambda said: len(json.dumps(said)))
+    system = "\n".join(entry["content"] for entry in longest if entry["role"] == "system")
+    words = sum(len(json.dumps(entry).split()) for entry in longest if entry["role"] != "system")
+    world, folds = World(windows=FakeWindows(size=len(system.split()) + max(1_500, words // 2))), 0
+    for share in (0.5, 0.8, 1.0):
+        said = longest[: int(share * len(longest))]
+        while said and said[-1]["role"] == "assistant":
+            said = said[:-1]
+        entries = [one for entry in said for one in written(entry, dialect)]
+        request: Json = {"model": "m", LISTS[dialect]: entries, "max_tokens": 100}
+        if system:
+            request["instructions" if dialect == "responses" else "system"] = system
+        if dialect == "chat" and system:
+            request = {"model": "m", "messages": [{"role": "system", "content": system}, *entries]}
+        folds += await nothing_lost(world, dialect, request)
+    assert folds

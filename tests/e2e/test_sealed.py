@@ -1,0 +1,83 @@
+"""With a key set, what is kept is read through the proxy alone; without the right one requests go on all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.wiring import House
+from tests.e2e.kept import CANARY, KEY, OTHER_KEY, api, ask, fold, found, said, sealing, workers
+
+
+async def artifacts(house: House, session: str) -> list[dict[str, Any]]:
+    reply = await api(house, "GET", f"/accordion/artifacts?session={session}&limit=1000")
+    assert reply.status_code == 200
+    listed: list[dict[str, Any]] = reply.json()["artifacts"]
+    return listed
+
+
+async def readable(house: House, session: str) -> bool:
+    """Whether all that left a session can be read, and there is something."""
+    texts = [await api(house, "GET", f"/accordion/artifacts/{each['id']}") for each in await artifacts(house, session)]
+    assert all(reply.status_code == 200 and CANARY in reply.text for reply in texts)
+    return bool(texts)
+
+
+async def folded(house: House) -> tuple[str, str]:
+    """Folds a conversation; gives its session and the fold."""
+    headers = await ask(house, said(12))
+    await house.forward.transcripts.flush()
+    await house.outbox.flush()
+    return headers["x-accordion-session"], fold(headers)
+
+
+async def test_no_file_holds_what_was_said_and_the_api_gives_it(tmp_path: Path):
+    async with workers(tmp_path, sealing(KEY)) as [house]:
+        session, _ = await folded(house)
+        assert await readable(house, session)
+        original = await api(house, "GET", f"/accordion/sessions/{session}/original")
+        assert CANARY in original.text
+        assert CANARY in (await api(house, "GET", f"/accordion/sessions/{session}/export")).text
+        assert found(tmp_path) == []
+
+
+async def test_with_a_new_key_before_the_old_one_all_is_read_and_the_new_one_seals(tmp_path: Path):
+    async with workers(tmp_path, sealing(KEY)) as [house]:
+        session, made = await folded(house)
+    async with workers(tmp_path, sealing(OTHER_KEY, KEY)) as [house]:
+        assert await readable(house, session)
+        assert fold(await ask(house, said(12))) == made
+        later = await ask(house, said(12, f"{CANARY}-again"))
+        await house.outbox.flush()
+    async with workers(tmp_path, sealing(OTHER_KEY)) as [house]:
+        assert await artifacts(house, session) == []
+        assert await readable(house, later["x-accordion-session"])
+
+
+@pytest.mark.parametrize("config", ["", sealing(OTHER_KEY)], ids=["none", "another"])
+async def test_without_the_key_requests_go_on_and_that_it_is_missing_is_said_once(
+    tmp_path: Path, config: str, caplog: pytest.LogCaptureFixture
+):
+    async with workers(tmp_path, sealing(KEY)) as [house]:
+        session, made = await folded(house)
+        [first, *_] = await artifacts(house, session)
+    caplog.clear()
+    async with workers(tmp_path, config) as [house]:
+        reply = await api(house, "GET", f"/accordion/artifacts/{first['id']}")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "artifact_not_found")
+        anew = await ask(house, said(12))
+        assert fold(anew) not in ("", made)
+        # What left the window is archived anew, and can be read.
+        assert await readable(house, anew["x-accordion-session"])
+    told = [each.message for each in caplog.records if "taken for missing" in each.message]
+    assert len(told) == 1
+    assert "archive.key" in told[0]
+
+
+async def test_that_no_key_is_set_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    async with workers(tmp_path, "") as [house]:
+        await ask(house, said(12))
+        await ask(house, said(13))
+    assert len([each for each in caplog.records if "archive.key is not set" in each.message]) == 1
