@@ -7,10 +7,11 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from statistics import fmean, median
+from statistics import median
 from typing import Any, Final
 
 from bench import load, making, processes, servers
+from bench.beside import BLOCK
 from bench.driving import percentile
 from bench.load import Job
 from bench.making import COUNT, FACTS, STEPS, Maker, Steps
@@ -173,21 +174,22 @@ def _added(found: dict[str, list[dict[str, float]]], name: str, which: str) -> f
 
 
 def _replaying(setting: Setting, server: Server, pins: Pins) -> Table:
-    turns: list[dict[str, Any]] = []
-    count = setting.fewer(40, 10)
+    blocks: list[dict[str, Any]] = []
     for number in range(setting.fewer(setting.rounds, 1)):
-        job = Job("replaying", server.port, server.pids, count=count, seed=500 + number, size=SIZE, seconds=60)
-        # The first turns find neither reader nor counts warm.
-        turns += load.run(job, pins.prefix())["turns"][2:]
-    title = f"The same conversation from {SIZE // 1000:,} KB on, with a fold and without one"
-    table = Table(title, ("request", "turns", "as expected", "CPU ms", "CPU ms, mean", "p50 ms"))
+        job = Job("replaying", server.port, server.pids, count=setting.fewer(8, 3), seed=500 + number, size=SIZE)
+        blocks += load.run(job, pins.prefix())["blocks"]
+    title = f"A conversation from {SIZE // 1000:,} KB on, with a fold and without one"
+    table = Table(title, ("request", "turns", "as expected", "CPU ms", "lowest block", "p50 ms"))
     for name, label in (("plain", "needs no fold"), ("folded", "replays a fold")):
-        cpu = [turn[f"{name}_cpu"] for turn in turns]
-        right = int(sum(turn[f"{name}_ok"] for turn in turns))
-        took = median(turn[f"{name}_ms"] for turn in turns)
-        table.rows.append([label, len(turns), right, median(cpu), fmean(cpu), took])
-    table.notes.append("turn by turn, one after the other, in changing order; the ratio is the median of the turns'")
-    ratio = median(turn["folded_cpu"] / turn["plain_cpu"] for turn in turns if turn["plain_cpu"])
+        cpu = [block[f"{name}_cpu"] for block in blocks]
+        right = int(sum(block[f"{name}_ok"] for block in blocks))
+        took = median(block[f"{name}_ms"] for block in blocks)
+        table.rows.append([label, len(blocks) * BLOCK, right, median(cpu), min(cpu), took])
+    table.notes.append(
+        f"in blocks of {BLOCK} turns, one block of each after the other in changing order, what is written behind the"
+        " replies included; the ratio is the median of the pairs'"
+    )
+    ratio = median(block["folded_cpu"] / block["plain_cpu"] for block in blocks)
     table.goal("CPU of a request that replays a fold", ratio, 1.2, "times")
     return table
 

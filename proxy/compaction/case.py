@@ -58,6 +58,8 @@ class Case:
     """Tokens that a fold itself brings along: our tool, which is offered from the first one on."""
     counting: bool = False
     """Whether the request only asks how many tokens it would be: then nothing is kept, and no model is asked."""
+    shown: Folded | None = None
+    """The list as it would be forwarded, with what was read back and recalled; None where that is `folded`."""
 
 
 @dataclass(frozen=True, slots=True)

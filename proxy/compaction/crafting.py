@@ -96,7 +96,8 @@ class Craft:
         plan, passes = self.plan(case, plain)
         layout = laid_out(plan, client, case.folded.compaction, case.dialect)
         origin = Origin(case.space, case.scope, case.session, case.dialect.name, at)
-        removal = Remover(layout, origin, self._weigher(case), self._skips).removal()
+        count = self._counter(case, plan.view)
+        removal = Remover(layout, origin, self._weigher(case), count, self._skips).removal()
         block = layout.summarized
         task = self._task(case, plan.view, layout, removal, block) if block is not None else None
         return Work(plan, layout, removal, task, block.last if block is not None else -1, at, passes)
@@ -134,23 +135,21 @@ class Craft:
 
     def _task(self, case: Case, view: View, layout: Layout, removal: Removal, block: Block) -> SummaryTask:
         messages, base = layout.client.messages, layout.base
-        scale, model = _scale(view), case.model
         slot = view.slots[view.task] if view.task >= 0 else None
         stays = slot is not None and view.task not in layout.gone and slot.origin >= 0
         # A summary goes on from an earlier one only where that began at the same place: what a model told of the work
         # on one task is no beginning for what is told of the whole.
         told = base if base is not None and base.narrative and base.narrated_from == block.first else None
-        ranges = (each for each in removal.ranges if block.first <= each.first and each.last <= block.last)
         return SummaryTask(
             kind=view.kind,
             covered=tuple(Source(index, messages[index]) for index in layout.behind(block)),
             kept=tuple(layout.kept()),
             budget=block.budget,
-            count=lambda text: ceil(self._weights.text(text, model) * scale),
+            count=self._counter(case, view),
             prior=told.narrative if told is not None else "",
             prior_until=told.narrated if told is not None else 0,
             since=block.first,
-            references=tuple(_line(each) for each in ranges),
+            references=removal.listed,
             asker=case.asker,
             task=Source(slot.origin, messages[slot.origin]) if slot is not None and stays else None,
         )
@@ -158,6 +157,11 @@ class Craft:
     def _weigher(self, case: Case) -> Callable[[Message], int]:
         conversation, model = case.folded.conversation, case.model
         return lambda message: self._weights.of(message, conversation, model)
+
+    def _counter(self, case: Case, view: View) -> Callable[[str], int]:
+        """Counts texts as the view's budgets do."""
+        scale, model = _scale(view), case.model
+        return lambda text: ceil(self._weights.text(text, model) * scale)
 
     def _skips(self, tool: str) -> bool:
         return any(fnmatchcase(tool, pattern) for pattern in self._skipped)
@@ -185,11 +189,6 @@ def _beside(view: View) -> bool:
 def _scale(view: View) -> float:
     """What a raw count is multiplied with to be one of the view's."""
     return float(getattr(view, "scale", 1.0))
-
-
-def _line(artifact: Artifact) -> str:
-    """Where the archive has a stretch of messages."""
-    return f"[{artifact.first}-{artifact.last}] whole as {artifact.id}, {artifact.tokens:,} tokens"
 
 
 def _found(artifacts: Sequence[Artifact], summary: Summary | None) -> list[Artifact]:

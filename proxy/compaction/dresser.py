@@ -1,11 +1,13 @@
-"""Where requests that a fold is in force for get what else goes out with them: our tool, weaves and recalls."""
+"""Where requests that a fold is in force for, or that show something of others to read, get what else goes out with
+them: our tool, weaves and recalls."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 
-from proxy.compaction.dressing import dressed, offered, unread
+from proxy.compaction.dressing import Wardrobe, unread
 from proxy.compaction.overlays import Overlays
 from proxy.compaction.reading import WrittenReader
 from proxy.core.conversation import Conversation
@@ -30,6 +32,7 @@ class Dresser:
     weavers: Mapping[str, Weaver]
     reader: WrittenReader
     tool: Callable[[frozenset[str]], ToolOffer] | None = None
+    wardrobe: Wardrobe = field(default_factory=Wardrobe)
 
     def offered(self, dialect: Dialect, conversation: Conversation) -> Conversation:
         """The conversation with our tool offered, whether or not there is something to read yet; the very same where it
@@ -37,7 +40,7 @@ class Dresser:
         weaver = self.weavers.get(dialect.name)
         try:
             offer = self._offer(weaver, conversation) if weaver is not None else None
-            return offered(dialect, weaver, conversation, offer) if weaver is not None and offer else conversation
+            return self.wardrobe.offered(dialect, weaver, conversation, offer) if weaver and offer else conversation
         except Exception:
             _log.exception("our tool could not be offered")
             return conversation
@@ -52,23 +55,26 @@ class Dresser:
         *,
         fresh: bool,
         woven: bool = True,
+        reads: bool = False,
     ) -> tuple[Folded, str]:
         """The list as it is forwarded, and the name under which our tool is offered, empty where it is not.
 
         `client` is the list as the client sent it, `space` the tenant's key, `scope` what divides conversations within
-        the tenant. `fresh`: other workers may know more. `woven`: whether what was read and recalled is put in. Never
-        fails: then the list stays as it is.
+        the tenant. `fresh`: other workers may know more. `woven`: whether what was read and recalled is put in.
+        `reads`: whether there is something to read beside what folds took out. Never fails: then the list stays as it
+        is.
         """
         compaction, weaver = folded.compaction, self.weavers.get(dialect.name)
-        if compaction is None or weaver is None or client.previous is not None:
+        if weaver is None or client.previous is not None:
             return folded, ""
         try:
-            since = compaction.covered
+            since = compaction.covered if compaction is not None else 0
+            reads = reads or (compaction is not None and bool(compaction.artifacts))
             found: Sequence[Overlay] = await self.overlays.find(space, scope, client.chain, since, fresh=fresh)
             if not woven:
                 found = unread(weaver, found)
-            offer = self._offer(weaver, client) if compaction.artifacts else None
-            shown = dressed(dialect, weaver, folded, found, offer, self.reader.of(dialect, space))
+            offer = self._offer(weaver, client) if reads else None
+            shown = self.wardrobe.dressed(dialect, weaver, folded, found, offer, self.reader.of(dialect, space))
         except Exception:
             _log.exception("what was read back could not be put in place")
             return folded, ""

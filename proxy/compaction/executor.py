@@ -80,7 +80,9 @@ class Executor:
             raise Unfit(f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
         if after >= bare.before and not terms.beside:
             raise Unfit("it would be no shorter")
-        removed = max(0, (base.removed if base is not None else 0) + bare.before - after)
+        # What was read back goes too, but the client never sent it.
+        less = bare.before - after - sum(_woven(plan, layout).values())
+        removed = max(0, (base.removed if base is not None else 0) + less)
         compaction = identified(replace(bare, after=after, removed=removed, steps=_steps(plan, after, terms.brought)))
         try:
             folded = apply(layout.client, compaction, self._read)
@@ -123,7 +125,12 @@ class Executor:
         """What the whole request counts with the record: what it counted, less what is covered, and its entries."""
         covered = [slot for slot in layout.slots if slot.first < layout.covered]
         messages = layout.client.messages
-        known = {slot.origin: slot.tokens for slot in covered if not slot.summary and not slot.edited}
+        woven = _woven(plan, layout)
+        known = {
+            slot.origin: slot.tokens - woven.get(slot.first, 0)
+            for slot in covered
+            if not slot.summary and not slot.edited
+        }
         after = plan.view.tokens - sum(slot.tokens for slot in covered)
         for entry in compaction.entries:
             if isinstance(entry, Written):
@@ -140,6 +147,12 @@ class Executor:
             raise Unfit(f"the folded list would not be legal: {next(iter(new))}")
         if not folded.conversation.messages:
             raise Unfit("nothing would be left")
+
+
+def _woven(plan: Plan, layout: Layout) -> dict[int, int]:
+    """Tokens of what was read back before what is covered ends, by the client's message that it goes with."""
+    woven = getattr(plan.view, "woven", ())
+    return {slot.first: more for slot, more in zip(layout.slots, woven, strict=False) if slot.first < layout.covered}
 
 
 def _add(entries: list[Entry], entry: Entry | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate, pairwise
 
 from proxy.core.boundaries import lone_reasoning, open_places, pairs, refers
 from proxy.core.conversation import Conversation, Message, ToolCall, ToolResult
@@ -92,6 +93,12 @@ def laid_out(plan: Plan, client: Conversation, base: Compaction | None, dialect:
     if not touched:
         raise Unfit("nothing may be folded")
     covered = max(base.covered if base is not None else 0, *(slot.last + 1 for slot in touched))
+    for index, place in getattr(view, "orphans", ()):
+        # What it led to is dropped with what is covered; behind that it is put back at every request.
+        if view.slots[place].first < covered:
+            gone.add(index)
+            covered = max(covered, view.slots[index].last + 1)
+    changed = {index: parts for index, parts in changed.items() if index not in gone}
     return Layout(view.slots, client, base, changed, frozenset(gone), _blocks(view.slots, summaries, owners), covered)
 
 
@@ -182,3 +189,26 @@ def stretches(
     if start <= last:
         out.append(range(start, last + 1))
     return out
+
+
+def gathered(costs: Sequence[int], room: int, joint: int) -> list[range]:
+    """What of a list stands alone and what as one entry, so that it comes to `room` at most: entry i alone costs
+    `costs[i]`, any number of them as one `joint`.
+
+    The oldest are gathered first: two as one, then two of those, always the same ones, so that a later fold has them
+    too; where that is not enough, all but the newest are one.
+    """
+    runs, left, size = dict(enumerate(costs)), sum(costs), 2
+    while left > room and size <= len(costs):
+        for start in range(0, len(costs) - size + 1, size):
+            if left <= room:
+                break
+            left += joint - sum(runs.pop(at, 0) for at in range(start, start + size))
+            runs[start] = joint
+        size *= 2
+    starts = sorted(runs)
+    if left > room:
+        sums = accumulate((runs[at] for at in reversed(starts)), initial=joint)
+        alone = max(0, sum(each <= room for each in sums) - 1)
+        starts = [0, *starts[len(starts) - alone :]]
+    return [range(start, stop) for start, stop in pairwise([*starts, len(costs)])]

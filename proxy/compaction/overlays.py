@@ -15,14 +15,11 @@ import msgspec
 import zstandard
 
 from proxy.archive.writing import Archive
-from proxy.compaction.dressing import dressed
 from proxy.compaction.records import label_of
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Key, Outbox, Put
 from proxy.core.values import dataclass
 from proxy.core.weaves import Overlay, Recall, Round, Weave
-
-__all__ = ["Laid", "Overlays", "decode", "dressed", "encode"]
 
 _log = logging.getLogger("accordion")
 

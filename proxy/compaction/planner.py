@@ -174,10 +174,11 @@ class _Run:
         return Replace(step.slot, step.part, text, estimated(text))
 
     def _unbind(self) -> list[Step]:
-        """Drops thinking behind the first change: it is bound to what stood before, and would be refused."""
+        """Drops thinking behind the first change: it is bound to what stood before, and would be refused. Our tool
+        stands before all of the list."""
         draft = self.draft()
         steps: list[Step] = []
-        for index in range(self.sketch.first, len(draft.slots)):
+        for index in range(0 if draft.afresh else self.sketch.first, len(draft.slots)):
             parts = draft.slots[index].message.parts
             thoughts = tuple(at for at, part in enumerate(parts) if isinstance(part, Reasoning))
             if thoughts and not draft.gone[index]:

@@ -123,17 +123,20 @@ def place_of(turn: Turn) -> int:
     """The index of the client's message behind which a recall stands: the last one before what the user says, or
     before the calls whose results are the newest; -1 where there is no such place.
 
-    In Messages a text must stand behind the results of its message, which were sent without it: there it stands only
-    in front of what a user says.
+    In Chat Completions it stands before the newest results themselves, as a part of the first of them: many servers
+    refuse what a user says behind results. In Messages a text must stand behind the results of its message, which were
+    sent without it: there it stands only in front of what a user says.
     """
     messages, start = turn.client.messages, len(turn.client.messages) - 1
     if turn.client.starts_turn:
         while start - 1 > turn.base and messages[start - 1].has_user_text and not messages[start - 1].has_tool_result:
             start -= 1
-    elif start > 0 and messages[start].has_tool_result and turn.amid and turn.dialect.name != "messages":
+    elif start > 0 and messages[start].has_tool_result and turn.dialect.name != "messages":
         while start > 0 and messages[start - 1].role != "assistant":
             start -= 1
-        while start > 0 and messages[start - 1].role == "assistant":
+        if turn.dialect.name != "chat" and not turn.amid:
+            return -1
+        while turn.dialect.name != "chat" and start > 0 and messages[start - 1].role == "assistant":
             start -= 1
     else:
         return -1

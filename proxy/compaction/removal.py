@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import ceil
 
 from proxy.archive.artifacts import Artifact, ArtifactKind, Row, result_text
-from proxy.archive.references import artifact_id, describe, range_id, shortened, size_of
-from proxy.compaction.layout import Block, Layout, stretches
+from proxy.archive.references import artifact_id, describe, range_id, shortened, size_of, slice_id
+from proxy.compaction.layout import Block, Layout, gathered, stretches
 from proxy.core.boundaries import groups, pairs
 from proxy.core.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.plan import Slot
 from proxy.core.values import dataclass
+from proxy.summaries.author import LISTED
 
 MOST_TOKENS = 6_000
-"""Of a range, so that a model can take one back whole; a single group may be larger."""
+"""Of a range, so that a model can take one back whole; a single group may be larger, and is kept in slices too."""
+
+
+Kept = tuple[Artifact, ...]
+"""A range, and its slices where it has too much to be taken back at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +36,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is to be kept. `ranges` are all the ranges that the fold's blocks stand for, new or not; `ids` those of all
-    artifacts that are new."""
+    """What is to be kept. `listed` says, a line each, where the archive has what a summary stands for, `ids` are those
+    of all artifacts that are new."""
 
     rows: tuple[Row, ...]
     artifacts: tuple[Artifact, ...]
-    ranges: tuple[Artifact, ...]
+    listed: tuple[str, ...]
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -43,16 +50,22 @@ class Removal:
 
 
 class Remover:
-    """Makes a Removal of a layout. `weigh` counts a message's tokens, `skipped` tells of a tool's name whether its
-    results make no artifacts of their own."""
+    """Makes a Removal of a layout. `weigh` counts a message's tokens, `count` a text's as budgets of blocks do,
+    `skipped` tells of a tool's name whether its results make no artifacts of their own."""
 
     def __init__(
-        self, layout: Layout, origin: Origin, weigh: Callable[[Message], int], skipped: Callable[[str], bool]
+        self,
+        layout: Layout,
+        origin: Origin,
+        weigh: Callable[[Message], int],
+        count: Callable[[str], int],
+        skipped: Callable[[str], bool],
     ) -> None:
         self._layout = layout
         self._messages = layout.client.messages
         self._origin = origin
         self._weigh = weigh
+        self._count = count
         self._skipped = skipped
         self._known = frozenset(layout.base.artifacts) if layout.base is not None else frozenset[str]()
         self._groups, self._pairs = groups(self._messages), pairs(self._messages)
@@ -67,11 +80,14 @@ class Remover:
             slot = layout.slots[index]
             if slot.origin >= 0:
                 made += self._parts(index, slot)
-        new = list({artifact.id: artifact for artifact in made}.values())
-        places = {index for each in new for index in self._places(each)}
+        places = {index for each in made for index in self._places(each)}
         places.update(layout.slots[index].origin for index in (*layout.gone, *layout.changes))
-        rows = [self._messages[index] for index in sorted(places) if index >= 0]
-        return Removal(tuple(Row(message.key, message.wire) for message in rows), tuple(new), tuple(ranges))
+        rows = tuple(Row(self._messages[at].key, self._messages[at].wire) for at in sorted(places) if at >= 0)
+        listed = self._listed(layout.summarized, ranges) if layout.summarized is not None else []
+        # What is listed is made of the messages of ranges, which are kept.
+        made += [each for kept in listed for each in kept if each.id not in self._known]
+        new = {artifact.id: artifact for artifact in made}
+        return Removal(rows, tuple(new.values()), tuple(map(_line, listed)))
 
     def _left(self) -> list[tuple[int, int]]:
         """Runs of the client's messages that left as a whole: those behind blocks, and those that were dropped."""
@@ -88,20 +104,57 @@ class Remover:
 
     def _ranges(self, first: int, last: int) -> Iterator[Artifact]:
         weights = [self._weigh(message) for message in self._messages[first : last + 1]]
-        for stretch in stretches(self._groups, first, last, weights, MOST_TOKENS):
-            keys = [message.key for message in self._messages[stretch.start : stretch.stop]]
-            yield self._range(range_id(self._origin.space, keys), stretch)
+        yield from map(self._range, stretches(self._groups, first, last, weights, MOST_TOKENS))
+
+    def _listed(self, block: Block, ranges: Sequence[Artifact]) -> list[Kept]:
+        """The ranges of a block as they are listed in it, with the oldest gathered to longer ones where there is no
+        room for a line of each: all that left is found by what is shown."""
+        own = [self._with_slices(each) for each in ranges if block.first <= each.first and each.last <= block.last]
+        joint = self._cost((self._range(range(block.first, block.last + 1)),))
+        costs, room = list(map(self._cost, own)), int(block.budget * LISTED)
+        listed = [
+            own[run.start]
+            if len(run) == 1
+            else (self._range(range(own[run.start][0].first, own[run.stop - 1][0].last + 1)),)
+            for run in gathered(costs, room, joint)
+        ]
+        if sum(map(self._cost, listed)) > room:
+            listed[0] = listed[0][:1]
+        return listed
+
+    def _with_slices(self, whole: Artifact) -> Kept:
+        # A picture has tokens, but no text that could be sliced.
+        of = ceil(min(whole.tokens, whole.characters) / MOST_TOKENS)
+        if of < 2:
+            return (whole,)
+        slices = (
+            replace(
+                whole,
+                id=slice_id(self._origin.space, whole.keys, number, of),
+                characters=whole.characters // of,
+                tokens=whole.tokens // of,
+                description=f"slice {number} of {of} of {whole.description}",
+                slice=number,
+                slices=of,
+            )
+            for number in range(1, of + 1)
+        )
+        return (whole, *slices)
+
+    def _cost(self, kept: Kept) -> int:
+        return self._count(f"{_line(kept)}\n")
 
     def _noted(self, block: Block) -> Artifact:
         """All that a note stands for, under the id that the note names."""
-        return self._range(range_id(self._origin.space, block.keys), range(block.first, block.last + 1))
+        return self._range(range(block.first, block.last + 1), range_id(self._origin.space, block.keys))
 
-    def _range(self, name: str, places: range) -> Artifact:
+    def _range(self, places: range, name: str = "") -> Artifact:
         held = self._messages[places.start : places.stop]
+        keys = tuple(message.key for message in held)
         return self._artifact(
-            name,
+            name or range_id(self._origin.space, keys),
             "range",
-            tuple(message.key for message in held),
+            keys,
             places,
             characters=sum(_characters(part) for message in held for part in message.parts),
             tokens=sum(self._weigh(message) for message in held),
@@ -120,7 +173,7 @@ class Remover:
                 # Changed before, and not to be told from its neighbours any more: all of the message is kept.
                 again = artifact_id(space, slot.message.key, number)
                 if again in text and again not in self._known:
-                    yield self._range(again, range(slot.origin, slot.origin + 1))
+                    yield self._range(range(slot.origin, slot.origin + 1), again)
                 continue
             # A reference is named after the message as it stood, which an earlier fold may have changed.
             named = artifact_id(space, slot.message.key, number)
@@ -189,6 +242,13 @@ class Remover:
             name, kind, origin.dialect, keys, places.start, places.stop - 1, part, tool, arguments, call_id, characters,
             tokens, description, origin.scope, origin.session, origin.at,
         )  # fmt: skip
+
+
+def _line(kept: Kept) -> str:
+    """Where the archive has a range, and its slices."""
+    whole, *slices = kept
+    where = f"[{whole.first}-{whole.last}] whole as {whole.id}, {whole.tokens:,} tokens"
+    return where + (f", in slices {' '.join(each.id for each in slices)}" if slices else "")
 
 
 def _same(original: Message, part: Part, number: int) -> int:

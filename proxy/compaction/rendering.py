@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Sequence
 from operator import itemgetter
 
-from proxy.core.conversation import Conversation, Message
+from proxy.archive.cache import Cache
+from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded
 from proxy.core.plan import OURS
 from proxy.core.values import dataclass
@@ -18,24 +18,23 @@ from proxy.dialects.keys import breakpoints
 _MOST_MARKS = 4
 """Cache breakpoints that a provider takes in one request (wire notes, Caching)."""
 _AUTOMATIC = "cache_control"
+_SHORT = 16
+"""Bytes of a field that is too short to hold a breakpoint."""
 _LONG = b'"1h"'
 """A breakpoint that lasts an hour must not stand behind one of five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    wires: tuple[bytes, ...]
+    wires: list[bytes]
     written: tuple[bytes, ...]
-    size: int
 
 
 class Rendering:
     """Renders requests; remembers what a fold's part of them looks like within `capacity` bytes."""
 
     def __init__(self, capacity: int = 32 * 2**20) -> None:
-        self._capacity = capacity
-        self._heads: OrderedDict[tuple[str, str, bool], _Head] = OrderedDict()
-        self._size = 0
+        self._heads = Cache[tuple[str, str, bool], _Head](capacity)
 
     def body(self, dialect: Dialect, folded: Folded, behind: Sequence[bytes] = ()) -> bytes:
         """The whole request, with the entries `behind` after its own. The list stands at its end, so that what is
@@ -55,30 +54,21 @@ class Rendering:
         place = _last_written(folded, covered)
         marked = place >= 0 and _may_mark(folded.conversation, place)
         head = self._head(dialect, folded, end, place if marked else -1)
-        return [*head, *(message.wire for message in messages[end:])]
+        return [*head, *[message.wire for message in messages[end:]]]
 
     def _head(self, dialect: Dialect, folded: Folded, end: int, place: int) -> Sequence[bytes]:
-        wires = tuple(message.wire for message in folded.conversation.messages[:end])
+        wires = [message.wire for message in folded.conversation.messages[:end]]
         key = (folded.compaction.id if folded.compaction else "", dialect.name, place >= 0)
         known = self._heads.get(key)
         if known is not None and known.wires == wires:
-            self._heads.move_to_end(key)
             return known.written
-        parts = list(wires)
+        parts = wires.copy()
         if place >= 0:
             parts[place] = dialect.marked(parts[place])
         ours = {index for index, origin in enumerate(folded.origins[:end]) if origin == OURS}
         written = tuple(dialect.joined(parts, ours))
-        self._keep(key, _Head(wires, written, 500 + 2 * sum(map(len, written))))
+        self._heads.put(key, _Head(wires, written), 500 + 2 * sum(map(len, written)))
         return written
-
-    def _keep(self, key: tuple[str, str, bool], head: _Head) -> None:
-        if (old := self._heads.pop(key, None)) is not None:
-            self._size -= old.size
-        self._heads[key] = head
-        self._size += head.size
-        while self._size > self._capacity and len(self._heads) > 1:
-            self._size -= self._heads.popitem(last=False)[1].size
 
 
 def _covered(folded: Folded) -> int:
@@ -103,10 +93,9 @@ def _may_mark(conversation: Conversation, place: int) -> bool:
     automatic = envelope.get(_AUTOMATIC)
     if automatic is not None and _LONG in automatic:
         return False
-    fields = sum(breakpoints(value) for name, value in envelope.items() if len(value) > 16)
-    total = fields + (automatic is not None) + _marks(conversation.lead) + _marks(messages)
-    return total < _MOST_MARKS and not any(message.marks and _LONG in message.wire for message in messages[place:])
-
-
-def _marks(messages: Sequence[Message]) -> int:
-    return sum(message.marks for message in messages)
+    marked = [index for index, message in enumerate(messages) if message.marks]
+    fields = sum([breakpoints(value) for value in envelope.values() if len(value) > _SHORT])
+    listed = sum([message.marks for message in conversation.lead]) + sum([messages[index].marks for index in marked])
+    if fields + (automatic is not None) + listed >= _MOST_MARKS:
+        return False
+    return not any(_LONG in messages[index].wire for index in marked if index >= place)

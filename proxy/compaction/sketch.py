@@ -28,7 +28,7 @@ class Sketch:
         self.start = draft
         self._slots = list(draft.slots)
         self._whole, self._free = list(draft.whole), list(draft.free)
-        self._gone = list(draft.gone)
+        self._gone, self._woven = list(draft.gone), list(draft.woven)
         self._tokens: dict[int, list[int]] = {}
         self._parts: dict[int, list[Part]] = {}
         """The parts of slots that were changed since the last draft."""
@@ -50,6 +50,7 @@ class Sketch:
             size=self.size,
             images=self.images,
             part_tokens=self.part_tokens,
+            woven=tuple(self._woven),
         )
 
     def parts(self, index: int) -> Sequence[Part]:
@@ -67,11 +68,14 @@ class Sketch:
     def part_tokens(self, index: int) -> list[int]:
         """What each part of a slot counts now; together with what any message costs, the count of the slot."""
         if index not in self._tokens:
-            self._tokens[index] = self._shared(self._slots[index])
+            woven = self._woven[index] if self._woven else 0
+            self._tokens[index] = self._shared(self._slots[index], woven)
         return self._tokens[index]
 
     def apply(self, step: Step | Archive) -> None:
         """Carries a step out. That it is allowed is the planner's business."""
+        if self._woven:
+            self._unweave(step)
         if isinstance(step, Summarize):
             self._summarize(step)
         elif isinstance(step, Drop):
@@ -88,6 +92,18 @@ class Sketch:
             self.first = min(self.first, step.slot)
 
     # -- steps --------------------------------------------------------------------
+
+    def _unweave(self, step: Step | Archive) -> None:
+        """What was read back up to where a fold touches the list is dropped."""
+        last = step.last if isinstance(step, Summarize) else step.slot
+        while isinstance(step, Summarize) and last >= step.first and not self._whole[last]:
+            last -= 1
+        for index, more in enumerate(self._woven[: last + 1]):
+            if more:
+                slot = self._slots[index]
+                self._slots[index] = _slot(slot, slot.message, slot.tokens - more)
+                self._woven[index] = 0
+                self.tokens -= more
 
     def _put(self, index: int, at: int, new: Part, tokens: int) -> None:
         parts = self._parts.setdefault(index, list(self._slots[index].message.parts))
@@ -148,11 +164,11 @@ class Sketch:
 
     # -- what parts count ----------------------------------------------------------
 
-    def _shared(self, slot: Slot) -> list[int]:
+    def _shared(self, slot: Slot, woven: int) -> list[int]:
         message = slot.message
         fixed = [self._media(message, at, media_of(part)) for at, part in enumerate(message.parts)]
         lengths = [_length(part) for part in message.parts]
-        rest, total = max(0, slot.tokens - MESSAGE - sum(fixed)), sum(lengths) or 1
+        rest, total = max(0, slot.tokens - woven - MESSAGE - sum(fixed)), sum(lengths) or 1
         return [more + rest * length // total for more, length in zip(fixed, lengths, strict=True)]
 
     def _media(self, message: Message, at: int, media: tuple[Media, ...]) -> int:

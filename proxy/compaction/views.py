@@ -7,7 +7,7 @@ open calls, and pinned results with their calls. A mid-generation fold touches o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import accumulate
@@ -17,6 +17,7 @@ from proxy.compaction.case import Budgets, Case, Thinking
 from proxy.compaction.policy import ceiling
 from proxy.compaction.sketch import images_of
 from proxy.compaction.strategies.base import Digest, Draft, Writable, anything, media_of, no_digest, text_of
+from proxy.compaction.woven import longer, orphans
 from proxy.core.boundaries import groups, opaque, open_places, pairs, refers
 from proxy.core.conversation import Message, Reasoning, ToolCall, ToolResult
 from proxy.core.edits import Folded
@@ -49,15 +50,19 @@ def view_of(
     size: int = 0,
     budgets: Budgets = _ANYTHING,
     writable: Writable = anything,
+    woven: Mapping[int, int] | None = None,
+    orphans: tuple[tuple[int, int], ...] = (),
+    afresh: bool = False,
 ) -> Draft:
     """The list with what a fold of this kind may touch.
 
     `tokens` is the whole request and `overhead` what of it is not messages, both corrected or both not; the messages
     are made to count the difference. `limit` is what the request may come to at most (0: the window). `count` counts a
     message, `size` is the request's bytes, `pinned_tools` are names or patterns with *. `writable` tells whether a text
-    may stand instead of a part.
+    may stand instead of a part. `woven` and `orphans` are as in woven.py.
     """
-    slots, scale = _scaled(folded.slots(count), tokens - overhead)
+    beside = woven or {}
+    slots, scale = _scaled(folded.slots(count), beside, tokens - overhead)
     marked = _Marked(slots, pinned, pinned_tools)
     free = marked.free(kind, thinking, must_succeed)
     held = marked.held
@@ -96,6 +101,9 @@ def view_of(
         size=size,
         size_at_most=budgets.body,
         writable=writable,
+        woven=tuple([round(beside.get(index, 0) * scale) for index in range(len(slots))]) if beside else (),
+        orphans=orphans,
+        afresh=afresh,
     )
 
 
@@ -117,7 +125,7 @@ def view_for(
         case.folded,
         kind,
         tokens=used.tokens + case.brought,
-        overhead=used.preamble + used.tools + used.unfolded + case.brought + REPLY,
+        overhead=used.preamble + used.tools + case.brought + REPLY,
         target=target,
         window=case.window.size,
         count=count,
@@ -131,6 +139,9 @@ def view_for(
         size=case.size,
         budgets=case.budgets,
         writable=partial(_writable, case.dialect),
+        woven=longer(case.folded, case.shown, count) if case.shown is not None else {},
+        orphans=orphans(case.folded, case.shown) if case.shown is not None else (),
+        afresh=case.brought > 0,
     )
 
 
@@ -152,8 +163,10 @@ def _attainable(target: int, tokens: int, staying: int, limit: int) -> int:
     return max(target, staying + max(0, most - staying) // _ROOM) if staying < most else max(target, limit)
 
 
-def _scaled(slots: tuple[Slot, ...], tokens: int) -> tuple[tuple[Slot, ...], float]:
-    """The slots so that together they count `tokens`, and the factor."""
+def _scaled(slots: tuple[Slot, ...], woven: Mapping[int, int], tokens: int) -> tuple[tuple[Slot, ...], float]:
+    """The slots, with what is `woven` in, so that together they count `tokens`, and the factor."""
+    if woven:
+        slots = tuple([_heavier(slot, woven.get(index, 0)) for index, slot in enumerate(slots)])
     raw = sum(slot.tokens for slot in slots)
     if not raw or tokens <= 0 or abs(tokens - raw) <= len(slots):
         return slots, 1.0
@@ -163,6 +176,10 @@ def _scaled(slots: tuple[Slot, ...], tokens: int) -> tuple[tuple[Slot, ...], flo
         Slot(slot.message, slot.origin, ends[index + 1] - ends[index], slot.edited, slot.first, slot.last)
         for index, slot in enumerate(slots)
     ), scale
+
+
+def _heavier(slot: Slot, tokens: int) -> Slot:
+    return Slot(slot.message, slot.origin, slot.tokens + tokens, slot.edited, slot.first, slot.last)
 
 
 class _Marked:

@@ -25,6 +25,8 @@ from proxy.summaries.schema import decode
 
 TOLD: Final = 0.4
 """The share of a budget that a model's narrative may take; the rest is for what is extracted."""
+LISTED: Final = 0.4
+"""The share that references may take."""
 LEAST: Final = 80
 """A narrative of fewer tokens is not worth asking for."""
 _SEAMS: Final = 8
@@ -210,7 +212,7 @@ class Author:
         if not task.covered:
             return told
         head = label(task.kind, task.covered[0].index, task.covered[-1].index)
-        references = _listed(task.references, task.budget // 3, task.count)
+        references = _listed(task.references, int(task.budget * LISTED), task.count)
         room = task.budget - task.count(block(head, "", "", references)) - _SEAMS
         narrative = _clipped(told.narrative, max(0, room), task.count)
         room, dropped = room - task.count(narrative), told.dropped
@@ -252,7 +254,7 @@ def _findings(checked: Checked, kind: Kind) -> tuple[tuple[int, str], ...]:
 
 def _listed(references: Sequence[str], budget: int, count: Callable[[str], int]) -> tuple[str, ...]:
     """The references, or the newest that there is room for and how many there are besides."""
-    if not references or count("\n".join(references)) <= budget:
+    if len(references) < 2 or count("\n".join(references)) <= budget:
         return tuple(references)
     kept: list[str] = []
     budget -= _REST

@@ -115,7 +115,11 @@ def _links(text: str) -> tuple[str, ...]:
 def _verdict(raw: bytes) -> Verdict:
     if not 4 <= len(raw) <= LONGEST or b"\\" in raw:
         return _NOTHING
-    word = raw.decode("ascii").rstrip(".-+~@/").lstrip("+@")
+    bare = raw.rstrip(b".-+~@/")
+    if bare.isalpha() and (bare.islower() or bare.istitle() or bare.isupper()):
+        # Most words are plain ones.
+        return _NOTHING
+    word = bare.decode("ascii").lstrip("+@")
     if len(word) < 4:
         return _NOTHING
     if "/" in word:

@@ -16,7 +16,8 @@ from proxy.archive.artifacts import tenant_of
 from proxy.archive.holdings import entries
 from proxy.archive.sealing import SEALED
 from proxy.archive.writing import Archive
-from proxy.compaction.overlays import Laid, Overlays, decode, dressed, encode
+from proxy.compaction.dressing import Wardrobe, dressed
+from proxy.compaction.overlays import Laid, Overlays, decode, encode
 from proxy.compaction.reading import WrittenReader
 from proxy.compaction.rendering import Rendering
 from proxy.core.conversation import Conversation
@@ -118,13 +119,15 @@ class Talk:
         return apply(client, record, self.reader.of(self.spoken, SPACE))
 
     def dressed(self, offer: ToolOffer | None = TOOL, covered: int = 0) -> Folded:
-        folded = self.folded(covered)
+        read_one = self.reader.of(self.spoken, SPACE)
+        return dressed(self.spoken, self.weaver, self.folded(covered), self.found(), offer, read_one)
+
+    def found(self) -> list[Overlay]:
         order = {key: at for at, key in enumerate(self.client.chain)}
-        found = sorted(
+        return sorted(
             (each for each in self.overlays if each.anchor in order),
             key=lambda each: (order[each.anchor], isinstance(each, Weave), -each.at),
         )
-        return dressed(self.spoken, self.weaver, folded, found, offer, self.reader.of(self.spoken, SPACE))
 
     def sent(self, offer: ToolOffer | None = TOOL, covered: int = 0) -> list[bytes]:
         return list(self.rendering.entries(self.spoken, self.dressed(offer, covered)))
@@ -449,6 +452,59 @@ def test_each_list_begins_with_the_one_that_was_sent_before_it(
         if not theirs:
             talk.says(f"Go on with {talk.number}.")
     assert talk.sent()[: len(before)] == before
+
+
+class Counting(ChatWeaver):
+    """Counts how often it is asked whether a reply is one that was woven."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def woven(self, messages, weave, fields):
+        self.asked += 1
+        return super().woven(messages, weave, fields)
+
+
+def test_a_list_is_laid_out_behind_what_was_laid_out_before():
+    talk, wardrobe, weaver = Talk("chat"), Wardrobe(), Counting()
+    read_one = talk.reader.of(talk.spoken, SPACE)
+    asked = []
+    for number in range(8):
+        talk.reply(2 * (not number), 1)
+        before = weaver.asked
+        shown = wardrobe.dressed(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
+        asked.append(weaver.asked - before)
+        assert shown == talk.dressed()
+    assert asked[0] == 1
+    assert not any(asked[4:])
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+@given(
+    moves=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 9)), max_size=14
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_a_list_that_goes_on_or_was_rewound_or_changed_is_the_same_as_one_that_is_dressed_afresh(
+    dialect: DialectName, moves: list[tuple[int, int, bool, bool, int]]
+):
+    talk, wardrobe = Talk(dialect), Wardrobe()
+    for ours, theirs, mixed, recalls, other in moves:
+        if recalls:
+            talk.recall()
+        talk.reply(ours, theirs, mixed=mixed and bool(ours and theirs))
+        if not theirs:
+            talk.says(f"Go on with {talk.number}.")
+        if other == 0 and len(talk.entries) > talk.covered + 6:
+            del talk.entries[-4:]
+        elif other == 1:
+            talk.entries[-1]["cache_control"] = {"type": "ephemeral"}
+        elif other == 2:
+            talk.request["store"] = False
+        found = talk.found()
+        read_one = talk.reader.of(talk.spoken, SPACE)
+        assert wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), found, TOOL, read_one) == talk.dressed()
 
 
 # -- found again -------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def test_what_is_remembered_is_bounded():
     client, rendering = conversation(long_history(4), "messages"), Rendering(capacity=30_000)
     for number in range(50):
         rendering.body(DIALECTS["messages"], folded(client, "x" * 1_000, id=f"f-{number}"))
-    assert rendering._size <= 30_000
+    assert rendering._heads.size <= 30_000
     assert 1 < len(rendering._heads) < 50
 
 

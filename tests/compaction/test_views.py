@@ -205,10 +205,10 @@ def _unread(messages: tuple[Message, ...], index: int, each: Message) -> bool:
     return each.has_tool_result and not any(later.role == "assistant" for later in messages[index + 1 :])
 
 
-def test_what_was_read_back_is_none_of_what_a_plan_touches() -> None:
+def test_what_was_read_back_is_a_part_of_the_messages_and_no_overhead() -> None:
     house, client = House(), conversation(long_history(3), "chat")
     case = house.case(client)
     used = replace(case.utilization, preamble=10, tools=20, unfolded=500)
     view = view_for(replace(case, utilization=used), "conversation", count=count)
-    assert (view.tokens, view.overhead) == (used.tokens, 530 + REPLY)
-    assert sum(slot.tokens for slot in view.slots) == used.messages - REPLY
+    assert (view.tokens, view.overhead) == (used.tokens, 30 + REPLY)
+    assert sum(slot.tokens for slot in view.slots) == used.messages + 500 - REPLY

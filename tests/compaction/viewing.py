@@ -97,6 +97,7 @@ def listed(*messages: Message) -> Folded:
 def viewed(folded: Folded, kind: Any = "conversation", *, target: int = 0, **fields: Any) -> Draft:
     """A list as strategies see it; what it counts is the sum of its messages and a fixed overhead."""
     tokens = OVERHEAD + sum(count(message) for message in folded.conversation.messages)
+    tokens += sum(fields.get("woven", {}).values())
     given: dict[str, Any] = {"window": 100_000, "limit": 90_000, "space": SPACE, "count": count} | fields
     return view_of(folded, kind, tokens=tokens, overhead=OVERHEAD, target=target, **given)
 

@@ -68,6 +68,12 @@ class Draft(View):
     size: int = 0
     size_at_most: int = 0
     writable: Writable = anything
+    afresh: bool = False
+    """Whether our tool is offered from this fold on: then all that is bound to its prefix is bound to another."""
+    woven: tuple[int, ...] = ()
+    """What of each slot's tokens was read back or recalled there; it goes with what is touched there or behind."""
+    orphans: tuple[tuple[int, int], ...] = ()
+    """Slots of reasoning that led to nothing but calls of our tool, each with the slot that these go with."""
 
     @property
     def live(self) -> list[int]:

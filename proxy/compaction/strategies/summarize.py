@@ -13,6 +13,8 @@ from proxy.core.plan import Step, Summarize
 
 _LEAST_BUDGET = 128
 """Tokens under which a summary can say nothing."""
+_LEAST_SHARE = 0.1
+"""Of the target, which a summary may have in any case where the limit leaves twice as much."""
 
 
 class SummarizeOptions(Section, frozen=True):
@@ -20,7 +22,8 @@ class SummarizeOptions(Section, frozen=True):
     the settings for summaries say. `keep_last_n` messages stay verbatim in any case.
 
     Of the room that the target leaves beside what is protected, `budget_share` is for the summary, at most
-    `max_summary_tokens`; the verbatim tail has the rest.
+    `max_summary_tokens`; the verbatim tail has the rest. Where hardly any is left, the summary has a tenth of the
+    target above it.
     """
 
     threshold: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
@@ -48,10 +51,12 @@ class Summarizing:
         groups = view.whole_groups()
         if len(live) <= options.threshold or not groups:
             return ()
-        movable = sum(map(view.group_tokens, groups))
         # The block is a message, and costs what any does.
-        room = max(0, view.target - (view.tokens - movable) - MESSAGE)
-        budget = max(_LEAST_BUDGET, int(room * options.budget_share))
+        stays = view.tokens - sum(map(view.group_tokens, groups)) + MESSAGE
+        room = max(0, view.target - stays)
+        # Where what stays takes nearly all of the target, a little more than that is better than next to nothing told.
+        least = min(int(view.target * _LEAST_SHARE), (view.limit - stays) // 2)
+        budget = max(_LEAST_BUDGET, int(room * options.budget_share), least)
         if options.max_summary_tokens is not None:
             budget = min(budget, options.max_summary_tokens)
         verbatim = live[-options.keep_last_n] if 0 < options.keep_last_n < len(live) else len(view.slots)

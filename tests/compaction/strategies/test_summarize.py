@@ -40,6 +40,19 @@ def test_the_room_is_shared_between_the_summary_and_whole_groups_of_the_tail(sha
     assert step.last % 2 == 0
 
 
+def test_where_what_stays_takes_all_of_the_target_a_summary_has_room_above_it() -> None:
+    folded = listed(says("opening"), *ROUNDS, says("task " * 4_000))
+    view = replace(viewed(folded), target=3_000, limit=20_000)
+    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
+    stays = view.tokens - movable + 4
+    assert stays > view.target
+    assert only(view).budget == 300
+    # Of what the limit leaves it takes half at most, and never less than it takes to say something.
+    assert only(replace(view, limit=stays + 400)).budget == 200
+    assert only(replace(view, limit=stays + 100)).budget == 128
+    assert only(replace(view, limit=stays - 100)).budget == 128
+
+
 def test_a_summary_has_a_most() -> None:
     assert only(viewed(FOLDED, target=2_500), max_summary_tokens=300).budget == 300
 

@@ -1,0 +1,231 @@
+"""A viewer sees the list without the results that are not for it; the reference is made from what was said, not from
+messages."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.compaction.filtering import Filter, Filtered
+from proxy.compaction.reading import WrittenReader
+from proxy.core.boundaries import Place, open_places
+from proxy.core.conversation import Conversation, ToolResult
+from proxy.dialects import writing
+from proxy.dialects.reader import Reader
+from tests.compaction.viewing import READERS, SPACE
+from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, body, entries, histories
+
+names = pytest.mark.parametrize("dialect", DIALECTS)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A history, and which of its calls (in their order) are not for the viewer."""
+
+    history: History
+    hidden: frozenset[int]
+
+    @property
+    def calls(self) -> list[Call]:
+        return [call for turn in self.history.turns for round_ in turn.rounds for call in round_.calls]
+
+
+@st.composite
+def shared(draw: st.DrawFn, max_turns: int = 4) -> Shared:
+    """Histories of which some results are hidden. Each result and its arguments hold a canary; ids are used again."""
+    history, at, turns = draw(histories(max_turns=max_turns)), 0, []
+    for turn in history.turns:
+        rounds = []
+        for round_ in turn.rounds:
+            calls = []
+            for call in round_.calls:
+                name = draw(st.sampled_from(["a", "b", call.id]))
+                given_ = {**call.arguments, "canary": f"argument-{at}."}
+                calls.append(Call(name, call.name, given_, f"result-{at}. {call.result}", call.error))
+                at += 1
+            rounds.append(replace(round_, calls=tuple(calls)))
+        turns.append(replace(turn, rounds=tuple(rounds)))
+    hidden = draw(st.frozensets(st.sampled_from(range(at)))) if at else frozenset()
+    return Shared(replace(history, turns=tuple(turns)), hidden)
+
+
+def seen(told: Shared, dialect: DialectName) -> Json:
+    """What a viewer should see, made of what was said."""
+    hidden = set(told.hidden)
+    while True:
+        numbers, turns = iter(range(len(told.calls))), []
+        for turn in told.history.turns:
+            rounds = []
+            for round_ in turn.rounds:
+                calls = tuple(call for call in round_.calls if next(numbers) not in hidden)
+                if calls or round_.text:
+                    rounds.append(Round(calls, round_.text, round_.thought))
+            turns.append(Turn(turn.said, tuple(rounds), turn.answer))
+        made = body(replace(told.history, turns=tuple(turns)), dialect)
+        listing = READERS[dialect].listing
+        made[listing] = [entry for entry in made[listing] if entry.get("content") != []]
+        # Somebody has to be asked: the newest hidden result stays where a reply would stand last instead.
+        if hidden and _last(made[listing]) and not _last(entries(told.history, dialect)):
+            hidden.remove(max(hidden))
+            continue
+        return made
+
+
+def _last(listed: list[Json]) -> bool:
+    return listed[-1].get("role") == "assistant" or listed[-1].get("type") in ("function_call", "reasoning")
+
+
+def read(made: Any, dialect: DialectName) -> Conversation:
+    return Reader().read(READERS[dialect], json.dumps(made).encode(), SPACE)
+
+
+def results(conversation: Conversation) -> list[Place]:
+    return [
+        (index, at)
+        for index, message in enumerate(conversation.messages)
+        for at, part in enumerate(message.parts)
+        if isinstance(part, ToolResult)
+    ]
+
+
+def places(told: Shared, conversation: Conversation) -> frozenset[Place]:
+    found = results(conversation)
+    return frozenset(found[number] for number in told.hidden)
+
+
+def filtered(conversation: Conversation, hidden: frozenset[Place], by: Filter | None = None) -> Filtered:
+    return (by or Filter(WrittenReader())).filtered(READERS[conversation.dialect], SPACE, conversation, hidden)  # type: ignore[index]
+
+
+def written(conversation: Conversation) -> bytes:
+    listing = READERS[conversation.dialect].listing  # type: ignore[index]
+    return writing.body(conversation, listing, [message.wire for message in conversation.messages])
+
+
+# -- whatever was said -------------------------------------------------------------------------------------------------
+
+
+@given(shared(), st.sampled_from(DIALECTS))
+def test_a_viewer_sees_what_was_said_without_what_is_hidden(told: Shared, dialect: DialectName) -> None:
+    client = read(body(told.history, dialect), dialect)
+    made = filtered(client, places(told, client))
+    expected = read(seen(told, dialect), dialect)
+    assert [message.parts for message in made.conversation.messages] == [m.parts for m in expected.messages]
+    assert [message.role for message in made.conversation.messages] == [m.role for m in expected.messages]
+    assert made.conversation.chain == expected.chain
+    assert [message.key for message in made.conversation.messages] == [m.key for m in expected.messages]
+    assert Reader().read(READERS[dialect], written(made.conversation), SPACE).chain == expected.chain
+
+
+@given(shared(), st.sampled_from(DIALECTS))
+def test_nothing_hidden_is_in_the_bytes_and_nothing_else_is_missing(told: Shared, dialect: DialectName) -> None:
+    client = read(body(told.history, dialect), dialect)
+    hidden = places(told, client)
+    made = filtered(client, hidden)
+    out = written(made.conversation)
+    gone = {results(client).index(taken.result) for taken in made.taken}
+    assert gone | {results(client).index(place) for place in made.kept} == told.hidden
+    for number, call in enumerate(told.calls):
+        assert (b"result-%d." % number in out) == (b"argument-%d." % number in out) == (number not in gone), call
+    for index, origin in enumerate(made.origins):
+        message, came = made.conversation.messages[index], client.messages[origin]
+        if not any(place[0] == origin for taken in made.taken for place in (taken.result, taken.call or taken.result)):
+            assert message is came
+    assert [(taken.call_id, taken.name) for taken in made.taken] == [
+        (call.id, call.name) for number, call in enumerate(told.calls) if number in gone
+    ]
+
+
+@given(shared(), st.sampled_from(DIALECTS))
+def test_the_list_is_as_legal_as_the_clients(told: Shared, dialect: DialectName) -> None:
+    client = read(body(told.history, dialect), dialect)
+    made = filtered(client, places(told, client))
+    problems = READERS[dialect].problems
+    assert not Counter(problems(made.conversation.messages)) - Counter(problems(client.messages))
+    assert len(made.kept) <= 1
+
+
+@given(shared(), st.sampled_from(DIALECTS))
+def test_where_nothing_is_hidden_the_conversation_is_the_very_same(told: Shared, dialect: DialectName) -> None:
+    client = read(body(told.history, dialect), dialect)
+    same = filtered(client, frozenset())
+    assert same.conversation is client
+    assert list(same.origins) == list(range(len(client.messages)))
+    made = filtered(client, places(told, client))
+    again = filtered(made.conversation, frozenset())
+    assert again.conversation is made.conversation
+
+
+@given(shared(max_turns=6), st.sampled_from(DIALECTS))
+def test_a_list_that_grows_is_extended_as_if_it_were_filtered_anew(told: Shared, dialect: DialectName) -> None:
+    by, reader = Filter(WrittenReader()), Reader()
+    whole = body(told.history, dialect)
+    listing = READERS[dialect].listing
+    hidden = places(told, read(whole, dialect))
+    before: Filtered | None = None
+    for length in range(1, len(whole[listing]) + 1):
+        cut = json.dumps(whole | {listing: whole[listing][:length]}).encode()
+        client = reader.read(READERS[dialect], cut, SPACE)
+        here = frozenset(place for place in hidden if place[0] < len(client.messages))
+        made = filtered(client, here, by)
+        assert made == filtered(client, here)
+        if before is not None and not before.kept:
+            held = before.conversation.messages
+            assert made.conversation.messages[: len(held)] == held
+            assert made.conversation.chain[: len(held)] == before.conversation.chain
+        settled = client.messages and client.messages[-1].role in ("user", "tool") and not _waits(client)
+        before = made if settled else before
+
+
+def _waits(client: Conversation) -> bool:
+    return bool(open_places(client.messages))
+
+
+@given(shared(), st.sampled_from(DIALECTS), st.data())
+def test_viewers_of_one_list_do_not_get_each_others(told: Shared, dialect: DialectName, data: st.DataObject) -> None:
+    client = read(body(told.history, dialect), dialect)
+    found, by = results(client), Filter(WrittenReader())
+    views = [frozenset(data.draw(st.frozensets(st.sampled_from(found)))) if found else frozenset() for _ in range(3)]
+    for hidden in (*views, *reversed(views)):
+        assert filtered(client, hidden, by) == filtered(client, hidden)
+
+
+@given(shared(), st.sampled_from(DIALECTS))
+def test_what_is_remembered_is_bounded_and_changes_nothing(told: Shared, dialect: DialectName) -> None:
+    by = Filter(WrittenReader(), capacity=3_000)
+    client = read(body(told.history, dialect), dialect)
+    for hidden in (places(told, client), frozenset(results(client)), places(told, client)):
+        for length in range(1, len(client.messages) + 1):
+            cut = replace(client, messages=client.messages[:length], chain=client.chain[:length])
+            here = frozenset(place for place in hidden if place[0] < length)
+            assert filtered(cut, here, by) == filtered(cut, here)
+            assert by._size == sum(known.size for known in by._used.values()) <= 3_000
+            assert sum(map(len, by._at.values())) == len(by._used)
+
+
+@given(shared(), st.sampled_from(DIALECTS))
+def test_a_client_may_write_the_same_list_in_other_bytes(told: Shared, dialect: DialectName) -> None:
+    by, made = Filter(WrittenReader()), body(told.history, dialect)
+    first = read(made, dialect)
+    filtered(first, places(told, first), by)
+    spaced = json.dumps(made, indent=1, sort_keys=True).encode()
+    client = Reader().read(READERS[dialect], spaced, SPACE)
+    assert client.chain == first.chain
+    now = filtered(client, places(told, client), by)
+    assert now == filtered(client, places(told, client))
+
+
+@given(
+    shared(), st.sampled_from(DIALECTS), st.frozensets(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=9)
+)
+def test_places_of_anything_but_results_mean_nothing(told: Shared, dialect: DialectName, odd: frozenset[Place]) -> None:
+    client = read(body(told.history, dialect), dialect)
+    hidden, found = places(told, client), set(results(client))
+    made = filtered(client, hidden | frozenset(place for place in odd if place not in found))
+    assert made.conversation.messages == filtered(client, hidden).conversation.messages
