@@ -19,6 +19,7 @@ from proxy.compaction.policy import refuse
 from proxy.compaction.recalling import Recalling, Turn
 from proxy.compaction.rendering import Rendering
 from proxy.compaction.wishes import Wishes
+from proxy.compaction.woven import unbound
 from proxy.core.budget import Decision, FoldKind
 from proxy.core.edits import Cause, unfolded
 from proxy.core.errors import Unreadable
@@ -40,8 +41,8 @@ class Folding:
     """Carries decisions out."""
 
     gauging: Gauging
-    compactors: Callable[[str], Compactor]
-    """By model."""
+    compactors: Callable[[str, bool], Compactor]
+    """By model, and whether a sub-agent asks."""
     rendering: Rendering
     wishes: Wishes
     recalling: Recalling | None = None
@@ -55,6 +56,9 @@ class Folding:
         try:
             if gauge.controls.pins and not gauge.counting:
                 await self.wishes.add(gauge.caller.tenant, place.session.id, gauge.controls.pins)
+            if gauge.decision.action == "compact" and cause != "overflow" and not gauge.counting:
+                gauge = await self.gauging.anew(gauge)
+                place = gauge.place or place
             gauge = await self._fold(gauge, place, asker, cause)
             if cause != "overflow":
                 gauge = await self._recalled(gauge, place)
@@ -100,8 +104,11 @@ class Folding:
             trigger=limits.hard,
             forced=True,
         )
-        before = gauge.utilization.tokens
-        again = structs.replace(gauge, window=window, limits=limits, decision=decision)
+        before, used = gauge.utilization.tokens, gauge.utilization
+        if overflow.requested and overflow.requested > before:
+            # The plan is made by the provider's own count.
+            used = used.corrected(1.0, overflow.requested, carried=used.carried)
+        again = structs.replace(gauge, window=window, limits=limits, decision=decision, utilization=used)
         again = await self.fold(again, asker, "overflow")
         smaller = again.sent is not None and again.utilization.tokens < before
         if again.utilization.unfolded and not (smaller and again.utilization.occupied < limits.hard):
@@ -114,7 +121,7 @@ class Folding:
     async def _fold(self, gauge: Gauge, place: Place, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Gauge:
         if gauge.decision.action not in ("compact", "prepare") and not gauge.decision.observed:
             return structs.replace(gauge, seen=self._replayed(gauge)) if gauge.fold else gauge
-        compactor = self.compactors(place.conversation.model)
+        compactor = self.compactors(place.conversation.model, gauge.delegated)
         outcome = await compactor.fold(await self._case(gauge, asker, cause), place.conversation)
         if (
             gauge.decision.forced
@@ -130,7 +137,7 @@ class Folding:
         """The request with an excerpt of what its newest turn names and only the archive holds, where a fold is in
         force and the client is neither counting nor asking for a summary of its own."""
         folded, shown, limits = gauge.folded, gauge.dressed, gauge.limits
-        if self.recalling is None or folded is None or shown is None or limits is None:
+        if self.recalling is None or folded is None or shown is None or limits is None or not gauge.fold:
             return gauge
         if not gauge.foldable or gauge.counting or gauge.controls.compacting:
             return gauge
@@ -154,13 +161,25 @@ class Folding:
         return structs.replace(await self.gauging.refolded(gauge, folded), recalled=found)
 
     async def _without(self, gauge: Gauge) -> Gauge:
-        """The request without what was read back, which is the first to go where there is no room for it."""
-        return gauge if gauge.folded is None else await self.gauging.refolded(gauge, gauge.folded, woven=False)
+        """The request without what was read back, which is the first to go where there is no room for it; and without
+        the thinking that is bound to it."""
+        place, dresser, former = gauge.place, self.gauging.dresser, gauge.dressed
+        if gauge.folded is None or place is None:
+            return gauge
+        gauge = await self.gauging.refolded(gauge, gauge.folded, woven=False)
+        thinking = thinking_of(place.conversation, gauge.beta, gauge.model)
+        if thinking != "bound" or gauge.dressed is None or former is None or dresser is None or gauge.window is None:
+            return gauge
+        bare = unbound(gauge.dialect, gauge.dressed, former, dresser.reader.of(gauge.dialect, gauge.caller.space))
+        counted = self.gauging.meter.measure(bare.conversation, gauge.window, gauge.model).tokens
+        total = max(0, gauge.utilization.tokens - gauge.counted + counted)
+        used = gauge.utilization.corrected(1.0, total, carried=gauge.utilization.carried)
+        return structs.replace(gauge, dressed=bare, counted=counted, utilization=used)
 
     def _written(self, gauge: Gauge) -> Gauge:
-        """The same with the body that is forwarded, where a fold is in force. What was read back is not saved."""
+        """The same with the body that is forwarded, where that is not the client's. What was read back is not saved."""
         shown, seen, unfolded = gauge.dressed or gauge.folded, gauge.seen, gauge.utilization.unfolded
-        if shown is None or shown.compaction is None:
+        if shown is None or (shown.compaction is None and gauge.dressed is None):
             return gauge
         if seen is not None and unfolded:
             seen = replace(seen, saved=max(0, seen.saved - unfolded))
@@ -194,6 +213,7 @@ class Folding:
             asker=asker(gauge),
             brought=await self.gauging.brought(gauge),
             counting=gauge.counting,
+            shown=gauge.dressed,
         )
 
     def _replayed(self, gauge: Gauge) -> CompactionSeen | None:

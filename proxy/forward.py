@@ -19,17 +19,19 @@ from functools import partial
 from proxy.accounting.journal import Journal
 from proxy.archive.transcripts import Transcripts
 from proxy.core.errors import AccordionError, ContextOverflow, Unauthorized
-from proxy.core.http import Inbound, Outbound, Told
+from proxy.core.http import Inbound, Outbound, Told, stopped
 from proxy.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
 from proxy.core.records import Exchange, ReplySeen
 from proxy.folding import Folding
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge
 from proxy.identity.tenants import Tenants
+from proxy.learning import learnt
 from proxy.opening import opened
 from proxy.relay import Course, relay
+from proxy.retrieving import Retrieving
 from proxy.sending import Sending
-from proxy.telling import headers_of
+from proxy.telling import agent_of, headers_of
 from proxy.unfolding import Unfolding
 
 _log = logging.getLogger("accordion")
@@ -49,6 +51,8 @@ class Forward:
     """None where nothing is read back."""
     transcripts: Transcripts | None = None
     """None where nothing that was said is kept."""
+    retrieving: Retrieving | None = None
+    """None where nothing is read back."""
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; gives the provider's answer, or an error in the client's own shape."""
@@ -59,10 +63,11 @@ class Forward:
             reply = await self._ask(inbound, way, course, gauge)
         except AccordionError as error:
             return self._refuse(inbound, fields, way.gauge, course, error)
-        except BaseException:
-            # The client went away before the provider answered.
+        except BaseException as reason:
+            # The client went away before the provider answered, or the proxy is being stopped.
             if way.gauge is not None:
-                course.status, course.error = 499, "client_disconnected"
+                told = stopped(reason)
+                course.status, course.error = (told.status, told.code) if told else (499, "client_disconnected")
                 self._settle(inbound, fields, way.gauge, course, ReplySeen())
             raise
         gauge, course.status = way.gauge, reply.status
@@ -86,6 +91,10 @@ class Forward:
             return Told(b'{"input_tokens":%d}' % gauge.utilization.tokens)
         if self.unfolding is not None:
             way.gauge = gauge = await self.unfolding.continued(gauge)
+        if self.retrieving is not None and gauge.place is None:
+            kept = await self.retrieving.retrieved(inbound, gauge, self.sending.send)
+            if kept is not None:
+                return kept
         reply = await self.sending.send(inbound, gauge)
         if gauge.place is None or gauge.counting:
             return reply
@@ -162,7 +171,7 @@ class Forward:
         return Outbound(error.status, headers, body)
 
     def _headers(self, gauge: Gauge) -> Headers:
-        return headers_of(gauge, store_available=self.gauging.sessions.store_available)
+        return headers_of(gauge, store_available=self.gauging.sessions.store.available)
 
     # -- remembering -------------------------------------------------------------
 
@@ -183,7 +192,7 @@ class Forward:
         # What the first round reported is of the request as it was gauged; the client is told of the last.
         unfolded = course.unfolded
         own = seen if unfolded is None else replace(seen, usage=unfolded.first)
-        session = self.gauging.learn(gauge, place, course.status, own, course.real) if place else None
+        session = learnt(self.gauging, gauge, place, course.status, own, course.ids) if place else None
         failed = "provider_error" if seen.error or course.status >= 400 else ""
         exchange = Exchange(
             at=self.clock.now(),
@@ -206,7 +215,11 @@ class Forward:
             folding=course.folding,
             unfolded=unfolded,
             recalled=gauge.recalled,
+            agent=agent_of(gauge.seated),
         )
+        seated, sharing = gauge.seated, self.gauging.seating.sharing
+        if place is not None and seated is not None and seated.taken and sharing is not None:
+            sharing.keep(gauge.dialect.name, gauge.caller, seated.seat, seated.client, seated.taken, seated.owners)
         if place is not None and session is not None and self.transcripts is not None:
             self.transcripts.record(gauge.caller.space, session.id, place.conversation, folded=bool(gauge.fold))
         traceparent = fields.get(b"traceparent", b"").decode("latin-1")

@@ -1,4 +1,4 @@
-"""What is known of a request before it leaves, and what its reply teaches: identity, replay, accounting and policy.
+"""What is known of a request before it leaves: its seat, its session, replay, accounting and policy.
 
 `Gauging` is where forward.py and `accordion explain` learn whose request it is, where it stands, how full the window
 will be once earlier folds are put back, and what is decided.
@@ -14,7 +14,7 @@ from msgspec import structs
 
 from proxy.accounting.calibration import UNKNOWN, Calibrations, estimate, on_record
 from proxy.accounting.meter import Meter
-from proxy.accounting.overflow import Overflow, read_overflow
+from proxy.accounting.overflow import Overflow
 from proxy.compaction.controls import read_controls
 from proxy.compaction.dresser import Dresser
 from proxy.compaction.policy import Options, decide
@@ -26,17 +26,18 @@ from proxy.core.edits import Folded, unfolded
 from proxy.core.errors import Unreadable
 from proxy.core.http import Inbound
 from proxy.core.ports import Route, Router, Tasks, Windows
-from proxy.core.records import ReplySeen, Session
 from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import decoded
+from proxy.dialects.naming import named_in
 from proxy.dialects.reader import Reader
-from proxy.dialects.spans import named_model
 from proxy.gauged import Gauge, Rules, attempt_of, images, is_anthropic, size_of, told_apart
-from proxy.identity.marks import Marks, read_marks
+from proxy.identity.kinship import Viewer
+from proxy.identity.marks import read_marks
 from proxy.identity.points import rounds
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
+from proxy.seating import Seating, seat_marks
 
 _log = logging.getLogger("accordion")
 
@@ -48,7 +49,7 @@ _READ_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Gauging:
-    """Reads, identifies, measures, decides; learns from the reply."""
+    """Reads, identifies, measures, decides."""
 
     dialects: Mapping[str, Dialect]
     """By request path, such as `/v1/messages`."""
@@ -59,6 +60,7 @@ class Gauging:
     """Whose error shape is used on paths that no dialect reads."""
     reader: Reader
     sessions: Sessions
+    seating: Seating
     meter: Meter
     calibrations: Calibrations
     windows: Windows
@@ -85,8 +87,11 @@ class Gauging:
         anthropic = is_anthropic(inbound.path, fields)
         dialect = self.dialects.get(inbound.path) or self.counters.get(inbound.path)
         if dialect is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
-            model = await self._named(inbound.body) if isinstance(inbound.body, bytes) else None
-            return Gauge(caller, self.router.route(inbound.path, anthropic, model), self.speaks(inbound.path, fields))
+            plain = self._plain(inbound.beginning, fields)
+            model = await self._named(plain, fields.get(b"content-type", b""))
+            route = self.router.route(inbound.path, anthropic, model)
+            encoded = b"content-encoding" in fields and route.family != "litellm"
+            return Gauge(caller, route, self.speaks(inbound.path, fields), plain=plain if encoded else b"")
         plain = self._plain(inbound.body, fields)
         conversation = await self._read(dialect, plain, caller)
         # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
@@ -96,22 +101,34 @@ class Gauging:
         if conversation is None:
             return Gauge(caller, route, dialect, plain=plain, illegible=True)
         counting = inbound.path in self.counters
-        marks = read_marks(fields, conversation.envelope)
+        marks, beta = read_marks(fields, conversation.envelope), fields.get(b"anthropic-beta", b"").decode("latin-1")
+        controls = read_controls(fields, conversation, compacting=marks.compacting)
+        seated = await self.seating.seated(dialect, caller, marks, conversation, plain)
         bare = Gauge(
-            caller, route, dialect, plain=plain, beta=_beta(fields), counting=counting, request_id=inbound.request_id,
-            controls=read_controls(fields, conversation, compacting=marks.compacting),
+            caller, route, dialect, plain=seated.plain, beta=beta, counting=counting, request_id=inbound.request_id,
+            controls=controls, seated=seated,
             model=self.base_models.get(conversation.model) or route.model or conversation.model,
         )  # fmt: skip
         try:
+            marks, seen = seat_marks(marks, seated.seat), seated.conversation
             if counting:
-                place = self.sessions.aside(caller, marks, conversation)
-            else:
-                place = await self.sessions.resolve(caller, marks, conversation, inbound.request_id)
-            return await self._measure(bare, place, marks)
+                return await self._measure(bare, self.sessions.aside(caller, marks, seen))
+            place = await self.sessions.resolve(caller, marks, seen, inbound.request_id)
+            if not marks.compacting:
+                bare = structs.replace(bare, seated=await self.seating.placed(caller, seated, place))
+            return await self._measure(bare, place)
         except Exception:
             # Knowing more about a request is a favour, forwarding it is a promise.
             _log.exception("a request could not be gauged and goes on", extra={"request_id": inbound.request_id})
             return bare
+
+    async def anew(self, gauge: Gauge) -> Gauge:
+        """The same where some is shown only because it was shown before: with all hidden that is others', since what
+        comes is a fold."""
+        if gauge.seated is None or gauge.place is None or not gauge.seated.late:
+            return gauge
+        seated, place = await self.seating.anew(gauge.dialect, gauge.caller, gauge.seated, gauge.place)
+        return await self._measure(structs.replace(gauge, seated=seated, plain=seated.plain), place)
 
     async def refolded(self, gauge: Gauge, folded: Folded, *, fresh: bool = False, woven: bool = True) -> Gauge:
         """The same with another list to be forwarded, measured. `fresh`: other workers may know more of what was read
@@ -120,10 +137,10 @@ class Gauging:
         if place is None or window is None:
             return gauge
         shown, offered = folded, ""
-        if folded.compaction is not None and self.dresser is not None:
+        if (folded.compaction is not None or gauge.reads is not None) and self.dresser is not None:
             shown, offered = await self.dresser.dress(
                 gauge.dialect, gauge.caller.space, place.label, place.conversation, folded,
-                fresh=fresh, woven=woven,
+                fresh=fresh, woven=woven, reads=bool(gauge.reads),
             )  # fmt: skip
         counted = await self._count(gauge, shown.conversation, window)
         if shown.conversation.chain is not folded.conversation.chain:
@@ -135,7 +152,7 @@ class Gauging:
             folded=folded,
             counted=counted.tokens,
             utilization=self._corrected(gauge.route, place, counted, folded if woven else None),
-            dressed=shown if folded.compaction is not None else None,
+            dressed=shown if folded.compaction is not None or shown is not folded else None,
             offered="" if gauge.counting else offered,
         )
 
@@ -160,32 +177,6 @@ class Gauging:
             model = gauge.place.conversation.model
             self.windows.learn(model, gauge.route.name, gauge.beta, gauge.caller.tenant, overflow.limit)
 
-    def learn(self, gauge: Gauge, place: Place, status: int, seen: ReplySeen, real: str = "") -> Session:
-        """Takes what a reply reported; returns the session as it is now. `real` is the provider's own id of the reply,
-        where something was read back in it."""
-        session = self.sessions.current(place.session.id) or place.session
-        model = place.conversation.model
-        if seen.error or status >= 400:
-            overflow = read_overflow(status, seen.error)
-            if overflow is not None:
-                self.overflowed(gauge, overflow)
-            return session
-        usage = seen.usage
-        if usage is None or not usage.input:
-            if real:
-                self.sessions.answered(gauge.caller, place, seen.response_id, 0, real)
-            return session
-        if place.conversation.previous is None:
-            correction = self.calibrations.learn(
-                gauge.route.name, model, session.correction, gauge.counted, usage.input
-            )
-            if correction != session.correction:
-                session = replace(session, correction=correction)
-        kept = {seen.response_id, _conversation_id(place.conversation)} if gauge.dialect.name == "responses" else set()
-        for state in kept - {""}:
-            self.sessions.answered(gauge.caller, place, state, usage.input + usage.output, real)
-        return session
-
     # -- the steps ----------------------------------------------------------------
 
     def _plain(self, body: bytes, fields: Mapping[bytes, bytes]) -> bytes:
@@ -204,26 +195,41 @@ class Gauging:
             _log.exception("a request could not be read and goes on")
             return None
 
-    async def _named(self, plain: bytes) -> str | None:
+    async def _named(self, plain: bytes, kind: bytes = b"") -> str | None:
         """The model that a body names which is not read otherwise; of use only where models are configured."""
         if not self.router.models:
             return None
         if len(plain) > _COUNT_AT_ONCE:
-            return await self.tasks.offload(named_model, plain)
-        return named_model(plain)
+            return await self.tasks.offload(named_in, plain, kind)
+        return named_in(plain, kind)
 
-    async def _measure(self, bare: Gauge, place: Place, marks: Marks) -> Gauge:
+    async def _measure(self, bare: Gauge, place: Place) -> Gauge:
         conversation, caller, route = place.conversation, bare.caller, bare.route
         window = self.windows.window(conversation.model, route.name, bare.beta, caller.tenant)
-        rules = self.rules(conversation.model, route.family, marks.delegated, window.size)
+        rules = self.rules(conversation.model, route.family, bare.delegated, window.size)
         limits = rules.thresholds.limits(window.size)
         gauge = structs.replace(bare, place=place, window=window, rules=rules, limits=limits)
         fresh = gauge.foldable and self._unsure(caller, place)
         if gauge.foldable:
+            if gauge.delegated and b"art_" in gauge.plain:
+                gauge = structs.replace(gauge, reads=await self._reads(gauge, place))
             folded = await self.folds.find(bare.dialect, caller.space, place.label, conversation, fresh=fresh)
         else:
             folded = unfolded(conversation)
         return self.decided(await self.refolded(gauge, folded, fresh=fresh))
+
+    async def _reads(self, gauge: Gauge, place: Place) -> bool | None:
+        """Whether a sub-agent's list shows an id of something that it may read; None where none stands there. Never
+        fails."""
+        seated, sharing = gauge.seated, self.seating.sharing
+        if seated is None or not seated.seat.path or sharing is None:
+            return None
+        try:
+            viewer = Viewer(gauge.caller, seated.seat, place.session.id, seated.client)
+            return await sharing.readable(viewer, gauge.plain)
+        except Exception:
+            _log.exception("it could not be told what a sub-agent may read")
+            return False
 
     def _unsure(self, caller: Caller, place: Place) -> bool:
         """Whether others may have folded this history, or this worker itself before it was started anew."""
@@ -286,13 +292,3 @@ class Gauging:
             elif base.overhead_key == place.conversation.overhead_key:
                 last = (base.counted, base.reported)
         return counted.corrected(factor, estimate(counted.tokens, last, factor), carried=last is not None)
-
-
-def _beta(fields: Mapping[bytes, bytes]) -> str:
-    return fields.get(b"anthropic-beta", b"").decode("latin-1")
-
-
-def _conversation_id(conversation: Conversation) -> str:
-    """The id of a conversation object that the provider keeps; it stays the same over responses."""
-    kept = conversation.previous or ""
-    return kept if "conversation" in conversation.envelope else ""

@@ -20,6 +20,7 @@ from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect
 from proxy.identity.sessions import Place
 from proxy.identity.tenants import Caller
+from proxy.seating import Seated
 
 # Estimates are seldom off by more than a fifth, and never by half.
 _NEAR = 0.5
@@ -41,8 +42,9 @@ class Gauge(msgspec.Struct, frozen=True):
     """What is known of one request. `place` is None where it was not read; it is forwarded all the same.
 
     `folded` is the list as earlier folds left it, `dressed` the same with our tool, weaves and recalls, where a fold is
-    in force; utilization and counts are of what is forwarded. More is learnt step by step, and each step makes a new
-    one: `msgspec.structs.replace` does that twenty times as fast as that of dataclasses.
+    in force or there is something of others to read; utilization and counts are of what is forwarded. More is learnt
+    step by step, and each step makes a new one: `msgspec.structs.replace` does that twenty times as fast as that of
+    dataclasses.
     """
 
     caller: Caller
@@ -74,11 +76,15 @@ class Gauge(msgspec.Struct, frozen=True):
     flagged: bool = False
     """Whether what left the window could only be kept locally for now."""
     dressed: Folded | None = None
-    """None where no fold is in force."""
+    """None where the list goes out as it came."""
     offered: str = ""
     """The name under which the reply may call our tool; empty where it may not."""
     recalled: Recalled | None = None
     """What was recalled for this request."""
+    reads: bool | None = None
+    """Whether our tool is offered for ids that others' texts name in its list; None where there are none."""
+    seated: Seated | None = None
+    """Where it sits among the agents, and what of its list it sees. `plain` and `place` are of what it sees."""
 
     @property
     def near(self) -> bool:
@@ -93,6 +99,16 @@ class Gauge(msgspec.Struct, frozen=True):
         return self.rules.mode == "auto" and self.controls.word not in ("off", "observe") and not kept
 
     @property
+    def delegated(self) -> bool:
+        """Whether a sub-agent asks."""
+        return self.seated is not None and self.seated.seat.delegated
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether another body than the client's leaves."""
+        return self.sent is not None or (self.seated is not None and self.seated.changed)
+
+    @property
     def fold(self) -> str:
         """The id of the compaction in force; empty where there is none."""
         return self.folded.compaction.id if self.folded is not None and self.folded.compaction is not None else ""
@@ -101,7 +117,7 @@ class Gauge(msgspec.Struct, frozen=True):
 def size_of(gauge: Gauge) -> int:
     """The size of the body that would go out, in bytes."""
     place, shown = gauge.place, gauge.dressed or gauge.folded
-    if place is None or shown is None or shown.compaction is None:
+    if place is None or shown is None or (shown.compaction is None and gauge.dressed is None):
         return len(gauge.plain)
     client, now = place.conversation, shown.conversation
     size = len(gauge.plain) - sum(len(m.wire) for m in client.messages) + sum(len(m.wire) for m in now.messages)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.http import Inbound
-from proxy.core.ports import Headers, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
+from proxy.core.ports import Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
 from proxy.core.summarizing import Asker
-from proxy.dialects.spans import with_model
+from proxy.dialects.naming import renamed_in
 from proxy.gauged import Gauge
 from proxy.identity.tenants import CREDENTIALS, Tenants
 
@@ -36,20 +37,26 @@ class Sending:
         if gauge.route.family == "litellm" and gauge.plain:
             credential = self._own_key(gauge) or gauge.caller.credential
             body = gauge.plain if gauge.sent is None else gauge.sent
-            return await self.translator.send(gauge.dialect.name, body, gauge.route, credential)
+            return await self.translator.send(
+                gauge.dialect.name, body, _asked(gauge.route, inbound.headers), credential
+            )
         return await self.upstream.send(self.outgoing(inbound, gauge))
 
     def outgoing(self, inbound: Inbound, gauge: Gauge) -> UpstreamRequest:
-        """The request as it leaves: the very same, but for what was folded, our own headers, a model's alias and a
-        model's own key."""
+        """The request as it leaves: the very same, but for what was hidden or folded, our own headers, a model's alias
+        and a model's own key."""
         route, body, headers = gauge.route, inbound.body, self._headers(inbound, gauge)
-        if isinstance(body, bytes) and (gauge.sent is not None or route.model is not None):
+        kind = b"" if gauge.place is not None or route.model is None else inbound.fields.get(b"content-type", b"")
+        if not isinstance(body, bytes):
+            if route.model is not None:
+                start = renamed_in(inbound.start, kind, route.model)
+                headers, body = _longer(headers, len(start) - len(inbound.start)), _from(start, body)
+        elif gauge.rewritten or route.model is not None:
             # A body whose encoding was undone to be read goes on without it.
             body = gauge.plain or body if gauge.sent is None else gauge.sent
-            body = body if route.model is None else with_model(body, route.model)
+            body = body if route.model is None else renamed_in(body, kind, route.model)
             headers = _without(headers, b"content-length", *([b"content-encoding"] if gauge.plain else []))
-        target = f"{inbound.path}?{inbound.query}" if inbound.query else inbound.path
-        return UpstreamRequest(inbound.method, self.router.url(route, target), headers, body)
+        return UpstreamRequest(inbound.method, self.router.url(route, inbound.target), headers, body)
 
     def _headers(self, inbound: Inbound, gauge: Gauge) -> Headers:
         route = gauge.route
@@ -97,8 +104,30 @@ class Sending:
         return gauge.route.api_key
 
 
+def _asked(route: Route, headers: Headers) -> Route:
+    """The route with what the client's headers ask of the provider. A model's own header of that name holds."""
+    betas = b",".join(value for name, value in headers if name == b"anthropic-beta").decode("latin-1")
+    if not betas:
+        return route
+    return replace(route, extra_headers=(("anthropic-beta", betas), *route.extra_headers))
+
+
 def _without(headers: Headers, *names: bytes) -> Headers:
     return tuple(pair for pair in headers if pair[0] not in names)
+
+
+def _longer(headers: Headers, by: int) -> Headers:
+    """The headers of a body that has become longer by so many bytes."""
+    return tuple((name, b"%d" % (int(value) + by) if name == b"content-length" else value) for name, value in headers)
+
+
+async def _from(start: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces, with `start` in place of the first."""
+    async for _ in pieces:
+        yield start
+        break
+    async for piece in pieces:
+        yield piece
 
 
 def _with_key(headers: Headers, family: str, key: str) -> Headers:

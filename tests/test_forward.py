@@ -442,7 +442,7 @@ async def test_state_that_is_not_on_record_is_said_to_be_uncounted() -> None:
     assert "not on record and not counted" in world.seen.exchanges[0].decision
 
 
-@pytest.mark.parametrize("room", ["read", "resolve", "measure", "learn", "record", "tap"])
+@pytest.mark.parametrize("room", ["read", "seat", "place", "resolve", "measure", "learn", "record", "tap"])
 async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
 
@@ -454,7 +454,9 @@ async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatc
         "read": (type(gauging.reader), "read"),
         "resolve": (type(gauging.sessions), "resolve"),
         "measure": (type(gauging.meter), "measure"),
-        "learn": (type(gauging), "learn"),
+        "seat": (type(gauging.seating.lineage), "seat"),
+        "place": (type(gauging.seating.lineage), "placed"),
+        "learn": (type(gauging.calibrations), "learn"),
         "record": (type(world.forward.journal), "record"),
         "tap": (type(gauging.openai.tap(False)), "feed"),
     }[room]

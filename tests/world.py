@@ -20,11 +20,13 @@ from proxy.gauge import Gauging
 from proxy.identity.sessions import Sessions
 from proxy.identity.tenants import ProxyKey, Tenants
 from proxy.observe import Observe
+from proxy.retrieving import Retrieving
 from proxy.sending import Sending
 from proxy.settings.load import build
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.wiring import counters, dialects, rules
 from proxy.wiring.kitchen import Kitchen
+from proxy.wiring.seats import Seats
 from proxy.wiring.vault import Vault
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
 
@@ -71,13 +73,18 @@ class World:
         meter = Meter(counter)
         self.vault = Vault(settings, self.store, self.tasks, self.clock, lambda _: None)
         self.kitchen = Kitchen(settings, self.store, self.vault, self.outbox, meter, counter, self.tasks, self.clock)
+        sessions = Sessions(self.store, self.outbox, self.clock, "worker")
+        seats = Seats(
+            self.store, self.outbox, self.clock, self.tasks, sessions, self.kitchen.reader, self.kitchen.archive
+        )
         gauging = Gauging(
             dialects=spoken,
             counters=counters(spoken),
             openai=spoken[CHAT],
             anthropic=spoken[MESSAGES],
             reader=Reader(),
-            sessions=Sessions(self.store, self.outbox, self.clock, "worker"),
+            sessions=sessions,
+            seating=seats.seating(settings),
             meter=meter,
             calibrations=Calibrations(),
             windows=self.windows,
@@ -95,11 +102,14 @@ class World:
         compactors = self.kitchen.compactors(settings, lambda _model: self.summarizer)
         recalling = self.kitchen.recalling(settings)
         folding = Folding(gauging, compactors, self.kitchen.rendering, self.kitchen.wishes, recalling)
-        unfolding = self.kitchen.unfolding(settings)
+        unfolding = self.kitchen.unfolding(settings, gauging.seating.sharing)
+        retrieving = Retrieving(gauging.sessions, self.kitchen.overlays)
         self.forward = Forward(
-            tenants, gauging, folding, sending, journal, self.clock, unfolding, self.vault.transcripts
+            tenants, gauging, folding, sending, journal, self.clock, unfolding, self.vault.transcripts, retrieving
         )
-        self.observe = Observe(self.store, self.outbox, self.windows, {"": Thresholds()})
+        self.observe = Observe(
+            self.store, self.outbox, self.windows, {"": Thresholds()}, lineage=gauging.seating.lineage
+        )
 
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -172,8 +172,8 @@ class Router(Protocol):
 
     @property
     def models(self) -> Mapping[str, Route]:
-        """The configured models by the name that clients ask for. Where there are any, every JSON body is looked into
-        for the model that it names."""
+        """The configured models by the name that clients ask for. Where there are any, bodies that no dialect reads
+        are looked into for the model that they name (dialects/naming.py)."""
 
     def route(self, path: str, anthropic: bool, model: str | None) -> Route:
         """The route of a path, and of a model where one is named."""

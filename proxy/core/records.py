@@ -19,12 +19,21 @@ class Usage:
     reasoning: int = 0
 
 
+ARGUMENTS = 64 * 1024
+"""The longest arguments that are noted of a call, in characters; of longer ones nothing is."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallSeen:
-    """A tool call that went by in a reply."""
+    """A tool call that went by in a reply.
+
+    `arguments` is the text that the model wrote (JSON, but for tools that take any text), as far as it came; empty
+    where it has more than `ARGUMENTS` characters.
+    """
 
     call_id: str
     name: str
+    arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,24 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSeen:
+    """Which agent a request was from, and what it was not shown. Delegations by the names that clients have for them.
+
+    `delegated` tells a sub-agent from the main agent. `evidence` and `candidates` as for Delegation
+    (core/delegation.py). `hidden` is how many results were hidden, `owners` whose they are: of those with the most.
+    """
+
+    delegated: bool = True
+    name: str = ""
+    delegation: str = ""
+    parent: str = ""
+    evidence: str = "none"
+    candidates: int = 0
+    hidden: int = 0
+    owners: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """One request with its reply. Times in seconds (`at` since the epoch), counts in tokens."""
 
@@ -116,6 +143,8 @@ class Exchange:
     """What was read back within the reply; None where nothing was."""
     recalled: Recalled | None = None
     """None where nothing was. What was recalled for earlier requests and is sent again is not told anew."""
+    agent: AgentSeen | None = None
+    """None for the main agent where it says nothing of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +204,8 @@ class Session:
     totals: Totals = field(default_factory=Totals)
     correction: float = 1.0
     """Reported over counted tokens, as seen in this session; 1.0 while nothing was reported."""
+    seen: AgentSeen | None = None
+    """The agent that its last request was from."""
 
     def after(self, exchange: Exchange, gain: Totals) -> Session:
         """The session with an exchange that added `gain` to its sums."""
@@ -191,4 +222,5 @@ class Session:
             utilization=exchange.utilization,
             totals=self.totals + gain,
             correction=self.correction,
+            seen=exchange.agent,
         )

@@ -14,6 +14,7 @@ import msgspec
 
 from proxy.core.errors import BadRequest
 from proxy.core.values import dataclass
+from proxy.identity.declared import Declared, declarations, printable
 
 _VALUE = re.compile(r"[A-Za-z0-9_.:-]{8,128}")
 _VENDOR_SESSION = re.compile(rb"x-[a-z0-9-]+-session-id")
@@ -30,14 +31,19 @@ _SESSION_HEADERS = (
 _CODEX_SESSION_HEADERS = (b"session-id", b"session_id", b"conversation_id")
 _CODEX_AGENT_HEADERS = (b"thread-id", b"x-openai-subagent")
 _AGENT_HEADERS = (b"x-claude-code-agent-id",)
-_DELEGATED = frozenset(
-    {*_AGENT_HEADERS, b"x-claude-code-parent-agent-id", b"x-parent-session-id", b"x-codex-parent-thread-id"}
+_CLAUDE_PARENT, _OPENCODE_PARENT, _CODEX_PARENT = (
+    (b"x-claude-code-parent-agent-id",),
+    (b"x-parent-session-id",),
+    (b"x-codex-parent-thread-id",),
 )
-_CLAUDE_CLASS, _CODEX_AGENT, _CODEX_TURN = (
+_DELEGATED = frozenset({*_AGENT_HEADERS, *_CLAUDE_PARENT, *_OPENCODE_PARENT, *_CODEX_PARENT})
+_CLAUDE_CLASS, _CLAUDE_TYPE, _CODEX_AGENT, _CODEX_TURN = (
     b"x-claude-code-request-class",
+    b"x-claude-code-agent-type",
     b"x-openai-subagent",
     b"x-codex-turn-metadata",
 )
+_CODEX_FIELDS = frozenset((*_CODEX_SESSION_HEADERS, *_CODEX_AGENT_HEADERS, *_CODEX_PARENT, _CODEX_TURN))
 _SESSION_FIELDS = ("litellm_session_id", "session_id")
 
 
@@ -52,6 +58,14 @@ class Marks:
     """Whether a sub-agent speaks."""
     compacting: bool = False
     """Whether the client asks for a compaction of its own."""
+    parent: str = ""
+    """The label of the agent that this one works for, where a known client's marks name it."""
+    name: str = ""
+    """What the agent is called, or its kind."""
+    declared: Declared | None = None
+    """What the request says of its delegation in our own words."""
+    scope: str = ""
+    """What divides requests of one label further: their place among the agents, where it is not in the label."""
 
     @property
     def label(self) -> str:
@@ -68,6 +82,9 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     """
     client = client_name(headers.get(b"user-agent", b""))
     codex = client == "codex"
+    declared, name = declarations(headers, envelope.get("metadata"))
+    if codex and (said := envelope.get("client_metadata")):
+        headers = _with_fields(headers, said)
     session = (
         _own(headers.get(b"x-accordion-session"))
         or _first(headers, _SESSION_HEADERS)
@@ -84,7 +101,49 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     delegated = (
         not _DELEGATED.isdisjoint(headers) or kind not in (b"", b"compact") or headers.get(_CLAUDE_CLASS) == b"subagent"
     )
-    return Marks(session, agent, client, delegated, compacting)
+    parent = ""
+    if session and not (kind == b"compact" or headers.get(_CLAUDE_CLASS) == b"compaction"):
+        parent = _parent(headers, envelope, session, agent, kind)
+    name = name or printable(headers.get(_CLAUDE_TYPE) or kind)
+    return Marks(session, agent, client, delegated or bool(parent), compacting, parent, name, declared)
+
+
+def _parent(
+    headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes], session: str, agent: str, kind: bytes
+) -> str:
+    """The label of the agent that this one works for. Empty where no mark says it, or where one names itself."""
+    if (thread := _first(headers, _CODEX_PARENT)) and agent:
+        return "" if thread == agent else session if thread == session else f"{session}/{thread}"
+    if kind and agent:
+        return session
+    if _AGENT_HEADERS[0] in headers and agent:
+        above = _first(headers, _CLAUDE_PARENT)
+        return "" if above == agent else f"{session}/{above}" if above not in ("", session) else session
+    above = _first(headers, _OPENCODE_PARENT) or ("" if agent else _parent_session(envelope.get("metadata")))
+    return "" if above == session else above
+
+
+def _parent_session(metadata: bytes | None) -> str:
+    """The session that Claude Code says this one was begun by."""
+    if not metadata or b"parent_session_id" not in metadata:
+        return ""
+    try:
+        found = msgspec.json.decode(msgspec.json.decode(metadata)["user_id"])["parent_session_id"]
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, LookupError):
+        return ""
+    return found if isinstance(found, str) and _VALUE.fullmatch(found) else ""
+
+
+def _with_fields(headers: Mapping[bytes, bytes], said: bytes) -> Mapping[bytes, bytes]:
+    """The headers with those that Codex sends in the body instead."""
+    try:
+        fields = msgspec.json.decode(said)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return headers
+    if not isinstance(fields, dict):
+        return headers
+    named = {name.lower().encode(): value.encode() for name, value in fields.items() if isinstance(value, str)}
+    return {name: value for name, value in named.items() if name in _CODEX_FIELDS} | dict(headers)
 
 
 @lru_cache(1_024)

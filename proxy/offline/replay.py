@@ -14,6 +14,7 @@ from proxy.core.http import Inbound
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge
 from proxy.identity.sessions import Place
+from proxy.learning import learnt
 from proxy.offline.rooms import Rooms
 from proxy.offline.transcripts import Request, Transcript, requests
 
@@ -155,5 +156,5 @@ def _learn(gauging: Gauging, gauge: Gauge, place: Place, request: Request) -> No
     tap = gauge.dialect.tap(stream=False)
     tap.feed(msgspec.json.encode({"object": "chat.completion", "choices": [], "usage": request.usage}))
     seen = tap.seen()
-    session = gauging.learn(gauge, place, 200, seen)
+    session = learnt(gauging, gauge, place, 200, seen)
     gauging.sessions.settle(place, session, seen.usage.input if seen.usage else 0, gauge.counted)

@@ -36,11 +36,17 @@ def _places(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     everywhere = tree.get("compaction")
     if not isinstance(everywhere, dict):
         return
-    yield "$.compaction", everywhere
+    yield from _with_delegated("$.compaction", everywhere)
     models = everywhere.get("models")
     for name, own in models.items() if isinstance(models, dict) else ():
         if isinstance(own, dict):
-            yield step("$.compaction.models", name), own
+            yield from _with_delegated(step("$.compaction.models", name), own)
+
+
+def _with_delegated(path: str, place: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, place
+    if isinstance(own := place.get("delegated"), dict):
+        yield f"{path}.delegated", own
 
 
 def _pipeline(entries: object, path: str) -> tuple[Strategy, ...]:

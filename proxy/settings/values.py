@@ -10,6 +10,7 @@ import msgspec
 
 from proxy.settings.archiving import Archive
 from proxy.settings.base import Count, Name, Seconds, Section
+from proxy.settings.delegating import Delegation
 from proxy.settings.folding import AllBudgets, Compaction, Summaries
 from proxy.settings.kinds import BaseUrl, HeaderTable, Hidden, Secret, Size, StoreUrl
 from proxy.settings.thresholds import AllThresholds
@@ -174,6 +175,7 @@ class Settings(Section, frozen=True):
     compaction: Compaction = Compaction()
     summaries: Summaries = Summaries()
     unfold: Unfold = Unfold()
+    delegation: Delegation = Delegation()
     budgets: AllBudgets = AllBudgets()
     store: Store = Store()
     archive: Archive = Archive()

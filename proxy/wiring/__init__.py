@@ -1,6 +1,6 @@
 """Builds every object. The only room that knows every room."""
 
-from proxy.wiring.house import House, is_loopback
-from proxy.wiring.tables import counters, dialects, rules
+from proxy.wiring.house import House
+from proxy.wiring.tables import counters, dialects, is_loopback, rules
 
 __all__ = ["House", "counters", "dialects", "is_loopback", "rules"]

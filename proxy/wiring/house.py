@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import secrets
 import sys
@@ -37,6 +36,7 @@ from proxy.models.tokens import TiktokenCounter
 from proxy.models.translate import LiteLLMTranslator
 from proxy.models.windows import ModelWindows
 from proxy.observe import Observe
+from proxy.retrieving import Retrieving
 from proxy.sending import Sending
 from proxy.settings import Settings
 from proxy.storage.guarded import GuardedStore
@@ -47,7 +47,8 @@ from proxy.upstream.routes import Routes
 from proxy.upstream.sockets import SocketClosed, open_socket
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from proxy.wiring.kitchen import Kitchen
-from proxy.wiring.tables import base_models, counters, dialects, routes, rules, thresholds, windows
+from proxy.wiring.seats import Seats
+from proxy.wiring.tables import base_models, counters, dialects, is_loopback, routes, rules, thresholds, windows
 from proxy.wiring.vault import Vault
 
 _log = logging.getLogger("accordion")
@@ -90,12 +91,25 @@ class House:
         self._meter = Meter(self.counter, limits.count_cache_entries)
         self._calibrations = Calibrations()
         self._sessions = Sessions(
-            self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention
-        )
+            self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention,
+            alone=settings.server.workers == 1 and settings.store.url.reveal().startswith(("sqlite:", "memory:")),
+        )  # fmt: skip
         self._vault = Vault(settings, self.store, self.tasks, self.clock, self.metrics.swept)
+        self._vault.erasures.listen(self._sessions.forget)
         self._kitchen = Kitchen(
             settings, self.store, self._vault, self.outbox, self._meter, self.counter, self.tasks, self.clock
         )
+        self._seats = Seats(
+            self.store,
+            self.outbox,
+            self.clock,
+            self.tasks,
+            self._sessions,
+            self._kitchen.reader,
+            self._kitchen.archive,
+            self.metrics.edge,
+        )
+        self._vault.erasures.listen(self._seats.forget)
         self._journal = Journal(self.outbox, observers, self._worker, limits.exchanges_per_session, retention)
         self._translator = LiteLLMTranslator({dialect.name: dialect for dialect in self.dialects.values()})
         self._upstream = self._connect(settings)
@@ -119,6 +133,7 @@ class House:
             anthropic=self.dialects["/v1/messages"],
             reader=self._reader,
             sessions=self._sessions,
+            seating=self._seats.seating(settings),
             meter=self._meter,
             calibrations=self._calibrations,
             windows=self._windows,
@@ -149,12 +164,14 @@ class House:
             sending,
             self._journal,
             self.clock,
-            self._kitchen.unfolding(settings),
+            self._kitchen.unfolding(settings, gauging.seating.sharing),
             self._vault.transcripts,
+            Retrieving(gauging.sessions, self._kitchen.overlays),
         )
         self.observe = Observe(
-            self.store, self.outbox, self._windows, thresholds(settings), settings.compaction.mode_of
-        )
+            self.store, self.outbox, self._windows, thresholds(settings), settings.compaction.mode_of,
+            gauging.seating.lineage,
+        )  # fmt: skip
         self.settings = settings
 
     def _summarizer(
@@ -185,7 +202,7 @@ class House:
             await self.store.ping()
         if not self._shared and not await self._share_secret():
             self.tasks.spawn(self._share_secret_later(), "share the tenant key")
-        self.tasks.spawn(self._look(), "look for what was asked by the API")
+        self.tasks.spawn(self._keep_looking(), "look for what was asked by the API")
         self.tasks.spawn(self._vault.keep_house(asyncio.sleep), "bound the archive")
         self.tasks.offload(self.counter.warm)
 
@@ -218,7 +235,9 @@ class House:
             self._kitchen.wishes,
             kept.routes(),
         )
-        sockets = Sockets(open_socket, SocketClosed)
+        sockets = Sockets(
+            lambda asked, names: open_socket(asked, names, timeout=self.settings.timeouts.connect_seconds), SocketClosed
+        )
         return Http(lambda: self.forward, api.app(), sockets, new_id)
 
     def _connect(self, settings: Settings) -> HttpUpstream:
@@ -229,7 +248,7 @@ class House:
         self.metrics.store(available)
         if available:
             _log.info("the store answers again")
-            self.tasks.spawn(self._compactors("").restored(), "publish what was kept locally")
+            self.tasks.spawn(self._compactors("", False).restored(), "publish what was kept locally")
         else:
             _log.warning(
                 "the store is away; requests are forwarded without it, and it is tried again: %s", self.store.problem
@@ -244,10 +263,14 @@ class House:
         self._apply(self.settings)
         return True
 
-    async def _look(self) -> None:
-        """Learns every second what other workers were asked to do."""
+    async def look(self) -> None:
+        """Learns what other workers were asked to do, and what was erased. Never fails."""
+        await self._kitchen.wishes.look()
+        await self._vault.erasures.look()
+
+    async def _keep_looking(self) -> None:
         while True:
-            await self._kitchen.wishes.look()
+            await self.look()
             await asyncio.sleep(1.0)
 
     async def _share_secret_later(self) -> None:
@@ -260,14 +283,6 @@ async def _close_when_idle(upstream: HttpUpstream) -> None:
     while upstream.busy:  # noqa: ASYNC110  # nothing tells when the last one ends
         await asyncio.sleep(1.0)
     await upstream.close()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address that is listened on."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def new_id() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from proxy.accounting.meter import Meter
@@ -34,6 +35,7 @@ from proxy.core.ports import Clock, Outbox, Store, Tasks, TokenCounter
 from proxy.core.summarizing import Summarizer
 from proxy.dialects.base import Dialect
 from proxy.settings import Settings
+from proxy.sharing import Sharing
 from proxy.storage.spool import open_spool
 from proxy.summaries.author import Author
 from proxy.summaries.digest import digest
@@ -98,32 +100,47 @@ class Kitchen:
             tasks,
             described,
             lambda dialect, space: self._reader.of(spoken[dialect], space),
-            self._erased,
+            vault.erasures,
+            self._published,
         )
         self.room = ReadingRoom(self._archive, vault.transcripts, self.custody, spoken, tasks, clock)
         self._bounds = Bounds(
             at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)
         )
         path = settings.store.spool_path()
-        self._spool = open_spool(Path(path) if path else None, store, capacity=settings.store.spool_bytes)
+        self._spool = open_spool(
+            Path(path) if path else None,
+            store,
+            capacity=settings.store.spool_bytes,
+            buried=vault.erasures.buried,
+        )
+        vault.erasures.listen(self._erased)
 
-    def _erased(self, space: bytes, session: str | None) -> None:
-        """What was erased is no longer taken for kept."""
-        self._transcripts.forget(space, session)
+    def _erased(self, tenant: str, session: str | None) -> None:
+        """What was erased, here or by another worker, is no longer taken for kept."""
+        self._archive.forget()
+        self._transcripts.forget(tenant, session)
         self.overlays.forget()
         self.folds.forget()
 
-    def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str], Compactor]:
-        """The compactor of each model, by the name that clients ask for."""
+    async def _published(self) -> None:
+        """Writes what waits on this machine. Raises StoreUnavailable."""
+        for key, value in await self._spool.publish():
+            self.folds.adopt(key, value)
+
+    def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str, bool], Compactor]:
+        """The compactor of each model, by the name that clients ask for, and of each kind of agent: whether it is a
+        sub-agent."""
         rooms = {"": self._rooms(summarizer(settings.summaries.model))}
-        made: dict[str, Compactor] = {}
-        for model in ("", *settings.compaction.models):
-            pipeline = [build(name, options) for name, options in settings.compaction.pipeline_of(model)]
+        made: dict[tuple[str, bool], Compactor] = {}
+        for model, delegated in product(("", *settings.compaction.models), (False, True)):
+            stated = settings.compaction.pipeline_of(model, delegated=delegated)
+            pipeline = [build(name, options) for name, options in stated]
             writer = next((each.model for each in pipeline if isinstance(each, Summarizing)), "")
             if writer not in rooms:
                 rooms[writer] = self._rooms(summarizer(writer))
-            made[model] = self._compactor(settings, pipeline, rooms[writer])
-        return lambda model: made.get(model) or made[""]
+            made[model, delegated] = self._compactor(settings, pipeline, rooms[writer])
+        return lambda model, delegated: made.get((model, delegated)) or made["", delegated]
 
     def dresser(self, settings: Settings) -> Dresser:
         """Who puts what was read back in place, and offers our tool where that is wanted."""
@@ -145,7 +162,7 @@ class Kitchen:
         )
         return made if wanted.tokens else None
 
-    def unfolding(self, settings: Settings) -> Unfolding:
+    def unfolding(self, settings: Settings, sharing: Sharing | None = None) -> Unfolding:
         """Who answers calls of our tool."""
         counter = self._counter
         return Unfolding(
@@ -156,6 +173,7 @@ class Kitchen:
             lambda text, model: counter.count(text, counter.encoding(model)),
             self._clock,
             settings.unfold.max_rounds,
+            sharing,
         )
 
     def _rooms(self, summarizer: Summarizer | None) -> Rooms:

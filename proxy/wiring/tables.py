@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
+from dataclasses import replace
 
 from proxy.clockwork import LoopClock
 from proxy.core.budget import Thresholds
@@ -17,7 +19,7 @@ from proxy.dialects.splice import Weaver
 from proxy.gauged import Rules
 from proxy.models.windows import ModelWindows
 from proxy.settings import Settings
-from proxy.upstream.routes import Routes, routes_from
+from proxy.upstream.routes import Routes, family_of, provider_of, routes_from
 
 _RULES = 1_000
 
@@ -69,29 +71,44 @@ def thresholds(settings: Settings) -> dict[str, Thresholds]:
 def rules(settings: Settings) -> Callable[[str, str, bool, int], Rules]:
     """What holds for a model, the family of its provider, whether a sub-agent asks, and its window."""
     known: dict[tuple[str, str, bool, int], Rules] = {}
-    named = frozenset(settings.named())
+    named, behind = frozenset(settings.named()), _behind_translation(settings)
 
     def of(model: str, family: str, delegated: bool, window: int) -> Rules:
+        provider = behind.get(model, "") if family == "litellm" else family
         model = model if model in named else ""
-        found = known.get((model, family, delegated, window))
+        found = known.get((model, provider, delegated, window))
         if found is None:
             found = Rules(
                 thresholds=settings.thresholds.of(model, delegated=delegated),
-                mode=settings.compaction.mode_of(model),
-                budgets=settings.budgets.of(model, family, window),
+                mode=settings.compaction.mode_of(model, delegated=delegated),
+                budgets=settings.budgets.of(model, provider, window),
             )
             if len(known) < _RULES:
-                known[model, family, delegated, window] = found
+                known[model, provider, delegated, window] = found
         return found
 
     return of
 
 
+def _behind_translation(settings: Settings) -> dict[str, str]:
+    """Whose limits hold for each configured model where it is reached by translation, as `provider_budgets` has it."""
+    found = {}
+    for model in settings.model_list:
+        family, name = family_of(model.entry())
+        claude = "claude" in f"{name} {model.model_info.base_model or ''}".lower()
+        found[model.model_name] = family if family != "litellm" else provider_of(model.entry())[0] if claude else ""
+    return found
+
+
 def routes(settings: Settings) -> Routes:
     """Where requests go, as configured."""
     openai, anthropic = settings.upstreams.openai, settings.upstreams.anthropic
+    limits = settings.timeouts
+    # A time-out among a model's own litellm_params comes later, and holds.
+    before, after = ("timeout", limits.read_seconds), ("connect_timeout", limits.connect_seconds)
+    entries = [model.entry() for model in settings.model_list]
     return routes_from(
-        [model.entry() for model in settings.model_list],
+        [replace(entry, options=(before, *entry.options, after)) for entry in entries],
         openai.base_url,
         anthropic.base_url,
         openai_key=openai.api_key.reveal(),
@@ -104,3 +121,11 @@ def base_models(settings: Settings) -> dict[str, str]:
     return {
         model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
     }
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address that is listened on."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

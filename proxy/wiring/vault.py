@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from proxy.archive.bounds import EVERY, Bounds, Swept
+from proxy.archive.erasures import Erasures
 from proxy.archive.transcripts import Transcripts
 from proxy.archive.writing import Archive
 from proxy.core.errors import StoreUnavailable
@@ -25,7 +27,8 @@ class Vault:
         self.sealer = open_sealer(kept.key.reveal(), lasting=settings.store.url.reveal() != "memory://")
         self.bounds = Bounds(store, tasks, clock, max_bytes=kept.max_bytes, retention=self.retention, told=told)
         self.archive = Archive(store, self.retention, sealer=self.sealer, clock=clock, wrote=self.bounds.wrote)
-        self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded)
+        self.erasures = Erasures(store, clock, self.retention)
+        self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)
 
     async def keep_house(self, wait: Callable[[float], Awaitable[object]]) -> None:
         """Looks through what is kept, now and ever after; `wait` waits for so many seconds."""

@@ -23,11 +23,11 @@ BOB = Caller("bob", b"b" * 32, False, "")
 class World:
     """One worker's sessions over a store that others may share."""
 
-    def __init__(self, store: EphemeralStore | None = None, worker: str = "w1") -> None:
+    def __init__(self, store: EphemeralStore | None = None, worker: str = "w1", *, alone: bool = True) -> None:
         self.store = store or EphemeralStore()
         self.outbox = DirectOutbox(self.store)
         self.clock = FakeClock()
-        self.sessions = Sessions(self.store, self.outbox, self.clock, worker)
+        self.sessions = Sessions(self.store, self.outbox, self.clock, worker, alone=alone)
         self.requests = 0
 
     async def ask(self, *texts: str, caller: Caller = ALICE, label: str = "", agent: str = "") -> Place:
@@ -315,12 +315,24 @@ class Counting(EphemeralStore):
         return await super().get_many(keys)
 
 
+class Unwritten:
+    """An outbox that has not come round to writing."""
+
+    def put(self, *_: Any) -> None:
+        return
+
+    append = put
+
+    async def flush(self) -> None:
+        return
+
+
 class Pair:
     """Two workers over one store; what one wrote is flushed before the next request."""
 
     def __init__(self) -> None:
         self.store = Counting()
-        self.workers = {"A": World(self.store, "A"), "B": World(self.store, "B")}
+        self.workers = {name: World(self.store, name, alone=False) for name in "AB"}
 
     async def ask(self, worker: str, texts: str) -> str:
         place = await self.workers[worker].ask(*texts.split())
@@ -328,12 +340,61 @@ class Pair:
         return place.session.id
 
 
-async def test_a_conversation_that_grows_at_one_worker_never_asks_the_store() -> None:
+async def test_a_conversation_that_grows_at_the_only_worker_never_asks_the_store() -> None:
     store = Counting()
     world = World(store)
     talk = [f"t{n}" for n in range(41)]
     assert len({(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)}) == 1
     assert store.looks == []
+
+
+async def test_one_of_several_workers_asks_the_store_where_a_conversation_begins_and_where_it_first_goes_on() -> None:
+    store = Counting()
+    world = World(store, alone=False)
+    talk = [f"t{n}" for n in range(41)]
+    assert len({(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)}) == 1
+    assert store.looks == [1, 3]
+
+
+async def test_a_retry_at_one_of_several_workers_asks_for_its_own_place_only() -> None:
+    store = Counting()
+    await ids(World(store, alone=False), "u1", "u1 a1 u2", "u1 a1 u2")
+    assert store.looks == [1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "order",
+    ["A1 B2 A1 B2 A1 B2", "A1 B2 B2 A1 B2 A1", "A1 A2 B1 A2 A1 B2", "A1 B1 A2 B2 A1 B2", "A1 A1 B2 B2 A1 B2 B1"],
+)
+async def test_two_conversations_with_one_opening_part_at_their_first_answers_at_any_worker(order: str) -> None:
+    pair = Pair()
+    texts, found = {"1": "u1", "2": "u1"}, {"1": set[str](), "2": set[str]()}
+    for worker, name in order.split():
+        found_id = await pair.ask(worker, texts[name])
+        if texts[name] != "u1":
+            found[name].add(found_id)
+        texts[name] += f" a{name} u{name}"
+    assert len(found["1"]) == len(found["2"]) == 1
+    assert found["1"] != found["2"]
+
+
+async def test_an_opening_that_was_sent_again_at_another_worker_is_a_session_of_its_own() -> None:
+    pair = Pair()
+    first = [await pair.ask(*step) for step in (("B", "u1"), ("A", "u1 a1 u2"))]
+    again = [await pair.ask(*step) for step in (("A", "u1"), ("B", "u1 x1 v2"), ("A", "u1 x1 v2 x2 v3"))]
+    assert (len({*first}), len({*again}), len({*first, *again})) == (1, 1, 2)
+    assert await pair.ask("B", "u1 a1 u2 a2 u3") == first[0]
+
+
+async def test_what_was_reported_and_is_not_written_yet_counts_when_the_store_is_asked() -> None:
+    world = World(alone=False)
+    place = await world.ask("task")
+    await world.outbox.flush()
+    world.sessions.outbox = Unwritten()  # what is settled does not reach the store yet
+    world.sessions.settle(place, place.session, reported=120, counted=100)
+    base = (await world.ask("task", "a", "b")).base
+    assert base is not None
+    assert (base.reported, base.counted) == (120, 100)
 
 
 async def test_a_conversation_that_alternates_between_workers_is_one_session() -> None:
@@ -371,8 +432,6 @@ async def test_two_conversations_with_one_opening_that_crossed_workers_are_told_
         for at, name in enumerate(order):
             texts[name] += f" {name}-a{step} {name}-u{step}"
             found[name].append(await pair.ask("BA"[(step + at) % 2], texts[name]))
-    # Where either first goes on at a worker that knows nothing of the other, nothing tells them apart yet.
-    found = {name: sessions[1:] for name, sessions in found.items()}
     assert len({*found["one"]}) == len({*found["two"]}) == 1
     assert not {*found["one"]} & {*found["two"]}
 

@@ -1,0 +1,50 @@
+"""What a reply teaches: the provider's own count, limits that it named, and whose the calls in it are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from proxy.accounting.overflow import read_overflow
+from proxy.core.conversation import Conversation
+from proxy.core.records import ReplySeen, Session
+from proxy.gauge import Gauging
+from proxy.gauged import Gauge
+from proxy.identity.sessions import Place
+
+
+def learnt(
+    gauging: Gauging, gauge: Gauge, place: Place, status: int, seen: ReplySeen, ids: tuple[str, ...] = ()
+) -> Session:
+    """Takes what a reply reported; returns the session as it is now. `ids` are the provider's own ids of the rounds of
+    the reply, where something was read back in it."""
+    sessions = gauging.sessions
+    session = sessions.current(place.session.id) or place.session
+    if seen.error or status >= 400:
+        overflow = read_overflow(status, seen.error)
+        if overflow is not None:
+            gauging.overflowed(gauge, overflow)
+        return session
+    if gauge.seated is not None:
+        gauging.seating.answered(gauge.caller, gauge.seated, session.id, seen.calls)
+    usage = seen.usage
+    if usage is None or not usage.input:
+        if ids:
+            sessions.answered(gauge.caller, place, seen.response_id, 0, ids)
+        return session
+    if place.conversation.previous is None:
+        correction = gauging.calibrations.learn(
+            gauge.route.name, place.conversation.model, session.correction, gauge.counted, usage.input
+        )
+        if correction != session.correction:
+            session = replace(session, correction=correction)
+    if gauge.dialect.name == "responses":
+        # A reply that goes on from this one tells of it by the provider's own id.
+        for state in {seen.response_id, *ids[-1:], _conversation_id(place.conversation)} - {""}:
+            sessions.answered(gauge.caller, place, state, usage.input + usage.output, ids)
+    return session
+
+
+def _conversation_id(conversation: Conversation) -> str:
+    """The id of a conversation object that the provider keeps; it stays the same over responses."""
+    kept = conversation.previous or ""
+    return kept if "conversation" in conversation.envelope else ""
