@@ -76,13 +76,14 @@ async def test_thoughts_that_are_bound_to_their_prefix_are_never_sent_behind_ano
 
 
 @EACH
-async def test_many_large_results_at_once_are_cut_until_they_fit(proxies: Proxies, dialect: str):
-    proxy, provider = proxies[dialect], strict(dialect, "many")
+async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, dialect: str):
+    """A provider that counts more than we do refuses once, and what it counted is what the next fold goes by."""
+    proxy, provider = start(config(dialect)), strict(dialect, "many")
     provider.batch, provider.words, provider.whole = (lambda number: 14 if number == 4 else 1), 400, False
     async with proxy.provider(provider), agent(proxy, dialect, name="many", words=400) as run:
         await rounds(run, 8)
     assert provider.problems == []
-    assert provider.refusals == []
+    assert len(provider.refusals) <= 1
     assert run.sent[4] // 4 > WINDOW
 
 
