@@ -21,7 +21,7 @@ from proxy.compaction.rendering import Rendering
 from proxy.core.conversation import ToolResult
 from proxy.core.errors import UpstreamCut
 from proxy.core.http import Told
-from proxy.core.ports import Clock, Headers, UpstreamReply
+from proxy.core.ports import Clock, UpstreamReply
 from proxy.core.records import Unfolded, Usage
 from proxy.core.tooling import Answer, OurCall
 from proxy.core.weaves import Round, Weave
@@ -32,7 +32,10 @@ from proxy.dialects.splicing import to_json
 from proxy.dialects.sse import Events
 from proxy.dialects.tap import BOUND
 from proxy.gauged import Gauge
+from proxy.identity.kinship import Viewer
 from proxy.relay import Course, content
+from proxy.rewriting import Rewritten, headers_of_read
+from proxy.sharing import Sharing, Shown
 
 _log = logging.getLogger("accordion")
 
@@ -41,8 +44,6 @@ Ask = Callable[[Gauge], Awaitable[UpstreamReply]]
 _NO_ROOM = "The answer could not be handed over: there is no room left for it. Ask for less, or go on without it."
 _ENOUGH = "No more is handed over within this reply. Go on with what you have."
 _TOO_LONG = (400, 413)
-_STALE = frozenset({b"content-length", b"content-encoding"})
-"""Headers that no longer hold of a body that was read and may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Unfolding:
     """Tokens of a text for a model."""
     clock: Clock
     rounds: int = 8
+    sharing: Sharing | None = None
+    """None where nothing of others is read."""
 
     async def spliced(self, reply: UpstreamReply, gauge: Gauge, ask: Ask, course: Course) -> UpstreamReply:
         """The reply to the client, made of this one and of those that follow it; the very same where our tool was not
@@ -70,7 +73,8 @@ class Unfolding:
             return reply
         talk = _Talk(self, gauge, ask, self.weavers[gauge.dialect.name].splice(gauge.offered, streamed), course)
         if streamed:
-            return _Spliced(reply, talk.told(reply, encoding))
+            talk.shown = Rewritten(reply, talk.told(reply, encoding))
+            return talk.shown
         # A document shows nothing before its end, so that an error on the way can still be the answer.
         return await talk.whole(reply, encoding)
 
@@ -78,13 +82,13 @@ class Unfolding:
         """A request that goes on, by its id, from a reply in which something was read back: with the id that the
         provider has for it, and with the answers to our calls, of which the client does not know."""
         place = gauge.place
-        if place is None or place.base is None or not place.base.real or not gauge.plain:
+        if place is None or place.base is None or not place.base.ids or not gauge.plain:
             return gauge
         try:
             fields = fields_of(gauge.plain)
             if "previous_response_id" not in fields:
                 return gauge
-            fields["previous_response_id"] = to_json(place.base.real)
+            fields["previous_response_id"] = to_json(place.base.ids[-1])
             said = place.conversation.messages
             given = {part.call_id for each in said for part in each.parts if isinstance(part, ToolResult)}
             found = await self.overlays.find(gauge.caller.space, place.label, (place.base.chain,), 1, fresh=True)
@@ -107,7 +111,17 @@ class Unfolding:
             lambda text: self.count(text, gauge.model),
             gauge.window.size if gauge.window is not None else 0,
             gauge.place.session.id if gauge.place is not None else "",
+            self._others(gauge),
         )
+
+    def _others(self, gauge: Gauge) -> Shown | None:
+        """What else it is shown the ids of: in what it sees of its client's list, and in what a fold wrote."""
+        if self.sharing is None or gauge.seated is None or gauge.place is None:
+            return None
+        seated, folded = gauge.seated, gauge.folded
+        viewer = Viewer(gauge.caller, seated.seat, gauge.place.session.id, seated.client)
+        written = [message.wire for message in folded.conversation.messages] if gauge.fold and folded else []
+        return Shown(self.sharing, viewer, (gauge.plain, *written))
 
 
 class _Talk:
@@ -122,6 +136,8 @@ class _Talk:
         self._calls = 0
         self._usages: list[Usage | None] = []
         self._resolved = False
+        self.shown: Rewritten | None = None
+        """The stream as the client has it."""
 
     async def told(self, reply: UpstreamReply, encoding: str) -> AsyncGenerator[bytes, None]:
         """The stream as the client sees it. Raises UpstreamCut and the like where a round ends too early."""
@@ -138,6 +154,9 @@ class _Talk:
                 await reply.close()
                 raise UpstreamCut(f"The provider answered {reply.status} when the reply was to go on.")
             self._splice.next()
+            if self.shown is not None:
+                # Whether all was said is for the events to tell: this round may end in nothing.
+                self.shown.delimited = False
         await self._record()
         if rest := self._splice.close():
             yield rest
@@ -157,8 +176,10 @@ class _Talk:
                 return reply
             self._splice.next()
             encoding = content(reply.headers)[1]
+        if self._rounds and not self._splice.held:
+            raise UpstreamCut("The provider's answer broke off when the reply was to go on. Send the request again.")
         await self._record()
-        return Told(self._splice.close(), _read_headers(headers))
+        return Told(self._splice.close(), headers_of_read(headers))
 
     async def _heard(self, reply: UpstreamReply, encoding: str) -> AsyncGenerator[bytes, None]:
         """One round: what of it may go on at once."""
@@ -237,7 +258,7 @@ class _Talk:
         """Keeps what the client cannot know of, and tells what was done."""
         rounds, gauge = self._rounds, self._gauge
         if self._calls:
-            self._course.unfolded, self._course.real = _unfolded(self._usages, self._calls), self._splice.ids[1]
+            self._course.unfolded, self._course.ids = _unfolded(self._usages, self._calls), self._splice.ids
         hidden = len(rounds) > 1 or any(each.answered for each in rounds) or self._resolved
         if not hidden or gauge.place is None:
             return
@@ -259,27 +280,3 @@ def _unfolded(usages: Sequence[Usage | None], calls: int) -> Unfolded:
         input=sum(usage.input for usage in known[:-1]),
         first=usages[0],
     )
-
-
-class _Spliced:
-    """An UpstreamReply whose stream was spliced."""
-
-    def __init__(self, reply: UpstreamReply, stream: AsyncGenerator[bytes, None]) -> None:
-        self.status = reply.status
-        self.headers = _read_headers(reply.headers)
-        self.delimited = reply.delimited
-        self._reply = reply
-        self._stream = stream
-
-    def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The reply to the client, event by event."""
-        return self._stream
-
-    async def close(self) -> None:
-        """Lets go of the provider's reply."""
-        await self._stream.aclose()
-        await self._reply.close()
-
-
-def _read_headers(headers: Headers) -> Headers:
-    return tuple(pair for pair in headers if pair[0].lower() not in _STALE)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # What reasoning may stand before.
 _LED = ("function_call", "message", "reasoning")
+# By what an item tells which reply it is of: its seal, its call, its words.
+_REPLY = re.compile(r"(?:^c2lnbmF0dXJl|^call_|^ours_|Step )(\d{6}(?=\d\d\+)|\d+)")
 _CALL = re.compile(r"call_\d+_\d+$")
 
 
@@ -89,7 +91,9 @@ def _messages(body: Json, entries: list[Json], provider: Strict) -> Iterator[str
         yield from _blocks(at, blocks, provider)
         if provider.binds:
             yield from _bound(at, body, blocks, provider)
-        if asked and at >= len(entries) - 2 and provider.thinks and blocks[0]["type"] != "thinking":
+        # A thought that is bound to what is gone is to be removed, says the error.
+        opens = provider.thinks and not provider.binds
+        if asked and at >= len(entries) - 2 and opens and blocks[0]["type"] != "thinking":
             yield f"messages.{at}: an open tool turn must begin with its thinking block"
     if asked:
         yield f"calls without results at the end: {asked}"
@@ -147,6 +151,7 @@ def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[st
         yield "the instructions are not the client's"
     wanted: list[str] = []
     reasoned: str | None = None
+    led: int | None = None
     for at, item in enumerate(entries):
         kind = item.get("type", "message")
         if kind == "function_call_output":
@@ -164,7 +169,10 @@ def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[st
             yield f"No tool output found for function call {wanted} ({at})."
         if reasoned is not None and (kind not in _LED or item.get("role") == "user"):
             yield f"Item '{reasoned}' of type 'reasoning' was provided without its required following item."
-        reasoned = item.get("id", "?") if kind == "reasoning" else None
+        number = _reply_of(item)
+        if reasoned is not None and None not in (led, number) and led != number:
+            yield f"Item '{reasoned}' of type 'reasoning' was provided without its required following item ({at})."
+        reasoned, led = (item.get("id", "?"), number) if kind == "reasoning" else (None, None)
         if kind == "reasoning" and item["encrypted_content"] not in provider.thoughts:
             yield f"The encrypted content of {reasoned} could not be verified."
     if wanted or reasoned:
@@ -176,6 +184,15 @@ def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[st
         yield from _newest([name for name in results if name.startswith(newest)], results, provider)
     else:
         yield from _newest_text(_texts(entries[-1].get("content")), provider)
+
+
+def _reply_of(item: Json) -> int | None:
+    """The number of the reply that an item is of, where it tells."""
+    told = item.get("encrypted_content") or item.get("call_id") or ""
+    if not told and item.get("role") == "assistant":
+        told = " ".join(_texts(item["content"]))
+    found = _REPLY.findall(told)
+    return int(found[-1]) if found else None
 
 
 _RULES = {"chat": _chat, "responses": _responses, "messages": _messages}
@@ -194,13 +211,20 @@ def _newest(calls: list[str], results: dict[str, Any], provider: Strict) -> Iter
     if not calls:
         yield "the newest results are not there"
     for call in calls if provider.whole else ():
-        if results.get(call) != strict.result_of(call, provider.words) and _CALL.match(call):
+        if returned(results.get(call)) != strict.result_of(call, provider.words) and _CALL.match(call):
             yield f"the newest result is not whole: {call}"
+
+
+def returned(text: Any) -> Any:
+    """What a tool returned, without what was recalled in front of it."""
+    return text.rpartition("[What follows is what the tool returned.]\n\n")[2] if isinstance(text, str) else text
 
 
 def _newest_text(texts: list[str], provider: Strict) -> Iterator[str]:
     known = [strict.turn_text(turn, provider.run) for turn in range(40)]
-    if not any(text in known or text.startswith("Q:") for text in texts):
+    # Where all before it was folded, it is one message with what stands for that.
+    ends = tuple(f"\n\n{each}" for each in known)
+    if not any(text in known or text.startswith("Q:") or text.endswith(ends) for text in texts):
         yield f"the newest message is not there, but {texts}"
 
 

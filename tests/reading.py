@@ -288,8 +288,9 @@ class Reader(Strict):
         out = []
         for atom in atoms(self.dialect, entries):
             if atom[0] == "result" and atom[1].startswith("call_"):
-                found = _ARTIFACT.search(atom[2])
-                if found and atom[2] != strict.result_of(atom[1], self.words):
+                told = judging.returned(atom[2])
+                found = _ARTIFACT.search(told)
+                if found and told != strict.result_of(atom[1], self.words):
                     out.append(Artifact(found.group(), atom[1]))
             elif atom[0] == "user":
                 ranges = [(int(a), int(b), name) for a, b, name in _RANGE.findall(atom[1])]

@@ -41,6 +41,7 @@ CHAT = (
     calls({"index": 0, "id": "call_a", "type": "function", "function": {"name": "read", "arguments": ""}}),
     calls({"index": 0, "function": {"arguments": '{"name": "x"}'}}),
     calls({"index": 1, "id": "call_b", "type": "custom", "custom": {"name": "patch", "input": ""}}),
+    calls({"index": 1, "custom": {"input": "*** Begin"}}),
     chunk({}, "tool_calls"),
     chunk(
         usage={
@@ -57,7 +58,7 @@ CHAT_SEEN = ReplySeen(
     "gpt-5",
     Usage(100, 20, 64, 8, 5),
     "tool_calls",
-    (CallSeen("call_a", "read"), CallSeen("call_b", "patch")),
+    (CallSeen("call_a", "read", '{"name": "x"}'), CallSeen("call_b", "patch", "*** Begin")),
 )
 
 ITEMS = [
@@ -93,7 +94,7 @@ RESPONSES_SEEN = ReplySeen(
     "gpt-5",
     Usage(100, 20, 64, 8, 5),
     "completed",
-    (CallSeen("call_a", "read"), CallSeen("call_b", "shell")),
+    (CallSeen("call_a", "read", "{}"), CallSeen("call_b", "shell", '{"commands":["ls"]}')),
 )
 
 START = {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 28, "cache_creation_input_tokens": 8,
@@ -104,6 +105,10 @@ MESSAGES = (
     {"type": "ping"},
     {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a message_delta error"}},
     {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "toolu_a", "name": "read"}},
+    *(
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": piece}}
+        for piece in ("", '{"path', '": "é', '"}')
+    ),
     {"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "toolu_b", "name": "run"}},
     {
         "type": "message_delta",
@@ -117,7 +122,7 @@ MESSAGES_SEEN = ReplySeen(
     "claude",
     Usage(100, 20, 64, 8, 5),
     "tool_use",
-    (CallSeen("toolu_a", "read"), CallSeen("toolu_b", "run")),
+    (CallSeen("toolu_a", "read", '{"path": "é"}'), CallSeen("toolu_b", "run")),
 )
 
 

@@ -151,24 +151,50 @@ async def test_a_retry_is_sent_the_same(path: str):
     assert [exchange.recalled is not None for exchange in made.seen.exchanges] == [False, True, False, False]
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES])
-async def test_what_a_call_names_comes_back_in_front_of_the_call(path: str):
+async def test_what_a_call_names_comes_back_in_front_of_the_call():
     # Results are the newest, so the last of the request before are results too.
     made = world()
-    asked = request(path)
-    listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
-    await made.ask(path, asked)
-    before = sent(made, path)
-    listing += called(path, "late", "There is no such order.", order=ORDER)
-    await made.ask(path, asked)
-    now = sent(made, path)
+    asked = request(RESPONSES)
+    listing = asked["input"] = asked["input"][:-2]
+    await made.ask(RESPONSES, asked)
+    before = sent(made, RESPONSES)
+    listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
+    await made.ask(RESPONSES, asked)
+    now = sent(made, RESPONSES)
     assert now[: len(before)] == before
     assert excerpts(now) == [len(before)]
     assert ITEM in json.dumps(now[len(before)])
     assert now[len(before) + 1 :] == listing[-2:]
-    listing += called(path, "later", "Nor such.", order="another")
-    await made.ask(path, asked)
-    assert sent(made, path)[: len(now)] == now
+    listing += called(RESPONSES, "later", "Nor such.", order="another")
+    await made.ask(RESPONSES, asked)
+    assert sent(made, RESPONSES)[: len(now)] == now
+
+
+async def test_in_chat_what_a_call_names_comes_back_with_its_result():
+    """Many servers and templates refuse what a user says behind results, and nothing may stand before them."""
+    made = world()
+    asked = request(CHAT)
+    listing = asked["messages"] = asked["messages"][:-2]
+    await made.ask(CHAT, asked)
+    before = sent(made, CHAT)
+    listing += called(CHAT, "late", "There is no such order.", order=ORDER)
+    listing[-2]["tool_calls"] += called(CHAT, "beside", "", order="no")[0]["tool_calls"]
+    listing.append({"role": "tool", "tool_call_id": "beside", "content": [{"type": "text", "text": "None."}]})
+    await made.ask(CHAT, asked)
+    now = sent(made, CHAT)
+    assert now[: len(before)] == before
+    call, result, other = now[len(before) :]
+    assert (call, other) == (listing[-3], listing[-1])
+    text = result.pop("content")
+    assert result == {"role": "tool", "tool_call_id": "late"}
+    assert text.startswith(OPENING)
+    assert text.endswith("\n\n[What follows is what the tool returned.]\n\nThere is no such order.")
+    assert ITEM in text
+    assert [each["role"] for each in now].count("user") == [each["role"] for each in before].count("user")
+    now = sent(made, CHAT)
+    listing += called(CHAT, "later", "Nor such.", order="another")
+    await made.ask(CHAT, asked)
+    assert sent(made, CHAT)[: len(now)] == now
 
 
 async def test_in_messages_nothing_is_put_beside_results():
@@ -187,18 +213,26 @@ async def test_a_user_who_was_the_last_to_be_heard_keeps_his_bytes():
     await made.ask(CHAT, request(CHAT, *called(CHAT, "late", "There is no such order.", order=ORDER)))
     now = sent(made, CHAT)
     assert now[: len(before)] == before
-    assert excerpts(now) == []
+    assert excerpts(now) == [len(before) + 1]
+    assert now[-1]["role"] == "tool"
 
 
 async def test_a_provider_that_is_translated_to_gets_nothing_between_results_and_calls():
     made = world(router=FakeRouter(only=Route("azure", "litellm", "")))
+    asked = request(RESPONSES)
+    listing = asked["input"] = asked["input"][:-2]
+    assert not await looked(made, RESPONSES, asked)
+    listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
+    assert not await looked(made, RESPONSES, asked)
+    listing += [
+        said(RESPONSES, "None."), user(f"What about the file where r2_99 is the last word before {ITEM}?")
+    ]  # fmt: skip
+    assert await looked(made, RESPONSES, asked)
     asked = request(CHAT)
     listing = asked["messages"] = asked["messages"][:-2]
     assert not await looked(made, CHAT, asked)
     listing += called(CHAT, "late", "There is no such order.", order=ORDER)
-    assert not await looked(made, CHAT, asked)
-    listing += [said(CHAT, "None."), user(f"What about the file where r2_99 is the last word before {ITEM}?")]
-    assert await looked(made, CHAT, asked)
+    assert await looked(made, CHAT, asked), "there it is a part of the result"
 
 
 @pytest.mark.parametrize("path", PATHS)

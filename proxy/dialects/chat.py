@@ -11,6 +11,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from proxy.core.conversation import Message, Part, Text, ToolCall, ToolResult
 from proxy.core.errors import AccordionError, ContextOverflow
 from proxy.core.records import CallSeen, ReplySeen, Usage
@@ -27,6 +29,7 @@ from proxy.dialects.shared import (
     field,
     limit,
     mapping,
+    noted,
     opaque,
     openai_error,
     role_of,
@@ -37,10 +40,44 @@ from proxy.dialects.tap import BodyTap, StreamTap
 _USAGE = re.compile(rb'"usage"\s*:\s*\{').search
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"').search
 _CALL = re.compile(rb'"(?:tool_calls|function_call)"\s*:\s*[\[{]').search
-_NAME = re.compile(rb'"name"\s*:\s*"').search
 _ERROR = re.compile(rb'"error"\s*:\s*[^\sn]').search
+_LEGACY = "function_call"
 # Some servers give neither id nor model; after so many events they are no longer looked for.
 _OPENING = 8
+
+
+class _Function(msgspec.Struct):
+    arguments: str
+    name: str | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+    index: int
+    id: str | None = None
+
+
+class _Delta(msgspec.Struct):
+    tool_calls: list[_Call]
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta
+    index: int = 0
+    finish_reason: str | None = None
+    usage: Any = None
+
+
+class _Chunk(msgspec.Struct):
+    """A chunk that goes on with calls."""
+
+    choices: list[_Choice]
+    usage: Any = None
+    x_groq: Any = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class ChatCompletions(Dialect):
@@ -134,13 +171,13 @@ class _ChunkTap(StreamTap):
         self._open: dict[tuple[int, int], str] = {}
 
     def matters(self, block: bytes) -> bool:
-        """The first events for id and model; then only what ends a choice, begins a call, reports or fails."""
+        """The first events for id and model; then only what ends a choice, is of a call, reports or fails."""
         return bool(
             self._opening
             or (b'"usage"' in block and _USAGE(block))
             or _FINISH(block)
             or b"[DONE]" in block
-            or (b'_call' in block and _CALL(block) and _NAME(block))
+            or (b'_call' in block and _CALL(block))
             or (b'"error"' in block and _ERROR(block))
         )  # fmt: skip
 
@@ -162,9 +199,10 @@ class _ChunkTap(StreamTap):
             delta = mapping(choice.get("delta"))
             for position, call in enumerate(entries(delta.get("tool_calls"))):
                 self._call(count(choice.get("index")), position, mapping(call))
-            name = mapping(delta.get("function_call")).get("name")
-            if name:
-                self.call("function_call", name, name)
+            legacy = mapping(delta.get("function_call"))
+            if legacy.get("name"):
+                self.call(_LEGACY, legacy["name"], legacy["name"])
+            self.given(_LEGACY, legacy.get("arguments"))
 
     def _call(self, choice: int, position: int, call: dict[str, Any]) -> None:
         """Calls come by index; some servers give parallel calls the same index and tell them apart by id only."""
@@ -173,8 +211,42 @@ class _ChunkTap(StreamTap):
         call_id = string(call.get("id"))
         if call_id:
             self._open[place] = call_id
-        function = call.get("function") or call.get("custom")
-        self.call((place, self._open.get(place, "")), call_id, mapping(function).get("name"))
+        custom = mapping(call.get("custom"))
+        function = mapping(call.get("function")) or custom
+        key = (place, self._open.get(place, ""))
+        self.call(key, call_id, function.get("name"))
+        self.given(key, function.get("input" if function is custom else "arguments"))
+
+    def _read(self, piece: bytes) -> None:
+        """Most events of a call give more of its arguments and nothing else; those are read quickly."""
+        more = _more(piece)
+        if more is None or self._opening:
+            super()._read(piece)
+            return
+        place, text = more
+        key = (place, self._open.get(place, ""))
+        if key not in self.calls:
+            self.call(key, "", "")
+        self.given(key, text)
+
+
+def _more(piece: bytes) -> tuple[tuple[int, int], str] | None:
+    """Where a chunk goes on with a call, and how, if that is all that it says."""
+    if not piece.startswith(b"data: {") or b"\n" in piece:
+        return None
+    try:
+        chunk = _decode(piece[6:])
+    except (ValueError, RecursionError):
+        return None
+    if len(chunk.choices) != 1 or not (chunk.usage is chunk.x_groq is chunk.error is None):
+        return None
+    choice = chunk.choices[0]
+    if choice.finish_reason is not None or choice.usage is not None or len(choice.delta.tool_calls) != 1:
+        return None
+    call = choice.delta.tool_calls[0]
+    if call.id or call.function.name or call.index < 0 or choice.index < 0:
+        return None
+    return (choice.index, call.index), call.function.arguments
 
 
 def _completion(data: dict[str, Any]) -> ReplySeen:
@@ -185,7 +257,7 @@ def _completion(data: dict[str, Any]) -> ReplySeen:
         finish = finish or string(choice.get("finish_reason"))
         for part in calls(mapping(choice.get("message"))):
             if isinstance(part, ToolCall):
-                made.append(CallSeen(part.call_id, part.name))
+                made.append(CallSeen(part.call_id, part.name, noted(part.arguments)))
     return ReplySeen(
         string(data.get("id")), string(data.get("model")), reported(data, choices), finish, tuple(made)
     )  # fmt: skip

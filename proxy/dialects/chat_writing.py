@@ -17,6 +17,7 @@ from proxy.dialects.writing import Asked, Change, arguments_of, beside, part_of
 
 # The same thoughts in the words of several servers: they leave together.
 _THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+_RESULT = b'"[What follows is what the tool returned.]"'
 
 
 def edited(message: Message, changes: Mapping[int, str | None]) -> bytes | None:
@@ -46,9 +47,11 @@ def joined(wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
     """The list with blocks of ours made part of the user's messages beside them. OpenAI takes two messages of the user
     in a row; the chat templates of many models that people serve themselves do not.
 
-    Messages with more fields than role and content stay alone.
+    A block before a tool's result becomes a part of that: nothing may stand between a call and its result, and those
+    templates, as some providers, refuse what the user says directly behind results. Messages with more fields than role
+    and content stay alone.
     """
-    return beside(wires, ours, _plain, _plain, _together)
+    return beside(wires, ours, _plain, lambda wire: _plain(wire) or _result(wire), _together)
 
 
 def _plain(wire: bytes) -> bool:
@@ -59,13 +62,24 @@ def _plain(wire: bytes) -> bool:
     return is_text(fields["content"]) or is_list(fields["content"])
 
 
+def _result(wire: bytes) -> bool:
+    """Whether a message is what a tool returned, as text."""
+    fields = fields_of(wire) if is_object(wire) else {}
+    content = fields.get("content", NULL)
+    return read(fields.get("role", NULL)) == "tool" and (is_text(content) or is_list(content))
+
+
 def _together(wires: Sequence[bytes]) -> bytes:
+    last, head = fields_of(wires[-1]), {"role": b'"user"'}
     contents = [fields_of(wire)["content"] for wire in wires]
+    if read(last["role"]) == "tool":
+        head = last
+        contents.insert(-1, _RESULT)
     if all(map(is_text, contents)):
         content = encode("\n\n".join(read(text) for text in contents))
     else:
         content = list_of([part for each in contents for part in _listed(each)])
-    return object_of({"role": b'"user"', "content": content})
+    return object_of({**head, "content": content})
 
 
 def _listed(content: bytes) -> list[bytes]:

@@ -16,7 +16,9 @@ from proxy.dialects.base import Dialect, ReadMessage, Tap
 from proxy.dialects.keys import read, tidy
 from proxy.dialects.legality import messages_problems
 from proxy.dialects.messages_blocks import CALLS, parts
+from proxy.dialects.messages_events import event_of
 from proxy.dialects.shared import (
+    arguments_text,
     count,
     definitions,
     encode,
@@ -24,6 +26,7 @@ from proxy.dialects.shared import (
     field,
     limit,
     mapping,
+    noted,
     opaque,
     role_of,
     string,
@@ -116,9 +119,12 @@ class _EventTap(StreamTap):
         self._counts: dict[str, Any] = {}
 
     def matters(self, block: bytes) -> bool:
-        """Deltas of content say nothing here."""
+        """Of the deltas of content only those of a call's input say something here."""
         return (
-            b"message_" in block or b"content_block_start" in block or b'"error"' in block or b"event: error" in block
+            b"message_" in block
+            or b"content_block_start" in block
+            or b"input_json_delta" in block
+            or (b"error" in block and (b'"error"' in block or b"event: error" in block))
         )
 
     def event(self, data: dict[str, Any]) -> None:
@@ -132,7 +138,7 @@ class _EventTap(StreamTap):
         elif kind == "content_block_start":
             block = mapping(data.get("content_block"))
             if string(block.get("type")) in CALLS:
-                self.call(count(data.get("index")), block.get("id"), block.get("name"))
+                self._begun(count(data.get("index")), block)
         elif kind == "message_delta":
             self.finish = string(mapping(data.get("delta")).get("stop_reason")) or self.finish
             self._count(data)
@@ -140,6 +146,21 @@ class _EventTap(StreamTap):
             self.ended = True
         elif kind == "error":
             self.fail(data)
+
+    def _begun(self, index: int, block: dict[str, Any]) -> None:
+        """A call begins with an empty input, and its input comes in pieces; some servers give it all at once."""
+        given = mapping(block.get("input"))
+        self.calls[index] = CallSeen(
+            string(block.get("id")), string(block.get("name")), noted(arguments_text(given)) if given else ""
+        )
+
+    def _read(self, piece: bytes) -> None:
+        """Deltas of a call's input are read quickly."""
+        read = event_of(piece) if b"input_json_delta" in piece else None
+        if read is None or read.delta is None or read.delta.type != "input_json_delta":
+            super()._read(piece)
+        elif read.index in self.calls:
+            self.given(read.index, read.delta.partial_json)
 
     def _count(self, holder: dict[str, Any]) -> None:
         said = mapping(holder.get("usage"))
@@ -149,7 +170,7 @@ class _EventTap(StreamTap):
 
 def _whole(data: dict[str, Any]) -> ReplySeen:
     blocks = [mapping(block) for block in entries(data.get("content"))]
-    calls = (CallSeen(string(b.get("id")), string(b.get("name"))) for b in blocks if string(b.get("type")) in CALLS)
+    calls = (_made(block) for block in blocks if string(block.get("type")) in CALLS)
     return ReplySeen(
         string(data.get("id")),
         string(data.get("model")),
@@ -157,6 +178,12 @@ def _whole(data: dict[str, Any]) -> ReplySeen:
         string(data.get("stop_reason")),
         tuple(calls),
     )
+
+
+def _made(block: dict[str, Any]) -> CallSeen:
+    """A call that is whole."""
+    arguments = noted(arguments_text(block.get("input")))
+    return CallSeen(string(block.get("id")), string(block.get("name")), arguments)
 
 
 def _usage(said: dict[str, Any]) -> Usage | None:

@@ -29,6 +29,7 @@ from proxy.dialects.shared import (
     field,
     limit,
     mapping,
+    noted,
     opaque,
     openai_error,
     string,
@@ -173,7 +174,13 @@ class _EventTap(StreamTap):
     def _item(self, entry: dict[str, Any]) -> None:
         seen = _call(entry)
         if seen is not None and seen.call_id:
-            self.call(seen.call_id, seen.call_id, seen.name)
+            self._made(seen)
+
+    def _made(self, seen: CallSeen) -> None:
+        """Notes a call. What comes later of it is more: its item is there when it begins and when it is whole."""
+        known = self.calls.get(seen.call_id, seen)
+        arguments = seen.arguments or known.arguments
+        self.calls[seen.call_id] = CallSeen(seen.call_id, known.name or seen.name, arguments)
 
     def _end(self, seen: ReplySeen) -> None:
         self.ended = True
@@ -182,7 +189,7 @@ class _EventTap(StreamTap):
         self.usage = seen.usage or self.usage
         self.finish, self.error = seen.finish, seen.error
         for made in seen.calls:
-            self.call(made.call_id, made.call_id, made.name)
+            self._made(made)
 
 
 def _call(entry: dict[str, Any]) -> CallSeen | None:
@@ -190,7 +197,7 @@ def _call(entry: dict[str, Any]) -> CallSeen | None:
     if how is None:
         return None
     made = call(entry, how)
-    return CallSeen(made.call_id, made.name)
+    return CallSeen(made.call_id, made.name, noted(made.arguments))
 
 
 def _response(data: dict[str, Any]) -> ReplySeen:

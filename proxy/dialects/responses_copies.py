@@ -75,13 +75,19 @@ def unwoven(weave: Weave) -> Weave | None:
 
 
 def _gone(said: Sequence[_Said], found: Mapping[int, int]) -> set[int]:
-    """Calls that were not answered and that the client does not have, and the reasoning that led to them alone: the
-    provider refuses it without them."""
+    """Calls that were not answered and that the client does not have, and the reasoning that led to them: the provider
+    refuses it without what followed it. Where it led to something else as well, which stays, all reasoning before that
+    goes: only so is what stays taken for an item by itself (`responses_writing.sent`)."""
     gone = {at for at, each in enumerate(said) if each.kind == "function_call" and not each.hidden and at not in found}
+    thoughts: set[int] = set()
     for at in range(len(said) - 2, -1, -1):
-        if said[at].kind == "reasoning" and at + 1 in gone and said[at + 1].number == said[at].number:
-            gone.add(at)
-    return gone
+        if said[at].kind != "reasoning" or said[at + 1].number != said[at].number or at + 1 not in gone | thoughts:
+            continue
+        thoughts.add(at)
+        led = [back for back in range(at + 1, len(said)) if said[back].number == said[at].number]
+        if any(back not in gone for back in led if said[back].kind != "reasoning"):
+            thoughts |= {back for back in range(at) if said[back].kind == "reasoning"}
+    return gone | thoughts
 
 
 def _own(
@@ -129,7 +135,10 @@ def _found(messages: Sequence[Message], said: Sequence[_Said], *, answered: bool
             continue
         free = [at for at in range(len(said)) if at not in found and not said[at].hidden]
         # The next reply may use the same words: behind outputs words prove nothing.
-        hits = _named(message, free, said) or (() if heard else _told(message, free, said))
+        told = () if heard else _told(message, free, said)
+        hits = _named(message, free, said)
+        # An item may have kept its id and hold the texts of others beside its own.
+        hits = told if set(hits) <= set(told) else hits
         if message.role == "assistant" and not hits and (heard or _calls(message)):
             return found, place
         found |= dict.fromkeys(hits, place)

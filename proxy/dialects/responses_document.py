@@ -21,10 +21,9 @@ class ResponsesDocument(Document):
         self._tool = tool
 
     @property
-    def ids(self) -> tuple[str, str]:
-        """The id that the client sees, and the last round's own, which leads to all that was said."""
-        known = [name for name in (string(document.get("id")) for document in self.documents) if name]
-        return (known[0], known[-1]) if known else ("", "")
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the rounds, in order."""
+        return tuple(name for name in (string(document.get("id")) for document in self.documents) if name)
 
     def understand(self, document: dict[str, Any]) -> RoundSeen:
         """What the response said, in the provider's words."""

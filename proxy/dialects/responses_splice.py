@@ -52,7 +52,7 @@ class ResponsesStream(Splice):
         self._texts: dict[Wanted, str | None] = {}
         self._wanted: tuple[Wanted, ...] = ()
         self._numbers = Numbers()
-        self._shown = self._last = ""
+        self._ids: list[str] = []
         self._before: list[Told] = []
         self._begin_round()
 
@@ -66,9 +66,9 @@ class ResponsesStream(Splice):
         self._behind: list[bytes] = []
 
     @property
-    def ids(self) -> tuple[str, str]:
-        """The id that the client sees, and the last round's own, which leads to all that was said."""
-        return self._shown, self._last
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the rounds, in order."""
+        return tuple(self._ids)
 
     def feed(self, block: bytes) -> bytes:
         """Takes whole events; returns those that may go on, in the same bytes where nothing of them changes."""
@@ -184,12 +184,13 @@ class ResponsesStream(Splice):
         """The change of an event that tells of a response; none where it may be shown as it is."""
         shown = without_ours(response, self._tool)
         if "id" in shown and self._before:
-            shown["id"] = to_json(self._shown)
+            shown["id"] = to_json(self._ids[0])
         return {} if shown == response else {"response": object_of(shown)}
 
     def _know(self, response: Mapping[str, bytes]) -> None:
-        self._last = text_in(response, "id") or self._last
-        self._shown = self._shown or self._last
+        name = text_in(response, "id")
+        if name and name not in self._ids[-1:]:
+            self._ids.append(name)
 
     def _item(self, event: Event) -> bytes | None:
         raw = event.fields["item"]

@@ -11,6 +11,7 @@ import msgspec
 from proxy.core.conversation import Media, MediaKind, Opaque, Reasoning, Role, Text
 from proxy.core.errors import AccordionError
 from proxy.core.media import sniff
+from proxy.core.records import ARGUMENTS
 from proxy.dialects.keys import BREAKPOINTS, read
 
 Inner = Text | Reasoning | Media | Opaque
@@ -109,6 +110,11 @@ def arguments_text(value: Any) -> str:
     if type(value) is str:
         return value
     return "" if value is None else encode(value).decode()
+
+
+def noted(arguments: str) -> str:
+    """What is noted of a call's arguments: all of them, or nothing where they are too long."""
+    return arguments if len(arguments) <= ARGUMENTS else ""
 
 
 def url_media(kind: MediaKind, url: Any, detail: Any = "") -> Media:

@@ -71,10 +71,10 @@ class Splice(ABC):
         indexes and ids go on from what the client has seen."""
 
     @property
-    def ids(self) -> tuple[str, str]:
-        """The id of the reply that the client sees, and that of the last round; empty where replies are not gone on
-        from by their ids."""
-        return "", ""
+    def ids(self) -> tuple[str, ...]:
+        """The provider's ids of the rounds, in order: the first is the one that the client sees, the last leads to all
+        that was said. None where replies are not gone on from by their ids."""
+        return ()
 
     @abstractmethod
     def close(self) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.core.records import ARGUMENTS, CallSeen, ReplySeen, Usage
 from proxy.dialects.base import Tap
 from proxy.dialects.keys import read
 from proxy.dialects.shared import error_text, string
@@ -33,21 +33,28 @@ class StreamTap(Tap):
         self.error = ""
         # Calls in the order in which they came, by whatever tells one from another in this dialect.
         self.calls: dict[Any, CallSeen] = {}
+        # What the model wrote as their arguments, in the pieces in which it came.
+        self._given: dict[Any, list[str]] = {}
+        self._room: dict[Any, int] = {}
         self._events = Events(BOUND)
 
     def feed(self, data: bytes) -> None:
         """Takes decoded bytes of the stream; an event that comes in pieces is put together first."""
         block = self._events.feed(data)
         if block and self.matters(block):
-            for piece in pieces(block):
-                if self.matters(piece):
+            found = pieces(block)
+            # What is said of a block is said of its only event.
+            alone = len(found) == 2 and not found[1]
+            for piece in found:
+                if piece and (alone or self.matters(piece)):
                     self._read(piece)
 
     def seen(self) -> ReplySeen:
         """What was understood so far."""
-        return ReplySeen(
-            self.response_id, self.model, self.usage, self.finish, tuple(self.calls.values()), self.error
-        )  # fmt: skip
+        given = self._given
+        calls = (replace(call, arguments="".join(given[key])) if key in given else call
+                 for key, call in self.calls.items())  # fmt: skip
+        return ReplySeen(self.response_id, self.model, self.usage, self.finish, tuple(calls), self.error)
 
     @abstractmethod
     def matters(self, block: bytes) -> bool:
@@ -73,6 +80,20 @@ class StreamTap(Tap):
         elif not (known.call_id and known.name):
             self.calls[key] = CallSeen(known.call_id or string(call_id), known.name or string(name))
 
+    def given(self, key: Any, text: Any) -> None:
+        """Notes more of a call's arguments; of too many nothing is kept."""
+        if type(text) is str and text:
+            room = self._room[key] = self._room.get(key, ARGUMENTS) - len(text)
+            if room >= 0:
+                self._given.setdefault(key, []).append(text)
+            else:
+                self._given.pop(key, None)
+
+    def _miss(self) -> None:
+        """An event could not be read. It may have had a part of any call's arguments: those are not known any more."""
+        self._room.update(dict.fromkeys(self.calls, -1))
+        self._given.clear()
+
     def _read(self, piece: bytes) -> None:
         event = parse(piece)
         if event is None:
@@ -81,6 +102,8 @@ class StreamTap(Tap):
             data = read(event.data)
         except ValueError:
             data = None
+            if event.data.startswith(b"{"):
+                self._miss()
         if type(data) is not dict:
             if event.name == b"error":
                 self.fail({"error": event.data.decode(errors="replace")})

@@ -31,7 +31,11 @@ def body(
     (JSON values) replaced, added, or, where they are None, removed; then the list `listing`, of the entries that belong
     to the preamble and `entries`. The same arguments give the same bytes."""
     fields = {name: value for name, value in {**conversation.envelope, **changed}.items() if value is not None}
-    return object_of({**fields, listing: list_of([*(message.wire for message in conversation.lead), *entries])})
+    listed = [*(message.wire for message in conversation.lead), *entries] or [b""]
+    # The list is long, so it is joined only once.
+    listed[0] = object_of({**fields, listing: b"["})[:-1] + listed[0]
+    listed[-1] += b"]}"
+    return b",".join(listed)
 
 
 def beside(

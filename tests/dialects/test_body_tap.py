@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from proxy.core.records import ReplySeen
+from proxy.core.records import CallSeen, ReplySeen
 from proxy.dialects.base import Dialect
 from proxy.dialects.tap import BOUND
 from tests.replies import (
     CHAT,
     CHAT_SEEN,
     DIALECTS,
-    MESSAGES,
     MESSAGES_SEEN,
     OVERFLOW,
     RESPONSE,
@@ -34,8 +34,8 @@ BODIES = [
                     "finish_reason": "tool_calls",
                     "message": {
                         "tool_calls": [
-                            {"id": "call_a", "function": {"name": "read"}},
-                            {"id": "call_b", "custom": {"name": "patch"}},
+                            {"id": "call_a", "function": {"name": "read", "arguments": '{"name": "x"}'}},
+                            {"id": "call_b", "custom": {"name": "patch", "input": "*** Begin"}},
                         ]
                     },
                 }
@@ -49,11 +49,14 @@ BODIES = [
         2,
         {
             **START,
-            "content": [b["content_block"] for b in MESSAGES if "content_block" in b],  # type: ignore[misc]
+            "content": [
+                {"type": "tool_use", "id": "toolu_a", "name": "read", "input": {"path": "é"}},
+                {"type": "tool_use", "id": "toolu_b", "name": "run"},
+            ],
             "stop_reason": "tool_use",
             "usage": START["usage"] | {"output_tokens": 20, "output_tokens_details": {"thinking_tokens": 5}},  # type: ignore[operator]
         },
-        MESSAGES_SEEN,
+        replace(MESSAGES_SEEN, calls=(CallSeen("toolu_a", "read", '{"path":"é"}'), MESSAGES_SEEN.calls[1])),
     ),
 ]
 

@@ -198,7 +198,7 @@ def test_the_official_sdk_follows_a_spliced_stream() -> None:
 
 def test_the_ids_of_a_reply_lead_from_what_is_shown_to_the_last_round() -> None:
     splice = ResponsesStream(OURS)
-    assert splice.ids == ("", "")
+    assert splice.ids == ()
     splice.feed(stream(told(response("a", [ours("o")]))))
     splice.next()
     splice.feed(stream(told(response("b", [message("b", "x")]))[:3]))

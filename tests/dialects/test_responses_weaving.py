@@ -306,3 +306,11 @@ def test_however_a_client_writes_its_copy_the_list_is_legal_and_stays_the_same(
     hidden = [item["call_id"] for said in told for item in said if item.get("name") == OURS]
     assert [each["call_id"] for each in sent if each.get("name") == OURS] == hidden
     assert sent[: len(sent) - 1] == (woven(copy, of) or [])
+
+
+def test_texts_that_were_joined_under_the_id_of_the_last_are_told_once() -> None:
+    first, last = message("m", "What was found. "), message("n", "It is so.")
+    of = weave([R0, first, Q], [R1, last])
+    joined = {**last, "content": [{**last["content"][0], "text": "What was found. It is so."}]}
+    now = woven([R0, R1, joined, USER], of)
+    assert now == [R0, first, Q, answer(Q), R1, last, USER]

@@ -148,12 +148,12 @@ def test_usage_is_found_where_other_servers_put_it(last: Any) -> None:
 
 def test_parallel_calls_that_share_an_index_are_told_apart_by_id() -> None:
     pieces = [calls({"index": 0, "id": i, "function": {"name": "read", "arguments": "{}"}}) for i in ("a", "b")]
-    assert tapped(DIALECTS[0], sse(*pieces)).calls == (CallSeen("a", "read"), CallSeen("b", "read"))
+    assert tapped(DIALECTS[0], sse(*pieces)).calls == (CallSeen("a", "read", "{}"), CallSeen("b", "read", "{}"))
 
 
 def test_calls_that_repeat_id_and_name_in_each_piece_are_one() -> None:
     piece = calls({"index": 0, "id": "a", "function": {"name": "read", "arguments": "{"}})
-    assert tapped(DIALECTS[0], sse(piece, piece, piece)).calls == (CallSeen("a", "read"),)
+    assert tapped(DIALECTS[0], sse(piece, piece, piece)).calls == (CallSeen("a", "read", "{{{"),)
 
 
 def test_a_late_call_is_seen_after_a_long_text() -> None:

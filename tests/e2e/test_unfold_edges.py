@@ -42,7 +42,7 @@ async def test_after_so_many_rounds_the_model_must_do_without(start: Start, dial
         await one.rounds(1)
         one.provider.wild = True
         one.provider.ways = ("o o o o o o o",)
-        await one.rounds(4)
+        await one.rounds(2)
     assert one.provider.problems == []
     assert one.witness.problems(dialect) == []
     ends = [*one.starts[1:], len(one.provider.taken)]
@@ -92,6 +92,19 @@ async def test_bound_thoughts_stand_behind_what_they_were_thought_behind(start: 
     assert one.witness.problems("messages") == []
     one.stable()
     assert one.provider.done >= set(ways)
+
+
+@STREAMED
+async def test_reasoning_that_led_to_a_reading_alone_leaves_with_it(start: Start, stream: bool):
+    """The client has such an item without what followed it, and a fold that keeps reasoning would keep it so."""
+    pipeline = "compaction: {pipeline: [{compact_tool_results: {replacement: reference, keep_last_n: 2}}]}\n"
+    proxy = start(config("responses") + pipeline)
+    ways = ("wo w", "o t", "who ot", "who p t")
+    async with watched(proxy, "responses", f"led {stream}", ways=ways, every=1, stream=stream) as one:
+        await one.until_offered()
+        await one.rounds(30)
+    assert len(one.folds) > 3
+    one.whole(*ways)
 
 
 # -- what the provider keeps -------------------------------------------------------------------------------------------

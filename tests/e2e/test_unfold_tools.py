@@ -59,11 +59,14 @@ ALONE: dict[str, Json] = {
 
 
 @EACH
+@STREAMED
 @pytest.mark.parametrize("choice", [ONLY, NONE], ids=["one", "none"])
-async def test_a_choice_of_tools_stays_the_clients(proxies: Proxies, dialect: str, choice: dict[str, Json]):
+async def test_a_choice_of_tools_stays_the_clients(
+    proxies: Proxies, dialect: str, choice: dict[str, Json], stream: bool
+):
     """Ours stands among the tools all the same, so that the prefix holds; what was read before stays."""
     proxy = proxies[dialect]
-    async with watched(proxy, dialect, f"choice {choice is ONLY}", ways=("o",)) as one:
+    async with watched(proxy, dialect, f"choice {choice is ONLY} {stream}", ways=("o",), stream=stream) as one:
         await one.until_offered()
         await one.rounds(1)
         one.provider.ways = ("w",) if choice is NONE else ("t",)
@@ -139,32 +142,35 @@ async def test_a_client_that_has_a_tool_of_this_name_keeps_it(proxies: Proxies, 
     assert calls.count("read_artifact") == sum("n" in each.way and bool(each.theirs) for each in one.provider.exchanges)
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses"])
-async def test_strict_schemas_stay_strict_and_ours_is_none(proxies: Proxies, dialect: str):
+@EACH
+@STREAMED
+async def test_strict_schemas_stay_strict_and_ours_is_none(proxies: Proxies, dialect: str, stream: bool):
     proxy = proxies[dialect]
     schema = {
         "type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"],
         "additionalProperties": False,
     }  # fmt: skip
-    tools = [named(dialect, TOOL, strict=True, parameters=schema)]
+    tools = [named(dialect, TOOL, strict=True, **{"input_schema" if dialect == "messages" else "parameters": schema})]
     async with watched(
-        proxy, dialect, "schemas", ways=("wo t",), every=1, provider={"tools": tools}, more={"tools": tools}
-    ) as one:
+        proxy, dialect, f"schemas {stream}", ways=("wo t",), every=1, stream=stream,
+        provider={"tools": tools}, more={"tools": tools},
+    ) as one:  # fmt: skip
         await one.until_offered()
         await one.rounds(2)
     one.whole("wo t")
     ours = last_body(one)["tools"][1]
     assert not (ours["function"] if dialect == "chat" else ours).get("strict")
-    assert dialect == "chat" or ours["strict"] is False, "else it were strict"
+    assert dialect != "responses" or ours["strict"] is False, "else it were strict"
 
 
 # -- what the client wants of the answer -------------------------------------------------------------------------------
 
 
-async def test_where_several_answers_are_asked_for_nothing_is_read(proxies: Proxies):
+@STREAMED
+async def test_where_several_answers_are_asked_for_nothing_is_read(proxies: Proxies, stream: bool):
     """What was read before stays."""
     proxy = proxies["chat"]
-    async with watched(proxy, "chat", "several", ways=("wo t",), every=1) as one:
+    async with watched(proxy, "chat", f"several {stream}", ways=("wo t",), every=1, stream=stream) as one:
         await one.until_offered()
         one.provider.ways = ()
         reads = len(ours_in(one))

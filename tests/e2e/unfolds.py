@@ -131,11 +131,12 @@ async def watched(
     ways: Sequence[str] = WAYS,
     every: int = 2,
     provider: dict[str, Any] | None = None,
+    reader: type[Reader] = Reader,
     **more: Any,
 ) -> AsyncIterator[Watched]:
     """An agent that has said nothing yet, with its provider running."""
     options = {"rounds": 1_000, "thinks": dialect != "chat", **(provider or {})}
-    model = Reader(dialect, WINDOW, run=name, ways=ways, every=every, **options)
+    model = reader(dialect, WINDOW, run=name, ways=ways, every=every, **options)
     witness = Witness()
     async with proxy.provider(model) as behind, connected(proxy.url, dialect, witness) as client:
         yield Watched(Run(client, dialect, name=name, **more), model, witness, behind)

@@ -1,0 +1,34 @@
+"""Replies whose bodies are not the provider's any more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from proxy.core.ports import Headers, UpstreamReply
+
+_STALE = frozenset({b"content-length", b"content-encoding"})
+
+
+def headers_of_read(headers: Headers) -> Headers:
+    """The headers that still hold of a body that was read and may have changed."""
+    return tuple(pair for pair in headers if pair[0].lower() not in _STALE)
+
+
+class Rewritten:
+    """An UpstreamReply with another stream than the provider's; `reply` is that one."""
+
+    def __init__(self, reply: UpstreamReply, stream: AsyncGenerator[bytes, None]) -> None:
+        self.status = reply.status
+        self.headers = headers_of_read(reply.headers)
+        self.delimited = reply.delimited
+        self._reply = reply
+        self._stream = stream
+
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The reply to the client, event by event."""
+        return self._stream
+
+    async def close(self) -> None:
+        """Lets go of the provider's reply."""
+        await self._stream.aclose()
+        await self._reply.close()

@@ -1,0 +1,96 @@
+"""A strict provider of Responses that keeps what it said, by the ids of replies and of conversations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import parse_qs
+
+from tests import pieces, strict
+from tests.loopback import Answer, Recorded
+from tests.pieces import Said
+from tests.reading import Reader
+from tests.spoken import Json
+
+PATH = "/v1/responses/"
+
+
+@dataclass
+class Kept:
+    """One reply, with all that stood before it and what came with its own request."""
+
+    before: list[Json]
+    input: list[Json]
+    response: Json
+
+
+@dataclass
+class Keeper(Reader):
+    """What stands in for entries (ids of replies, of conversations, of items) is put in their place before anything is
+    judged, so that `taken` are the lists that the model reads."""
+
+    held: dict[str, Kept] = field(default_factory=dict)
+    talks: dict[str, list[Json]] = field(default_factory=dict)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """The requests for what is kept: method and target."""
+    _own: list[Json] = field(default_factory=list)
+
+    async def __call__(self, request: Recorded, answer: Answer) -> None:
+        path, _, query = request.target.partition("?")
+        if path.startswith(PATH) and path not in strict.COUNTING:
+            self.asked.append((request.method, request.target))
+            return await self._kept(request.method, path.removeprefix(PATH).split("/"), parse_qs(query), answer)
+        body = request.json()
+        given = body["input"]
+        self._own = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        body["input"] = [self._meant(entry) for entry in (*self._standing(body), *self._own)]
+        await super().__call__(replace(request, body=json.dumps(body).encode()), answer)
+
+    def _standing(self, body: Json) -> Sequence[Json]:
+        previous, talk = body.get("previous_response_id"), body.get("conversation")
+        if talk is not None:
+            return self.talks.setdefault(talk if isinstance(talk, str) else talk["id"], [])
+        if previous is None:
+            return []
+        kept = self.held[previous]
+        return [*kept.before, *kept.response["output"]]
+
+    def _meant(self, entry: Json) -> Json:
+        if entry.get("type") != "item_reference":
+            return entry
+        known = {item["id"]: item for kept in self.held.values() for item in kept.response["output"]}
+        item: Json = known[entry["id"]]
+        return item
+
+    async def _sent(self, said: Said, body: Json, answer: Answer) -> None:
+        response = pieces.whole("responses", said, body)
+        if (talk := body.get("conversation")) is not None:
+            self.talks[talk if isinstance(talk, str) else talk["id"]] += [*self._own, *response["output"]]
+        if body.get("store", True):
+            self.held[response["id"]] = Kept(body["input"], self._own, response)
+        await super()._sent(said, body, answer)
+
+    async def _kept(self, method: str, path: list[str], query: dict[str, list[str]], answer: Answer) -> None:
+        kept = self.held.get(path[0])
+        if kept is None:
+            told = f"Response with id '{path[0]}' not found."
+            return await strict._whole(answer, 404, {"error": {"message": told, "type": "invalid_request_error"}})
+        if method == "DELETE":
+            del self.held[path[0]]
+            return await strict._whole(answer, 200, {"id": path[0], "object": "response", "deleted": True})
+        if path[1:] == ["input_items"]:
+            items = [{"id": f"in_{at}", **item} for at, item in enumerate(reversed(kept.before))]
+            ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
+            return await strict._whole(answer, 200, {"object": "list", "data": items, **ends})
+        if query.get("stream") == ["true"]:
+            number = int(path[0].removeprefix("resp_"))
+            [said] = [each.said for each in self.exchanges if each.said.number == number]
+            return await strict._events(answer, b"".join(pieces.told("responses", said, {})))
+        return await strict._whole(answer, 200, kept.response)
+
+
+def hidden(value: Any) -> bool:
+    """Whether something shows that our tool was called."""
+    return "read_artifact" in json.dumps(value) or "ours_" in json.dumps(value)

@@ -1,0 +1,107 @@
+"""What others fell into when they put archived text back: streams that were held up, readings that were archived again,
+empty answers."""
+
+import asyncio
+
+import anthropic
+import openai
+import pytest
+
+from tests import pieces
+from tests.conftest import Start
+from tests.e2e.folds import DIALECTS, Proxies
+from tests.e2e.ledger import look
+from tests.e2e.unfolds import Watched, watched
+from tests.loopback import Answer
+from tests.pieces import Words
+from tests.reading import OURS, Exchange
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@pytest.fixture(scope="module")
+def proxies(start: Start) -> Proxies:
+    return Proxies(start)
+
+
+async def ready(one: Watched, way: str) -> None:
+    """Our tool is offered, and the next reply goes this way."""
+    one.provider.ways = ()
+    await one.until_offered()
+    await one.rounds(1)
+    one.provider.ways, one.provider.every = (way,), 1
+
+
+@EACH
+@pytest.mark.parametrize("way", ["w", "wt", "wo w", "wot"])
+async def test_what_is_not_our_call_goes_on_at_once(proxies: Proxies, dialect: str, way: str):
+    """The provider says nothing more until the client has heard what it said, in every round."""
+    proxy, rounds = proxies[dialect], 0
+    async with watched(proxy, dialect, f"at once {way}", ways=(), stream=True) as one:
+        await ready(one, way)
+
+        async def slowly(exchange: Exchange, answer: Answer) -> bool:
+            nonlocal rounds
+            rounds += 1
+            text = next(piece.text for piece in exchange.said.pieces if isinstance(piece, Words))
+            known = len(one.witness.heard) - (exchange.continues is not None)
+            await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+            for event in pieces.told(dialect, exchange.said, exchange.body):
+                await answer.chunk(event)
+                if b"message_stop" in event or b"[DONE]" in event or b"response.completed" in event:
+                    break
+                if text[-8:].encode() in event:
+                    await asyncio.wait_for(heard(known, text[-8:].encode()), 30)
+            await answer.last_chunk()
+            return True
+
+        async def heard(known: int, text: bytes) -> None:
+            while len(one.witness.heard) <= known or text not in one.witness.heard[known].body:
+                await asyncio.sleep(0.001)
+
+        one.provider.instead = slowly
+        await one.rounds(1)
+        one.provider.instead = None
+    assert rounds == len(way.split())
+    assert one.witness.problems(dialect) == []
+
+
+@EACH
+async def test_what_was_read_back_is_not_archived_again(proxies: Proxies, dialect: str):
+    proxy = proxies[dialect]
+    async with watched(proxy, dialect, "again", ways=("wo w", "o t", "wop t"), every=1) as one:
+        await one.until_offered()
+        while len(one.folds) < 3:
+            await one.rounds(4)
+        session = one.run.answers[-1]["x-accordion-session"]
+    kept = (await look(proxy, f"/accordion/artifacts?session={session}&limit=1000")).json()
+    assert kept["next"] is None
+    artifacts = kept["artifacts"]
+    assert {each["tool"] for each in artifacts} <= {"", "read_file"}
+    for each in artifacts:
+        text = (await look(proxy, f"/accordion/artifacts/{each['id']}")).text
+        assert OURS not in text
+    assert one.provider.answers
+
+
+@EACH
+@STREAMED
+@pytest.mark.parametrize("round_", ["first", "second"])
+async def test_an_answer_that_is_empty_is_told_as_an_error(proxies: Proxies, dialect: str, stream: bool, round_: str):
+    """A connection that is closed looks like the end of an answer."""
+    proxy = proxies[dialect]
+
+    async def empty(exchange: Exchange, answer: Answer) -> bool:
+        if (exchange.continues is None) == (round_ == "second"):
+            return False
+        await answer.head(200, [("Content-Type", "text/event-stream" if stream else "application/json")])
+        await answer.close()
+        return True
+
+    async with watched(proxy, dialect, f"empty {stream} {round_}", ways=(), stream=stream) as one:
+        await ready(one, "wo w")
+        before, one.provider.instead = list(one.run.history), empty
+        with pytest.raises((openai.OpenAIError, anthropic.AnthropicError, ValueError)):
+            await one.run.step()
+    assert one.run.history == before
