@@ -4,7 +4,6 @@ conversations."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import conversations, processes
@@ -21,6 +20,8 @@ SMALL_MODEL: Final = "bench-small"
 TURN: Final = 4_096
 OFF: Final = b"x-accordion-compact: off\r\n"
 SETTLE: Final = 0.25
+BLOCK: Final = 10
+PAUSE: Final = 0.01
 WARM: Final = (0.80, 0.92)
 """How much of a conversation was there at the requests before the one that folds: all but the last of it is counted,
 and what an extract is made of was looked up at the soft threshold."""
@@ -93,36 +94,39 @@ async def _paced(
 
 
 async def replaying(job: Job) -> dict[str, Any]:
-    """One conversation under two labels, of which one is folded: CPU of every later turn, one after the other."""
+    """Two conversations of the same size, of which one is folded, in turns of BLOCK requests: CPU time of each block,
+    with what it left to be written behind it."""
     path, connection = conversations.PATHS[job.dialect].encode(), await connect(job.port)
-    talk, turns = conversations.Conversation(Texts(job.seed), model=MODEL), list[dict[str, float]]()
+    blocks = list[dict[str, float]]()
     arms = {"folded": label(f"replay-{job.seed}"), "plain": label(f"plain-{job.seed}") + OFF}
-    ask = _asking(connection, path)
-    while len(talk.body()) < job.size - TURN:
-        talk.grow(TURN)
-    talk.ask(TURN)
-    made = {name: await ask(talk.body(), header) for name, header in arms.items()}
+    talks = {
+        name: conversations.Conversation(Texts(job.seed + 5_000 * at), model=MODEL) for at, name in enumerate(arms)
+    }
+    for name, talk in talks.items():
+        while len(talk.body()) < job.size - TURN:
+            talk.grow(TURN)
+        talk.ask(TURN)
+        for _ in range(BLOCK // 2):
+            # The first find neither reader nor counts warm.
+            await connection.ask(path, talk.body(), arms[name])
+            talk.grow(TURN)
     for number in range(job.count):
-        talk.grow(TURN)
-        order = list(arms.items())[:: 1 if number % 2 else -1]
-        turn = {"kb": len(talk.body()) / 1024}
-        for name, header in order:
-            before = processes.cpu_seconds(job.pids)
-            reply = await ask(talk.body(), header)
-            await asyncio.sleep(0.01)
-            turn[f"{name}_cpu"] = 1000 * (processes.cpu_seconds(job.pids) - before)
-            turn[f"{name}_ms"] = 1000 * (reply.done - reply.sent)
-            turn[f"{name}_ok"] = float(reply.ok and (reply.state == "replayed") == (name == "folded"))
-        turns.append(turn)
+        block: dict[str, float] = {}
+        for name, header in list(arms.items())[:: 1 if number % 2 else -1]:
+            await asyncio.sleep(SETTLE)
+            before, replies = processes.cpu_seconds(job.pids), list[Reply]()
+            for _ in range(BLOCK):
+                talks[name].grow(TURN)
+                replies.append(await connection.ask(path, talks[name].body(), header))
+                await asyncio.sleep(PAUSE)
+            await asyncio.sleep(2 * SETTLE)
+            block[f"{name}_cpu"] = 1000 * (processes.cpu_seconds(job.pids) - before) / BLOCK
+            block[f"{name}_ms"] = percentile([1000 * (reply.done - reply.sent) for reply in replies], 0.5)
+            right = [reply.ok and (reply.state == "replayed") == (name == "folded") for reply in replies]
+            block[f"{name}_ok"] = float(sum(right))
+        blocks.append(block)
     connection.close()
-    return {"turns": turns, "made": made["folded"].folded}
-
-
-def _asking(connection: Connection, path: bytes) -> Callable[[bytes, bytes], Awaitable[Reply]]:
-    def ask(body: bytes, headers: bytes) -> Awaitable[Reply]:
-        return connection.ask(path, body, headers)
-
-    return ask
+    return {"blocks": blocks}
 
 
 async def folded(job: Job) -> dict[str, Any]:

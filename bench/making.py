@@ -100,7 +100,7 @@ async def captured(body: bytes, window: int) -> tuple[Case, core.Conversation]:
     try:
         inbound = Inbound("POST", PATHS[CHAT], "", ((b"content-type", b"application/json"),), body, "bench")
         gauge = await rooms.gauging.gauge(inbound, inbound.fields, rooms.caller)
-        folding = replace(rooms.forward.folding, gauging=rooms.gauging, compactors=lambda _model: capture)  # type: ignore[arg-type, return-value]
+        folding = replace(rooms.forward.folding, gauging=rooms.gauging, compactors=lambda _model, _delegated: capture)  # type: ignore[arg-type, return-value]
         await folding.fold(gauge, lambda _gauge: None)
     finally:
         await rooms.close()

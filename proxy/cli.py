@@ -1,4 +1,4 @@
-"""The command line: serve, check, replay, explain, and what is kept: artifacts, export, erase."""
+"""The command line: serve, check, replay, explain, and what is kept: tenants, artifacts, export, erase."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ Config = Annotated[
 Tenant = Annotated[
     str | None,
     typer.Option(
-        "--tenant", help="Whose: the id of a proxy key; without proxy keys there is one tenant.", show_default=False
+        "--tenant",
+        help="Whose: a name that `accordion tenants` lists (the id of a proxy key), its beginning, or `local`.",
+        show_default=False,
     ),
 ]
 
@@ -165,6 +167,17 @@ def artifacts(
         raise typer.BadParameter("--session lists artifacts; with an ID it means nothing.")
     wanted = Reading(artifact or "", session or "", offset, limit, pattern, path, as_json)
     raise typer.Exit(read(_settings(config), tenant, wanted))
+
+
+@app.command()
+def tenants(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    config: Config = None,
+) -> None:
+    """List whose things the configured store has, and how much."""
+    from proxy.offline.artifacts import tenants as run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(_settings(config), as_json))
 
 
 @app.command()

@@ -5,9 +5,11 @@ The API and the CLI ask here; what they show is what the journal recorded, of ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from itertools import groupby
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,14 +17,41 @@ from proxy.accounting.journal import ModelRow, exchanges_of, models_of, sessions
 from proxy.archive.custody import Custody, Erased
 from proxy.compaction.wishes import Wishes
 from proxy.core.budget import Limits, Thresholds
+from proxy.core.delegation import Delegation
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Outbox, Store, Windows
 from proxy.core.records import Exchange, Session, Totals
-from proxy.identity.tenants import Caller
+from proxy.identity.erasing import forget_delegations
+from proxy.identity.lineage import Lineage
+from proxy.identity.nodes import tenant_of
+from proxy.identity.points import decode, listing, store_key
+from proxy.identity.tenants import LISTED, Caller
 
+
+class _Head(msgspec.Struct):
+    """As much of a session's row as tells where it belongs in the list; read in a tenth of the time."""
+
+    id: str
+    updated: float = 0.0
+    label: str = ""
+
+
+_HEAD = msgspec.msgpack.Decoder(_Head)
 _SESSION = msgspec.msgpack.Decoder(Session)
 _EXCHANGE = msgspec.msgpack.Decoder(Exchange)
 _MODEL = msgspec.msgpack.Decoder(ModelRow)
+
+
+# So many rows are read at a time; what is done with them in between holds nobody up for as much as a millisecond.
+_PAGE = 1_000
+
+
+class Spot(NamedTuple):
+    """Where a session stands in the list: the latest first, those of the same time by their ids."""
+
+    before_now: float
+    """The time when it was last updated, negated."""
+    session: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +74,15 @@ class SessionView:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentView:
+    """One agent of a tree: its delegation, and its session where that is on record. `depth` counts from 0."""
+
+    node: Delegation
+    depth: int
+    session: Session | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observe:
     """Answers from the store, this worker's latest writes included. Every method may raise StoreUnavailable."""
 
@@ -54,50 +92,91 @@ class Observe:
     thresholds: dict[str, Thresholds]
     mode: Callable[[str], str] = lambda model: "auto"
     """Whether requests for a model are folded: `auto`, `observe` or `off`."""
+    lineage: Lineage | None = None
+    """Who knows the tree of delegations; None where nobody is asked for it."""
 
     async def models(self, tenant: str) -> list[ModelView]:
         """Every model that the tenant used, the latest first."""
         await self._flush()
-        rows = [_MODEL.decode(value) for _, value in await self._all(models_of(tenant))]
+        rows = [_MODEL.decode(value) async for _, value in self._rows(models_of(tenant))]
         rows.sort(key=lambda row: (row.upstream, row.model))
         merged = [_add_models(group) for _, group in groupby(rows, key=lambda row: (row.upstream, row.model))]
         merged.sort(key=lambda row: -row.updated)
         return [self._model(tenant, row) for row in merged]
 
-    async def sessions(self, tenant: str, *, limit: int = 100, label: str = "") -> list[Session]:
-        """The tenant's sessions, the latest first; of one client label only where `label` is given."""
+    async def sessions(
+        self, tenant: str, *, limit: int = 100, label: str = "", after: Spot | None = None
+    ) -> list[Session]:
+        """The tenant's sessions, the latest first, from behind `after` on; of one client label only where `label` is
+        given. There may be many thousands: only those that are given are read whole."""
         await self._flush()
-        rows = [_SESSION.decode(value) for _, value in await self._all(sessions_of(tenant))]
-        merged = [_add_sessions(group) for _, group in groupby(rows, key=lambda row: row.id)]
-        found = [session for session in merged if not label or session.label == label]
-        return sorted(found, key=lambda session: -session.updated)[:limit]
+        collection, spots, names = sessions_of(tenant), dict[str, Spot](), dict[str, list[str]]()
+        async for name, value in self._rows(collection):
+            head = _HEAD.decode(value)
+            if not label or head.label == label:
+                spot = Spot(-head.updated, head.id)
+                spots[head.id] = min(spot, spots.get(head.id, spot))
+                names.setdefault(head.id, []).append(name)
+        listed = nsmallest(limit, (spot for spot in spots.values() if after is None or spot > after))
+        keys = [Key(collection, name) for spot in listed for name in names[spot.session]]
+        rows = [_SESSION.decode(value) for value in await self.store.get_many(keys) if value is not None]
+        return [_add_sessions(group) for _, group in groupby(rows, key=lambda row: row.id)]
 
     async def session(self, tenant: str, session_id: str) -> SessionView | None:
         """One session with its last exchanges; None where the tenant has none of that id."""
         await self._flush()
-        rows = await self.store.scan(sessions_of(tenant), prefix=f"{session_id}.")
-        if not rows:
-            return None
-        session = _add_sessions(_SESSION.decode(value) for _, value in rows)
-        if session.id != session_id:
+        session = await self._session(tenant, session_id)
+        if session is None:
             return None
         log = await self.store.read(exchanges_of(tenant, session_id))
         exchanges = sorted((_EXCHANGE.decode(value) for _, value in log), key=lambda exchange: exchange.at)
         size = session.utilization.window if session.utilization else 0
         return SessionView(session, self._limits(session.model, size), tuple(exchanges))
 
+    async def tree(self, caller: Caller, session_id: str) -> list[AgentView] | None:
+        """The agents of the tree that a session stands in, parents first; None where the caller has no such session.
+        There are as many of them at most as a tree may have."""
+        await self._flush()
+        if self.lineage is None or await self._session(caller.tenant, session_id) is None:
+            return None
+        views: dict[str, AgentView] = {}
+        for node in await self.lineage.tree(tenant_of(caller.space), f"s:{session_id}", anew=True):
+            above = views.get(node.parent)
+            session = node.session or (node.id[2:] if node.id[:2] == "s:" else "")
+            held = await self._session(caller.tenant, session) if session else None
+            views[node.id] = AgentView(node, above.depth + 1 if above is not None else 0, held)
+        return list(views.values())
+
     async def forget(self, tenant: str, session_id: str | None = None) -> list[str]:
         """Removes what is on record of a session, or of all of the tenant's; gives the ids of those that there were.
         Sums by model stay: they tell of no conversation."""
         await self._flush()
         found: dict[str, list[Key]] = {}
-        for name, value in await self._all(sessions_of(tenant), f"{session_id}." if session_id is not None else ""):
-            each = _SESSION.decode(value).id
+        async for name, value in self._rows(sessions_of(tenant), f"{session_id}." if session_id is not None else ""):
+            each = _HEAD.decode(value).id
             if session_id in (None, each):
                 found.setdefault(each, [exchanges_of(tenant, each)]).append(Key(sessions_of(tenant), name))
         for keys in found.values():
             await self.store.delete(keys)
         return list(found)
+
+    async def unlist(self, tenant: str) -> None:
+        """Takes a tenant from the list of those that there are."""
+        await self.store.delete([Key(LISTED, tenant)])
+
+    async def forget_places(self, session_id: str) -> None:
+        """Removes the places by which requests of a session are found; those that another session took over stay."""
+        listed = listing(session_id)
+        while page := await self.store.scan(listed, limit=200):
+            keys = [store_key(bytes.fromhex(name)) for name, _ in page]
+            points = [decode(value) for value in await self.store.get_many(keys)]
+            own = [key for key, point in zip(keys, points, strict=True) if point and point.session == session_id]
+            await self.store.delete([*own, *(Key(listed, name) for name, _ in page)])
+
+    async def _session(self, tenant: str, session_id: str) -> Session | None:
+        rows = await self.store.scan(sessions_of(tenant), prefix=f"{session_id}.")
+        session = _add_sessions(_SESSION.decode(value) for _, value in rows) if rows else None
+        return session if session is not None and session.id == session_id else None
 
     def _model(self, tenant: str, row: ModelRow) -> ModelView:
         window = self.windows.window(row.model, row.upstream, "", tenant)
@@ -115,15 +194,15 @@ class Observe:
             # What could be read is still worth showing; reading says so itself where it cannot.
             return
 
-    async def _all(self, collection: str, prefix: str = "") -> list[tuple[str, bytes]]:
-        found: list[tuple[str, bytes]] = []
-        while page := await self.store.scan(
-            collection, prefix=prefix, after=found[-1][0] if found else "", limit=1_000
-        ):
-            found += page
-            if len(page) < 1_000:
+    async def _rows(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, bytes]]:
+        """Names and values of a collection, ordered by name."""
+        after = ""
+        while page := await self.store.scan(collection, prefix=prefix, after=after, limit=_PAGE):
+            for row in page:
+                yield row
+            if len(page) < _PAGE:
                 break
-        return found
+            after = page[-1][0]
 
 
 async def erase(
@@ -133,9 +212,14 @@ async def erase(
     record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
     # First what is on record, since that writes what waits to be written.
     sessions = await observe.forget(caller.tenant, session_id)
-    for each in sessions:
+    kept = await custody.sessions(caller.space) if session_id is None else [session_id]
+    for each in dict.fromkeys([*sessions, *kept]):
         await wishes.pin(caller.tenant, each, frozenset())
         await wishes.done(caller.tenant, each)
+        await observe.forget_places(each)
+    await forget_delegations(observe.store, caller.space, session_id)
+    if session_id is None:
+        await observe.unlist(caller.tenant)
     return len(sessions), await custody.erase(caller.space, session_id)
 
 

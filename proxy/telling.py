@@ -1,26 +1,32 @@
-"""What a response says of its request: how full the window is, and what was folded."""
+"""What a response says of its request: how full the window is, what was folded, which agent it is from and what that
+was not shown."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from proxy.compaction.telling import record_of
+from proxy.core.delegation import name_of
 from proxy.core.ports import Headers
-from proxy.core.records import CompactionSeen
+from proxy.core.records import AgentSeen, CompactionSeen
 from proxy.gauged import Gauge
+from proxy.seating import Seated
 
 # Clients and proxies take 8 KB for all headers together; the record has a quarter of that.
 _LONGEST = 2_048
 _WORDS = 240
 _NAME = 80
 _LEAST_STEPS = 2
+_OWNERS = 16
 
 
 def headers_of(gauge: Gauge, *, store_available: bool) -> Headers:
     """The headers that are added to every response."""
     store: Headers = () if store_available else ((b"x-accordion-store", b"unavailable"),)
+    agent = _delegation(gauge.seated) if gauge.seated is not None and gauge.seated.seat.node else ()
     if gauge.place is None:
-        return store
+        return agent + store
     used = gauge.utilization
     named: Headers = () if gauge.counting else ((b"x-accordion-session", gauge.place.session.id.encode()),)
     if gauge.flagged:
@@ -32,7 +38,34 @@ def headers_of(gauge: Gauge, *, store_available: bool) -> Headers:
         (b"x-accordion-window", b"%d" % used.window),
         (b"x-accordion-tokens", b"%d" % used.tokens),
         (b"x-accordion-utilization", b"%.4f" % used.ratio),
+        *agent,
         *store,
+    )
+
+
+def _delegation(seated: Seated) -> Headers:
+    named = ((b"x-accordion-delegation", name_of(seated.seat.node).encode()),)
+    return (*named, (b"x-accordion-filtered", b"%d" % len(seated.taken))) if seated.taken else named
+
+
+def agent_of(seated: Seated | None) -> AgentSeen | None:
+    """The agent that a request is from, and what it was not shown; None for the main agent where it says nothing of
+    itself."""
+    if seated is None:
+        return None
+    seat = seated.seat
+    if not (seat.node or seat.delegated or seat.agent or seat.candidates):
+        return None
+    owners = Counter(seated.owners.get(each.result, "") for each in seated.taken)
+    return AgentSeen(
+        delegated=seat.delegated,
+        name=seat.agent,
+        delegation=name_of(seat.node),
+        parent=name_of(seat.parent),
+        evidence=seat.evidence,
+        candidates=seat.candidates,
+        hidden=len(seated.taken),
+        owners=tuple((name_of(node), count) for node, count in owners.most_common(_OWNERS)),
     )
 
 

@@ -34,3 +34,23 @@ async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: 
     assert kept is not None
     assert kept.missing == 0
     assert all(message.wire in kept.body for message in said.messages)
+
+
+@pytest.mark.parametrize(
+    ("config", "alone"),
+    [
+        ("store: {url: 'memory://'}", True),
+        ("store: {url: 'sqlite:///kept.db'}", True),
+        ("{store: {url: 'sqlite:///kept.db'}, server: {workers: 2}}", False),
+        ("store: {url: 'redis://127.0.0.1:1'}", False),
+    ],
+)
+async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
+    config: str, alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    house = House(build(config.encode(), {}, {}), {})
+    try:
+        assert house.forward.gauging.sessions.alone is alone
+    finally:
+        await house.stop()

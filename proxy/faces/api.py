@@ -3,6 +3,8 @@ tenant's at a time."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,15 +17,17 @@ from starlette.routing import Match, Route
 
 from proxy.compaction.wishes import FORCED_FOR, MOST_PINS, Wishes
 from proxy.core.errors import AccordionError, BadRequest, BodyTooLarge, NotFound
+from proxy.core.records import Session
 from proxy.faces.metrics import Metrics
-from proxy.faces.shown import shown_exchange, shown_limits, shown_model, shown_session
-from proxy.identity.tenants import Tenants
-from proxy.observe import Observe, SessionView
+from proxy.faces.shown import shown_agent, shown_exchange, shown_limits, shown_model, shown_session
+from proxy.identity.tenants import Caller, Tenants
+from proxy.observe import Observe, SessionView, Spot
 
 _MOST = 1_000
 # As many call ids as may be pinned, each as long as any provider's, take a fraction of this.
 _BODY = 256 * 1024
 _LONGEST_ID = 256
+_TIME = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 _WILL = {
     "auto": "The next request of this session is folded, whatever its size.",
     "observe": "What a fold would do is told with the next request of this session, and nothing is changed: "
@@ -75,6 +79,7 @@ class Api:
                 Route("/accordion/models", self._models),
                 Route("/accordion/sessions", self._sessions),
                 Route("/accordion/sessions/{id}", self._session),
+                Route("/accordion/sessions/{id}/tree", self._tree),
                 Route("/accordion/sessions/{id}/compact", self._compact, methods=["POST"]),
                 Route("/accordion/sessions/{id}/pins", self._pins, methods=["GET", "PUT", "DELETE"]),
                 *self._more,
@@ -111,7 +116,8 @@ class Api:
         return _json({"status": "ok", "store": "ok" if available else "unavailable"})
 
     async def _page(self, request: Request) -> Response:
-        body, kind = self._metrics.page()
+        # With many models and workers there is much to add up.
+        body, kind = await asyncio.to_thread(self._metrics.page)
         return Response(body, headers={"content-type": kind})
 
     async def _models(self, request: Request) -> Response:
@@ -120,10 +126,13 @@ class Api:
 
     async def _sessions(self, request: Request) -> Response:
         limit, tenant = _limit(request.query_params.get("limit", "100")), self._tenant(request)
-        label = request.query_params.get("label", "")
-        found = await self._observe().sessions(tenant, limit=limit, label=label)
-        asked = await self._wishes.of(tenant, [session.id for session in found])
-        return _json({"sessions": [shown_session(*pair) for pair in zip(found, asked, strict=True)]})
+        label, after = request.query_params.get("label", ""), _spot(request.query_params.get("cursor", ""))
+        # One more than is shown tells whether there is another page.
+        found = await self._observe().sessions(tenant, limit=limit + 1, label=label, after=after)
+        shown = found[:limit]
+        asked = await self._wishes.of(tenant, [session.id for session in shown])
+        sessions = [shown_session(*pair) for pair in zip(shown, asked, strict=True)]
+        return _json({"sessions": sessions, "next": _cursor(shown[-1]) if len(found) > limit else None})
 
     async def _session(self, request: Request) -> Response:
         tenant, view = await self._known(request)
@@ -131,6 +140,14 @@ class Api:
         exchanges = [shown_exchange(exchange) for exchange in view.exchanges]
         shown = shown_session(view.session, wish)
         return _json({**shown, "limits": shown_limits(view.limits), "exchanges": exchanges})
+
+    async def _tree(self, request: Request) -> Response:
+        """The agents that a session's agent works with."""
+        session = request.path_params["id"]
+        views = await self._observe().tree(self._caller(request), session)
+        if views is None:
+            raise _unknown()
+        return _json({"session": session, "agents": [shown_agent(view) for view in views]})
 
     async def _compact(self, request: Request) -> Response:
         """Wants a fold. It is made with the next request: only that has the history."""
@@ -163,13 +180,16 @@ class Api:
         tenant = self._tenant(request)
         view = await self._observe().session(tenant, request.path_params["id"])
         if view is None:
-            raise NotFound("There is no such session. GET /accordion/sessions lists them.", code="session_not_found")
+            raise _unknown()
         return tenant, view
 
     # -- errors -----------------------------------------------------------------
 
     def _tenant(self, request: Request) -> str:
-        return self._tenants().identify(dict(reversed(request.headers.raw))).tenant
+        return self._caller(request).tenant
+
+    def _caller(self, request: Request) -> Caller:
+        return self._tenants().identify(dict(reversed(request.headers.raw)))
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, AccordionError)  # noqa: S101  # it is registered for nothing else
@@ -190,6 +210,10 @@ class Api:
         return Response(body, error.status_code, headers=headers, media_type="application/json")
 
 
+def _unknown() -> NotFound:
+    return NotFound("There is no such session. GET /accordion/sessions lists them.", code="session_not_found")
+
+
 def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
@@ -208,6 +232,20 @@ def _limit(given: str) -> int:
     if len(given) > 4 or not given.isascii() or not given.isdigit() or not 1 <= int(given) <= _MOST:
         raise BadRequest(f"limit must be a whole number from 1 to {_MOST}.", param="limit")
     return int(given)
+
+
+def _cursor(session: Session) -> str:
+    """What asks for the page behind this session."""
+    return f"{session.updated!r}:{session.id}"
+
+
+def _spot(cursor: str) -> Spot | None:
+    updated, colon, session = cursor.partition(":")
+    if not cursor:
+        return None
+    if not (colon and session and _TIME.fullmatch(updated)):
+        raise BadRequest("cursor must be what `next` of the page before says.", param="cursor")
+    return Spot(-float(updated), session)
 
 
 async def _body(request: Request) -> bytes:

@@ -112,7 +112,7 @@ class ArchiveApi:
                 "What was said in this session is not kept: `archive.record` says whose messages are.",
                 code="original_not_found",
             )
-        told = {"x-accordion-dialect": found.dialect}
+        told = {"x-accordion-dialect": found.dialect, "x-accordion-first": str(found.first)}
         if found.missing:
             told["x-accordion-missing"] = str(found.missing)
         return Response(found.body, headers=_SAFE | told, media_type="application/json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -12,6 +13,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from proxy.accounting.journal import gain_of
 from proxy.archive.bounds import Swept
 from proxy.compaction.telling import failure_of
+from proxy.core.delegation import Evidence
 from proxy.core.records import CompactionSeen, Exchange
 
 # Model names come from clients; more of them than this are counted as one, so that nobody can flood the registry.
@@ -27,15 +29,16 @@ _KINDS = ("input", "output", "cached", "cache_write", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class _Meters:
-    """What is counted of one model: requests by status class, tokens in the order of `_KINDS`."""
+    """What is counted of one model and one kind of agent: requests by status class, tokens in the order of `_KINDS`."""
 
-    labels: tuple[str, str]
+    labels: tuple[str, str, str]
     requests: dict[int, Counter]
     tokens: tuple[Counter, ...]
     utilization: Histogram
     duration: Histogram
     first: Histogram
     saved: Counter
+    hidden: Counter
     folds: dict[tuple[str, str, str], Counter] = field(default_factory=dict)
     """By kind, state and cause."""
 
@@ -47,7 +50,7 @@ class Metrics:
         self._multiple = "PROMETHEUS_MULTIPROC_DIR" in os.environ
         own = CollectorRegistry()
         self._registry = own
-        model = ("upstream", "model")
+        model = ("upstream", "model", "agent")
         self._requests = Counter("accordion_requests", "Requests by status class", (*model, "status"), registry=own)
         self._errors = Counter("accordion_errors", "Requests that failed, by kind", ("upstream", "error"), registry=own)
         self._tokens = Counter("accordion_tokens", "Tokens that providers reported", (*model, "kind"), registry=own)
@@ -86,6 +89,11 @@ class Metrics:
         )
         self._recalls = Counter("accordion_recalls", "Requests that something was recalled for", model, registry=own)
         self._recall_tokens = Counter("accordion_recall_tokens", "How many tokens that was", model, registry=own)
+        self._hidden = Counter(
+            "accordion_hidden_results", "Results that were not shown, as another delegation's", model, registry=own
+        )
+        edges = Counter("accordion_delegations", "Delegations that were found", ("evidence",), registry=own)
+        self._edges = {evidence: edges.labels(evidence) for evidence in get_args(Evidence) if evidence != "none"}
         self._archive()
         self._store = Gauge(
             "accordion_store_available",
@@ -99,12 +107,15 @@ class Metrics:
         self._dropped = Counter(
             "accordion_store_writes_dropped", "Writes given up while the store was away", registry=own
         )
-        self._by_model: dict[tuple[str, str], _Meters] = {}
+        self._by_model: dict[tuple[str, str, str], _Meters] = {}
+        self._models: set[tuple[str, str]] = set()
         self._store.set(1)
 
     def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
         """Counts an exchange that has ended."""
-        meters = self._meters(exchange.upstream, exchange.model)
+        agent = exchange.agent
+        delegated = agent is not None and agent.delegated
+        meters = self._meters(exchange.upstream, exchange.model, "delegated" if delegated else "main")
         status = exchange.status // 100
         counter = meters.requests.get(status)
         if counter is None:
@@ -123,6 +134,8 @@ class Metrics:
             for tokens, counter in zip(counts, meters.tokens, strict=True):
                 if tokens:
                     counter.inc(tokens)
+        if agent is not None and agent.hidden:
+            meters.hidden.inc(agent.hidden)
         if exchange.folding:
             self._folding.labels(*meters.labels).observe(exchange.folding)
         if exchange.compaction is not None:
@@ -133,6 +146,11 @@ class Metrics:
         if exchange.recalled is not None:
             self._recalls.labels(*meters.labels).inc()
             self._recall_tokens.labels(*meters.labels).inc(exchange.recalled.tokens)
+
+    def edge(self, evidence: Evidence) -> None:
+        """A delegation was found to work for another."""
+        if (counter := self._edges.get(evidence)) is not None:
+            counter.inc()
 
     def swept(self, swept: Swept) -> None:
         """The archive was looked through, of all tenants or of one; what was too old or too much is gone."""
@@ -189,13 +207,16 @@ class Metrics:
         if seen.state == "failed":
             self._failures.labels(*meters.labels, failure_of(seen.reason)).inc()
 
-    def _meters(self, upstream: str, model: str) -> _Meters:
+    def _meters(self, upstream: str, model: str, agent: str) -> _Meters:
         """The meters of a model, looked up once: prometheus-client's `labels` is slow."""
-        known = (upstream, model)
+        known = (upstream, model, agent)
         meters = self._by_model.get(known)
         if meters is None:
-            if len(self._by_model) >= _MODELS or len(model) > _LONGEST:
-                known = (upstream, _OTHER)
+            if (upstream, model) not in self._models:
+                if len(self._models) >= _MODELS or len(model) > _LONGEST:
+                    known = (upstream, _OTHER, agent)
+                else:
+                    self._models.add((upstream, model))
             meters = self._by_model.get(known)
         if meters is None:
             meters = self._by_model[known] = _Meters(
@@ -206,5 +227,6 @@ class Metrics:
                 duration=self._duration.labels(*known),
                 first=self._first.labels(*known),
                 saved=self._saved.labels(*known),
+                hidden=self._hidden.labels(*known),
             )
         return meters

@@ -12,8 +12,9 @@ from proxy.archive.reading_room import Lent
 from proxy.compaction.telling import record_of
 from proxy.compaction.wishes import Wish
 from proxy.core.budget import Limits, Utilization
-from proxy.core.records import Exchange, Session
-from proxy.observe import ModelView
+from proxy.core.delegation import TOP, name_of
+from proxy.core.records import AgentSeen, Exchange, Session
+from proxy.observe import AgentView, ModelView
 
 
 def shown_limits(limits: Limits) -> dict[str, int]:
@@ -59,11 +60,15 @@ def shown_model(view: ModelView) -> dict[str, Any]:
 
 def shown_session(session: Session, wish: Wish) -> dict[str, Any]:
     """One session, and what is asked of it. Its totals hold what folds saved and what summaries took."""
-    last = session.utilization
+    last, seen = session.utilization, session.seen or AgentSeen(delegated=False)
     return {
         "id": session.id,
         "label": session.label,
-        "agent": session.agent,
+        "agent": seen.name or session.agent,
+        "delegation": seen.delegation,
+        "parent": seen.parent,
+        "evidence": seen.evidence,
+        "candidates": seen.candidates,
         "client": session.client,
         "forked_from": session.forked_from,
         "model": session.model,
@@ -74,6 +79,29 @@ def shown_session(session: Session, wish: Wish) -> dict[str, Any]:
         "correction": session.correction,
         "pins": sorted(wish.pins),
         "compaction_wanted": wish.forced,
+    }
+
+
+def shown_agent(view: AgentView) -> dict[str, Any]:
+    """One agent of a tree: its delegation with the edge to its parent and how that is known; how full its window is;
+    what its last request was not shown, by whose it is. What is not known is null."""
+    node, session = view.node, view.session
+    seen = session.seen if session is not None else None
+    last = session.utilization if session is not None else None
+    return {
+        "delegation": name_of(node.id),
+        "parent": name_of(node.parent) if node.parent != TOP else None,
+        "depth": view.depth,
+        "agent": node.agent,
+        "evidence": node.evidence,
+        "call_id": node.call_id or None,
+        "candidates": node.candidates,
+        "placeholder": node.placeholder and session is None,
+        "session": session.id if session is not None else None,
+        "model": session.model if session is not None else None,
+        "at": node.at or None,
+        "last": shown_utilization(last) if last else None,
+        "filtered": {"results": seen.hidden, "of": dict(seen.owners)} if seen is not None else None,
     }
 
 
@@ -112,4 +140,9 @@ def shown_exchange(exchange: Exchange) -> dict[str, Any]:
         **shown,
         "utilization": shown_utilization(exchange.utilization),
         "compaction": record_of(seen) if seen is not None else None,
+        "agent": _shown_seen(exchange.agent) if exchange.agent is not None else None,
     }
+
+
+def _shown_seen(seen: AgentSeen) -> dict[str, Any]:
+    return {**asdict(seen), "owners": dict(seen.owners)}

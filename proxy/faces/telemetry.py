@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from proxy.compaction.telling import in_force, record_of
-from proxy.core.records import CompactionSeen, Exchange
+from proxy.core.records import AgentSeen, CompactionSeen, Exchange
 
 Attribute = str | bool | int | float | list[str]
 
@@ -68,6 +68,8 @@ def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
         found["gen_ai.usage.cache_creation.input_tokens"] = exchange.usage.cache_write
     if exchange.compaction is not None:
         found |= _compaction(exchange.compaction)
+    if exchange.agent is not None:
+        found |= _agent(exchange.agent)
     if used.unfolded:
         found["accordion.unfolded"] = used.unfolded
     if (back := exchange.unfolded) is not None:
@@ -77,6 +79,18 @@ def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
             "accordion.unfold.input": back.input,
         }
     return found
+
+
+def _agent(seen: AgentSeen) -> dict[str, Attribute]:
+    """Who asked, by the conventions; how that is known, and what was hidden, are our own."""
+    given: dict[str, Attribute] = {
+        "gen_ai.agent.id": seen.delegation,
+        "gen_ai.agent.name": seen.name,
+        "accordion.delegation.parent": seen.parent,
+        "accordion.delegation.evidence": seen.evidence if seen.delegation else "",
+        "accordion.filtered": seen.hidden,
+    }
+    return {name: value for name, value in given.items() if value}
 
 
 def _compaction(seen: CompactionSeen) -> dict[str, Attribute]:

@@ -18,6 +18,7 @@ from proxy.gauged import Gauge
 from proxy.identity.marks import Marks, read_marks
 from proxy.identity.tenants import Caller
 from proxy.offline.explain_fold import Folding, entries, folding, kinds, tool_name
+from proxy.offline.explain_seat import Sitting, sitting
 from proxy.offline.rooms import Rooms
 from proxy.upstream.headers import end_to_end
 
@@ -110,6 +111,7 @@ class Explanation:
     changed: Changed = field(default_factory=Changed)
     understood: Understood | None = None
     counted: Counted | None = None
+    sitting: Sitting | None = None
     folding: Folding | None = None
     unread: str = ""
 
@@ -133,6 +135,7 @@ async def explain(inbound: Inbound, rooms: Rooms, *, full: bool = False) -> Expl
         changed=Changed("nothing leaves", refused=overflow) if overflow else _changed(inbound, done, rooms),
         understood=_understood(inbound, gauge),
         counted=_counted(gauge, rooms),
+        sitting=await sitting(gauge, dict(inbound.fields), rooms),
         folding=await folding(gauge, done, rooms, caller, full),
         unread=_why_unread(inbound, body, gauge, rooms, caller),
     )
@@ -140,7 +143,7 @@ async def explain(inbound: Inbound, rooms: Rooms, *, full: bool = False) -> Expl
 
 def _asked(inbound: Inbound, rooms: Rooms) -> tuple[Caller, Asked]:
     try:
-        caller = rooms.forward.tenants.identify(inbound.fields)
+        caller = rooms.tenants.identify(inbound.fields)
     except AccordionError as error:
         return rooms.caller, Asked("", False, False, f"{error.status}: {error.message}")
     return caller, Asked(caller.tenant, caller.keyed, bool(caller.credential))
@@ -195,8 +198,7 @@ def _tokens(rooms: Rooms, message: Message, conversation: Conversation, model: s
 def _going(inbound: Inbound, route: Route, rooms: Rooms) -> Going:
     if route.family == "litellm":
         return Going(route.name, route.family, f"{route.model} by LiteLLM's translation")
-    target = f"{inbound.path}?{inbound.query}" if inbound.query else inbound.path
-    return Going(route.name, route.family, rooms.gauging.router.url(route, target))
+    return Going(route.name, route.family, rooms.gauging.router.url(route, inbound.target))
 
 
 def _changed(inbound: Inbound, gauge: Gauge, rooms: Rooms) -> Changed:
@@ -223,6 +225,12 @@ def _body_change(inbound: Inbound, gauge: Gauge, leaving: UpstreamRequest) -> st
     asked = gauge.place.conversation.model if gauge.place else ""
     undone = ", without its content encoding" if b"content-encoding" in inbound.fields else ""
     named = f"the model's name: {gauge.route.model!r} in place of {asked!r}" if gauge.route.model is not None else ""
+    seated = gauge.seated
+    if seated is not None and seated.changed:
+        results = f"{len(seated.taken)} results that it is not shown, with their calls" if seated.taken else ""
+        before, after = (each.envelope.get("metadata") for each in (seated.client, seated.conversation))
+        gone = " and ".join(filter(None, (results, "names of ours in its metadata" if before != after else "")))
+        named = "; ".join(filter(None, (named, f"left out: {gone}")))
     if gauge.sent is None:
         return f"{named}; every other byte as it came{undone}"
     tool = f", and {gauge.offered} stands last among its tools" if gauge.offered else ""

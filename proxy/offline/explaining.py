@@ -17,7 +17,8 @@ from rich.text import Text
 from proxy.core.errors import AccordionError
 from proxy.core.http import Inbound
 from proxy.core.ports import Headers
-from proxy.offline import explaining_fold
+from proxy.offline import explaining_fold, explaining_seat
+from proxy.offline.beside import beside
 from proxy.offline.explain import Counted, Explanation, Understood, explain
 from proxy.offline.guess import guess_path
 from proxy.offline.plot import levels, style_of
@@ -74,7 +75,7 @@ def run(file: str, settings: Settings, options: Options) -> int:
     if options.as_json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
-        shown: list[RenderableType] = [_text(found, file, guessed=options.path is None)]
+        shown: list[RenderableType] = [_text(found, file, options)]
         if found.folding is not None:
             shown += explaining_fold.below(found.folding, full=options.full)
         Console(highlight=False).print(Padding(Group(*shown), (1, 1)))
@@ -82,11 +83,12 @@ def run(file: str, settings: Settings, options: Options) -> int:
 
 
 async def _explain(inbound: Inbound, settings: Settings, options: Options) -> Explanation:
-    rooms = Rooms(settings, options.window)
-    try:
-        return await explain(inbound, rooms, full=options.full)
-    finally:
-        await rooms.close()
+    async with beside(settings) as known:
+        rooms = Rooms(settings, options.window, known)
+        try:
+            return await explain(inbound, rooms, full=options.full)
+        finally:
+            await rooms.close()
 
 
 def _headers(given: Sequence[str]) -> Headers:
@@ -102,14 +104,17 @@ def _headers(given: Sequence[str]) -> Headers:
     return tuple(found)
 
 
-def _text(found: Explanation, file: str, *, guessed: bool) -> Table:
+def _text(found: Explanation, file: str, options: Options) -> Table:
     """All sections below each other, names on the left."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text("request", style="bold"), f"{file}, {found.bytes:,} bytes")
-    table.add_row("to", f"POST {found.path}" + (" (guessed from the body; --path says it)" if guessed else ""))
+    guessed = " (guessed from the body; --path says it)" if options.path is None else ""
+    table.add_row("to", f"POST {found.path}{guessed}")
     sections: list[tuple[str, Iterable[tuple[str, str | Text]]]] = [("who asks", _who(found))]
+    if found.sitting is not None and found.sitting.told:
+        sections.append(("among the agents", explaining_seat.rows(found.sitting, full=options.full)))
     if found.understood is not None and found.counted is not None:
         sections += [("understood", _understood(found.understood)), ("counted", _counted(found.counted))]
     else:

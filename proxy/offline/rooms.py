@@ -15,6 +15,7 @@ from proxy.forward import Forward
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge
 from proxy.identity.tenants import Caller, Tenants
+from proxy.offline.beside import Beside
 from proxy.settings import Settings
 from proxy.settings.kinds import Secret, StoreUrl
 from proxy.wiring import House
@@ -40,10 +41,11 @@ class OneWindow:
 class Rooms:
     """The rooms as `settings` shape them, with `window` tokens for every model where it is given.
 
-    To be made within a running event loop, and closed there. Nothing is sent, and nothing is written to a disk.
+    To be made within a running event loop, and closed there. Nothing is sent, and nothing is written to a disk. What is
+    `known` of agents is what proxies found out; else nothing is.
     """
 
-    def __init__(self, settings: Settings, window: int | None = None) -> None:
+    def __init__(self, settings: Settings, window: int | None = None, known: Beside | None = None) -> None:
         self._key = settings.server.tenant_key.reveal() or _TENANT_KEY
         changed = msgspec.structs.replace
         server = changed(settings.server, tenant_key=Secret(self._key))
@@ -52,13 +54,20 @@ class Rooms:
         # Nobody can be asked for a summary here.
         summaries = changed(settings.summaries, writer="extractive")
         self._house = House(changed(settings, server=server, store=store, summaries=summaries), {})
-        self._window = window
+        gauging = self._house.forward.gauging
+        if window is not None:
+            gauging = replace(gauging, windows=OneWindow(window))
+        self.tenants, self.sessions = self._house.tenants, None if known is None else known.sessions(self._house.clock)
+        if known is not None:
+            self.tenants = known.tenants(settings)
+            lineage = known.lineage(settings, self._house.clock, self._house.tasks)
+            gauging = replace(gauging, seating=replace(gauging.seating, lineage=lineage))
+        self._gauging = gauging
 
     @property
     def gauging(self) -> Gauging:
         """Identity and accounting."""
-        known = self._house.forward.gauging
-        return known if self._window is None else replace(known, windows=OneWindow(self._window))
+        return self._gauging
 
     def writer(self, model: str) -> str:
         """Who would write summaries for `model` live; here it is the extractive writer."""

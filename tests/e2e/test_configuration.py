@@ -1,11 +1,13 @@
 """Models under names of one's own, upstreams, the environment: where a request goes, and what of it changes."""
 
+import gzip
 import json
+import os
 
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.raw import ask, post
+from tests.e2e.raw import ask, connected, post
 from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES, Dialect
 from tests.loopback import replies_json
 from tests.proxying import Proxy
@@ -216,3 +218,73 @@ async def test_errors_on_paths_that_are_not_read_have_the_shape_of_their_provide
     reply = await ask(proxy, "GET", path)
     assert reply.status == 502
     assert DIALECT_OF_A_PATH[path].error_of(reply.body)
+
+
+# -- bodies that no dialect reads ------------------------------------------------------------------------------------
+
+FORM = ("Content-Type", "multipart/form-data; boundary=xyz")
+AUDIO = "/v1/audio/transcriptions"
+
+
+def form(model: str, *, file: bytes, last: bool = False) -> bytes:
+    """A form as the OpenAI SDKs send it: the Python one its fields first, the Node one as they are given."""
+    field = b'--xyz\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n' % model.encode()
+    held = b'--xyz\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + file + b"\r\n"
+    return (held + field if last else field + held) + b"--xyz--\r\n"
+
+
+@pytest.mark.parametrize("size", [1_000, 65_000, 66_000, 3_000_000])
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+async def test_a_form_goes_where_its_model_says_under_the_models_name(aliased: Proxy, size: int, chunked: bool):
+    body = form("smart", file=os.urandom(size))
+    async with aliased.provider(replies_json({"text": "Hello."})) as provider, connected(aliased) as client:
+        framing = [("Transfer-Encoding", "chunked")] if chunked else []
+        await client.send(client.head_of("POST", AUDIO, [FORM, BEARER, *framing], None if chunked else len(body)))
+        await client.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body)
+        reply = await client.reply()
+    assert reply.body == b'{"text": "Hello."}'
+    (request,) = provider.requests
+    assert request.target == f"/east{AUDIO}"
+    assert request.body == form("gpt-5.2", file=body[len(form("smart", file=b"")) - len(b"\r\n--xyz--\r\n") :][:size])
+
+
+async def test_a_form_that_names_its_model_behind_a_large_file_goes_to_the_default_upstream(aliased: Proxy):
+    body = form("smart", file=os.urandom(200_000), last=True)
+    async with aliased.provider(replies_json({})) as provider:
+        await ask(aliased, "POST", AUDIO, [FORM, BEARER], body)
+    assert (provider.requests[0].target, provider.requests[0].body) == (AUDIO, body)
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+async def test_json_that_is_not_called_json_goes_where_its_model_says(aliased: Proxy, size: int):
+    body = b'{"model": "smart", "input": "' + b"x" * size + b'"}'
+    async with aliased.provider(replies_json({})) as provider:
+        await ask(aliased, "POST", "/v1/embeddings", [("Content-Type", "text/plain"), BEARER], body)
+    (request,) = provider.requests
+    assert (request.target, request.body) == ("/east/v1/embeddings", body.replace(b'"smart"', b'"gpt-5.2"'))
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+async def test_a_compressed_body_goes_where_its_model_says(aliased: Proxy, size: int):
+    body = b'{"model": "smart", "input": "' + b"x" * size + b'"}'
+    async with aliased.provider(replies_json({})) as provider:
+        await post(aliased, "/v1/embeddings", gzip.compress(body), BEARER, ("Content-Encoding", "gzip"))
+    (request,) = provider.requests
+    assert (request.target, request.body) == ("/east/v1/embeddings", body.replace(b'"smart"', b'"gpt-5.2"'))
+    assert request.header("content-encoding") is None
+
+
+async def test_a_compressed_body_for_a_model_under_its_own_name_leaves_every_byte(aliased: Proxy):
+    body = gzip.compress(b'{"model": "gpt-4o", "input": "x"}')
+    async with aliased.provider(replies_json({})) as provider:
+        await post(aliased, "/v1/embeddings", body, BEARER, ("Content-Encoding", "gzip"))
+    (request,) = provider.requests
+    assert (request.target, request.body) == ("/west/v1/embeddings", body)
+    assert request.header("content-encoding") == "gzip"
+
+
+async def test_an_upload_that_names_no_model_passes_as_it_is(aliased: Proxy):
+    body = os.urandom(300_000)
+    async with aliased.provider(replies_json({})) as provider:
+        await ask(aliased, "POST", "/v1/files", [("Content-Type", "application/octet-stream")], body)
+    assert (provider.requests[0].target, provider.requests[0].body) == ("/v1/files", body)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.ledger import look, session
-from tests.e2e.raw import Reply, post
+from tests.e2e.raw import Reply, ask, post
 from tests.e2e.replies import CHAT, DIALECTS, MESSAGES, RESPONSES, Dialect
 from tests.loopback import replies_json
 from tests.proxying import Proxy
@@ -51,9 +51,22 @@ async def test_our_own_errors_carry_the_gauge_too(proxy: Proxy, dialect: Dialect
     assert all(reply.header(f"x-accordion-{name}") for name in OURS)
 
 
-async def test_what_is_not_read_carries_none(proxy: Proxy):
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/embeddings", b'{"model": "text-embedding-3-small", "input": "x"}'),
+        ("POST", "/v1/responses/compact", b'{"model": "gpt-5.2", "input": []}'),
+        ("POST", "/v1/audio/transcriptions", b"--x"),
+        ("GET", "/v1/models", None),
+        ("GET", "/v1/responses/resp_1", None),
+        ("GET", "/v1/files/f/content", None),
+    ],
+)
+async def test_what_is_not_read_carries_none(proxy: Proxy, method: str, path: str, body: bytes | None):
+    """Where nothing was counted, nothing is said."""
     async with proxy.provider(replies_json({})):
-        reply = await post(proxy, "/v1/embeddings", b'{"model": "e", "input": "x"}')
+        reply = await ask(proxy, method, path, body=body)
+    assert reply.status == 200
     assert not any(name.startswith(b"x-accordion-") for name, _ in reply.headers)
 
 

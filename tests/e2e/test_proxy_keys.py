@@ -155,3 +155,14 @@ async def test_a_session_header_does_not_lead_into_another_tenants_session(keyed
             for key in (ONE, TWO)
         ]
     assert replies[0].header("x-accordion-session") != replies[1].header("x-accordion-session")
+
+
+@pytest.mark.parametrize("size", [1_000, 200_000])
+async def test_a_form_too_goes_with_the_key_of_the_model_that_it_names(keyed: Proxy, size: int):
+    body = b'--xyz\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmart\r\n--xyz\r\n' + b"x" * size
+    headers = [("Content-Type", "multipart/form-data; boundary=xyz"), ("Authorization", f"Bearer {ONE}")]
+    async with keyed.provider(replies_json({"text": "Hello."})) as provider:
+        reply = await ask(keyed, "POST", "/v1/audio/transcriptions", headers, body)
+    assert reply.status == 200
+    assert provider.requests[0].header("authorization") == f"Bearer {OWN}"
+    assert provider.requests[0].body == body.replace(b"smart", b"gpt-4o")

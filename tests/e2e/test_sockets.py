@@ -10,13 +10,20 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
+from tests.conftest import Start
 from tests.e2e.raw import ask, connected
 from tests.e2e.replies import CHAT, KEY
-from tests.loopback import replies_bytes, replies_json, stands_still
+from tests.loopback import Answer, Recorded, replies_bytes, replies_json, stands_still
 from tests.proxying import Proxy
 
 SOON = 30.0
 """Seconds within which the other side must notice; it takes a hundredth of that."""
+UPGRADE = [
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+]
 PATHS = ["/v1/responses", "/v1/realtime?model=gpt-realtime&x=%2F"]
 
 
@@ -62,6 +69,8 @@ async def test_a_refusal_is_the_providers_own(proxy: Proxy, path: str, status: i
     assert server.requests[0].header("authorization") == f"Bearer {KEY}"
     assert server.requests[0].header("openai-beta") == "realtime=v1"
     assert server.requests[0].header("x-accordion-session") is None
+    # That is how an upgrade is refused, and no failure of ours.
+    assert "without completing handshake" not in proxy.log
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -145,6 +154,21 @@ async def test_a_provider_that_is_away_is_a_502(proxy: Proxy):
     assert CHAT.error_of(caught.value.response.body)["code"] == "upstream_unreachable"
 
 
+async def test_a_provider_that_does_not_answer_the_upgrade_is_given_up_after_the_configured_time(start: Start):
+    hasty = start("timeouts: {connect_seconds: 0.5}")
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.until_gone()
+
+    async with hasty.provider(script) as provider:
+        with pytest.raises(InvalidStatus) as caught:
+            async with client(hasty):
+                pass
+        await asyncio.wait_for(provider.all_gone(), SOON)
+    assert caught.value.response.status_code == 504
+    assert "within 0.5 s" in CHAT.error_of(caught.value.response.body)["message"]
+
+
 async def test_an_upgrade_of_a_path_of_our_own_is_refused(proxy: Proxy):
     with pytest.raises(InvalidStatus) as caught:
         async with client(proxy, "/accordion/sessions"):
@@ -172,15 +196,9 @@ async def test_a_slow_reader_makes_the_provider_wait_and_may_still_go_away(proxy
         except ConnectionClosed:
             gone.set()
 
-    upgrade = [
-        ("Connection", "Upgrade"),
-        ("Upgrade", "websocket"),
-        ("Sec-WebSocket-Version", "13"),
-        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
-    ]
     async with provider(proxy, pours):
         async with connected(proxy, window=1024) as socket:
-            await socket.ask("GET", PATHS[0], upgrade)
+            await socket.ask("GET", PATHS[0], UPGRADE)
             assert (await socket.head()).status == 101
             await stands_still(lambda: sent[0])
             assert sent[0] < 60

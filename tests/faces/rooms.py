@@ -20,7 +20,10 @@ def reading_room(world: World) -> ReadingRoom:
     archive, spoken = world.kitchen.archive, {dialect.name: dialect for dialect in dialects().values()}
     transcripts = Transcripts(archive, world.tasks, world.clock, "all")
     reader = world.kitchen.reader
-    custody = Custody(archive, world.tasks, described, lambda name, space: reader.of(spoken[name], space))
+    custody = Custody(
+        archive, world.tasks, described, lambda name, space: reader.of(spoken[name], space), world.vault.erasures,
+        world.store.ping,
+    )  # fmt: skip
     return ReadingRoom(archive, transcripts, custody, spoken, world.tasks, world.clock)
 
 

@@ -1,10 +1,17 @@
+import asyncio
 import json
 from dataclasses import asdict, replace
 from typing import Any
 
+import msgspec
+import pytest
+
+from proxy.accounting.journal import sessions_of
 from proxy.core.budget import Utilization
 from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Key
 from proxy.core.records import Exchange, Unfolded, Usage
+from proxy.faces.metrics import Metrics
 from proxy.faces.shown import shown_exchange, shown_utilization
 from proxy.storage.ephemeral import EphemeralStore
 from tests.faces.rooms import client
@@ -48,6 +55,51 @@ async def test_sessions_are_listed_and_each_has_its_last_exchanges() -> None:
     assert shown["limits"]["window"] == 100_000
 
 
+async def test_sessions_are_given_page_by_page_the_latest_first() -> None:
+    world = World()
+    for number in range(7):
+        # Some are of the same time; then the id decides.
+        world.clock.advance(number % 3)
+        await world.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
+    http = client(world)
+    whole = http.get("/accordion/sessions").json()
+    assert (len(whole["sessions"]), whole["next"]) == (7, None)
+    times = [session["updated"] for session in whole["sessions"]]
+    assert times == sorted(times, reverse=True)
+    found, asked, pages = [], "", 0
+    while asked is not None:
+        page = http.get("/accordion/sessions", params={"limit": 3} | ({"cursor": asked} if asked else {})).json()
+        found += page["sessions"]
+        asked, pages = page["next"], pages + 1
+    assert (found, pages) == (whole["sessions"], 3)
+
+
+async def test_a_session_that_several_workers_served_is_listed_once_with_their_sum() -> None:
+    world = World()
+    await world.ask(CHAT, HELLO)
+    (one,) = client(world).get("/accordion/sessions").json()["sessions"]
+    mine, other = (Key(sessions_of("default"), f"{one['id']}.{worker}.1") for worker in ("worker", "w2"))
+    theirs = await world.store.get(mine)
+    assert theirs is not None
+    await world.store.put(other, theirs)
+    (both,) = client(world).get("/accordion/sessions?limit=1").json()["sessions"]
+    assert both["totals"]["requests"] == 2 * one["totals"]["requests"]
+
+
+async def test_only_the_sessions_that_are_shown_are_read_whole() -> None:
+    """There may be many thousands; what is of no page only tells when it was."""
+    world = World()
+    for number in range(5):
+        world.clock.advance(1)
+        await world.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
+    old = client(world).get("/accordion/sessions").json()["sessions"][-1]
+    key = Key(sessions_of("default"), f"{old['id']}.worker.1")
+    # A newer version may keep more of a session than this one can read.
+    row = msgspec.msgpack.decode(await world.store.get(key) or b"")
+    await world.store.put(key, msgspec.msgpack.encode({**row, "totals": "elsewhere"}))
+    assert len(client(world).get("/accordion/sessions?limit=3").json()["sessions"]) == 3
+
+
 async def test_errors_say_what_to_do_in_openais_shape() -> None:
     http = client(World())
     for path, status, words in (
@@ -55,6 +107,8 @@ async def test_errors_say_what_to_do_in_openais_shape() -> None:
         ("/accordion/sessions?limit=0", 400, "limit must be"),
         ("/accordion/sessions?limit=x", 400, "limit must be"),
         ("/accordion/sessions?limit=" + "9" * 5_000, 400, "limit must be"),
+        ("/accordion/sessions?cursor=x", 400, "cursor must be"),
+        ("/accordion/sessions?cursor=nan:s-1", 400, "cursor must be"),
         ("/chat/completions", 404, "base URLs that end in /v1"),
     ):
         answer = http.get(path)
@@ -90,6 +144,18 @@ async def test_metrics_are_a_page_for_prometheus() -> None:
     answer = client(World()).get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert "accordion_requests_total" in answer.text
+
+
+async def test_metrics_are_gathered_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many models and workers that takes tenths of a second."""
+
+    def page(self: Metrics) -> tuple[bytes, str]:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        return b"gathered", "text/plain"
+
+    monkeypatch.setattr(Metrics, "page", page)
+    assert client(World()).get("/metrics").text == "gathered"
 
 
 def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:

@@ -49,12 +49,12 @@ def test_requests_tokens_errors_and_utilization_are_counted() -> None:
     metrics.exchange("t", exchange(usage=Usage(input=100, output=5, cached=60)), "")
     metrics.exchange("t", exchange(status=502, error="upstream_unreachable"), "")
     found = samples(metrics)
-    assert found["accordion_requests_total", ("2xx", "m", "openai")] == 1
-    assert found["accordion_requests_total", ("5xx", "m", "openai")] == 1
-    assert found["accordion_tokens_total", ("input", "m", "openai")] == 100
-    assert found["accordion_tokens_total", ("cached", "m", "openai")] == 60
+    assert found["accordion_requests_total", ("2xx", "m", "main", "openai")] == 1
+    assert found["accordion_requests_total", ("5xx", "m", "main", "openai")] == 1
+    assert found["accordion_tokens_total", ("input", "m", "main", "openai")] == 100
+    assert found["accordion_tokens_total", ("cached", "m", "main", "openai")] == 60
     assert found["accordion_errors_total", ("openai", "upstream_unreachable")] == 1
-    assert found["accordion_window_utilization_ratio_sum", ("m", "openai")] == 0.5
+    assert found["accordion_window_utilization_ratio_sum", ("m", "main", "openai")] == 0.5
 
 
 def test_a_flood_of_model_names_is_counted_as_one() -> None:
@@ -63,7 +63,7 @@ def test_a_flood_of_model_names_is_counted_as_one() -> None:
         metrics.exchange("t", exchange(model=f"model-{number}"), "")
     page = metrics.page()[0].decode()
     assert len(set(re.findall(r'model="([^"]+)"', page))) <= 201
-    assert samples(metrics)["accordion_requests_total", ("2xx", "openai", "other")] == 200
+    assert samples(metrics)["accordion_requests_total", ("2xx", "main", "openai", "other")] == 200
 
 
 def test_the_store_is_seen_to_go_away_and_come_back() -> None:
@@ -96,23 +96,23 @@ def test_folds_are_counted_by_what_became_of_them() -> None:
     replayed = replace(FOLDED, state="replayed")
     found = folding(FOLDED, replayed, replayed, replace(FOLDED, cause="overflow", kind="generation"))
     name = "accordion_compactions_total"
-    assert found[name, ("automatic", "conversation", "folded", "m", "openai")] == 1
-    assert found[name, ("automatic", "conversation", "m", "openai", "replayed")] == 2
-    assert found[name, ("folded", "generation", "m", "openai", "overflow")] == 1
+    assert found[name, ("automatic", "conversation", "folded", "m", "main", "openai")] == 1
+    assert found[name, ("automatic", "conversation", "m", "main", "openai", "replayed")] == 2
+    assert found[name, ("folded", "generation", "m", "main", "openai", "overflow")] == 1
 
 
 def test_what_folds_save_counts_at_every_request_and_what_a_summary_took_once() -> None:
     replayed = replace(FOLDED, state="replayed")
     found = folding(FOLDED, replayed, replayed)
-    assert found["accordion_tokens_saved_total", ("m", "openai")] == 1_800
-    assert found["accordion_summary_tokens_total", ("input", "m", "openai")] == 800
-    assert found["accordion_summary_tokens_total", ("m", "openai", "output")] == 120
+    assert found["accordion_tokens_saved_total", ("m", "main", "openai")] == 1_800
+    assert found["accordion_summary_tokens_total", ("input", "m", "main", "openai")] == 800
+    assert found["accordion_summary_tokens_total", ("m", "main", "openai", "output")] == 120
 
 
 def test_what_is_only_observed_saves_nothing() -> None:
     found = folding(CompactionSeen("observed", kind="conversation", before=900, after=300))
-    assert found["accordion_compactions_total", ("automatic", "conversation", "m", "observed", "openai")] == 1
-    assert found["accordion_tokens_saved_total", ("m", "openai")] == 0
+    assert found["accordion_compactions_total", ("automatic", "conversation", "m", "main", "observed", "openai")] == 1
+    assert found["accordion_tokens_saved_total", ("m", "main", "openai")] == 0
 
 
 @pytest.mark.parametrize(
@@ -122,20 +122,20 @@ def test_what_is_only_observed_saves_nothing() -> None:
 def test_failures_are_counted_under_a_few_reasons_and_never_in_free_text(reason: str, label: str) -> None:
     metrics = Metrics()
     metrics.exchange("t", replace(exchange(), compaction=CompactionSeen("failed", reason=reason)), "")
-    assert samples(metrics)["accordion_compaction_failures_total", tuple(sorted(("m", "openai", label)))] == 1
+    assert samples(metrics)["accordion_compaction_failures_total", tuple(sorted(("m", "main", "openai", label)))] == 1
     assert reason not in metrics.page()[0].decode()
 
 
 def test_a_fold_of_which_no_kind_is_known_is_counted_too() -> None:
     found = folding(CompactionSeen("failed", reason="an internal error"))
-    assert found["accordion_compactions_total", ("automatic", "failed", "m", "openai", "unknown")] == 1
+    assert found["accordion_compactions_total", ("automatic", "failed", "m", "main", "openai", "unknown")] == 1
 
 
 def test_the_folds_of_a_flood_of_model_names_are_counted_as_one() -> None:
     metrics = Metrics()
     for number in range(400):
         metrics.exchange("t", replace(exchange(model=f"model-{number}"), compaction=FOLDED), "")
-    assert samples(metrics)["accordion_tokens_saved_total", ("openai", "other")] == 200 * 600
+    assert samples(metrics)["accordion_tokens_saved_total", ("main", "openai", "other")] == 200 * 600
 
 
 def test_what_was_read_back_is_counted() -> None:
@@ -143,8 +143,8 @@ def test_what_was_read_back_is_counted() -> None:
     for back in (Unfolded(rounds=2, calls=3, input=900), None, Unfolded(rounds=0, calls=1)):
         metrics.exchange("t", replace(exchange(), unfolded=back), "")
     found = samples(metrics)
-    assert found["accordion_unfold_calls_total", ("m", "openai")] == 4
-    assert found["accordion_unfold_rounds_total", ("m", "openai")] == 2
+    assert found["accordion_unfold_calls_total", ("m", "main", "openai")] == 4
+    assert found["accordion_unfold_rounds_total", ("m", "main", "openai")] == 2
 
 
 def test_the_archive_is_seen_to_hold_and_to_lose() -> None:

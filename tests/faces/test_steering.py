@@ -61,10 +61,10 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
         metrics.exchange("t", exchange, "")
         spans.exchange("t", exchange, "")
     found = samples(metrics)
-    assert found["accordion_tokens_saved_total", ("gpt-5", "openai")] == totals["saved"]
+    assert found["accordion_tokens_saved_total", ("gpt-5", "main", "openai")] == totals["saved"]
     name = "accordion_compactions_total"
-    assert found[name, ("automatic", "conversation", "folded", "gpt-5", "openai")] == 1
-    assert found[name, ("automatic", "conversation", "gpt-5", "openai", "replayed")] == 2
+    assert found[name, ("automatic", "conversation", "folded", "gpt-5", "main", "openai")] == 1
+    assert found[name, ("automatic", "conversation", "gpt-5", "main", "openai", "replayed")] == 2
     span = dict(exporter.get_finished_spans()[FOLDS_AT - 1].attributes or {})
     assert span["gen_ai.conversation.compacted"] is True
     for figure in ("before", "after", "saved", "id", "utilization", "trigger"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +16,7 @@ import httpx2
 import openai
 from aiohttp import web
 
+from proxy.core.errors import AccordionError
 from proxy.core.ports import Route, UpstreamReply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
@@ -25,6 +28,12 @@ KEY = "callers-own-0123456789"
 ARGUMENTS = {"city": "Paris"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 CHAT_TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
+LIMITS = {
+    "request-id": "req_1",
+    "anthropic-ratelimit-tokens-limit": "9",
+    "x-ratelimit-limit-tokens": "9",
+    "set-cookie": "a=b",
+}
 REFUSALS: dict[str, tuple[int, str, str, dict[str, str]]] = {
     "limit": (429, "rate_limit_error", "slow down", {"retry-after": "7", "request-id": "req_9"}),
     "long": (400, "invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum", {}),
@@ -51,6 +60,15 @@ class Provider:
         cue = json.dumps(body["messages"][-1])
         speak = self._messages if request.path.endswith("/messages") else self._chat
         try:
+            if "cue:gone" in cue:
+                _reset(request)
+            if "cue:half" in cue:
+                response = web.StreamResponse(headers={"content-type": "application/json"})
+                await response.prepare(request)
+                await response.write(b'{"id":')
+                _reset(request)
+            if "cue:shut" in cue and request.transport is not None:
+                request.transport.close()
             if "hang" in cue and not body.get("stream"):
                 await asyncio.sleep(60)
             return await speak(request, body, cue)
@@ -71,11 +89,13 @@ class Provider:
         stop = {"stop_reason": "tool_use" if "tools" in body else "end_turn", "stop_sequence": None}
         if not body.get("stream"):
             reply = message | stop | {"content": content, "usage": usage}
-            return web.json_response(reply, headers={"request-id": "req_1", "anthropic-ratelimit-tokens-limit": "9"})
+            return web.json_response(reply, headers=LIMITS)
         events = [{"type": "message_start", "message": message | {"content": [], "stop_reason": None, "usage": usage}}]
         for index, block in enumerate(content):
             events += _block(index, block)
         events += [{"type": "message_delta", "delta": stop, "usage": {"output_tokens": 5}}, {"type": "message_stop"}]
+        if "cue:large" in cue:
+            events[3]["delta"]["text"] = "x" * 200_000
         if "cue:fault" in cue:
             events[3:] = [{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}]
         return await self._stream(request, [(event["type"], json.dumps(event)) for event in events], cue)
@@ -94,7 +114,8 @@ class Provider:
         if not body.get("stream"):
             said = {"role": "assistant", "content": "Hello"} | ({"tool_calls": calls} if calls else {})
             choice = {"index": 0, "message": said, "finish_reason": stop}
-            return web.json_response(base | {"object": "chat.completion", "choices": [choice], "usage": usage})
+            whole = base | {"object": "chat.completion", "choices": [choice], "usage": usage}
+            return web.json_response(whole, headers=LIMITS)
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "Hel"}, {"content": "lo"}]
         if calls:
             deltas.append({"tool_calls": [calls[0] | {"index": 0}]})
@@ -102,21 +123,38 @@ class Provider:
         choices.append([{"index": 0, "delta": {}, "finish_reason": stop}])
         chunks = [base | {"object": "chat.completion.chunk", "choices": choice} for choice in choices]
         chunks.append(base | {"object": "chat.completion.chunk", "choices": [], "usage": usage})
+        if "cue:fault" in cue:
+            chunks[2:] = [{"error": {"message": "Overloaded", "type": "server_error", "code": 503}}]
         return await self._stream(request, [*(("", json.dumps(chunk)) for chunk in chunks), ("", "[DONE]")], cue)
 
     async def _stream(self, request: web.Request, events: list[tuple[str, str]], cue: str) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        response = web.StreamResponse(headers=LIMITS | {"content-type": "text/event-stream"})
         await response.prepare(request)
+        event = b""
         for index, (name, data) in enumerate(events):
             middle = index == (3 if name else 2)
+            if middle and "cue:reset" in cue:
+                await asyncio.sleep(0.1)  # what was sent before is to arrive
+                _reset(request)
             if middle and "cue:cut" in cue and request.transport is not None:
                 request.transport.abort()
-            if middle and ("cue:cut" in cue or "cue:short" in cue):
+            if middle and ("cue:cut" in cue or "cue:reset" in cue or "cue:short" in cue):
                 break
             if middle and "cue:hang" in cue:
                 await asyncio.sleep(60)
-            await response.write((f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode())
+            while middle and "cue:flood" in cue:
+                await response.write(event)
+            event = (f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode()
+            await response.write(event)
         return response
+
+
+def _reset(request: web.Request) -> None:
+    """Breaks the connection as a provider's crash does."""
+    if request.transport is not None:
+        linger = struct.pack("ii", 1, 0)
+        request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        request.transport.abort()
 
 
 def _block(index: int, block: dict[str, Any]) -> list[dict[str, Any]]:
@@ -157,19 +195,22 @@ class Rig:
         return anthropic.AsyncAnthropic(api_key="k", base_url="http://proxy", http_client=client, max_retries=0)
 
     async def ask(self, dialect: str, body: dict[str, Any], credential: str = KEY) -> tuple[int, bytes]:
-        reply = await self.translator.send(dialect, json.dumps(body).encode(), self.route, credential)
-        return reply.status, b"".join([chunk async for chunk in reply.chunks()])
+        reply = await self.reply(dialect, body, credential)
+        return reply.status, b"".join([chunk async for chunk in relayed(reply, dialect)])
+
+    async def reply(self, dialect: str, body: dict[str, Any], credential: str = KEY) -> UpstreamReply:
+        return await self.translator.send(dialect, json.dumps(body).encode(), self.route, credential)
 
     def _client(self, library: Any) -> Any:
         """A client of `library` whose requests go straight to the translator."""
         rig = self
 
         class Body(library.AsyncByteStream):  # type: ignore[misc]
-            def __init__(self, reply: UpstreamReply) -> None:
-                self.reply = reply
+            def __init__(self, reply: UpstreamReply, dialect: str) -> None:
+                self.reply, self.dialect = reply, dialect
 
             async def __aiter__(self) -> AsyncIterator[bytes]:
-                async for chunk in self.reply.chunks():
+                async for chunk in relayed(self.reply, self.dialect):
                     yield chunk
 
             async def aclose(self) -> None:
@@ -180,9 +221,18 @@ class Rig:
                 name = request.url.path.rpartition("/")[2]
                 dialect = "chat" if name == "completions" else name
                 reply = await rig.translator.send(dialect, await request.aread(), rig.route, KEY)
-                return library.Response(reply.status, headers=list(reply.headers), stream=Body(reply))
+                return library.Response(reply.status, headers=list(reply.headers), stream=Body(reply, dialect))
 
         return library.AsyncClient(transport=Transport())
+
+
+async def relayed(reply: UpstreamReply, dialect: str) -> AsyncIterator[bytes]:
+    """The body as a client sees it: one that breaks off ends in an error of the dialect."""
+    try:
+        async for chunk in reply.chunks():
+            yield chunk
+    except AccordionError as error:
+        yield DIALECTS[dialect].stream_error(error, "req_1")
 
 
 @asynccontextmanager
@@ -207,3 +257,10 @@ def say(text: str = "hi") -> list[Any]:
 
 def chat(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"model": "my-model", "messages": say(text), **fields}
+
+
+def request(dialect: str, text: str = "hi", **fields: Any) -> dict[str, Any]:
+    """A request in any dialect."""
+    if dialect == "responses":
+        return {"model": "my-model", "input": text, **fields}
+    return chat(text, **({"max_tokens": 9} if dialect == "messages" else {}), **fields)

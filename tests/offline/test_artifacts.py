@@ -137,6 +137,32 @@ def test_with_proxy_keys_it_must_be_said_whose(tmp_path: Path) -> None:
     assert kept.run("artifacts", one[0]["id"], "--tenant", "one").exit_code == 0
 
 
+def test_the_tenants_are_listed_with_what_is_kept_of_each(tmp_path: Path) -> None:
+    kept = made(tmp_path, KEYS)
+    told = [json.loads(line) for line in kept.run("tenants", "--json").stdout.splitlines()]
+    assert [(each["tenant"], each["sessions"]) for each in told] == [("one", 1), ("two", 1)]
+    assert all(each["held"] > 1_000 for each in told)
+    table = kept.run("tenants").stdout
+    assert "one" in table
+    assert "two" in table
+
+
+def test_a_tenant_is_named_as_its_owner_knows_it(tmp_path: Path, kept: Kept) -> None:
+    assert kept.listed("--tenant", "local") == kept.listed("--tenant", "default") == kept.listed()
+    keyed = made(tmp_path, KEYS)
+    # The proxy key is gone from the config, what was kept under it is not.
+    keyed.config.write_text(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\n")
+    one = keyed.listed("--tenant", "one")
+    assert {each["session"] for each in one} == {keyed.tenants["one"]}
+    assert keyed.listed("--tenant", "tw")
+    unsaid = keyed.run("artifacts")
+    assert unsaid.exit_code == 2
+    assert "--tenant: one, two" in unsaid.stderr
+    unknown = keyed.run("artifacts", "--tenant", "three")
+    assert unknown.exit_code == 2
+    assert "there are one, two" in " ".join(unknown.stderr.split())
+
+
 def test_nothing_is_erased_without_a_yes(tmp_path: Path) -> None:
     kept = made(tmp_path, KEYS)
     asked = kept.run("erase", "--all", "--tenant", "one", given="n\n")

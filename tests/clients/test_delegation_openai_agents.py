@@ -1,0 +1,199 @@
+"""Agents of the OpenAI Agents SDK hand work on: each sees what belongs to its task, and the main agent sees all."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import agents
+import pytest
+from cast import Cast, Stage, found, stage
+from lane import KEY, Lane, Proxy
+from openai import AsyncOpenAI
+from replies import Call
+from upstream import Upstream
+
+KINDS = pytest.mark.parametrize("kind", ["chat", "responses"])
+DESK, SEEKER, WRITER = found("desk"), found("seeker"), found("writer")
+
+
+def model(lane: Lane, kind: str, **headers: str) -> agents.Model:
+    """A model on a lane; all agents that are given one are one client."""
+    agents.set_tracing_disabled(True)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    api = AsyncOpenAI(base_url=lane.v1, api_key=KEY, max_retries=0, timeout=30, default_headers=named)
+    made = agents.OpenAIChatCompletionsModel if kind == "chat" else agents.OpenAIResponsesModel
+    return made("gpt-test", openai_client=api)
+
+
+def tool(name: str, gives: str) -> agents.Tool:
+    """A tool of this name, that gives this."""
+
+    def called(topic: str) -> str:
+        return gives
+
+    return agents.function_tool(called, name_override=name, description_override=f"Does {name}.")
+
+
+def crew(shared: agents.Model, *, back: bool) -> agents.Agent[Any]:
+    """A desk that hands to a seeker and to a writer; `back`: who then hand back to it."""
+    seeker = agents.Agent(name="Seeker", instructions="You are Seeker.", model=shared, tools=[tool("seek", SEEKER)])
+    writer = agents.Agent(name="Writer", instructions="You are Writer.", model=shared, tools=[tool("write", WRITER)])
+    desk = agents.Agent(
+        name="Desk", instructions="You are Desk.", model=shared, tools=[tool("note", DESK)], handoffs=[seeker, writer]
+    )
+    if back:
+        seeker.handoffs = writer.handoffs = [desk]
+    return desk
+
+
+def said(name: str) -> Call:
+    return Call(name, {"topic": f"the {name} of the valley"})
+
+
+def to(name: str, number: int) -> Call:
+    """A hand-off; its number makes its id one of its own."""
+    return Call(f"transfer_to_{name}", {"number": number})
+
+
+def run(agent: agents.Agent[Any], stream: bool, **options: Any) -> str:
+    """A whole run; gives what was said last. No two have the same history."""
+    task = f"Tell of the valley ({uuid.uuid4()})."
+
+    async def main() -> str:
+        if not stream:
+            return str((await agents.Runner.run(agent, task, **options)).final_output)
+        streamed = agents.Runner.run_streamed(agent, task, **options)
+        async for _ in streamed.stream_events():
+            pass
+        return str(streamed.final_output)
+
+    return asyncio.run(main())
+
+
+def there_and_back() -> Cast:
+    """The desk asks both, one after the other, the seeker twice."""
+    return Cast(
+        {
+            "Desk": [
+                [said("note")],
+                ["The seeker first.", to("seeker", 1)],
+                [to("writer", 2)],
+                [to("seeker", 3)],
+                ["All is known."],
+            ],
+            "Seeker": [[said("seek")], ["Found.", to("desk", 4)], [to("desk", 5)]],
+            "Writer": [["I write.", said("write")], [to("desk", 6)]],
+        }
+    )
+
+
+@KINDS
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_agents_that_hand_to_and_fro_see_their_own_branch(
+    upstream: Upstream, proxy: Proxy, kind: str, stream: bool
+) -> None:
+    cast = there_and_back()
+    with stage(upstream, proxy, cast) as way:
+        assert run(crew(model(way.lane, kind), back=True), stream) == "All is known."
+        cast.through()
+        assert cast.seen("Desk", SEEKER) == [False, False, True, True, True]
+        assert cast.seen("Desk", WRITER) == [False, False, False, True, True]
+        assert cast.seen("Seeker", WRITER) == [False, False, False]
+        assert cast.seen("Writer", SEEKER) == [False, False]
+        assert cast.seen("Seeker", "the write of the valley") == [False] * 3, "nor the call"
+        assert cast.seen("Writer", "the seek of the valley") == [False] * 2
+        assert cast.seen("Seeker", SEEKER) == [False, True, True], "its own work, also when it is asked again"
+        assert cast.seen("Seeker", DESK) == [True] * 3, "what the main agent knew before"
+        assert cast.seen("Writer", DESK) == [True] * 2
+        assert cast.seen("Writer", "The seeker first.") == [True] * 2, "what agents say stays"
+        sessions_of_their_own(way, "Desk", "Seeker", "Writer")
+
+
+def sessions_of_their_own(way: Stage, *names: str) -> None:
+    """Each agent has one session, and no two the same."""
+    found = [way.sessions(name) for name in names]
+    assert [len(each) for each in found] == [1] * len(names), found
+    assert len({each[0] for each in found}) == len(names)
+    for name, [session] in zip(names, found, strict=True):
+        told = way.look(f"/accordion/sessions/{session}").json()
+        assert told["totals"]["requests"] == len(way.heads(name))
+
+
+@KINDS
+def test_who_is_handed_to_by_another_sees_what_that_one_did(upstream: Upstream, proxy: Proxy, kind: str) -> None:
+    """A chain: what an agent hands on is the next one's task, and it works for it."""
+    cast = Cast(
+        {
+            "Desk": [[said("note")], [to("seeker", 7)]],
+            "Seeker": [[said("seek")], [to("writer", 8)]],
+            "Writer": [[said("write")], ["Written."]],
+        }
+    )
+    with stage(upstream, proxy, cast) as way:
+        shared = model(way.lane, kind)
+        desk = crew(shared, back=False)
+        seeker, writer = desk.handoffs
+        assert isinstance(seeker, agents.Agent)
+        seeker.handoffs = [writer]
+        desk.handoffs = [seeker]
+        assert run(desk, stream=False) == "Written."
+        cast.through()
+        assert cast.seen("Writer", SEEKER) == cast.seen("Writer", DESK) == [True, True]
+
+
+@KINDS
+def test_a_history_that_the_sdk_nests_is_what_its_agent_was_told(upstream: Upstream, proxy: Proxy, kind: str) -> None:
+    """With `nest_handoff_history` the SDK writes what came before into one message. That is what its user chose to
+    tell: it stays byte for byte, whatever stands in it."""
+    cast = there_and_back()
+    with stage(upstream, proxy, cast) as way:
+        options = {"run_config": agents.RunConfig(nest_handoff_history=True)}
+        assert run(crew(model(way.lane, kind), back=True), stream=False, **options) == "All is known."
+        cast.through()
+        sent = [exchange.request.body for exchange in way.lane.exchanges()]
+        forwarded = [request.body for asked in cast.asked.values() for request in asked]
+        assert sorted(sent) == sorted(forwarded)
+        assert cast.seen("Writer", SEEKER) == [True, True]
+
+
+# Agents as tools
+
+
+TASK = {"seeker": "Find out who lives in the valley, and since when.", "writer": "Write down what the valley looks like."}
+
+
+def as_tools(shared: agents.Model) -> agents.Agent[Any]:
+    """A desk whose seeker and writer are tools."""
+    seeker = agents.Agent(name="Seeker", instructions="You are Seeker.", model=shared, tools=[tool("seek", SEEKER)])
+    writer = agents.Agent(name="Writer", instructions="You are Writer.", model=shared, tools=[tool("write", WRITER)])
+    made = [
+        agent.as_tool(tool_name=name, tool_description=f"Asks the {name}.")
+        for name, agent in (("ask_seeker", seeker), ("ask_writer", writer))
+    ]
+    return agents.Agent(name="Desk", instructions="You are Desk.", model=shared, tools=[*made, tool("note", DESK)])
+
+
+@KINDS
+def test_agents_as_tools_have_lists_and_sessions_of_their_own(upstream: Upstream, proxy: Proxy, kind: str) -> None:
+    """Both at once: each opens with the argument of its call, and belongs to it."""
+    cast = Cast(
+        {
+            "Desk": [
+                [said("note")],
+                [Call("ask_seeker", {"input": TASK["seeker"]}), Call("ask_writer", {"input": TASK["writer"]})],
+                ["All is known."],
+            ],
+            "Seeker": [[said("seek")], ["They came long ago."]],
+            "Writer": [[said("write")], ["Green, mostly."]],
+        }
+    )
+    with stage(upstream, proxy, cast) as way:
+        assert run(as_tools(model(way.lane, kind)), stream=False) == "All is known."
+        cast.through()
+        assert cast.seen("Seeker", WRITER) == cast.seen("Writer", SEEKER) == [False, False]
+        assert cast.seen("Seeker", DESK) == [False, False], "its list is its own"
+        assert cast.seen("Desk", SEEKER) == [False] * 3, "the tool gives what the agent said"
+        assert cast.seen("Desk", "They came long ago.") == [False, False, True]
+        sent = sorted(exchange.request.body for exchange in way.lane.exchanges())
+        assert sent == sorted(one.body for asked in cast.asked.values() for one in asked), "nothing to be hidden"
+        sessions_of_their_own(way, "Desk", "Seeker", "Writer")

@@ -1,0 +1,155 @@
+"""Agents that write into one list, on the official SDKs, each with its own word for where it stands."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.agents import Run, connected
+from tests.e2e.folds import WINDOW, folded
+from tests.loopback import Answer, Recorded
+from tests.proxying import Proxy
+from tests.spoken import Json
+from tests.strict import Forwarded, Strict
+
+TOP = "top"
+"""The agent that declares nothing."""
+_CALL = re.compile(r"src/(call_\d+_\d+)/")
+
+
+class Joining(Strict):
+    """Takes messages of one role in a row for one, as the provider of Messages does."""
+
+    async def _asked(self, request: Recorded, body: Json, answer: Answer) -> None:
+        if self.dialect == "messages":
+            joined: list[Json] = []
+            for entry in body["messages"]:
+                if joined and joined[-1]["role"] == entry["role"]:
+                    joined[-1] = {**entry, "content": [*_blocks(joined[-1]), *_blocks(entry)]}
+                else:
+                    joined.append(entry)
+            body = body | {"messages": joined}
+        await super()._asked(request, body, answer)
+
+
+def _blocks(entry: Json) -> list[Json]:
+    content = entry["content"]
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def related(one: str, other: str, parents: Mapping[str, str]) -> bool:
+    """Whether what one agent did is another's to see. Written apart from the product's own way of telling it."""
+
+    def above(name: str) -> set[str]:
+        found = {name, TOP}
+        while name in parents:
+            name = parents[name]
+            found.add(name)
+        return found
+
+    return one in above(other) or other in above(one)
+
+
+@dataclass
+class Branches:
+    """One list, the agents that write into it, and what each was given to see. `made` says whose each call is."""
+
+    runs: dict[str, Run]
+    parents: Mapping[str, str]
+    provider: Strict
+    stack: AsyncExitStack
+    made: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, list[Forwarded]] = field(default_factory=dict)
+
+    async def step(self, name: str) -> None:
+        """One request of an agent's, and the tools that it asks for; where nothing waits for it the user speaks."""
+        run, before = self.runs[name], len(self.provider.taken)
+        calls = await run.step()
+        self.made |= dict.fromkeys(calls, name)
+        self.taken.setdefault(name, []).extend(self.provider.taken[before:])
+        if not calls:
+            self.ask()
+
+    async def move(self, proxy: Proxy) -> None:
+        """All agents speak to this proxy from now on."""
+        for run in self.runs.values():
+            run.client = await self.stack.enter_async_context(connected(proxy.url, run.dialect))
+
+    def ask(self) -> None:
+        """The user says what is next; all agents have heard it then."""
+        first = next(iter(self.runs.values()))
+        first.begin()
+        for run in self.runs.values():
+            run.turn = first.turn
+
+    def seen(self, name: str, at: int = -1) -> set[str]:
+        """The calls whose arguments or results stand anywhere in what was forwarded for an agent."""
+        return set(_CALL.findall(self.taken[name][at].text))
+
+    def session(self, name: str, at: int = -1) -> str:
+        return self.runs[name].answers[at]["x-accordion-session"]
+
+    def foreign(self) -> list[tuple[str, int, str]]:
+        """What any agent was shown and should not have been: who, in which request, whose call."""
+        return [
+            (name, at, call)
+            for name, taken in self.taken.items()
+            for at in range(len(taken))
+            for call in sorted(self.seen(name, at))
+            if not related(self.made[call], name, self.parents)
+        ]
+
+    def missing(self, name: str) -> set[str]:
+        """What an agent should see in the newest of its requests and does not, as long as nothing is folded."""
+        stood = json.dumps(self.runs[name].history, default=lambda value: value.model_dump())
+        before = {call for call in _CALL.findall(stood) if self.made[call] != name}
+        due = {call for call in before if related(self.made[call], name, self.parents)}
+        return due - self.seen(name)
+
+    def broken(self) -> list[tuple[str, int]]:
+        """Where what was forwarded for an agent does not begin with what was forwarded for it before."""
+        return [
+            (name, at)
+            for name, taken in self.taken.items()
+            for at, (one, two) in enumerate(itertools.pairwise(taken), 1)
+            if two.fixed != one.fixed or two.entries[: len(one.entries)] != one.entries
+        ]
+
+    def folds(self) -> list[tuple[str, int]]:
+        """The requests whose answers told of a fold made for them."""
+        return [(name, at) for name, run in self.runs.items() for at in folded(run)]
+
+
+def declared(name: str, parents: Mapping[str, str]) -> dict[str, str]:
+    """The headers by which an agent says where it stands."""
+    if name == TOP:
+        return {}
+    above = parents.get(name, TOP)
+    named = {} if above == TOP else {"x-accordion-parent": above}
+    return {"x-accordion-delegation": name, "x-accordion-agent": f"the {name}", **named}
+
+
+@asynccontextmanager
+async def branches(
+    proxy: Proxy, dialect: str, parents: Mapping[str, str], *, run: str, provider: Strict | None = None, **more: Any
+) -> AsyncIterator[Branches]:
+    """The agents of a tree, the top among them; each has a client of its own. The user has asked."""
+    names = [TOP, *parents]
+    model = provider or Joining(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=run)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(proxy.provider(model))
+        history: list[Any] = []
+        runs = {}
+        for name in names:
+            client = await stack.enter_async_context(connected(proxy.url, dialect))
+            headers = {**declared(name, parents), **more.get("headers", {})}
+            runs[name] = Run(client, dialect, name=run, history=history, headers=headers,
+                             **{key: value for key, value in more.items() if key != "headers"})  # fmt: skip
+        made = Branches(runs, parents, model, stack)
+        made.ask()
+        yield made

@@ -1,0 +1,180 @@
+"""Several agents write into one list: each sees its own branch, in the three dialects, with the official SDKs."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.branches import TOP, Branches, branches
+from tests.e2e.folds import DIALECTS, Proxies, config
+from tests.e2e.ledger import until
+from tests.e2e.raw import post
+from tests.strict import LISTS, PATHS, SYSTEM
+from tests.valkey import Valkey, running_valkey
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+TREE = {"red": TOP, "blue": TOP, "scarlet": "red", "crimson": "red", "ruby": "scarlet"}
+
+
+@pytest.fixture(scope="module")
+def wide(start: Start) -> Proxies:
+    return Proxies(start, window=400_000)
+
+
+async def mixed(made: Branches, steps: int, seed: object) -> None:
+    """So many requests of the agents in turns that nobody planned."""
+    chance = random.Random(str(seed))
+    for _ in range(steps):
+        name = chance.choice(list(made.runs))
+        await made.step(name)
+        assert made.missing(name) == set(), (name, "is not shown what is its to see")
+
+
+@EACH
+@pytest.mark.parametrize("seed", range(2))
+async def test_each_sees_its_own_branch_and_the_top_sees_all(wide: Proxies, dialect: str, seed: int):
+    async with branches(wide[dialect], dialect, TREE, run=f"branches {seed}") as made:
+        made.provider.window = 400_000
+        await mixed(made, 40, seed)
+    assert made.provider.problems == []
+    assert made.foreign() == []
+    assert made.broken() == []
+
+
+@pytest.fixture(scope="module")
+def small(start: Start) -> Proxies:
+    return Proxies(start)
+
+
+@EACH
+async def test_each_is_measured_and_folded_by_itself(small: Proxies, dialect: str):
+    """Filter, then replay, then measure and fold: an agent's folds are of its own list, and its prefix breaks there
+    alone."""
+    async with branches(small[dialect], dialect, {"red": TOP, "blue": TOP}, run="folds") as made:
+        while len(made.taken.get("red", ())) < 30:
+            for name in (TOP, "red", "blue"):
+                await made.step(name)
+    assert made.provider.problems == []
+    assert made.provider.refusals == []
+    assert made.foreign() == [], "nor by a summary"
+    folds = made.folds()
+    assert made.broken() == folds
+    assert {name for name, _ in folds} == {TOP, "red", "blue"}
+    first = {name: min(at for whose, at in folds if whose == name) for name in made.runs}
+    assert first[TOP] < first["red"], "whose list is longer folds earlier"
+    told = {name: {said["id"] for said in run.compactions if said is not None} for name, run in made.runs.items()}
+    assert not (told["red"] & told["blue"] or told[TOP] & (told["red"] | told["blue"])), "no fold is two agents'"
+
+
+@EACH
+async def test_what_turns_out_to_be_anothers_is_seen_until_the_next_fold_and_no_longer(small: Proxies, dialect: str):
+    """Scarlet works for red, and then for blue: what it knew of red stays where a provider has cached it."""
+    tree = {"red": TOP, "blue": TOP, "scarlet": "red"}
+    async with branches(small[dialect], dialect, tree, run="late") as made:
+        for name in ("red", "blue", "scarlet", "red", "scarlet"):
+            await made.step(name)
+        of_red = {call for call, whose in made.made.items() if whose == "red"}
+        of_blue = {call for call, whose in made.made.items() if whose == "blue"}
+        assert made.seen("scarlet") & of_red == of_red
+        assert made.seen("scarlet") & of_blue == set()
+        made.runs["scarlet"].headers["x-accordion-parent"] = "blue"
+        for name in ("red", "blue", "scarlet", "red", "scarlet"):
+            await made.step(name)
+        new_of_blue = {call for call, whose in made.made.items() if whose == "blue"} - of_blue
+        assert made.seen("scarlet") & {c for c, whose in made.made.items() if whose == "red"} == of_red, "and no more"
+        assert made.seen("scarlet") & {c for c, whose in made.made.items() if whose == "blue"} == new_of_blue
+        assert made.broken() == []
+        made.runs["scarlet"].headers["x-accordion-compact"] = "now"
+        await made.step("scarlet")
+        del made.runs["scarlet"].headers["x-accordion-compact"]
+        at = len(made.taken["scarlet"]) - 1
+        assert made.folds() == [("scarlet", at)]
+        assert made.seen("scarlet") & of_red == set()
+        await made.step("blue")
+        await made.step("scarlet")
+    assert made.seen("scarlet") & of_red == set()
+    assert made.broken() == [("scarlet", at)]
+    assert made.provider.problems == []
+
+
+@EACH
+@pytest.mark.parametrize("alone", [{}, {"x-accordion-delegation": "only"}], ids=["undeclared", "declared"])
+async def test_a_request_with_one_scope_is_forwarded_byte_for_byte(wide: Proxies, dialect: str, alone: dict[str, str]):
+    """However oddly it is written."""
+    async with branches(wide[dialect], dialect, {}, run="alone") as made:
+        made.provider.window = 400_000
+        made.runs[TOP].headers.update(alone)
+        for _ in range(8):
+            await made.step(TOP)
+        history = json.loads(json.dumps(made.runs[TOP].history, default=lambda value: value.model_dump()))
+        body = made.provider.taken[-1].request.json() | {LISTS[dialect]: history}
+        if dialect == "chat":
+            history.insert(0, {"role": "system", "content": SYSTEM})
+        odd = json.dumps(body, indent=3, sort_keys=True).replace("\n", "\r\n").encode() + b" \n"
+        reply = await post(wide[dialect], PATHS[dialect], odd, *alone.items())
+    assert reply.status == 200, reply.body
+    assert made.provider.taken[-1].request.body == odd
+
+
+@EACH
+async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_path: Path, dialect: str):
+    proxy = start(config(dialect, window=400_000), ACCORDION_STORE=f"sqlite:///{tmp_path}/branches.db")
+    async with branches(proxy, dialect, TREE, run="restart") as made:
+        made.provider.window = 400_000
+        await mixed(made, 20, "before")
+        sessions = {name: made.session(name) for name in made.taken}
+        proxy.stop()
+        proxy.port = 0
+        proxy.start()
+        await made.move(proxy)
+        await mixed(made, 20, "after")
+    assert made.foreign() == []
+    assert made.broken() == []
+    assert made.provider.problems == []
+    assert {name: made.session(name) for name in sessions} == sessions
+
+
+@EACH
+async def test_agents_may_speak_to_different_workers(start: Start, valkey_server: Valkey, dialect: str):
+    """Each request goes to the other of two proxies with one store, once what the last one taught is written."""
+    text = config(dialect, window=400_000)
+    first = start(text, ACCORDION_STORE=valkey_server.url)
+    text = text.replace("{upstream}", f"http://127.0.0.1:{first.upstream_port}")
+    second = start(text, ACCORDION_STORE=valkey_server.url)
+    noted = valkey_server.command("KEYS", "*scope/*").count(b"scope/")
+    tree = {"w-red": TOP, "w-blue": TOP, "w-scarlet": "w-red"}
+    async with branches(first, dialect, tree, run="workers") as made:
+        made.provider.window = 400_000
+        chance = random.Random("workers")
+        for number in range(24):
+            await made.move((first, second)[number % 2])
+            await made.step(chance.choice(list(made.runs)))
+            # Each call is noted for its list, and for all that is declared.
+            due = noted + 2 * sum(whose != TOP for whose in made.made.values())
+
+            async def written(due: int = due) -> bool:
+                return valkey_server.command("KEYS", "*scope/*").count(b"scope/") >= due
+
+            await until(written)
+    assert made.foreign() == []
+    assert made.broken() == []
+    assert made.provider.problems == []
+
+
+@EACH
+async def test_a_store_that_is_away_costs_those_nothing_that_one_worker_serves(
+    start: Start, tmp_path: Path, dialect: str
+):
+    with running_valkey(tmp_path) as valkey:
+        text = config(dialect, window=400_000) + "store: {timeout_seconds: 0.25}\n"
+        proxy = start(text, ACCORDION_STORE=valkey.url)
+        async with branches(proxy, dialect, TREE, run="away") as made:
+            made.provider.window = 400_000
+            await mixed(made, 12, "there")
+            valkey.kill()
+            await mixed(made, 20, "away")
+    assert made.foreign() == []
+    assert made.broken() == []
+    assert made.provider.problems == []
