@@ -1,0 +1,120 @@
+"""What a search and a write cost in a store of a million memories of a thousand tenants.
+
+    python -m bench.memory_million FOLDER [--tenants 1000] [--each 1000] [--queries 400] [--writes 400]
+
+FOLDER is filled once (some 15 minutes) and kept; a later run measures only. CPU time is the process's, all threads.
+Texts are made of the embedding's own vocabulary, common words more often than rare ones (Zipf), the same every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import time
+from importlib.resources import files
+from pathlib import Path
+
+from proxy.archive.artifacts import tenant_of
+from proxy.clockwork import LoopClock
+from proxy.core.memories import Change, Memory
+from proxy.memory.entries import finished
+from proxy.memory.search import Query, Search
+from proxy.models.embedder import StaticEmbedder
+from proxy.storage.memories_sqlite import SqliteMemories
+
+BATCH = 500
+KINDS = ("fact", "fact", "fact", "decision", "preference", "solution", "question")
+
+
+class Texts:
+    """Sentences of a vocabulary."""
+
+    def __init__(self, seed: int) -> None:
+        names = (files("proxy.models") / "minilm" / "vocabulary.txt").read_text("utf-8").splitlines()
+        self.words = [name for name in names if name.isalpha()][200:20_000]
+        self.weights = list(itertools.accumulate(1 / (rank + 20) for rank in range(len(self.words))))
+        self.random = random.Random(seed)
+
+    def sentence(self, fewest: int, most: int) -> str:
+        count = self.random.randint(fewest, most)
+        return " ".join(self.random.choices(self.words, cum_weights=self.weights, k=count)) + "."
+
+    def memory(self, tenant: int, at: int) -> Memory:
+        made = Memory(
+            id="",
+            type=self.random.choice(KINDS),
+            content=self.sentence(8, 40),
+            topics=(self.random.choice(self.words[:200]),),
+            conversation=f"talk-{at // 50}",
+            first=at % 50,
+            last=at % 50,
+            author=self.random.choice(("user", "assistant")),
+            context=self.sentence(16, 60),
+            created=1_700_000_000.0 + at,
+        )
+        return finished(made, now=made.created)
+
+
+def space(tenant: int) -> bytes:
+    return f"tenant {tenant}".encode()
+
+
+async def fill(store: SqliteMemories, folder: Path, tenants: int, each: int) -> None:
+    for tenant in range(tenants):
+        if (folder / f"{tenant_of(space(tenant))}.db").exists():
+            continue
+        texts = Texts(tenant)
+        for start in range(0, each, BATCH):
+            put = tuple(texts.memory(tenant, at) for at in range(start, min(each, start + BATCH)))
+            await store.write(space(tenant), Change(put=put))
+        if tenant % 50 == 49:
+            print(f"{tenant + 1} tenants", flush=True)
+
+
+async def measure(store: SqliteMemories, tenants: int, queries: int, writes: int) -> None:
+    texts, chosen = Texts(-1), random.Random(0)
+    search = Search(store, StaticEmbedder(), LoopClock())
+    await search.search(space(0), Query("warm up"))
+    for deep in (False, True):
+        spent = []
+        for _ in range(queries):
+            query = Query(texts.sentence(3, 10), deep=deep)
+            start = time.process_time()
+            await search.search(space(chosen.randrange(tenants)), query)
+            spent.append(time.process_time() - start)
+        tell("deep search" if deep else "search", spent)
+    for name, among in (("write, any tenant", tenants), ("write, ten tenants", 10)):
+        spent = []
+        for at in range(writes):
+            tenant = chosen.randrange(among)
+            memory = texts.memory(tenant, 1_000_000 + at)
+            start = time.process_time()
+            await store.write(space(tenant), Change(put=(memory,)))
+            spent.append(time.process_time() - start)
+        tell(name, spent)
+
+
+def tell(name: str, spent: list[float]) -> None:
+    spent = sorted(spent)
+    middle, high = spent[len(spent) // 2], spent[int(len(spent) * 0.95)]
+    print(
+        f"{name}: p50 {middle * 1e3:.2f} ms, p95 {high * 1e3:.2f} ms CPU, mean {sum(spent) / len(spent) * 1e3:.2f} ms"
+    )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    for name, default in (("tenants", 1_000), ("each", 1_000), ("queries", 400), ("writes", 400)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    store = SqliteMemories(options.folder, StaticEmbedder(), timeout=120.0)
+    await fill(store, options.folder, options.tenants, options.each)
+    await measure(store, options.tenants, options.queries, options.writes)
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Long-term memory: what outlives a conversation."""

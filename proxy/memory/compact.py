@@ -1,0 +1,246 @@
+"""`compact_conversation`: a range of a recorded conversation becomes memories, entities and relations.
+
+Once for each range: asked again, it gives the first answer. A range that overlaps with another adds what is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from proxy.archive.held import Reads
+from proxy.core.errors import BadRequest, RequestError, StoreUnavailable, SummaryFailed
+from proxy.core.memories import Change, Conflict, Entity, Memories, Memory, Relation
+from proxy.core.ports import Clock, Tasks
+from proxy.core.summarizing import Asker
+from proxy.core.values import dataclass
+from proxy.memory import log
+from proxy.memory.answers import Compacted, Done, answer
+from proxy.memory.choosing import chosen, context_of, fresh, same
+from proxy.memory.entries import finished
+from proxy.memory.extraction import Candidate, candidates, safe, unique
+from proxy.memory.log import Entry
+from proxy.memory.naming import memory_id
+from proxy.memory.narrated import Narrator
+from proxy.memory.relations import Found, found_in, related
+from proxy.memory.sentences import Background, Sentence, background_of, folded, sentences
+from proxy.memory.steps import record_of
+from proxy.memory.stretches import Recordings, Stretch, known, stretch_of
+from proxy.memory.topics import common_words, topics_of
+from proxy.summaries.facts_words import Judge
+
+_TRIES: Final = 8
+_NEAR: Final = 40
+"""Messages among which the two turns before a memory are looked for."""
+_TOPICS: Final = 20
+_TOPIC: Final = 100
+
+
+class Busy(RequestError):
+    """Others compact the same conversation at the same time, again and again."""
+
+    status = 409
+    code = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: `asker` in whose name a model may be asked (None: rules alone), `project` and `author` of the memories
+    to be."""
+
+    asker: Asker | None = None
+    project: str = ""
+    author: str = ""
+
+
+class Compactions:
+    """Compacts. Without a narrator, or where its model fails, rules say what is worth remembering."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        recordings: Recordings,
+        dialects: Mapping[str, Reads],
+        tasks: Tasks,
+        clock: Clock,
+        narrator: Narrator | None = None,
+    ) -> None:
+        self._memories, self._recordings, self._dialects = memories, recordings, dialects
+        self._tasks, self._clock, self._narrator = tasks, clock, narrator
+        self._judge = Judge()
+
+    async def search(self, space: bytes, conversation: str) -> list[Done]:
+        """What of a conversation is compacted already. It must be asked before a range is compacted, which it lets
+        through. Raises NotFound where nothing is recorded, and StoreUnavailable."""
+        await known(self._recordings, space, conversation)
+        await log.note_search(self._memories, space, conversation)
+        found = await log.entries(self._memories, space, conversation)
+        return [Done(each.first, each.last, each.focus, each.memories) for each in found]
+
+    async def compact(
+        self,
+        space: bytes,
+        conversation: str,
+        first: int,
+        last: int,
+        focus: Sequence[str] = (),
+        caller: Caller | None = None,
+    ) -> Compacted:
+        """Compacts messages `first` to `last` (inclusive, counted from 0 with the system prompt).
+
+        Raises NotFound where they are not recorded, BadRequest for a bad range or bad topics and where no search came
+        first, Busy, StoreUnavailable. Nothing is written then.
+        """
+        caller, focus = caller or Caller(), checked_topics(focus)
+        stretch = await stretch_of(self._recordings, self._dialects, space, conversation, first, last)
+        done = await log.entries(self._memories, space, conversation)
+        if same(done, stretch, focus) < 0 and not await log.was_searched(
+            self._memories, space, conversation, len(done)
+        ):
+            raise _unsearched(conversation)
+        found: list[Candidate] | None = None
+        said: list[Sentence] = []
+        for _ in range(_TRIES):
+            if (number := same(done, stretch, focus)) >= 0:
+                return await self._again(space, conversation, number, done[number])
+            if found is None:
+                found, said = await self._found(stretch, focus, caller)
+            made = await self._made(space, stretch, focus, caller, fresh(found, done, stretch, focus), said)
+            try:
+                return await self._written(space, len(done), stretch, focus, made)
+            except Conflict:
+                done = await log.entries(self._memories, space, conversation)
+        raise Busy(f"Conversation {conversation!r} is being compacted by others right now. Ask again in a moment.")
+
+    # -- what is found --------------------------------------------------------------
+
+    async def _found(
+        self, stretch: Stretch, focus: Sequence[str], caller: Caller
+    ) -> tuple[list[Candidate], list[Sentence]]:
+        """All candidates of a stretch, the model's or the rules', and what was said there and in the turns before."""
+        said, by_rule, background = await self._tasks.offload(_by_rule, stretch)
+        if self._narrator is None or caller.asker is None:
+            return by_rule, said
+        with suppress(SummaryFailed):
+            return unique(await self._narrator.candidates(stretch, background, caller.asker, focus)), said
+        return by_rule, said
+
+    async def _made(
+        self,
+        space: bytes,
+        stretch: Stretch,
+        focus: Sequence[str],
+        caller: Caller,
+        found: Sequence[Candidate],
+        said: Sequence[Sentence],
+    ) -> list[tuple[Memory, Found]]:
+        """The memories to be written: the best of what nobody has stored, in the order in which it was said."""
+        named = {memory_id("compaction", caller.project, folded(each.text)): each for each in found}
+        held = await self._memories.get(space, list(named))
+        new = [(name, each) for (name, each), memory in zip(named.items(), held, strict=True) if memory is None]
+        picked = chosen(new, focus, stretch.last - stretch.first + 1)
+        common = common_words(each.text for each in said if each.at + stretch.shift >= stretch.first)
+        return [self._memory(name, each, stretch, focus, caller, common, said) for name, each in picked]
+
+    def _memory(
+        self,
+        name: str,
+        each: Candidate,
+        stretch: Stretch,
+        focus: Sequence[str],
+        caller: Caller,
+        common: Sequence[str],
+        said: Sequence[Sentence],
+    ) -> tuple[Memory, Found]:
+        found = found_in(each.text, self._judge)
+        memory = Memory(
+            id=name,
+            type=each.kind,
+            content=each.content,
+            topics=topics_of(each.text, found.entities, focus, common),
+            macro_topics=(caller.project.lower(),) if caller.project else (),
+            project=caller.project,
+            source="compaction",
+            conversation=stretch.session,
+            first=each.first,
+            last=each.last,
+            author=caller.author,
+            context=context_of(each.first - stretch.shift, said),
+            entities=tuple(entity.name for entity in found.entities),
+        )
+        return finished(memory, now=self._clock.now()), found
+
+    # -- what is written ------------------------------------------------------------
+
+    async def _written(
+        self, space: bytes, number: int, stretch: Stretch, focus: Sequence[str], made: Sequence[tuple[Memory, Found]]
+    ) -> Compacted:
+        """Writes all of it, or nothing. Raises Conflict."""
+        entities, relations = related([(memory.id, found) for memory, found in made])
+        entry = Entry(
+            stretch.first,
+            stretch.last,
+            list(stretch.keys),
+            list(focus),
+            [memory.id for memory, _ in made],
+            [(entity.name, entity.type) for entity in entities],
+            [(each.start, each.end, each.type) for each in relations],
+        )
+        change = Change(
+            put=tuple(memory for memory, _ in made),
+            entities=entities,
+            relations=relations,
+            markers=(log.marker(stretch.session, number, entry),),
+            require=tuple((memory.id, "") for memory, _ in made),
+        )
+        new = {(entity.name, entity.type) for entity in await self._memories.write(space, change)}
+        with suppress(StoreUnavailable, Conflict):
+            # What the first answer says is new is to be said again; it is known only now.
+            if new:
+                await log.note_new(self._memories, space, stretch.session, number, sorted(new))
+        return answer([memory for memory, _ in made], entities, new, relations, entry)
+
+    async def _again(self, space: bytes, conversation: str, number: int, entry: Entry) -> Compacted:
+        """The answer that a compaction gave, without memories that somebody deleted since."""
+        new = await log.noted_new(self._memories, space, conversation, number)
+        held = [memory for memory in await self._memories.get(space, entry.memories) if memory is not None]
+        entities = [Entity(name, kind) for name, kind in entry.entities]
+        return answer(held, entities, new, [Relation(*each) for each in entry.relations], entry)
+
+
+def checked_topics(topics: Sequence[Any]) -> tuple[str, ...]:
+    """Focus topics in small letters, each once, sorted. Raises BadRequest."""
+    fit = (isinstance(topic, str) and 0 < len(topic.strip()) <= _TOPIC for topic in topics)
+    if isinstance(topics, str) or not all(fit):
+        raise BadRequest(
+            f"focus_topics must be a list of texts of 1 to {_TOPIC} characters each.",
+            code="invalid_topics",
+            param="focus_topics",
+        )
+    if len(topics) > _TOPICS:
+        raise BadRequest(f"Give at most {_TOPICS} focus_topics.", code="invalid_topics", param="focus_topics")
+    return tuple(sorted({" ".join(topic.lower().split()) for topic in topics}))
+
+
+def _by_rule(stretch: Stretch) -> tuple[list[Sentence], list[Candidate], Background]:
+    """What was said in a stretch and in the turns before, and the candidates of the stretch. Slow."""
+    record, background = record_of(stretch.conversation), background_of(stretch.conversation)
+    first = stretch.first - stretch.shift
+    near = [each for each in sentences(record) if each.at >= first - _NEAR]
+    found = candidates([each for each in near if each.at >= first], record, background, since=first, ends=stretch.ends)
+    said = [each for each in near if not background.holds(each.text) and safe(each.text)]
+    return said, [_placed(each, stretch.shift) for each in found], background
+
+
+def _placed(each: Candidate, shift: int) -> Candidate:
+    """A candidate under the transcript's indexes."""
+    return Candidate(each.kind, each.text, each.label, each.first + shift, each.last + shift, each.worth, each.weak)
+
+
+def _unsearched(conversation: str) -> BadRequest:
+    return BadRequest(
+        f"Look first at what is remembered of conversation {conversation!r} already: search with its conversation_id, "
+        "read what is found, then compact this range. A search lets one compaction through.",
+        code="search_required",
+    )

@@ -1,0 +1,101 @@
+"""Candidates that a model tells: the summary of a stretch, line by line, each line checked against its messages.
+
+The summary is the one that folds use, with its schema, its checks and its repair (summaries/author.py). What a line
+becomes is said by the section that it stands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from proxy.core.ports import Tasks
+from proxy.core.summarizing import Asker, Summarizer
+from proxy.memory.extraction import REPORTED, Candidate, Kind, safe
+from proxy.memory.sentences import Background, own_parts
+from proxy.memory.standing import stands
+from proxy.memory.stretches import Stretch
+from proxy.summaries.author import Author, SummaryTask
+from proxy.summaries.extractive import Extractor, Source
+from proxy.summaries.prompts import Prompts
+from proxy.summaries.schema import CONVERSATION, cited, uncited
+
+_BUDGET: Final = 4_000
+"""Tokens of the whole block, of which the model's lines may take two fifths."""
+_ALONE: Final = (
+    "\nEach line is kept by itself and read years later, without the others and without the messages. So each line "
+    "names who, what and where: no it, this or above, no numbers of options or steps, no today or yesterday."
+)
+_FOCUS: Final = "\nWhat matters most here are these topics: {}. Lines about them come first."
+_KINDS: Final[dict[str, tuple[Kind, float]]] = {
+    "goals.secondary": ("preference", 5.0),
+    "flow.decisions": ("decision", 4.5),
+    "technical.solutions": ("solution", 4.0),
+    "outcomes.partial": ("question", 3.0),
+    "continuation.next_steps": ("question", 2.0),
+    "outcomes.completed": ("fact", 2.5),
+    "outcomes.discoveries": ("fact", 2.5),
+    "technical.configuration": ("fact", 2.5),
+    "technical.issues": ("fact", 2.0),
+    "continuation.important": ("fact", 2.0),
+    "goals.primary": ("fact", 2.0),
+    "artifacts": ("fact", 1.5),
+    "overview": ("fact", 1.5),
+    "technical.technologies": ("fact", 1.0),
+    "continuation.state": ("fact", 1.0),
+}
+_TOLD: Final[dict[Kind, str]] = {
+    "fact": "Told of the conversation",
+    "decision": "Decision",
+    "preference": "Wish of the user",
+    "solution": "Solution",
+    "question": "Open",
+}
+_OF: Final = {section.label: section.path for section in CONVERSATION}
+_TOOL: Final = " (reported by a tool)"
+
+
+class Narrator:
+    """Asks the configured model. `prompts` are those of summaries; `count` counts tokens."""
+
+    def __init__(
+        self, summarizer: Summarizer, extractor: Extractor, tasks: Tasks, prompts: Prompts, count: Callable[[str], int]
+    ) -> None:
+        self._summarizer, self._extractor, self._tasks = summarizer, extractor, tasks
+        self._prompts, self._count = prompts, count
+
+    async def candidates(
+        self, stretch: Stretch, background: Background, asker: Asker, focus: Sequence[str]
+    ) -> list[Candidate]:
+        """What the model tells of a stretch and the messages bear out. Raises SummaryFailed."""
+        asked = _ALONE + (_FOCUS.format(", ".join(focus)) if focus else "")
+        prompts = replace(self._prompts, rules=self._prompts.rules + asked)
+        author = Author(self._summarizer, self._extractor, self._tasks, prompts)
+        task = SummaryTask("conversation", _sources(stretch), (), _BUDGET, self._count, asker=asker)
+        summary = await author.write(task)
+        lines = (_candidate(line) for line in summary.narrative.splitlines())
+        return [each for each in lines if each is not None and not background.holds(each.text)]
+
+
+def _sources(stretch: Stretch) -> tuple[Source, ...]:
+    """What the speakers and tools of the stretch say themselves, under the transcript's indexes."""
+    messages = stretch.conversation.messages
+    indexed = enumerate(zip(messages, own_parts(messages), strict=True), stretch.shift)
+    return tuple(
+        Source(at, replace(message, parts=parts)) for at, (message, parts) in indexed if at >= stretch.first and parts
+    )
+
+
+def _candidate(line: str) -> Candidate | None:
+    """A line of a checked summary; None where it is of no use beyond its conversation, or cannot stand alone."""
+    label, found, text = uncited(line).partition(": ")
+    reported = label.endswith(_TOOL)
+    kind, worth = _KINDS.get(_OF.get(label.removesuffix(_TOOL), ""), ("fact", 0.0))
+    indexes = cited(line)
+    if not found or not worth or not indexes or not stands(text) or not safe(text):
+        return None
+    if reported and kind in {"decision", "preference"}:
+        return None
+    told = REPORTED if reported else _TOLD[kind]
+    return Candidate(kind, text, told, min(indexes), max(indexes), worth)

@@ -1,0 +1,100 @@
+"""A house in which conversations are recorded and compacted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.core.conversation import Conversation
+from proxy.memory.answers import Compacted
+from proxy.memory.compact import Caller, Compactions
+from proxy.memory.narrated import Narrator
+from tests.archive.vaults import SPACE, Vault
+from tests.compaction.making import DIALECTS, read
+from tests.fakes import FakeClock, FakeTasks
+from tests.memory.keeping import FakeMemories
+
+ID = "s-1"
+SYSTEM = "You are the agent of Contoso. The release train of Contoso leaves on Fridays at 16:00 from gate B7."
+
+
+def entry(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def called(name: str, number: int, arguments: str, result: str) -> list[dict[str, Any]]:
+    """A call and its result."""
+    call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{number}", "content": result},
+    ]
+
+
+def talk() -> list[dict[str, Any]]:
+    """Somebody and an agent mend a payment service. Seventeen messages, the system prompt among them."""
+    return [
+        entry("system", SYSTEM),
+        entry("user", "Our billing-api service depends on stripe-python and lives in services/billing/app.py."),
+        entry("assistant", "I look at it."),
+        *called("bash", 1, '{"command":"pytest"}', "E   TypeError: charge() got an unexpected keyword 'idempotency'\n"),
+        entry(
+            "assistant",
+            "The root cause is that `charge()` in services/billing/app.py passes idempotency as a keyword, "
+            "which raises the TypeError. Let me fix that.",
+        ),
+        *called("edit", 2, '{"path":"services/billing/app.py"}', "1 line changed"),
+        entry("assistant", "Fixed the TypeError by passing `headers={'Idempotency-Key': key}` in services/billing."),
+        entry("user", "I prefer httpx over requests in all of our services. Never commit to the main branch."),
+        entry("assistant", "Noted."),
+        entry("user", "We decided to keep PostgreSQL 16 for the ledger database instead of MongoDB."),
+        entry(
+            "assistant",
+            "The ledger database uses PostgreSQL 16 on port 5433. It stores bookings in ledger_entries.",
+        ),
+        entry("user", "It does that. Do this too."),
+        entry("assistant", "The retry policy of billing-api is still unclear and needs further investigation."),
+        entry("assistant", "The release train of Contoso leaves on Fridays at 16:00 from gate B7."),
+        entry("user", "Does the billing-api service retry a failed webhook?"),
+    ]
+
+
+def chat(messages: list[dict[str, Any]], space: bytes = SPACE) -> Conversation:
+    return read({"model": "gpt-4o", "messages": messages}, "chat", space)
+
+
+class House:
+    """Recorded conversations and the memories made of them."""
+
+    def __init__(self, narrator: Narrator | None = None) -> None:
+        self.vault, self.memories, self.clock = Vault(), FakeMemories(), FakeClock()
+        self.compactions = Compactions(
+            self.memories, self.vault.transcripts, DIALECTS, FakeTasks(), self.clock, narrator
+        )
+
+    async def record(self, messages: list[dict[str, Any]], session: str = ID, space: bytes = SPACE) -> None:
+        await self.vault.say(session, chat(messages, space), space=space)
+
+    async def compact(
+        self,
+        first: int,
+        last: int,
+        *focus: str,
+        session: str = ID,
+        space: bytes = SPACE,
+        search: bool = True,
+        caller: Caller | None = None,
+    ) -> Compacted:
+        """Searches, then compacts."""
+        if search:
+            await self.compactions.search(space, session)
+        return await self.compactions.compact(space, session, first, last, focus, caller)
+
+    def contents(self, space: bytes = SPACE) -> list[str]:
+        return [memory.content for memory in self.memories.of(space).memories.values()]
+
+
+async def house_of(messages: list[dict[str, Any]] | None = None, **more: Any) -> House:
+    """A house with one recorded conversation."""
+    house = House(**more)
+    await house.record(talk() if messages is None else messages)
+    return house

@@ -1,0 +1,101 @@
+"""A tenant's memories in a dictionary, as the port promises: a change is written whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from proxy.core.errors import StoreUnavailable
+from proxy.core.memories import Candidate, Change, Conflict, Entity, Filter, Memory, Relation
+
+_HIDDEN = {"summary_archived", "session"}
+
+
+@dataclass
+class Kept:
+    """What one tenant has."""
+
+    memories: dict[str, Memory] = field(default_factory=dict)
+    entities: dict[tuple[str, str], Entity] = field(default_factory=dict)
+    relations: list[Relation] = field(default_factory=list)
+    markers: dict[str, bytes] = field(default_factory=dict)
+
+
+class FakeMemories:
+    """Lets others run before each write, so that writers that race meet. May be away."""
+
+    def __init__(self) -> None:
+        self.tenants: dict[bytes, Kept] = {}
+        self.writes = 0
+        self.away = False
+
+    def of(self, space: bytes) -> Kept:
+        return self.tenants.setdefault(space, Kept())
+
+    async def write(self, space: bytes, change: Change) -> tuple[Entity, ...]:
+        await asyncio.sleep(0)
+        if self.away:
+            raise StoreUnavailable("away")
+        kept = self.of(space)
+        for name, revision in change.require:
+            held = kept.memories.get(name)
+            if (held.revision if held is not None else "") != revision:
+                raise Conflict(name)
+        if any(name in kept.markers for name, _ in change.markers):
+            raise Conflict("marker")
+        self.writes += 1
+        for memory in change.put:
+            kept.memories[memory.id] = memory
+        for name in change.delete:
+            kept.memories.pop(name, None)
+        kept.markers.update(change.markers)
+        kept.relations.extend(each for each in change.relations if each not in kept.relations)
+        new = [each for each in change.entities if (each.name.lower(), each.type) not in kept.entities]
+        kept.entities.update({(each.name.lower(), each.type): each for each in new})
+        return tuple(new)
+
+    async def get(self, space: bytes, ids: Sequence[str]) -> list[Memory | None]:
+        return [self.of(space).memories.get(each) for each in ids]
+
+    def _matching(self, space: bytes, wanted: Filter) -> list[Memory]:
+        topics = {topic.lower() for topic in wanted.topics}
+        return [
+            each
+            for each in sorted(self.of(space).memories.values(), key=lambda m: (-m.created, m.id))
+            if (each.type in wanted.types if wanted.types else each.type not in _HIDDEN)
+            and (not topics or topics & {topic.lower() for topic in (*each.topics, *each.macro_topics)})
+            and wanted.project in (None, each.project)
+        ]
+
+    async def listed(self, space: bytes, wanted: Filter, *, after: str = "", limit: int = 100) -> list[Memory]:
+        found = self._matching(space, wanted)
+        start = next((at + 1 for at, each in enumerate(found) if each.id == after), 0)
+        return found[start : start + limit]
+
+    async def count(self, space: bytes, wanted: Filter) -> int:
+        return len(self._matching(space, wanted))
+
+    async def candidates(
+        self, space: bytes, words: Sequence[str], vector: bytes, wanted: Filter, *, pool: int
+    ) -> list[Candidate]:
+        return [Candidate(each) for each in self._matching(space, wanted)[:pool]]
+
+    async def marker(self, space: bytes, name: str) -> bytes | None:
+        return self.of(space).markers.get(name)
+
+    async def relations(self, space: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
+        return self.of(space).relations[:limit]
+
+    async def entities(self, space: bytes, *, limit: int = 1_000) -> list[Entity]:
+        return list(self.of(space).entities.values())[:limit]
+
+    async def export(self, space: bytes) -> AsyncIterator[bytes]:
+        for memory in self.of(space).memories.values():
+            yield memory.id.encode()
+
+    async def erase(self, space: bytes) -> int:
+        return len(self.tenants.pop(space, Kept()).memories)
+
+    async def close(self) -> None:
+        return

@@ -1,0 +1,321 @@
+"""`core_memory`: saving, getting back, listing and searching session memories."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from proxy.archive.transcript_log import Transcript
+from proxy.core.errors import BadRequest, NotFound, StoreUnavailable
+from proxy.core.memories import Candidate, Embedded, Filter, Memory
+from proxy.memory.core_answers import box
+from proxy.memory.core_memory import CoreMemory, Options
+from proxy.memory.recovery import latest_plan
+from proxy.memory.search import Query, Result, Results
+from proxy.memory.sections import PLAN, TITLES, parsed, plan_in, rendered
+from proxy.memory.stretches import Recordings
+from proxy.storage.memories_sqlite import SqliteMemories
+from tests.archive.vaults import OTHER, SPACE, Vault
+from tests.compaction.making import DIALECTS
+from tests.fakes import FakeClock, FakeTasks
+from tests.memory.keeping import FakeMemories
+from tests.memory.working import worked
+
+AT = 1_767_261_910.0
+FIRST = "CMEM-20260101-100510"
+TEXT = rendered({"Objective": "Mend gate B7.", "Notes": "- It rusts."})
+TODOS = "TodoWrite", {"todos": [{"content": "Open it", "status": "in_progress"}]}, "ok"
+
+
+class Kept(FakeMemories):
+    """Memories of which tags are looked at, and words."""
+
+    def _matching(self, space: bytes, wanted: Filter) -> list[Memory]:
+        return [each for each in super()._matching(space, wanted) if set(wanted.tags) <= set(each.tags)]
+
+    async def candidates(
+        self, space: bytes, words: Sequence[str], vector: bytes, wanted: Filter, *, pool: int
+    ) -> list[Candidate]:
+        found = [each for each in self._matching(space, wanted) if any(word in each.content.lower() for word in words)]
+        return [Candidate(each) for each in found[:pool]]
+
+
+class House:
+    """Everything around `core_memory`, with one recorded conversation `s-1`."""
+
+    def __init__(self) -> None:
+        self.vault, self.memories, self.clock = Vault(), Kept(), FakeClock(AT)
+        self.core = CoreMemory(self.memories, self.vault.transcripts, DIALECTS, FakeTasks(), self.clock)
+
+    async def record(self, session: str = "s-1", space: bytes = SPACE) -> None:
+        await self.vault.say(
+            session, replace(worked(TODOS, said="Mend gate B7 of the house."), chain=(b"c",)), space=space
+        )
+
+    def kept(self) -> list[Memory]:
+        return list(self.memories.of(SPACE).memories.values())
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+# -- import ---------------------------------------------------------------------------
+
+
+async def test_an_import_answers_as_documented(house: House) -> None:
+    answered = await house.core.import_(SPACE, text=TEXT)
+    assert msgspec.to_builtins(answered) == {
+        "operation": "import", "id": FIRST, "message": f"Created memory: {FIRST}"
+    }  # fmt: skip
+
+
+async def test_a_recorded_conversation_is_saved_with_its_fourteen_sections_and_its_plan(house: House) -> None:
+    await house.record()
+    answered = await house.core.import_(SPACE, conversation="s-1")
+    (memory,) = house.kept()
+    assert (memory.id, memory.type, memory.source, memory.conversation) == (answered.id, "session", "session", "s-1")
+    assert (memory.first, memory.last) == (0, 2)
+    found = parsed(memory.content)
+    assert tuple(found) == TITLES
+    assert plan_in(found[PLAN]) == "- [>] Open it"
+    assert found["Objective"] == "Mend gate B7 of the house."
+
+
+async def test_a_text_with_the_line_ends_of_windows_is_taken(house: House) -> None:
+    await house.core.import_(SPACE, text=TEXT.replace("\n", "\r\n"))
+    assert [memory.content for memory in house.kept()] == [TEXT]
+
+
+class Forgetful:
+    """A record of which the first message is gone."""
+
+    def __init__(self, whole: Recordings) -> None:
+        self.whole = whole
+
+    async def find(self, space: bytes, session: str) -> Transcript | None:
+        return await self.whole.find(space, session)
+
+    async def read(self, space: bytes, session: str, first: int, last: int) -> list[bytes | None]:
+        return [None, *(await self.whole.read(space, session, first, last))[1:]]
+
+
+async def test_what_is_not_kept_any_more_of_a_conversation_is_said(house: House) -> None:
+    await house.record()
+    kept = Forgetful(house.vault.transcripts)
+    await CoreMemory(house.memories, kept, DIALECTS, FakeTasks(), house.clock).import_(SPACE, conversation="s-1")
+    assert "- 1 of the recorded messages are not kept any more." in house.kept()[0].content
+
+
+async def test_two_saved_in_one_second_both_stay(house: House) -> None:
+    ids = [(await house.core.import_(SPACE, text=TEXT)).id for _ in range(3)]
+    assert ids == [FIRST, f"{FIRST}-2", f"{FIRST}-3"]
+    assert len(house.kept()) == 3
+
+
+async def test_many_that_save_at_once_get_ids_of_their_own(house: House) -> None:
+    answers = await asyncio.gather(*(house.core.import_(SPACE, text=f"{TEXT} {at}") for at in range(40)))
+    ids = {each.id for each in answers}
+    assert len(ids) == len(house.kept()) == 40
+    assert {memory.id: memory.content for memory in house.kept()} == {
+        each.id: f"{TEXT} {at}" for at, each in enumerate(answers)
+    }
+    assert all(re.fullmatch(rf"{FIRST}(-\d+)?", name) for name in ids)
+
+
+class NoVectors:
+    """An embedder that has nothing to say."""
+
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedded]:
+        return [Embedded() for _ in texts]
+
+    async def query(self, text: str) -> bytes:
+        return b""
+
+    async def relevance(self, query: str, candidates: Sequence[Candidate]) -> list[float]:
+        return [0.0 for _ in candidates]
+
+
+async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(house: House, tmp_path: Path) -> None:
+    stores = [SqliteMemories(tmp_path, NoVectors(), timeout=30.0) for _ in range(2)]
+    workers = [CoreMemory(each, house.vault.transcripts, DIALECTS, FakeTasks(), house.clock) for each in stores]
+    answers = await asyncio.gather(*(workers[at % 2].import_(SPACE, text=f"{TEXT} gate{at}") for at in range(12)))
+    assert len({each.id for each in answers}) == 12
+    for at, each in enumerate(answers):
+        assert (await workers[0].export(SPACE, each.id)).text == f"{TEXT} gate{at}"
+    assert [each.id for each in (await workers[1].search(SPACE, "gate7")).memories] == [answers[7].id]
+    assert len((await workers[1].list_(SPACE)).memories) == 12
+    for store in stores:
+        await store.close()
+
+
+async def test_another_tenant_has_ids_of_its_own(house: House) -> None:
+    assert (await house.core.import_(SPACE, text=TEXT)).id == (await house.core.import_(OTHER, text=TEXT)).id
+
+
+async def test_description_and_tags_are_kept(house: House) -> None:
+    options = Options(description="the gate\n  is done", tags=("Gates, B7", "b7"))
+    name = (await house.core.import_(SPACE, text=TEXT, options=options)).id
+    found = await house.core.export(SPACE, name)
+    assert (found.description, found.tags) == ("the gate is done", ["gates", "b7"])
+
+
+async def test_somebody_is_asked_first_unless_it_is_forced(house: House) -> None:
+    asked: list[str] = []
+
+    async def no(text: str) -> bool:
+        asked.append(text)
+        return False
+
+    answered = await house.core.import_(SPACE, text=TEXT, confirm=no)
+    assert (answered.id, asked, house.kept()) == ("", [TEXT], [])
+    assert (await house.core.import_(SPACE, text=TEXT, options=Options(force=True), confirm=no)).id == FIRST
+    assert asked == [TEXT]
+
+
+async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(house: House) -> None:
+    await house.record()
+    with pytest.raises(BadRequest, match="word for word") as raised:
+        await house.core.import_(SPACE, text=TEXT, conversation="s-1")
+    assert (raised.value.code, house.kept()) == ("plan_not_verbatim", [])
+    frame = (
+        "### Source: todo\n\n<details>\n<summary>Full Execution Plan (Click to expand)</summary>\n\n{}\n\n</details>"
+    )
+    own = rendered({"Objective": "Mine.", PLAN: frame.format("- [>] Open it")})
+    await house.core.import_(SPACE, text=own, conversation="s-1")
+    assert [memory.content for memory in house.kept()] == [own]
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({}, "nothing_to_save"),
+        ({"text": " \n"}, "nothing_to_save"),
+        ({"text": rendered({})}, "nothing_to_save"),
+        ({"text": "Remember gate B7."}, "not_a_session_memory"),
+        ({"text": rendered({"Notes": "x" * 200_000})}, "memory_too_long"),
+        ({"text": TEXT, "options": Options(description="x" * 501)}, "description_too_long"),
+        ({"text": TEXT, "options": Options(tags=("x" * 201,))}, "memory_bad_name"),
+        ({"text": TEXT, "options": Options(tags=tuple(map(str, range(51))))}, "memory_bad_name"),
+        ({"conversation": "nobody"}, "conversation_not_recorded"),
+    ],
+)
+async def test_bad_input_says_what_is_wrong_and_writes_nothing(house: House, given, code: str) -> None:
+    with pytest.raises((BadRequest, NotFound)) as raised:
+        await house.core.import_(SPACE, **given)
+    assert raised.value.code == code
+    assert house.memories.writes == 0
+
+
+async def test_another_tenants_conversation_is_as_if_it_were_not_recorded(house: House) -> None:
+    await house.record(space=OTHER)
+    with pytest.raises(NotFound) as raised:
+        await house.core.import_(SPACE, conversation="s-1")
+    assert (raised.value.code, house.memories.writes) == ("conversation_not_recorded", 0)
+
+
+async def test_while_the_store_is_away_it_says_so(house: House) -> None:
+    house.memories.away = True
+    with pytest.raises(StoreUnavailable):
+        await house.core.import_(SPACE, text=TEXT)
+
+
+# -- export, list, search ---------------------------------------------------------------
+
+
+async def test_what_was_saved_comes_back_by_its_id_in_any_case(house: House) -> None:
+    await house.core.import_(SPACE, text=TEXT)
+    for name in (FIRST, FIRST.lower(), f' "{FIRST}" '):
+        found = await house.core.export(SPACE, name)
+        assert (found.operation, found.id, found.text) == ("export", FIRST, TEXT)
+    assert found.created_at == "2026-01-01T10:05:10Z"
+
+
+@pytest.mark.parametrize("name", ["", "mem-1", "CMEM-2026", "CMEM-20260101-100510; drop"])
+async def test_what_is_no_id_is_refused(house: House, name: str) -> None:
+    with pytest.raises(BadRequest, match="CMEM-") as raised:
+        await house.core.export(SPACE, name)
+    assert raised.value.code == "invalid_memory_id"
+
+
+async def test_another_tenants_memory_and_one_that_never_was_are_answered_alike(house: House) -> None:
+    await house.core.import_(OTHER, text=TEXT)
+    for name in (FIRST, "CMEM-19990101-000000"):
+        with pytest.raises(NotFound) as raised:
+            await house.core.export(SPACE, name)
+        assert raised.value.message == f"No memory {name} is saved here. `list` names those that are."
+
+
+async def test_a_memory_of_another_kind_is_no_session_memory(house: House) -> None:
+    house.memories.of(SPACE).memories[FIRST] = Memory(FIRST, "fact", "x")
+    with pytest.raises(NotFound):
+        await house.core.export(SPACE, FIRST)
+
+
+async def test_a_list_has_the_newest_first_with_previews_and_pages(house: House) -> None:
+    for at in range(3):
+        text = rendered({"Objective": f"Aim {at} " + "x" * 200})
+        await house.core.import_(SPACE, text=text, options=Options(tags=("odd",) if at % 2 else ()))
+        house.clock.advance(1)
+    page = await house.core.list_(SPACE, limit=2)
+    assert [each.preview[:5] for each in page.memories] == ["Aim 2", "Aim 1"]
+    assert all(len(each.preview) <= 100 for each in page.memories)
+    rest = await house.core.list_(SPACE, limit=2, after=page.next)
+    assert ([each.preview[:5] for each in rest.memories], rest.next) == (["Aim 0"], "")
+    tagged = await house.core.list_(SPACE, tags=["ODD"])
+    assert [each.preview[:5] for each in tagged.memories] == ["Aim 1"]
+    assert (await house.core.list_(OTHER)).memories == []
+
+
+async def test_a_search_finds_by_words_and_needs_some(house: House) -> None:
+    await house.core.import_(SPACE, text=TEXT)
+    await house.core.import_(SPACE, text=rendered({"Objective": "Paint the door."}))
+    found = await house.core.search(SPACE, "Where does it RUST?")
+    assert json.loads(msgspec.json.encode(found))["operation"] == "search"
+    assert [each.preview for each in found.memories] == ["Mend gate B7."]
+    assert (await house.core.search(OTHER, "rust")).memories == []
+    for query in ("", " ?! "):
+        with pytest.raises(BadRequest) as raised:
+            await house.core.search(SPACE, query)
+        assert raised.value.code == "search_without_words"
+
+
+async def test_a_search_of_meaning_is_used_where_there_is_one(house: House) -> None:
+    asked: list[Query] = []
+
+    class Meaning:
+        async def search(self, space: bytes, query: Query) -> Results:
+            asked.append(query)
+            return Results(tuple(Result(memory, 1.0, "") for memory in house.kept()), 1, "")
+
+    await house.core.import_(SPACE, text=TEXT)
+    core = CoreMemory(house.memories, house.vault.transcripts, DIALECTS, FakeTasks(), house.clock, Meaning())
+    found = await core.search(SPACE, "corrosion", tags=("b7",), limit=3)
+    assert [each.id for each in found.memories] == [FIRST]
+    assert asked == [Query("corrosion", Filter(types=("session",), tags=("b7",)), limit=3)]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 101, True])
+async def test_a_limit_out_of_range_is_refused(house: House, limit: int) -> None:
+    with pytest.raises(BadRequest, match="from 1 to 100"):
+        await house.core.list_(SPACE, limit=limit)
+    with pytest.raises(BadRequest, match="from 1 to 32"):
+        await house.core.search(SPACE, "gate", limit=limit)
+
+
+def test_the_box_shows_the_id_and_its_sides_are_straight() -> None:
+    for name in (FIRST, f"{FIRST}-12"):
+        lines = box(name).split("\n")
+        assert f"║  Recovery ID: {name} " in box(name)
+        assert {len(line) for line in lines} == {78}
+        assert (lines[0][0], lines[-1][-1]) == ("╔", "╝")
+
+
+def test_the_plan_of_the_recorded_conversation_is_the_one_that_is_compared() -> None:
+    assert latest_plan(worked(TODOS)).text == "- [>] Open it"

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.memories import Candidate, Memory
+from proxy.memory.ranking import fuse, ordered, words
+
+
+def candidate(name: str, lexical: float = 0.0, dense: float = 0.0, **fields) -> Candidate:
+    return Candidate(Memory(**{"id": name, "type": "fact", "content": name, **fields}), lexical, dense)
+
+
+def names(found) -> list[str]:
+    return [each.memory.id for each, _ in found]
+
+
+def test_words_are_told_in_lower_case_once_and_without_those_that_stand_everywhere():
+    assert words("What did Ann's DOG do to the dog’s bed?") == ("ann", "dog", "bed")
+
+
+def test_a_query_of_words_that_stand_everywhere_keeps_them():
+    assert words("Who are you?") == ("who", "are", "you")
+
+
+def test_there_are_no_words_in_punctuation():
+    assert words(" …?! -- _ ") == ()
+
+
+@given(st.text(max_size=200))
+def test_words_are_never_empty_and_never_too_many(text):
+    found = words(text)
+    assert all(found)
+    assert len(set(found)) == len(found) <= 64
+
+
+def test_what_both_lists_name_comes_before_what_one_names():
+    assert [each[0] for each in fuse(["a", "b"], ["c", "b"], {}, 3)] == ["b", "a", "c"]
+
+
+def test_fusing_tells_both_ranks():
+    assert fuse(["a"], ["b", "a"], {}, 2) == [("a", 0, 1), ("b", -1, 0)]
+
+
+def test_a_summary_survives_the_limit_of_the_pool_and_a_preference_comes_next():
+    lexical = [f"fact{at}" for at in range(20)] + ["preference", "summary"]
+    types = {"summary": "summary", "preference": "preference"}
+    assert {"summary", "preference"} <= {each[0] for each in fuse(lexical, [], types, 10)}
+    assert {"summary", "preference"}.isdisjoint(each[0] for each in fuse(lexical, [], {}, 10))
+
+
+def test_the_final_order_follows_the_scores_not_the_ranks():
+    found = ordered("query", [candidate("a", 1.0), candidate("b", 9.0), candidate("c", 2.0)], [0.1, 0.9, 0.2])
+    assert names(found) == ["b", "c", "a"]
+    assert all(0.0 <= told.score <= 1.0 for _, told in found)
+
+
+def test_relevance_decides_where_words_and_vectors_do_not():
+    assert names(ordered("query", [candidate("a"), candidate("b")], [0.2, 0.6])) == ["b", "a"]
+
+
+def test_what_the_person_said_whom_a_query_names_comes_first():
+    found = ordered(
+        "What does Ann like?", [candidate("a", 2.0, author="Bob"), candidate("b", 1.0, author="Ann Lee")], [0, 0]
+    )
+    assert names(found) == ["b", "a"]
+    assert found[0][1].author > 0.0 == found[1][1].author
+
+
+def test_what_stands_beside_a_find_in_its_conversation_is_raised():
+    def said(name, first, lexical=0.0, talk="talk"):
+        return candidate(name, lexical, conversation=talk, first=first, last=first)
+
+    found = ordered(
+        "q", [said("find", 4, 9.0), said("far", 9), said("other", 5, talk="else"), said("next", 5)], [0] * 4
+    )
+    assert names(found)[:2] == ["find", "next"]
+
+
+def test_a_summary_that_fits_is_lifted_but_never_above_1():
+    pool = [candidate("fact", 9.0), candidate("summary", 8.5, type="summary"), *map(candidate, "abcdefghijklmnop")]
+    found = ordered("query", pool, [0.9, 0.85, *([0.0] * 16)])
+    assert names(found)[0] == "summary"
+    assert found[0][1].score == 1.0
+    assert found[0][1].boost == 1.3
+
+
+def test_a_summary_that_does_not_fit_is_not_put_first():
+    pool = [candidate("fact", 9.0), candidate("summary", 0.0, type="summary"), candidate("other", 5.0)]
+    assert names(ordered("query", pool, [0.9, 0.0, 0.5]))[-1] == "summary"
+
+
+def test_one_candidate_and_none_are_ordered_too():
+    assert names(ordered("query", [candidate("a", 3.0)], [0.5])) == ["a"]
+    assert ordered("query", [], []) == []

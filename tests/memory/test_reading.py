@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.core.errors import BadRequest
+from proxy.core.memories import Memory
+from proxy.memory.reading import Reader, issue, nothing, verified, with_reads, with_search
+from tests.fakes import FakeClock
+from tests.memory.keeping import FakeMemories
+
+SPACE, OTHER, NOW = b"tenant", b"other", 1_000.0
+
+
+def kept(count: int) -> FakeMemories:
+    memories = FakeMemories()
+    for at in range(count):
+        memories.of(SPACE).memories[f"mem-{at}"] = Memory(id=f"mem-{at}", type="fact", content=str(at))
+    return memories
+
+
+async def test_memories_are_read_in_full_in_the_order_asked_and_what_is_missing_is_named():
+    reading = await Reader(kept(3), FakeClock()).read(SPACE, ["mem-2", "mem-9", "mem-0", "mem-2"])
+    assert [memory.content for memory in reading.memories] == ["2", "0"]
+    assert reading.missing == ("mem-9",)
+
+
+async def test_another_tenants_ids_lead_nowhere():
+    reading = await Reader(kept(3), FakeClock()).read(OTHER, ["mem-0"])
+    assert (reading.memories, reading.missing) == ((), ("mem-0",))
+
+
+async def test_a_reading_token_proves_what_was_read_and_nothing_else():
+    clock = FakeClock()
+    reader = Reader(kept(5), clock)
+    first = await reader.read(SPACE, ["mem-0", "mem-1", "mem-7"])
+    second = await reader.read(SPACE, ["mem-2"], first.token)
+    ids = [f"mem-{at}" for at in range(9)]
+    assert verified(SPACE, first.token, now=clock.now()).read(ids) == 2
+    assert verified(SPACE, second.token, now=clock.now()).read(ids) == 3
+    assert not verified(SPACE, second.token, now=clock.now()).searched_deeply("auth")
+
+
+@pytest.mark.parametrize(("ids", "code"), [([], "no_ids"), ([str(at) for at in range(101)], "too_many_ids")])
+async def test_reading_nothing_or_too_much_is_refused(ids, code):
+    with pytest.raises(BadRequest) as refused:
+        await Reader(kept(0), FakeClock()).read(SPACE, ids)
+    assert refused.value.code == code
+
+
+def test_a_search_proves_its_topics_and_only_a_deep_one_deeply():
+    plain = with_search(nothing(SPACE), "login", ["Auth  Flow"], deep=False)
+    deep = with_search(nothing(SPACE), "login", ["Auth  Flow"], deep=True)
+    assert plain.searched("auth flow")
+    assert not plain.searched_deeply("auth flow")
+    assert deep.searched_deeply("AUTH flow")
+    assert deep.searched_deeply("login")
+    assert not deep.searched_deeply("auth")
+
+
+def test_several_tokens_prove_together():
+    tokens = [issue(with_reads(nothing(SPACE), [name]), now=NOW) for name in ("a", "b")]
+    assert verified(SPACE, tokens, now=NOW).read(["a", "b", "c"]) == 2
+    assert verified(SPACE, " ".join(tokens), now=NOW).read(["a", "b", "c"]) == 2
+
+
+def test_no_token_proves_nothing():
+    assert verified(SPACE, "", now=NOW) == nothing(SPACE)
+
+
+def test_a_token_of_another_tenant_an_altered_one_and_nonsense_are_refused():
+    token = issue(with_reads(nothing(SPACE), ["a"]), now=NOW)
+    changed = token[:-3] + ("AAA" if token[-3:] != "AAA" else "BBB")
+    for space, given in ((OTHER, token), (SPACE, changed), (SPACE, token[4:]), (SPACE, "é"), (SPACE, "x" * 40)):
+        with pytest.raises(BadRequest) as refused:
+            verified(space, given, now=NOW)
+        assert refused.value.code == "reading_token_invalid"
+
+
+def test_a_token_expires():
+    token = issue(nothing(SPACE), now=NOW)
+    verified(SPACE, token, now=NOW + 3_500)
+    with pytest.raises(BadRequest, match="expired"):
+        verified(SPACE, token, now=NOW + 3_700)
+
+
+def test_a_token_of_twenty_memories_is_short_enough_to_be_passed_on():
+    proof = with_search(with_reads(nothing(SPACE), map(str, range(20))), "auth", [], deep=True)
+    assert len(issue(proof, now=NOW)) < 200

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.core.errors import BadRequest
+from proxy.core.memories import Candidate, Filter, Memory
+from proxy.memory.entries import finished
+from proxy.memory.reading import verified
+from proxy.memory.search import Query, Search
+from tests.fakes import FakeClock
+from tests.memory.keeping import FakeMemories
+
+SPACE = b"tenant"
+
+
+class Plain:
+    """No vectors; relevance is the share of the query's letters."""
+
+    async def embed(self, texts):
+        raise AssertionError("a search embeds nothing but its query")
+
+    async def query(self, text):
+        return b"vector of " + text.encode()
+
+    async def relevance(self, query, candidates):
+        return [sum(word in each.memory.content for word in query.split()) / 10 for each in candidates]
+
+
+class Shelf(FakeMemories):
+    """Gives all that a filter lets through, and notes what was asked."""
+
+    async def candidates(self, space, words, vector, wanted, *, pool):
+        self.asked = (tuple(words), vector, wanted, pool)
+        found = self._matching(space, wanted)
+        return [Candidate(each, lexical=float(sum(word in each.content for word in words))) for each in found][:pool]
+
+    def add(self, content: str, **fields) -> Memory:
+        memory = finished(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
+        self.of(SPACE).memories[memory.id] = memory
+        return memory
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def search(shelf) -> Search:
+    return Search(shelf, Plain(), FakeClock())
+
+
+async def test_the_best_comes_first_with_a_short_preview(shelf, search):
+    for at in range(5):
+        shelf.add(f"Something else, number {at}.")
+    shelf.add("The dog is ill, " + "and so on " * 20)
+    found = (await search.search(SPACE, Query("the dog"))).results
+    assert found[0].memory.content.startswith("The dog")
+    assert len(found[0].preview) == 50
+    assert found[0].score >= found[1].score
+
+
+async def test_a_search_gives_32_of_64_and_a_deep_one_100_of_256(shelf, search):
+    for at in range(300):
+        shelf.add(f"dog {at}")
+    plain = await search.search(SPACE, Query("dog"))
+    assert (len(plain.results), plain.candidates, shelf.asked[3]) == (32, 64, 64)
+    deep = await search.search(SPACE, Query("dog", deep=True))
+    assert (len(deep.results), deep.candidates, shelf.asked[3]) == (100, 256, 256)
+    assert len((await search.search(SPACE, Query("dog", limit=3))).results) == 3
+
+
+async def test_words_vector_and_filter_reach_the_store(shelf, search):
+    wanted = Filter(types=("summary_archived",), topics=("auth",), since=1.0, until=2.0)
+    await search.search(SPACE, Query("What did the dog do?", wanted))
+    assert shelf.asked == (("dog",), b"vector of What did the dog do?", wanted, 64)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        (Query(""), "search_without_words"),
+        (Query(" ?! … "), "search_without_words"),
+        (Query("x" * 2_001), "query_too_long"),
+        (Query("dog", limit=33), "bad_limit"),
+        (Query("dog", limit=-1), "bad_limit"),
+        (Query("dog", deep=True, limit=101), "bad_limit"),
+        (Query("dog", token="nonsense"), "reading_token_invalid"),
+    ],
+)
+async def test_a_search_that_cannot_be_made_is_refused_with_its_reason(search, query, code):
+    with pytest.raises(BadRequest) as refused:
+        await search.search(SPACE, query)
+    assert refused.value.code == code
+
+
+async def test_scores_are_explained_only_where_that_is_asked_for(shelf, search):
+    shelf.add("dog")
+    assert (await search.search(SPACE, Query("dog"))).results[0].scores is None
+    told = (await search.search(SPACE, Query("dog", explain=True))).results[0].scores
+    assert told is not None
+    assert told.lexical == 1.0
+
+
+async def test_a_lone_surrogate_in_a_query_harms_nobody(shelf, search):
+    shelf.add("dog")
+    assert (await search.search(SPACE, Query("dog \ud800"))).results
+
+
+# -- what a search proves --------------------------------------------------------------------------------------------
+
+
+async def test_a_deep_search_proves_its_filter_and_the_topics_that_its_words_name(shelf, search):
+    shelf.add("about it", topics=("login flow", "payment"))
+    token = (await search.search(SPACE, Query("the login flow today", Filter(), deep=True))).token
+    proof = verified(SPACE, token, now=FakeClock().now())
+    assert proof.searched_deeply("Login flow")
+    assert not proof.searched_deeply("payment")
+    token = (await search.search(SPACE, Query("it all", Filter(topics=("payment",)), deep=True, token=token))).token
+    assert verified(SPACE, token, now=FakeClock().now()).searched_deeply("payment")
+    assert verified(SPACE, token, now=FakeClock().now()).searched_deeply("login flow")
+
+
+async def test_an_ordinary_search_is_no_proof_of_a_deep_one(search):
+    token = (await search.search(SPACE, Query("auth", Filter(topics=("auth",))))).token
+    proof = verified(SPACE, token, now=FakeClock().now())
+    assert proof.searched("auth")
+    assert not proof.searched_deeply("auth")
+
+
+# -- stale summaries -------------------------------------------------------------------------------------------------
+
+
+def summed(shelf: Shelf, count: int) -> Memory:
+    sources = [shelf.add(f"source {at}", topics=("auth",)) for at in range(count)]
+    return shelf.add(
+        "summary of auth",
+        type="summary",
+        topics=("auth",),
+        counted=count,
+        sources=tuple((each.id, each.revision) for each in sources),
+    )
+
+
+async def warning(search: Search) -> str:
+    found = (await search.search(SPACE, Query("summary", deep=True))).results
+    assert all(not each.warning for each in found if each.memory.type != "summary")
+    return next(each.warning for each in found if each.memory.type == "summary")
+
+
+async def test_a_summary_whose_topic_grew_by_a_fifth_is_said_to_be_stale(shelf, search):
+    summed(shelf, 10)
+    shelf.add("new", topics=("auth",))
+    assert await warning(search) == ""
+    shelf.add("newer", topics=("auth",))
+    assert "10 memories, and the topic now has 12" in await warning(search)
+
+
+async def test_a_summary_whose_sources_were_edited_or_deleted_is_said_to_be_stale(shelf, search):
+    summary = summed(shelf, 10)
+    kept = shelf.of(SPACE).memories
+    first, second = summary.sources[0][0], summary.sources[1][0]
+    kept[first] = replace(kept[first], content="edited", revision="other")
+    assert f"1 of its sources was edited since ({first})" in await warning(search)
+    del kept[second]
+    told = await warning(search)
+    assert f"deleted since ({second})" in told
+    assert 'memory_consolidate for "auth"' in told

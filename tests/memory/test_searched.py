@@ -1,0 +1,70 @@
+"""The search over the embedded store with the embedding that is shipped, as the proxy has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.core.memories import Change, Filter, Memory
+from proxy.memory.entries import finished
+from proxy.memory.reading import Reader, verified
+from proxy.memory.search import Query, Search
+from proxy.models.embedder import StaticEmbedder
+from proxy.storage.memories_sqlite import SqliteMemories
+from tests.fakes import FakeClock
+
+SPACE = b"tenant"
+SAID = (
+    "The deployment runs on three machines behind nginx.",
+    "Her dog has been ill since Tuesday.",
+    "We pay invoices on the last day of a month.",
+    "Tests are run before each release.",
+    "The database is backed up every night.",
+    "Lunch is at noon.",
+)
+
+
+@pytest.fixture
+async def store(tmp_path):
+    made = SqliteMemories(tmp_path, StaticEmbedder(), timeout=20.0)
+    await made.write(SPACE, Change(put=tuple(memory(text) for text in SAID)))
+    yield made
+    await made.close()
+
+
+def memory(content: str, **fields) -> Memory:
+    return finished(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
+
+
+async def first(store: SqliteMemories, query: str, wanted: Filter = Filter()) -> str:  # noqa: B008
+    search = Search(store, StaticEmbedder(), FakeClock())
+    return (await search.search(SPACE, Query(query, wanted))).results[0].memory.content
+
+
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [("a sick puppy", 1), ("When are bills settled?", 2), ("nightly backups", 4), ("meal", 5)],
+)
+async def test_what_is_meant_is_found_in_other_words(store, query, place):
+    assert await first(store, query) == SAID[place]
+
+
+async def test_a_topics_summary_comes_before_its_memories(store):
+    await store.write(SPACE, Change(put=(memory("Backups: the database, every night, kept a month.", type="summary"),)))
+    assert (await first(store, "database backups")).startswith("Backups:")
+
+
+async def test_archived_summaries_are_found_only_by_their_type(store):
+    old = memory("Backups were made by hand.", type="summary_archived")
+    await store.write(SPACE, Change(put=(old,)))
+    assert await first(store, "backups by hand") != old.content
+    assert await first(store, "backups by hand", Filter(types=("summary_archived",))) == old.content
+
+
+async def test_a_deep_search_and_full_reads_add_up_to_one_proof(store):
+    clock = FakeClock()
+    found = await Search(store, StaticEmbedder(), clock).search(SPACE, Query("database", Filter(), deep=True))
+    ids = [each.memory.id for each in found.results]
+    token = (await Reader(store, clock).read(SPACE, ids[:2], found.token)).token
+    proof = verified(SPACE, token, now=clock.now())
+    assert proof.searched_deeply("database")
+    assert proof.read(ids) == 2

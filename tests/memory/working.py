@@ -1,0 +1,54 @@
+"""Conversations of agents at work, in any of the three dialects."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from proxy.core.conversation import Conversation
+from tests.compaction.making import conversation, read
+from tests.histories import Call, DialectName, History, Round, Turn
+
+_HERE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "trajectories"
+RECORDINGS = Path(os.environ.get("ACCORDION_TRAJECTORIES", _HERE))
+CLAUDE_CODE = ("coding_claude_code.jsonl.gz", "coding_claude_code_joined.jsonl.gz")
+
+Did = tuple[str, dict[str, Any], str]
+"""A call: the tool, its arguments, its result."""
+
+
+def worked(*did: Did, said: str = "Please do it.", system: str = "", answer: str = "", dialect: DialectName = "chat"):
+    """A user asks for something, an agent makes calls one after the other."""
+    rounds = tuple(Round((Call(f"call_{at}", *each),)) for at, each in enumerate(did))
+    return conversation(History((Turn((said,), rounds, answer),), system), dialect)
+
+
+def talked(*said: str, dialect: DialectName = "chat") -> Conversation:
+    """A user and an agent in turn."""
+    turns = [Turn((one,), (), other) for one, other in zip(said[::2], [*said[1::2], ""], strict=False)]
+    return conversation(History(tuple(turns)), dialect)
+
+
+def recorded(*files: str) -> Iterator[tuple[str, list[dict[str, Any]], Conversation]]:
+    """Recorded runs: id, messages as they were recorded, the conversation as it is read."""
+    for file in files:
+        with gzip.open(RECORDINGS / file) as lines:
+            for line in lines:
+                run = json.loads(line)
+                yield run["id"], run["messages"], read({"model": "m", "messages": run["messages"]}, "chat")
+
+
+def steps_of(messages: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """The calls of a recorded run with their results."""
+    results = {m["tool_call_id"]: m["content"] or "" for m in messages if m["role"] == "tool"}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            try:
+                given = json.loads(call["function"]["arguments"])
+            except ValueError:
+                given = {}
+            yield call["function"]["name"], given, results.get(call["id"], "")
