@@ -91,7 +91,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
                 [
                     ("read_file", {"path": "proxy/accounting/calibration.py"}),
                     ("read_definition", {"path": _GAUGE, "name": "Gauging._corrected"}),
-                    ("read_definition", {"path": _GAUGE, "name": "Gauging.learn"}),
+                    ("read_definition", {"path": "proxy/learning.py", "name": "learnt"}),
                 ],
             ),
             ("", [("read_file", {"path": "tests/accounting/test_calibration.py"})]),

@@ -7,12 +7,13 @@ From here on a request is treated as if its client had sent no more than what ma
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from proxy.compaction.filtering import Filter, Taken
 from proxy.core.boundaries import Place as Spot
-from proxy.core.conversation import Conversation
+from proxy.core.conversation import Conversation, ToolCall
 from proxy.core.delegation import Delegation, Seat
 from proxy.core.errors import BadRequest
 from proxy.core.records import CallSeen
@@ -105,9 +106,14 @@ class Seating:
             self.lineage.answered(caller, seated.seat, session, seated.client, calls)
 
     async def begun(self, caller: Caller, seated: Seated, session: str) -> Mapping[str, Delegation]:
-        """The delegations that calls of this conversation began, by the calls' ids. Asks the store; never fails."""
+        """The delegations that calls of this conversation began and whose answers are the calls' results, by the calls'
+        ids; one that stands for several calls says nothing. Asks the store; never fails."""
         try:
-            return await self.lineage.begun(caller, seated.seat, session)
+            found = await self.lineage.begun(caller, seated.seat, session)
+            found = {call_id: child for call_id, child in found.items() if child.evidence != "handoff"}
+            parts = (part for message in (seated.client.messages if found else ()) for part in message.parts)
+            made = Counter(part.call_id for part in parts if isinstance(part, ToolCall))
+            return {call_id: child for call_id, child in found.items() if made[call_id] == 1}
         except Exception:
             _log.exception("it could not be told which delegations a conversation began")
             return {}

@@ -25,7 +25,7 @@ from proxy.core.boundaries import Place
 from proxy.core.conversation import Conversation, Message, ToolCall, ToolResult
 from proxy.core.delegation import Delegation, Seat
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Clock, Put, Tasks
+from proxy.core.ports import Clock, Tasks
 from proxy.core.values import dataclass
 from proxy.identity.kinship import Kinship, Viewer
 from proxy.identity.marks import Marks
@@ -41,7 +41,7 @@ _LOOKED = 16
 """Ids of a list that are looked up, the first ones: what was offered for one of them stays offered."""
 _RECORDS = 32
 """Records of an artifact that are looked at."""
-_AGAIN = 60.0
+_AGAIN = 2.0
 """Seconds until an id that led nowhere is looked up again."""
 
 
@@ -64,7 +64,8 @@ class Shown:
         if artifact.kind == "result" and not calls:
             # Nobody can tell any more whose it is.
             return artifact.session == self.viewer.session
-        return await kinship.related(self.viewer, artifact.session) and await kinship.unhidden(self.viewer, calls)
+        related = await kinship.related(self.viewer, artifact.session, artifact.scope)
+        return related and await kinship.unhidden(self.viewer, calls)
 
 
 @dataclass(frozen=False, slots=True)
@@ -78,7 +79,7 @@ class Sharing:
     clock: Clock
     skipped: Sequence[str] = HANDOFFS
     capacity: int = 20_000
-    _kept: OrderedDict[tuple[bytes, int], None] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[tuple[bytes, int, str], None] = field(default_factory=OrderedDict)
     _led: OrderedDict[tuple[str, str, bytes], tuple[bool, float]] = field(default_factory=OrderedDict)
 
     async def readable(self, viewer: Viewer, plain: bytes) -> bool:
@@ -103,18 +104,18 @@ class Sharing:
         """Keeps results that a viewer of the list `client` does not see, each once, for those who may read them.
         Nobody waits for it. `owners` says whose each is."""
         messages, kept = client.messages, self._kept
-        new = [each for each in taken if (messages[each.result[0]].key, each.result[1]) not in kept]
-        if not new:
-            return
-        for each in new:
-            kept[messages[each.result[0]].key, each.result[1]] = None
+        mine: dict[str, dict[tuple[bytes, int, str], Taken]] = {}
+        for each in taken:
+            index, part = each.result
+            name = messages[index].key, part, owners.get(each.result, "")
+            if name not in kept:
+                kept[name] = None
+                mine.setdefault(name[2], {})[name] = each
         while len(kept) > self.capacity:
             kept.popitem(last=False)
-        mine: dict[str, list[Taken]] = {}
-        for each in new:
-            mine.setdefault(owners.get(each.result, ""), []).append(each)
-        work = self._keep(dialect, caller, seat, messages, mine)
-        self.tasks.spawn(work, "keep what an agent does not see")
+        if mine:
+            work = self._keep(dialect, caller, seat, messages, mine)
+            self.tasks.spawn(work, "keep what an agent does not see")
 
     def forget(self) -> None:
         """Something was erased: what is in the store is not known any more."""
@@ -125,46 +126,56 @@ class Sharing:
 
     async def _leads(self, viewer: Viewer, name: str) -> bool:
         with suppress(StoreUnavailable):
-            for artifact in await self.archive.records(viewer.caller.space, name, limit=_RECORDS):
-                if await self.kinship.related(viewer, artifact.session):
+            for session, scope in await self._kept_by(viewer.caller.space, name):
+                if await self.kinship.related(viewer, session, scope):
                     return True
         return False
 
     async def _keep(
-        self, dialect: str, caller: Caller, seat: Seat, messages: Sequence[Message], mine: Mapping[str, list[Taken]]
-    ) -> None:
+        self, dialect: str, caller: Caller, seat: Seat, messages: Sequence[Message],
+        mine: Mapping[str, Mapping[tuple[bytes, int, str], Taken]],
+    ) -> None:  # fmt: skip
         tenant, nodes = tenant_of(caller.space), self.kinship.nodes
         for owner, taken in mine.items():
             try:
                 await nodes.load(tenant, (owner,))
-                node = nodes.get(tenant, owner)
-                if node is None or not node.session:
-                    raise StoreUnavailable("it is not known yet whose it is")
-                write = partial(self._puts, dialect, caller, seat, node, messages, taken)
-                await self.archive.keep(await self.tasks.offload(write))
+                if (node := nodes.get(tenant, owner)) is not None and node.session:
+                    await self._kept_for(node, dialect, caller, seat, messages, tuple(taken.values()))
+                    continue
             except StoreUnavailable:
-                # The client still has it, and sends it again with the next request.
-                for each in taken:
-                    self._kept.pop((messages[each.result[0]].key, each.result[1]), None)
+                pass
             except Exception:
                 _log.exception("what an agent does not see could not be kept")
+                continue
+            # The client still has it, and sends it again with the next request.
+            for name in taken:
+                self._kept.pop(name, None)
 
-    def _puts(
-        self, dialect: str, caller: Caller, seat: Seat, owner: Delegation, messages: Sequence[Message],
+    async def _kept_for(
+        self, owner: Delegation, dialect: str, caller: Caller, seat: Seat, messages: Sequence[Message],
         taken: Sequence[Taken],
-    ) -> list[Put]:  # fmt: skip
+    ) -> None:  # fmt: skip
+        """Keeps results for the delegation that made them, unless a fold of its own did."""
         own = Marks(owner.id[2:]) if owner.id[:2] == "m:" else Marks(seat.mark, scope=owner.id)
         scope, at, space = label_of(caller, own), self.clock.now(), caller.space
-        made = (self._artifact(space, dialect, messages, each) for each in taken)
-        artifacts = [replace(each, scope=scope, session=owner.session, at=at) for each in made if each is not None]
-        if not artifacts:
-            return []
-        places = sorted({place[0] for each in taken for place in (each.result, each.call or each.result)})
-        rows = [Row(messages[index].key, messages[index].wire) for index in places]
-        digest = hashlib.sha256("".join([owner.session, *(each.id for each in artifacts)]).encode())
-        return self.archive.puts(
-            space, rows, artifacts, Leaving(f"hidden-{digest.hexdigest()[:16]}", owner.session, at)
-        )  # fmt: skip
+        artifacts = []
+        for each in taken:
+            made = self._artifact(space, dialect, messages, each)
+            known = {session for session, _ in await self._kept_by(space, made.id)} if made is not None else set()
+            if made is not None and owner.session not in known:
+                artifacts.append(replace(made, scope=scope, session=owner.session, at=at))
+        if artifacts:
+            keys = {key for each in artifacts for key in each.keys}
+            places = sorted({place[0] for each in taken for place in (each.result, each.call or each.result)})
+            rows = [Row(messages[index].key, messages[index].wire) for index in places if messages[index].key in keys]
+            digest = hashlib.sha256("".join([owner.session, *(each.id for each in artifacts)]).encode())
+            leaving = Leaving(f"hidden-{digest.hexdigest()[:16]}", owner.session, at)
+            puts = partial(self.archive.puts, space, rows, artifacts, leaving)
+            await self.archive.keep(await self.tasks.offload(puts))
+
+    async def _kept_by(self, space: bytes, name: str) -> set[tuple[str, bytes]]:
+        """The sessions that an artifact is kept for, each with its scope."""
+        return {(each.session, each.scope) for each in await self.archive.records(space, name, limit=_RECORDS)}
 
     def _artifact(self, space: bytes, dialect: str, messages: Sequence[Message], taken: Taken) -> Artifact | None:
         """A hidden result under the id that any fold would give it; None where there is nothing to be read in it."""

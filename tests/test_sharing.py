@@ -276,19 +276,19 @@ async def test_another_tenant_reads_nothing_by_an_id_that_it_is_shown():
 # -- what a fold of the parent's took out -------------------------------------------
 
 
-def long(path: str, mine: str) -> list[Json]:
+def long(path: str, mine: str, task: str = "the task of main") -> list[Json]:
     """A conversation that is folded in a window of 3,000 words."""
-    listed = [user("the task of main")]
+    listed = [user(task)]
     for at in range(20):
         text = f"{mine}{at} " + " ".join(f"r{at}_{word}" for word in range(200))
         listed += [call(path, f"m{at}", q=str(at)), gives(path, f"m{at}", text)]
     return [*listed, {"role": "assistant", "content": "Done."}, user("What is next?")]
 
 
-async def folded(team: Team, who: str = "main") -> str:
-    """The id of a result that left the window of `main`."""
+async def folded(team: Team, who: str = "main", task: str = "the task of main") -> str:
+    """The id of a result that left the window of an agent."""
     team.windows.size = 3_000
-    await team.turn(who, long(team.path, "finding-"))
+    await team.turn(who, long(team.path, f"{task}, finding-", task))
     team.windows.size = 100_000
     for record in await team.kitchen.archive.listed(team.space, team.session):
         if record.kind == "result" and '"3"' in record.arguments:
@@ -311,6 +311,24 @@ async def test_a_sub_agent_that_is_given_a_reference_gets_the_tool_to_read_it(pa
     assert "finding-3" in json.dumps(before)
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_what_a_sub_agent_read_goes_with_its_first_fold_and_the_tool_stays(path: str):
+    team = Team(path)
+    name = await folded(team)
+    task = [user(f"Look into {name} and say what it holds.")]
+    assert "finding-3 r3_0 r3_1" in await team.read("a", task, name)
+    grown = [*task, team.said("Read."), *long(path, "mine-", "go on")]
+    team.windows.size = 3_000
+    await team.turn("a", grown)
+    seen = team.seen.exchanges[-1].compaction
+    assert seen is not None
+    assert (seen.state, team.offered) == ("folded", True)
+    assert "finding-3 r3_0 r3_1" not in json.dumps(team.sent[-1]["messages"])
+    assert name in json.dumps(team.sent[-1]["messages"][0])
+    own = [each.id for each in await team.kitchen.archive.listed(team.space, team.session) if each.kind == "result"]
+    assert "mine-" in await team.read("a", [*grown, team.said("Well."), user("again")], own[0])
+
+
 async def test_the_top_level_of_the_clients_own_session_is_read_too():
     team = Team()
     name = await folded(team, "")
@@ -325,6 +343,17 @@ async def test_an_unrelated_conversation_is_not_read_by_an_id_that_is_quoted():
     team.parents = {**team.parents, "e": team.session}
     await team.turn("e", [user(f"see {name}")])
     assert not team.offered
+
+
+async def test_an_unrelated_conversation_is_not_read_beside_one_that_may_be():
+    team = Team()
+    theirs = await folded(team, "", "another task")
+    name = await folded(team, "")
+    assert theirs != name
+    team.parents = {**team.parents, "e": team.session}
+    shown = [user(f"see {name} and {theirs}")]
+    assert "Nothing that may be read here" in await team.read("e", shown, theirs)
+    assert "finding-3" in await team.read("e", shown, name)
 
 
 async def test_what_a_fold_of_the_parent_took_out_of_a_siblings_findings_is_not_read():

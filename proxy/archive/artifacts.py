@@ -68,6 +68,8 @@ class Artifact:
     slices: int = 0
     """Of a range that is too long to be taken back at once: the first, second, … of so many slices of its text; 0 of 0
     is all of it."""
+    child: str = ""
+    """Of what a sub-agent returned: the session of its own conversation, where that is known."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -45,6 +45,22 @@ def reference(tool: str, arguments: str, artifact: str, size: str, about: str = 
     return f"[Result{called} moved out of this window; kept whole, {size}: {reading(artifact)}.]{told}"
 
 
+def returned(agent: str, session: str, tool: str, arguments: str, artifact: str, size: str, digest: str) -> str:
+    """What stands in place of what the sub-agent `agent` answered to the call that began its conversation, which is
+    `session`: as `reference`, with a digest of the answer."""
+    called = f" to {tool}({shortened(arguments)})" if tool else ""
+    told = f" In short:]\n{digest}" if digest else "]"
+    return (
+        f"[Answer of {answerer(agent, session)}{called} moved out of this window; kept whole, {size}: "
+        f"{reading(artifact)}.{told}"
+    )
+
+
+def answerer(agent: str, session: str) -> str:
+    """A sub-agent and its conversation in a few words."""
+    return (f"the agent {agent}" if agent else "a sub-agent") + (f", whose session is {session}," if session else "")
+
+
 def newer(tool: str, arguments: str, artifact: str, call_id: str) -> str:
     """What stands in place of a result that a later one, of the call `call_id`, makes needless."""
     return (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
 from proxy.core.budget import Decision, Limits, Utilization, Window
+from proxy.core.delegation import Delegation
 from proxy.core.edits import Cause, Folded
 from proxy.core.records import CompactionSeen
 from proxy.core.summarizing import Asker
@@ -58,6 +60,10 @@ class Case:
     """Tokens that a fold itself brings along: our tool, which is offered from the first one on."""
     counting: bool = False
     """Whether the request only asks how many tokens it would be: then nothing is kept, and no model is asked."""
+    delegated: bool = False
+    """Whether a sub-agent asks: then all that it was given at the beginning stays verbatim."""
+    begun: Mapping[str, Delegation] = field(default_factory=dict)
+    """The delegations that calls of this conversation began, by the calls' ids."""
     shown: Folded | None = None
     """The list as it would be forwarded, with what was read back and recalled; None where that is `folded`."""
 

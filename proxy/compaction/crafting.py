@@ -97,7 +97,7 @@ class Craft:
         layout = laid_out(plan, client, case.folded.compaction, case.dialect)
         origin = Origin(case.space, case.scope, case.session, case.dialect.name, at)
         count = self._counter(case, plan.view)
-        removal = Remover(layout, origin, self._weigher(case), count, self._skips).removal()
+        removal = Remover(layout, origin, self._weigher(case), count, self._skips, case.begun).removal()
         block = layout.summarized
         task = self._task(case, plan.view, layout, removal, block) if block is not None else None
         return Work(plan, layout, removal, task, block.last if block is not None else -1, at, passes)

@@ -273,11 +273,8 @@ def _moved(place: Place | None, by: int) -> Place | None:
 def _spoken_to(messages: Sequence[Message], made: Filtered) -> Filtered:
     """The list without the assistant's words at its end, if something hidden followed them: providers take the last
     word of the assistant for a reply to go on with, or refuse it. They are seen as soon as anything stands behind."""
-    seen = made.conversation.messages
-    if not made.taken or messages[-1].role == "assistant":
-        return made
-    end = len(seen)
-    while end and seen[end - 1].role == "assistant":
+    seen, end = made.conversation.messages, len(made.conversation.messages)
+    while made.taken and messages[-1].role != "assistant" and end and seen[end - 1].role == "assistant":
         end -= 1
     if end == len(seen):
         return made
@@ -288,14 +285,10 @@ def _spoken_to(messages: Sequence[Message], made: Filtered) -> Filtered:
 def _needed(messages: Sequence[Message], made: Filtered) -> Place | None:
     """A result that has to stay for the list's ends' sake: nothing would be left, or the assistant would be the first
     to speak."""
-    seen = made.conversation.messages
-    if not made.taken:
-        return None
-    if not seen:
-        return max(each.result for each in made.taken)
-    if _opens(messages) and not _opens(seen):
-        return min(each.result for each in made.taken)
-    return None
+    seen, taken = made.conversation.messages, [each.result for each in made.taken]
+    if taken and not seen:
+        return max(taken)
+    return min(taken) if taken and _opens(messages) and not _opens(seen) else None
 
 
 def _opens(messages: Sequence[Message]) -> bool:

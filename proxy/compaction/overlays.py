@@ -56,7 +56,8 @@ class Overlays:
     given; those in use are kept for longer. They hold archived text, so they are sealed, listed and erased as the
     archive is.
 
-    At one place there is at most one recall, the first that was sent, and there are the newest few weaves.
+    At one place there is at most one recall, the first that was sent (of session memories that were asked for the last,
+    since what became of them may be another when they are asked for again), and there are the newest few weaves.
     """
 
     def __init__(
@@ -196,9 +197,14 @@ def _key(label: bytes, anchor: bytes) -> Key:
 def _merged(one: Laid, other: Laid) -> Laid:
     """What stays of all that was put in at one place."""
     known = list(dict.fromkeys((*one.overlays, *other.overlays)))
-    recalls = sorted((each for each in known if isinstance(each, Recall)), key=lambda each: (each.at, each.wire))
+    recalls = sorted((each for each in known if isinstance(each, Recall)), key=_rank)
     weaves = sorted((each for each in known if isinstance(each, Weave)), key=lambda each: each.at, reverse=True)
     return Laid(one.session or other.session, (*recalls[:1], *weaves[:_WEAVES]))
+
+
+def _rank(recall: Recall) -> tuple[bool, float, bytes]:
+    """Which of several recalls at one place stays: the least."""
+    return not recall.names, -recall.at if recall.names else recall.at, recall.wire
 
 
 def _size_of(overlay: Overlay) -> int:
@@ -223,6 +229,7 @@ class _Recall(msgspec.Struct, array_like=True, tag=1):
     wire: bytes
     at: float
     artifacts: list[str]
+    names: list[str] = []
 
 
 class _Value(msgspec.Struct, array_like=True):
@@ -237,7 +244,7 @@ _DECODER = msgspec.msgpack.Decoder(_Value)
 def encode(kept: Laid) -> bytes:
     """What is kept at one place, as the store has it."""
     records = [
-        _Recall(each.wire, each.at, list(each.artifacts))
+        _Recall(each.wire, each.at, list(each.artifacts), list(each.names))
         if isinstance(each, Recall)
         else _Weave([(list(one.said), list(one.answered)) for one in each.rounds], list(each.calls), each.text, each.at)
         for each in kept.overlays
@@ -256,7 +263,7 @@ def decode(value: bytes | None, anchor: bytes) -> Laid:
     except (zstandard.ZstdError, msgspec.MsgspecError, ValueError, MemoryError):
         return Laid()
     overlays = tuple(
-        Recall(anchor, each.wire, each.at, tuple(each.artifacts))
+        Recall(anchor, each.wire, each.at, tuple(each.artifacts), tuple(each.names))
         if isinstance(each, _Recall)
         else Weave(
             anchor, tuple(Round(tuple(said), tuple(answered)) for said, answered in each.rounds), tuple(each.calls),

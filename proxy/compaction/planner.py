@@ -12,6 +12,7 @@ from proxy.compaction.sketch import Sketch
 from proxy.compaction.strategies.base import Archive, Draft, Strategy, estimated
 from proxy.compaction.strategies.body import Body, BodyOptions
 from proxy.compaction.strategies.compact_tool_results import CompactToolResults
+from proxy.compaction.strategies.delegated_digests import DelegatedDigests
 from proxy.compaction.strategies.images import Images, ImagesOptions
 from proxy.core.conversation import Reasoning
 from proxy.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize
@@ -42,6 +43,9 @@ class Planner:
         `must_succeed`: the request must come under the view's limit, and as the last resort what is not free is
         sliced for it.
         """
+        if view.begun and not any(isinstance(each, DelegatedDigests) for each in self._tokens):
+            # Then what sub-agents returned is a result like any other.
+            view = replace(view, begun={})
         run = _ran(_Run(view), self._tokens)
         if run.summarized and any(map(_restorable, self._tokens)):
             # Most of what was archived is now behind the summary. What stays verbatim had better stay whole.
@@ -96,7 +100,7 @@ def _ran(run: _Run, pipeline: Iterable[Strategy]) -> _Run:
 
 def _restorable(strategy: Strategy) -> bool:
     """Whether it only moves results out of the way, which a summary may make needless."""
-    return isinstance(strategy, CompactToolResults) and strategy.refers
+    return isinstance(strategy, DelegatedDigests) or (isinstance(strategy, CompactToolResults) and strategy.refers)
 
 
 def _proposed(strategy: Strategy, draft: Draft) -> _Steps:

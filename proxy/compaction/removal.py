@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
 from proxy.archive.artifacts import Artifact, ArtifactKind, Row, result_text
-from proxy.archive.references import artifact_id, describe, range_id, shortened, size_of, slice_id
+from proxy.archive.references import answerer, artifact_id, describe, range_id, shortened, size_of, slice_id
 from proxy.compaction.layout import Block, Layout, gathered, stretches
 from proxy.core.boundaries import groups, pairs
 from proxy.core.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.delegation import Delegation
 from proxy.core.plan import Slot
 from proxy.core.values import dataclass
 from proxy.summaries.author import LISTED
@@ -51,7 +52,8 @@ class Removal:
 
 class Remover:
     """Makes a Removal of a layout. `weigh` counts a message's tokens, `count` a text's as budgets of blocks do,
-    `skipped` tells of a tool's name whether its results make no artifacts of their own."""
+    `skipped` tells of a tool's name whether its results make no artifacts of their own, `begun` which delegation a call
+    began."""
 
     def __init__(
         self,
@@ -60,7 +62,9 @@ class Remover:
         weigh: Callable[[Message], int],
         count: Callable[[str], int],
         skipped: Callable[[str], bool],
+        begun: Mapping[str, Delegation] | None = None,
     ) -> None:
+        self._begun = begun or {}
         self._layout = layout
         self._messages = layout.client.messages
         self._origin = origin
@@ -195,13 +199,17 @@ class Remover:
         tool, arguments = (call.name, call.arguments) if isinstance(call, ToolCall) else ("", "")
         if not shown and (not text.strip() or self._skipped(tool)):
             return None
-        message = self._messages[index]
+        message, said, child = self._messages[index], describe(text) or size_of(text), self._begun.get(result.call_id)
         keys = (message.key,) if first == index else (self._messages[first].key, message.key)
-        return self._artifact(
+        made = self._artifact(
             name, "result", keys, range(first, index + 1), part=part, tool=tool,
             arguments=shortened(arguments), call_id=result.call_id,
-            characters=len(text), tokens=self._share(message, len(text)), description=describe(text) or size_of(text),
+            characters=len(text), tokens=self._share(message, len(text)), description=said,
         )  # fmt: skip
+        if child is None:
+            return made
+        told = f"answer of {answerer(child.agent, child.session).rstrip(',')}: {said}"
+        return replace(made, description=told, child=child.session)
 
     def _other(self, index: int, part: int, whole: Part, name: str) -> Artifact:
         message = self._messages[index]

@@ -47,7 +47,8 @@ class Rendering:
         than four, one stands at the end of the last message that was written."""
         messages = folded.conversation.messages
         if folded.compaction is None:
-            return [message.wire for message in messages]
+            # What was put in may stand beside a list that was no list: the one text that Responses takes in its place.
+            return dialect.joined([message.wire for message in messages], ())
         # A written block may become a part of the client's message behind it, so that one belongs to the fold's part.
         covered = _covered(folded)
         end = min(covered + 1, len(messages))

@@ -2,7 +2,8 @@
 
 Never free, whatever the kind: messages of system and developer, what is not understood (a provider's compaction item
 among it), the opening request, the task, the newest message, the newest tool batch, which the model has not read yet,
-open calls, and pinned results with their calls. A mid-generation fold touches only what was produced since the task.
+open calls, and pinned results with their calls; of a sub-agent's list all that it was given before its first reply. A
+mid-generation fold touches only what was produced since the task.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from proxy.compaction.strategies.base import Digest, Draft, Writable, anything, 
 from proxy.compaction.woven import longer, orphans
 from proxy.core.boundaries import groups, opaque, open_places, pairs, refers
 from proxy.core.conversation import Message, Reasoning, ToolCall, ToolResult
+from proxy.core.delegation import Delegation
 from proxy.core.edits import Folded
 from proxy.core.plan import Kind, Slot
 from proxy.dialects.base import Dialect
@@ -53,18 +55,23 @@ def view_of(
     woven: Mapping[int, int] | None = None,
     orphans: tuple[tuple[int, int], ...] = (),
     afresh: bool = False,
+    delegated: bool = False,
+    begun: Mapping[str, Delegation] | None = None,
 ) -> Draft:
     """The list with what a fold of this kind may touch.
 
     `tokens` is the whole request and `overhead` what of it is not messages, both corrected or both not; the messages
     are made to count the difference. `limit` is what the request may come to at most (0: the window). `count` counts a
     message, `size` is the request's bytes, `pinned_tools` are names or patterns with *. `writable` tells whether a text
-    may stand instead of a part. `woven` and `orphans` are as in woven.py.
+    may stand instead of a part. `woven` and `orphans` are as in woven.py. `delegated`: a sub-agent asks; `begun` are
+    the delegations that calls of the list began.
     """
     beside = woven or {}
     slots, scale = _scaled(folded.slots(count), beside, tokens - overhead)
     marked = _Marked(slots, pinned, pinned_tools)
     free = marked.free(kind, thinking, must_succeed)
+    if delegated:
+        free[: marked.given] = [False] * marked.given
     held = marked.held
     ranges = groups(marked.messages)
     whole = [False] * len(slots)
@@ -104,6 +111,7 @@ def view_of(
         woven=tuple([round(beside.get(index, 0) * scale) for index in range(len(slots))]) if beside else (),
         orphans=orphans,
         afresh=afresh,
+        begun=begun or {},
     )
 
 
@@ -142,6 +150,8 @@ def view_for(
         woven=longer(case.folded, case.shown, count) if case.shown is not None else {},
         orphans=orphans(case.folded, case.shown) if case.shown is not None else (),
         afresh=case.brought > 0,
+        delegated=case.delegated,
+        begun=case.begun,
     )
 
 
@@ -200,6 +210,9 @@ class _Marked:
         said = [index for index, slot in enumerate(slots) if slot.says]
         self.task = said[-1] if said else -1
         self.opening = said[0] if said else -1
+        replies = (at for at, slot in enumerate(slots) if slot.summary or slot.message.role == "assistant")
+        self.given = next(replies, len(slots))
+        """How many slots stand before the first reply: the task, and what it was given for it."""
         self.unread = self._first_unread()
         open_turn = bool(self.messages) and not slots[-1].says
         self.turn = self.task + 1 if open_turn else len(slots)

@@ -52,20 +52,22 @@ class Run:
         """What comes next is to be read."""
         self._begins = b""
 
-    def take(self, block: bytes) -> tuple[bytes, int]:
-        """Takes in such chunks from the beginning of whole events on; returns what of them may go on, mostly all of it,
-        and how many bytes they are."""
+    @property
+    def silent(self) -> bool:
+        """Whether such chunks say more of a text, and nothing of a call."""
+        return self._call is None
+
+    def take(self, block: bytes, start: int = 0) -> tuple[bytes, int]:
+        """Takes in such chunks of whole events, from `start` on; returns what of them may go on, mostly all of it, and
+        where they end."""
         begins = self._begins
-        if not begins or not block.startswith(begins):
-            return b"", 0
-        if self._rest and block.endswith(self._rest):
-            # All end alike, too: then what is left without ends and beginnings is text, or it has a quote.
-            text = block[len(begins) : -len(self._rest)].replace(self._between, b"")
-            if (b'"' not in text or _STRING.fullmatch(text)) and self._plain(text):
-                self._sink += text
-                return block, len(block)
+        if not begins or not block.startswith(begins, start):
+            return b"", start
+        at = self._alike(block, start) if self._rest else start
+        if at == len(block):
+            return block[start:], at
         out: list[bytes] = []
-        at = done = 0
+        done = start
         while block.startswith(begins, at):
             found = self._ends(block, at + len(begins))
             if found is None:
@@ -80,7 +82,19 @@ class Run:
                     done = found.end()
             self._sink += found[1]
             at = found.end()
-        return (b"".join(out) + block[done:at] if out else block[:at]), at
+        return (b"".join(out) + block[done:at] if out else block[start:at]), at
+
+    def _alike(self, block: bytes, start: int) -> int:
+        """Takes in the chunks from `start` to the last one that begins so, where they all end alike, too; returns where
+        that ends. What is left of them without ends and beginnings is text, or it has a quote: then something else
+        stands between."""
+        begins, rest = self._begins, self._rest
+        end = block.find(rest, block.rfind(begins) + len(begins))
+        text = block[start + len(begins) : end].replace(self._between, b"")
+        if end < 0 or (b'"' in text and not _STRING.fullmatch(text)) or not self._plain(text):
+            return start
+        self._sink += text
+        return end + len(rest)
 
     def _plain(self, text: bytes) -> bool:
         """Whether there is nothing to look for in a text."""

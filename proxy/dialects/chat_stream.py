@@ -13,7 +13,7 @@ from proxy.dialects.chat_chunks import DONE, Run, read, write
 from proxy.dialects.chat_round import Call, Saying, finished, said_of, summed, usage_places
 from proxy.dialects.shared import entries, mapping, string
 from proxy.dialects.splice import RoundSeen, Splice, Wanted
-from proxy.dialects.splicing import cut
+from proxy.dialects.splicing import end_of
 from proxy.dialects.sse import Events
 from proxy.dialects.tap import BOUND
 
@@ -42,16 +42,15 @@ class ChunkSplice(Splice):
     def feed(self, block: bytes) -> bytes:
         """Takes events, in blocks of any size."""
         out, taken = self._run.take(block)
+        self.telling = told = b"" if taken and self._run.silent else out
         if taken == len(block):
             return out
-        whole = self._events.feed(block[taken:])
-        if not whole:
-            self._run.end()
-            return out
-        shown = [self._taken(event) for event in cut(whole)]
+        shown, heard = self._each(self._events.feed(block[taken:]))
         if self._events.rest or self._events.mid_event:
             self._run.end()
-        return self._take() + out + b"".join(shown)
+        owed = self._take()
+        self.telling = owed + told + heard
+        return owed + out + shown
 
     @property
     def held(self) -> bool:
@@ -101,9 +100,18 @@ class ChunkSplice(Splice):
 
     # -- reading -----------------------------------------------------------------
 
-    def _taken(self, event: bytes) -> bytes:
-        out, taken = self._run.take(event)
-        return out if taken == len(event) else self._event(event)
+    def _each(self, whole: bytes) -> tuple[bytes, bytes]:
+        """Takes events one by one, those of a run together: what may go on, and what of it says more than a text."""
+        shown, heard, at = list[bytes](), list[bytes](), 0
+        while at < len(whole):
+            start, (out, at) = at, self._run.take(whole, at)
+            silent = at > start and self._run.silent
+            if at == start:
+                at = end_of(whole, at)
+                out = self._event(whole[start:at])
+            shown.append(out)
+            heard.append(b"" if silent else out)
+        return b"".join(shown), b"".join(heard)
 
     def _event(self, event: bytes) -> bytes:
         """Takes an event that has to be read; returns what of it may go on."""

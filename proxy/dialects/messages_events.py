@@ -74,13 +74,15 @@ class Alike:
     """Deltas of one block that are written as one before them, but for their text: as `opening`, up to where it stands.
     Such events need not be read when they come, and their texts are found together."""
 
-    __slots__ = ("_closed", "_opening", "match")
+    __slots__ = ("_closed", "_opening", "match", "run")
 
     def __init__(self, opening: bytes, but: bytes = b"") -> None:
         opened = re.escape(opening)
         self._opening = opening
-        self.match = re.compile(rb"(?:" + opened + rb"[^\n" + but + rb"]*+\n\n)++").fullmatch
-        """Whether these are nothing but whole events of that kind, in whose texts no byte of `but` stands."""
+        several = re.compile(rb"(?:" + opened + rb"[^\n" + but + rb"]*+\n\n)++")
+        self.match, self.run = several.fullmatch, several.match
+        """Whether these are nothing but whole events of that kind, in whose texts no byte of `but` stands; and those
+        that follow a place."""
         self._closed = re.compile(rb'"\} *+\}\n\n(?:' + opened + rb"|\Z)")
 
     def text(self, raw: bytes) -> str | None:

@@ -65,11 +65,29 @@ class Block:
         alike, arguments = self._alike, self.arguments
         if alike is None or (arguments is not None and not arguments.idle) or alike.match(events) is None:
             return False
+        self._keep(events)
+        return True
+
+    def follow(self, block: bytes, at: int) -> int:
+        """Takes of whole events those from `at` on that are more of the same; returns where they end."""
+        alike, arguments = self._alike, self.arguments
+        idle = alike is not None and (arguments is None or arguments.idle)
+        found = alike.run(block, at) if alike is not None and idle else None
+        if found is None:
+            return at
+        self._keep(found.group())
+        return found.end()
+
+    @property
+    def silent(self) -> bool:
+        """Whether what is said of it is a text, and nothing of a call."""
+        return self.kind in {"text", "thinking"}
+
+    def _keep(self, events: bytes) -> None:
         self._unread.append(events)
         self._size += len(events)
         if self._size > _UNREAD:
             self.settle()
-        return True
 
     def learn(self, piece: bytes) -> None:
         """Takes a delta as the pattern of those that may go on unread."""

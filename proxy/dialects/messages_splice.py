@@ -18,7 +18,7 @@ from proxy.dialects.messages_said import DONE, NO_INPUT, Block, ended, seen, sum
 from proxy.dialects.shared import encode, mapping, string
 from proxy.dialects.spans import NULL, fields_of, object_of
 from proxy.dialects.splice import RoundSeen, Splice, Wanted
-from proxy.dialects.splicing import cut
+from proxy.dialects.splicing import end_of
 from proxy.dialects.sse import Events
 from proxy.dialects.tap import BOUND
 
@@ -59,7 +59,10 @@ class MessagesStream(Splice):
 
     def feed(self, block: bytes) -> bytes:
         """Takes events, or pieces of large ones; returns those that may go on."""
+        self.telling = None
         if self._going is not None and self._whole and self._going.takes(block):
+            if self._going.silent:
+                self.telling = b""
             return block
         whole = self._events.feed(block)
         self._whole = not (self._events.rest or self._events.mid_event)
@@ -109,15 +112,22 @@ class MessagesStream(Splice):
     # -- events, one by one ---------------------------------------------------------
 
     def _all(self, block: bytes) -> bytes:
-        pieces = cut(block)
-        if len(pieces) == 1:
-            return self._one(pieces[0])
-        out = []
-        for at, piece in enumerate(pieces, 1):
-            out.append(self._one(piece))
-            if self._waiting is not None:
-                self._queue = b"".join(pieces[at:])
+        out, heard, at = list[bytes](), list[bytes](), 0
+        while at < len(block):
+            going, start = self._going, at
+            at = going.follow(block, start) if going is not None else start
+            silent = at > start and going is not None and going.silent
+            if at > start:
+                shown = block[start:at]
+            else:
+                at = end_of(block, start)
+                shown = self._one(block[start:at])
+            out.append(shown)
+            heard.append(b"" if silent else shown)
+            if self._waiting is not None and at < len(block):
+                self._queue = block[at:]
                 break
+        self.telling = b"".join(heard)
         return b"".join(out)
 
     def _one(self, piece: bytes) -> bytes:

@@ -1,8 +1,7 @@
 """One reply of Responses to the client, made of one or more of the provider's.
 
-Source: the type files of the openai SDK (`openai/types/responses/*_event.py`). Events are numbered, and name the place
-of their item in the output; both are told anew behind the first event that is not shown. The objects in the events
-that open and end a response tell the tools of the request, and the last all that was said.
+Source: the type files of the openai SDK (`openai/types/responses/*_event.py`). Numbers and places are told anew
+behind the first one that is not shown; those that open and end a response tell its tools, the last all that was said.
 """
 
 from __future__ import annotations
@@ -72,7 +71,9 @@ class ResponsesStream(Splice):
 
     def feed(self, block: bytes) -> bytes:
         """Takes whole events; returns those that may go on, in the same bytes where nothing of them changes."""
-        if self._own and not block.startswith(ARGUMENTS) and says_nothing(block):
+        quiet = self._own and not block.startswith(ARGUMENTS) and says_nothing(block)
+        self.telling = b"" if quiet and b"error" not in block else None
+        if quiet:
             return block
         return self._feed(block) if is_one(block) else b"".join(map(self._feed, cut(block)))
 

@@ -41,6 +41,10 @@ class RoundSeen:
 class Splice(ABC):
     """One reply to the client. Never raises on what a provider sends: what is not understood goes on as it came."""
 
+    telling: bytes | None = None
+    """What of that which `feed` returned last says more than a text, in whole events: whoever listens to the reply need
+    not look through the others. None where that is not known."""
+
     @abstractmethod
     def feed(self, block: bytes) -> bytes:
         """Takes whole events of a stream (or any piece of a document), without content encoding; returns what may go

@@ -263,6 +263,16 @@ def cut(block: bytes) -> list[bytes]:
     return [*out, parts[-1]] if parts[-1] else out
 
 
+def end_of(block: bytes, at: int) -> int:
+    """Where the event that begins at `at` of whole events ends."""
+    end = block.find(b"\n\n", at) + 2
+    end = end if end > 1 else len(block)
+    if block.find(b"\r", at, end) < 0:
+        return end
+    found = _EVENT.match(block, at)
+    return found.end() if found is not None else len(block)
+
+
 def from_json(raw: bytes | str) -> Any:
     """Decodes what a provider sent; numbers stay as they are, half characters and NaN are no reason to fail. Raises
     ValueError."""

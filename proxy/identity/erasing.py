@@ -22,29 +22,26 @@ _OF: Mapping[str, Callable[[str, bytes], Collection[str]]] = {
 _PAGE = 500
 
 
-async def forget_delegations(store: Store, space: bytes, session: str | None = None) -> int:
+async def forget_delegations(store: Store, space: bytes, session: str | None = None) -> None:
     """Removes what is known of the delegation that a session is: its place in the tree, which calls are its own, what
     it was not shown, what it may have begun. Without a session all that is known of the tenant whose key is `space`.
 
-    What the records of others say stays: whom they work for, and whose results they are not shown. Gives how many
-    values were removed. Raises StoreUnavailable; then some are, and it can be asked for again.
+    What the records of others say stays: whom they work for, and whose results they are not shown. Raises
+    StoreUnavailable; then some is removed, and it can be asked for again.
     """
     tenant = tenant_of(space)
     if session is None:
-        return sum([await _all(store, f"{name}/{tenant}") for name in (_NODES, _SEATED, *_OF)])
+        for collection in (_NODES, _SEATED, *_OF):
+            while page := await store.scan(f"{collection}/{tenant}", limit=_PAGE):
+                await store.delete([Key(f"{collection}/{tenant}", name) for name, _ in page])
+        return
     names = await _names(store, tenant, session)
     gone = [Key(f"{_SEATED}/{tenant}", session), *(Key(f"{_NODES}/{tenant}", name) for name in names)]
     for collection, of in _OF.items():
         rows = _rows(store, f"{collection}/{tenant}")
         gone += [Key(f"{collection}/{tenant}", name) async for name, value in rows if names & {*of(name, value)}]
-    return sum([await store.delete(gone[at : at + _PAGE]) for at in range(0, len(gone), _PAGE)])
-
-
-async def _all(store: Store, collection: str) -> int:
-    removed = 0
-    while page := await store.scan(collection, limit=_PAGE):
-        removed += await store.delete([Key(collection, name) for name, _ in page])
-    return removed
+    for at in range(0, len(gone), _PAGE):
+        await store.delete(gone[at : at + _PAGE])
 
 
 async def _names(store: Store, tenant: str, session: str) -> set[str]:

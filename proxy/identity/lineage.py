@@ -21,7 +21,6 @@ from proxy.core.records import CallSeen
 from proxy.core.values import dataclass
 from proxy.identity.declared import Declared
 from proxy.identity.handoffs import NOBODY, Patterns
-from proxy.identity.kinship import seated_key
 from proxy.identity.marks import Marks
 from proxy.identity.nodes import Nodes, Refused, tenant_of
 from proxy.identity.openings import LEAST, LEAST_DELEGATING, Call, Openings
@@ -164,8 +163,8 @@ class Lineage:
         `s:` and its id, and is found under the name that its client gave too. `anew` asks the store for all of it:
         other workers may know more by now. Raises StoreUnavailable."""
         nodes = self.nodes.anew() if anew else self.nodes
-        other = await self.store.get(seated_key(tenant, node[2:])) if node[:2] == "s:" else None
-        names = [node] if other is None else [other.decode(), node]
+        other = await self.nodes.seated(tenant, node[2:]) if node[:2] == "s:" else None
+        names = [node] if other is None else [other, node]
         await nodes.load(tenant, names)
         trees = [await nodes.tree(tenant, nodes.path(tenant, name)[0]) for name in names]
         return tuple({one.id: one for tree in trees if tree is trees[0] or len(tree) > 1 for one in tree}.values())
@@ -246,7 +245,7 @@ class Lineage:
         if wanted != held:
             with suppress(Refused):
                 held = await self.nodes.join(tenant, wanted)
-            self.outbox.put(seated_key(tenant, session_id), held.id.encode, self.retention)
+            self.nodes.sit(tenant, session_id, held.id)
         return self._at(tenant, seat, held, seat.scope)
 
     def _appeared(self, tenant: str, seat: Seat, session_id: str) -> None:
@@ -255,7 +254,7 @@ class Lineage:
         for node in (seat.home, plain if self.nodes.named(tenant, plain) else ""):
             if node and ((held := self.nodes.get(tenant, node)) is None or held.placeholder):
                 self.nodes.keep(tenant, Delegation(node, session=session_id, agent=seat.agent, at=self.clock.now()))
-                self.outbox.put(seated_key(tenant, session_id), node.encode, self.retention)
+                self.nodes.sit(tenant, session_id, node)
 
     def _tenant(self, caller: Caller) -> str:
         tenant = self._tenants.get(caller.space)

@@ -61,6 +61,8 @@ class Nodes:
     _paths: dict[tuple[str, str], Path] = field(default_factory=dict)
     _sizes: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
     _versions: dict[str, int] = field(default_factory=dict)
+    _seats: OrderedDict[tuple[str, str], str] = field(default_factory=OrderedDict)
+    """The nodes that sessions are."""
 
     def anew(self) -> Nodes:
         """The same that knows nothing yet, to ask the store for all of it."""
@@ -175,9 +177,24 @@ class Nodes:
                     waiting.append(child.id)
         return tuple(found.values())
 
+    def sit(self, tenant: str, session_id: str, node: str) -> None:
+        """Notes which node a session is."""
+        self._seats[tenant, session_id] = node
+        if len(self._seats) > self.capacity:
+            self._seats.popitem(last=False)
+        self.outbox.put(Key(f"seated/{tenant}", session_id), node.encode, self.retention)
+
+    async def seated(self, tenant: str, session_id: str) -> str | None:
+        """The node that a session is; None where none is noted. Raises StoreUnavailable."""
+        if (known := self._seats.get((tenant, session_id))) is not None:
+            return known
+        row = await self.store.get(Key(f"seated/{tenant}", session_id))
+        return row.decode() if row is not None else None
+
     def forget(self) -> None:
         """Asks the store anew for everything: something was erased there."""
         self._held.clear()
+        self._seats.clear()
         self._below.clear()
         self._paths.clear()
         self._sizes.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -133,30 +133,34 @@ class Openings:
                     found[made.session, made.call_id] = made
         return list(found.values())
 
-    async def elsewhere(self, space: bytes, tenant: str, texts: Sequence[str], session: str, now: float) -> list[Call]:
-        """The same among the calls of all workers."""
-        found: dict[tuple[str, str], Call] = {}
+    async def elsewhere(
+        self, space: bytes, tenant: str, opened: Mapping[str, Sequence[str]], now: float
+    ) -> dict[str, list[Call]]:
+        """The same among the calls of all workers, for several conversations by their sessions; only those that some
+        call fits are told of."""
+        found: dict[str, dict[tuple[str, str], Call]] = {}
         heads: dict[tuple[str, int], list[bytes]] = {}
         after = ""
         for _ in range(_PAGES):
             try:
                 rows = await self.store.scan(f"open/{tenant}", after=after, limit=_ROWS)
             except StoreUnavailable:
-                return []
+                return {}
             for _, value in rows:
                 row = _read(value)
-                if row is None or row.session == session or now - row.at >= LIFE:
+                if row is None or now - row.at >= LIFE:
                     continue
-                fits = (
-                    _fits_hashed(space, known, text, row.delegating, heads) for known in row.texts for text in texts
-                )
-                if any(fits):
-                    made = Call(row.call_id, row.node, row.session, row.delegating, row.at, row.home)
-                    found[made.session, made.call_id] = made
+                made = Call(row.call_id, row.node, row.session, row.delegating, row.at, row.home)
+                for session, texts in opened.items():
+                    fits = (
+                        _fits_hashed(space, known, text, row.delegating, heads) for known in row.texts for text in texts
+                    )
+                    if session != row.session and any(fits):
+                        found.setdefault(session, {})[made.session, made.call_id] = made
             if len(rows) < _ROWS:
                 break
             after = rows[-1][0]
-        return list(found.values())
+        return {session: list(calls.values()) for session, calls in found.items()}
 
     def forget(self) -> None:
         """Knows of no open call any more."""

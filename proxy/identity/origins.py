@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 
@@ -16,6 +16,20 @@ from proxy.identity.openings import LEAST, Call, Openings, opening
 
 # How many sessions' nodes are held in memory, and how many may still wait for another worker's word.
 _SESSIONS, _WAITING = 50_000, 1_000
+# Seconds between two looks at the open calls of other workers, each for all conversations that were begun since: most
+# are nobody's, and a look for each of them would cost as much as all the rest of a small request.
+_LOOK = 0.1
+
+
+@dataclass(frozen=False, slots=True)
+class _Met:
+    """A conversation that another worker may have a word on. `texts` are how it opened; of one that did not begin here
+    nothing is held: then it is the edge that may come. `looked` says whether the store was asked once."""
+
+    tenant: str
+    agent: str
+    texts: list[str]
+    looked: bool
 
 
 @dataclass(frozen=False, slots=True)
@@ -28,9 +42,12 @@ class Origins:
     openings: Openings
     _sessions: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """The node of each session; empty where it is none."""
-    _waiting: OrderedDict[str, list[str]] = field(default_factory=OrderedDict)
-    """How conversations opened whose call was not found: another worker may not have written it yet. Of those that did
-    not begin here nothing is held: then it is the edge that may come."""
+    _waiting: OrderedDict[str, _Met] = field(default_factory=OrderedDict)
+    """By session, conversations whose call was not found: another worker may not have written it yet."""
+    _looks: dict[str, float] = field(default_factory=dict)
+    """When the store was last asked for the open calls of a tenant."""
+    _behind: set[str] = field(default_factory=set)
+    """The tenants with conversations that wait for their first look."""
 
     async def of(
         self, space: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
@@ -40,10 +57,13 @@ class Origins:
         known = self._sessions.get(session_id)
         if known is None:
             known = await self._met(space, tenant, session_id, agent, conversation, new=new)
-        elif self._waiting and (texts := self._waiting.pop(session_id, None)) is not None:
+        elif self._waiting and (met := self._waiting.pop(session_id, None)) is not None:
             # What another worker wrote just before is there by now.
-            late = self._late(space, tenant, session_id, agent, texts) if texts else self._recalled(tenant, session_id)
+            own = {session_id: met}
+            late = self._late(space, tenant, own) if met.texts else self._recalled(tenant, session_id)
             self.tasks.spawn(late, "delegation")
+        if tenant in self._behind:
+            self._look(space, tenant)
         if not known:
             return None
         await self.nodes.load(tenant, (known,))
@@ -59,6 +79,8 @@ class Origins:
         """Asks the store anew for everything: something was erased there."""
         self._sessions.clear()
         self._waiting.clear()
+        self._looks.clear()
+        self._behind.clear()
 
     async def _met(
         self, space: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
@@ -66,7 +88,7 @@ class Origins:
         """The node of a session that this worker has not seen before."""
         self._know(session_id, TOP)
         if not new:
-            self._wait(session_id, [])
+            self._wait(session_id, _Met(tenant, agent, [], looked=True))
             self.tasks.spawn(self._recalled(tenant, session_id), "delegation")
             return TOP
         texts = opening(conversation)
@@ -74,9 +96,24 @@ class Origins:
         if found:
             await self._infer(tenant, session_id, agent, found)
         elif any(len(text) >= LEAST for text in texts):
-            self._wait(session_id, texts)
-            self.tasks.spawn(self._late(space, tenant, session_id, agent, texts), "delegation")
+            self._wait(session_id, _Met(tenant, agent, texts, looked=False))
+            self._behind.add(tenant)
         return self._sessions[session_id]
+
+    def _look(self, space: bytes, tenant: str) -> None:
+        """Has the open calls of other workers looked at, for all conversations that wait for their first look. Unless
+        that was done just now: then a later request of the tenant has it done."""
+        now = self.clock.monotonic()
+        if 0.0 <= now - self._looks.get(tenant, -_LOOK) < _LOOK:
+            return
+        if len(self._looks) >= _WAITING:
+            self._looks.clear()
+        self._looks[tenant] = now
+        self._behind.discard(tenant)
+        new = {session: met for session, met in self._waiting.items() if met.tenant == tenant and not met.looked}
+        for met in new.values():
+            met.looked = True
+        self.tasks.spawn(self._late(space, tenant, new), "delegation")
 
     async def _recalled(self, tenant: str, session_id: str) -> None:
         """Asks the store which node a session is, where it was found to be one elsewhere or earlier."""
@@ -86,11 +123,13 @@ class Origins:
             self._waiting.pop(session_id, None)
             self._know(session_id, node)
 
-    async def _late(self, space: bytes, tenant: str, session_id: str, agent: str, texts: list[str]) -> None:
-        """Looks for the call that began a conversation among those of other workers."""
-        if found := await self.openings.elsewhere(space, tenant, texts, session_id, self.clock.now()):
-            self._waiting.pop(session_id, None)
-            await self._infer(tenant, session_id, agent, found)
+    async def _late(self, space: bytes, tenant: str, met: Mapping[str, _Met]) -> None:
+        """Looks for the calls that began conversations among those of other workers."""
+        opened = {session: each.texts for session, each in met.items()}
+        found = await self.openings.elsewhere(space, tenant, opened, self.clock.now())
+        for session, calls in found.items():
+            self._waiting.pop(session, None)
+            await self._infer(tenant, session, met[session].agent, calls)
 
     async def _infer(self, tenant: str, session_id: str, agent: str, found: Sequence[Call]) -> None:
         """Takes the one call that began a conversation for its parent; of several none, and says so."""
@@ -104,8 +143,8 @@ class Origins:
                 parent = Delegation(wanted.parent, session=found[0].session, at=self.clock.now())
                 self.nodes.keep(tenant, parent)
 
-    def _wait(self, session_id: str, texts: list[str]) -> None:
-        self._waiting[session_id] = texts
+    def _wait(self, session_id: str, met: _Met) -> None:
+        self._waiting[session_id] = met
         if len(self._waiting) > _WAITING:
             self._waiting.popitem(last=False)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
@@ -51,8 +51,8 @@ class Hidden:
     """The results that a viewer does not see. `scopes` tells whose each is, by the index of its message and of its part
     in the client's list.
 
-    `late` says that some are shown only because they were shown before: a fold should be made of what `hidden(…,
-    anew=True)` leaves.
+    `late` says that some are shown, or hidden, only because they were before: a fold should be made of what
+    `hidden(…, anew=True)` leaves.
     """
 
     scopes: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -106,14 +106,22 @@ class Shown:
     async def decide(self, viewer: Viewer, conversation: Conversation, shown: int, *, anew: bool) -> Hidden:
         """What of a list the viewer does not see. Up to the index `shown` it was shown all that no decision hides.
         `anew` decides all of it by what is known today."""
-        index, kept = (-1, None) if anew else await self._deepest(viewer, conversation)
+        index, kept = await self._deepest(viewer, conversation)
+        still = await self._unseen(viewer, kept.spots) if anew and kept is not None else []
+        if anew:
+            index, kept = -1, None
         spots, late = (kept.spots, kept.late) if kept is not None else ((), False)
         version = self.nodes.version(viewer.tenant)
         if kept is not None and kept.version != version:
-            # An edge was found since: what was shown may be somebody else's.
+            # An edge was found since: what was shown may be somebody else's, and what was hidden the viewer's to see.
             known = {spot[:2] for spot in spots}
             late = any(spot[:2] not in known for spot in await self._hide(viewer, conversation, 0, index + 1))
+            late = late or len(await self._unseen(viewer, spots)) < len(spots)
         found = await self._hide(viewer, conversation, index + 1, len(conversation.messages))
+        if still:
+            # Whose it was may be forgotten by now; that it was another's is on record.
+            places = {spot[:2] for spot in found}
+            found = sorted([*found, *(spot for spot in still if spot[:2] not in places)])
         if found:
             behind = shown if not anew else -1
             new = tuple(spot for spot in found if spot[0] > behind)
@@ -160,9 +168,16 @@ class Shown:
         foreign = set(found) - {TOP, *viewer.path}
         if not foreign:
             return []
-        await self.nodes.load(viewer.tenant, foreign)
-        unseen = {node for node in foreign if not visible(self.nodes.path(viewer.tenant, node), viewer.path)}
-        return [(at, part, node) for (at, part, _), node in zip(results, found, strict=True) if node in unseen]
+        return await self._unseen(
+            viewer, [(at, part, node) for (at, part, _), node in zip(results, found, strict=True) if node in foreign]
+        )
+
+    async def _unseen(self, viewer: Viewer, spots: Sequence[Spot]) -> list[Spot]:
+        """Those of some results whose delegations the viewer does not see, by what is known of the tree today."""
+        nodes = {node for _, _, node in spots}
+        await self.nodes.load(viewer.tenant, nodes)
+        unseen = {node for node in nodes if not visible(self.nodes.path(viewer.tenant, node), viewer.path)}
+        return [spot for spot in spots if spot[2] in unseen]
 
     async def _deepest(self, viewer: Viewer, conversation: Conversation) -> tuple[int, _Kept | None]:
         """The deepest place of the list that was decided about, and what was."""

@@ -87,6 +87,21 @@ class Stage:
         """The sessions that an agent's requests belong to."""
         return list(dict.fromkeys(head["x-accordion-session"] for head in self.heads(name)))
 
+    def edges(self, name: str, count: int) -> list[tuple[str, str]]:
+        """The edges of the tree that an agent's session stands in, as its page says once it has so many: who works for
+        another, and how that is known."""
+
+        def told() -> list[tuple[str, str]]:
+            agents = self.look(f"/accordion/sessions/{self.sessions(name)[0]}/tree").json()["agents"]
+            return sorted((each["session"], each["evidence"]) for each in agents if each["parent"] is not None)
+
+        self.lane.upstream.wait_for(lambda: len(told()) >= count)
+        return told()
+
+    def filtered(self, name: str) -> list[int]:
+        """How many results each of an agent's answers said were hidden."""
+        return [int(head.get("x-accordion-filtered", 0)) for head in self.heads(name)]
+
     def look(self, path: str) -> httpx.Response:
         """One of the proxy's own pages."""
         return httpx.get(f"http://127.0.0.1:{self.proxy.port}{path}", timeout=30, trust_env=False)

@@ -54,7 +54,9 @@ def handing_to(name: str) -> Any:
     def transfer(
         number: int, state: Annotated[Any, InjectedState], tool_call_id: Annotated[str, InjectedToolCallId]
     ) -> Command[str]:
-        handed = ToolMessage(f"Successfully transferred to {name}", name=f"transfer_to_{name}", tool_call_id=tool_call_id)
+        handed = ToolMessage(
+            f"Successfully transferred to {name}", name=f"transfer_to_{name}", tool_call_id=tool_call_id
+        )
         return Command(goto=name, graph=Command.PARENT, update={"messages": [*state["messages"], handed]})
 
     return transfer
@@ -123,6 +125,9 @@ def test_workers_of_a_supervisor_see_their_own_work_and_the_supervisor_all(
         assert cast.seen("Writer", BOSS) == [True] * 3, "what the supervisor knew before"
         assert cast.seen("Writer", "They came long ago.") == [True] * 3, "what agents say stays"
         each_has_its_session(way, "Boss", "Seeker", "Writer")
+        handed = sorted((way.sessions(name)[0], "handoff") for name in ("Seeker", "Writer"))
+        assert way.edges("Boss", 2) == handed
+        assert way.filtered("Boss") == [0] * 5
 
 
 def each_has_its_session(way: Stage, *names: str) -> None:
@@ -205,12 +210,13 @@ def test_agents_that_write_at_once_and_say_who_they_are_see_their_own(
         assert cast.seen("Main", RED) == cast.seen("Main", BLUE) == [True]
         assert cast.asked["Main"][0].body.count(b"was found") == 6, "the main agent has all"
         each_has_its_session(way, "Red", "Blue", "Main")
+        known = sorted((way.sessions(name)[0], "header") for name in ("Red", "Blue"))
+        assert [edge for edge in way.edges("Red", 0 if top else 2) if edge in known] == ([] if top else known)
+        assert (way.filtered("Red"), way.filtered("Blue")) == ([0, 1, 2], [0, 1, 2])
 
 
 @KINDS
-def test_agents_that_write_at_once_and_say_nothing_see_everything(
-    upstream: Upstream, proxy: Proxy, kind: str
-) -> None:
+def test_agents_that_write_at_once_and_say_nothing_see_everything(upstream: Upstream, proxy: Proxy, kind: str) -> None:
     """Nothing tells them apart: one client, one history, no hand-off. So nothing is kept from anybody, and every byte
     that was sent is forwarded."""
     cast = both()

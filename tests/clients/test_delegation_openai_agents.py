@@ -1,16 +1,19 @@
 """Agents of the OpenAI Agents SDK hand work on: each sees what belongs to its task, and the main agent sees all."""
 
 import asyncio
+import json
 import uuid
 from typing import Any
 
 import agents
 import pytest
-from cast import Cast, Stage, found, stage
+from cast import Cast, Stage, found, stage, unanswered
 from lane import KEY, Lane, Proxy
 from openai import AsyncOpenAI
-from replies import Call
+from replies import Call, Reply, body_of, results_in
+from test_fold_agent_clis import counted, settings
 from upstream import Upstream
+from wire import Request
 
 KINDS = pytest.mark.parametrize("kind", ["chat", "responses"])
 DESK, SEEKER, WRITER = found("desk"), found("seeker"), found("writer")
@@ -107,6 +110,11 @@ def test_agents_that_hand_to_and_fro_see_their_own_branch(
         assert cast.seen("Writer", DESK) == [True] * 2
         assert cast.seen("Writer", "The seeker first.") == [True] * 2, "what agents say stays"
         sessions_of_their_own(way, "Desk", "Seeker", "Writer")
+        handed = sorted((way.sessions(name)[0], "handoff") for name in ("Seeker", "Writer"))
+        assert way.edges("Desk", 2) == handed
+        assert way.filtered("Desk") == [0] * 5
+        # What the other one called, and its handing back.
+        assert (way.filtered("Seeker"), way.filtered("Writer")) == ([0, 0, 2], [2, 2])
 
 
 def sessions_of_their_own(way: Stage, *names: str) -> None:
@@ -159,18 +167,22 @@ def test_a_history_that_the_sdk_nests_is_what_its_agent_was_told(upstream: Upstr
 # Agents as tools
 
 
-TASK = {"seeker": "Find out who lives in the valley, and since when.", "writer": "Write down what the valley looks like."}
+TASK = {
+    "seeker": "Find out who lives in the valley, and since when.",
+    "writer": "Write down what the valley looks like in spring.",
+}
 
 
-def as_tools(shared: agents.Model) -> agents.Agent[Any]:
-    """A desk whose seeker and writer are tools."""
-    seeker = agents.Agent(name="Seeker", instructions="You are Seeker.", model=shared, tools=[tool("seek", SEEKER)])
+def as_tools(shared: agents.Model, *, long: bool = False) -> agents.Agent[Any]:
+    """A desk whose seeker and writer are tools; `long`: what is found and noted fills a page."""
+    seek, note = (tool(name, f"{gives} " * (60 if long else 1)) for name, gives in (("seek", SEEKER), ("note", DESK)))
+    seeker = agents.Agent(name="Seeker", instructions="You are Seeker.", model=shared, tools=[seek])
     writer = agents.Agent(name="Writer", instructions="You are Writer.", model=shared, tools=[tool("write", WRITER)])
     made = [
         agent.as_tool(tool_name=name, tool_description=f"Asks the {name}.")
         for name, agent in (("ask_seeker", seeker), ("ask_writer", writer))
     ]
-    return agents.Agent(name="Desk", instructions="You are Desk.", model=shared, tools=[*made, tool("note", DESK)])
+    return agents.Agent(name="Desk", instructions="You are Desk.", model=shared, tools=[*made, note])
 
 
 @KINDS
@@ -197,3 +209,39 @@ def test_agents_as_tools_have_lists_and_sessions_of_their_own(upstream: Upstream
         sent = sorted(exchange.request.body for exchange in way.lane.exchanges())
         assert sent == sorted(one.body for asked in cast.asked.values() for one in asked), "nothing to be hidden"
         sessions_of_their_own(way, "Desk", "Seeker", "Writer")
+        begun = sorted((way.sessions(name)[0], "argument") for name in ("Seeker", "Writer"))
+        assert way.edges("Desk", 2) == begun
+
+
+class Counting(Cast):
+    """Tells how long a request truly is."""
+
+    def __call__(self, request: Request) -> Reply | None:
+        said = super().__call__(request)
+        return counted(request, said) if said is not None else None
+
+
+@KINDS
+def test_an_agent_as_a_tool_is_folded_by_thresholds_of_its_own(
+    upstream: Upstream, tmp_path_factory: pytest.TempPathFactory, kind: str
+) -> None:
+    """Both read as much; the one that was asked folds early, and its task stands there word for word."""
+    wanted = json.loads(settings(8_000, upstream.port)) | {"thresholds": {"delegated": {"generation": 0.3}}}
+    small = Proxy(upstream.port, tmp_path_factory.mktemp("early"), json.dumps(wanted))
+    pages = [[Call("seek", {"topic": f"page {number}"})] for number in range(8)]
+    notes = [[Call("note", {"topic": f"page {number}"})] for number in range(8)]
+    ask = Call("ask_seeker", {"input": TASK["seeker"]})
+    cast = Counting({"Desk": [*notes, [ask], ["All is known."]], "Seeker": [*pages, ["Long ago."]], "Writer": []})
+    try:
+        with stage(upstream, small, cast) as way:
+            desk = as_tools(model(way.lane, kind), long=True)
+            assert run(desk, stream=False) == "All is known."
+            told = {name: [head.get("x-accordion-compaction") for head in way.heads(name)] for name in cast.asked}
+    finally:
+        small.stop()
+    assert not any(told["Desk"]), "its own window is far from full"
+    assert any(told["Seeker"])
+    last = cast.asked["Seeker"][-1]
+    assert last.body.count(TASK["seeker"].encode()) == 1
+    assert len(results_in(body_of(last))) < 8
+    assert unanswered(body_of(last)) == []

@@ -135,13 +135,18 @@ def test_a_result_that_answers_nothing_leaves_alone() -> None:
     assert [(taken.name, taken.call) for taken in made.taken] == [("", None)]
 
 
-def test_a_list_does_not_come_to_end_in_a_reply_of_the_assistants() -> None:
+def test_what_the_assistant_said_last_waits_until_something_follows_it() -> None:
+    """A list does not come to end in its words: that would be a reply to go on with, or refused."""
     listed = [ASK, replied(says("Both."), use("a"), use("b")), told(gave("a"), gave("b"))]
     made = hiding(conversation("messages", listed), "a", "b")
-    assert left(made) == [ASK, replied(says("Both."), use("b")), told(gave("b"))]
-    assert made.kept == {(2, 1)}
+    assert (left(made), made.kept, list(made.origins)) == ([ASK], frozenset(), [0])
+    half = hiding(conversation("messages", listed), "a")
+    assert left(half) == [ASK, replied(says("Both."), use("b")), told(gave("b"))]
     behind = hiding(conversation("messages", [*listed, ON]), "a", "b")
     assert (left(behind), behind.kept) == ([ASK, replied(says("Both.")), ON], frozenset())
+    assert behind.conversation.chain[: len(made.conversation.chain)] == made.conversation.chain
+    own = hiding(conversation("messages", [*listed, replied(says("So."))]), "a", "b")
+    assert left(own) == [ASK, replied(says("Both.")), replied(says("So."))], "where the client's list ends so"
 
 
 def test_something_is_left_of_a_list_and_the_user_opens_it() -> None:
@@ -326,5 +331,5 @@ def test_an_output_that_comes_late_takes_its_call_out_of_what_was_filtered_befor
     listed = [ASK, call("a"), call("b"), output("a"), output("b"), ON]
     by = Filter(WrittenReader())
     early = hiding(conversation("responses", listed[:4]), "a", by=by)
-    assert early.kept == {(3, 0)}
+    assert left(early) == [ASK]
     assert left(hiding(conversation("responses", listed), "a", "b", by=by)) == [ASK, ON]

@@ -184,10 +184,37 @@ def same(one: list[bytes], other: list[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_without_a_fold_nothing_is_added(dialect: DialectName):
+def test_without_a_fold_nothing_but_our_tool_is_added(dialect: DialectName):
     talk = Talk(dialect)
-    plain = unfolded(talk.client)
-    assert dressed(talk.spoken, talk.weaver, plain, (), TOOL, talk.reader.of(talk.spoken, SPACE)) is plain
+    plain, read_one = unfolded(talk.client), talk.reader.of(talk.spoken, SPACE)
+    assert dressed(talk.spoken, talk.weaver, plain, (), None, read_one) is plain
+    shown = dressed(talk.spoken, talk.weaver, plain, (), TOOL, read_one)
+    assert shown.conversation.messages is plain.conversation.messages
+    assert shown.conversation.tools == (*plain.conversation.tools, *shown.conversation.tools[-1:])
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_without_a_fold_what_was_read_stands_where_it_was_read(dialect: DialectName):
+    """A sub-agent reads what others' texts name before anything of its own was folded."""
+    talk, wardrobe = Talk(dialect), Wardrobe()
+
+    def sent() -> list[bytes]:
+        read_one = talk.reader.of(talk.spoken, SPACE)
+        shown = wardrobe.dressed(talk.spoken, talk.weaver, unfolded(talk.client), talk.found(), TOOL, read_one)
+        assert problems(shown) == []
+        anew = dressed(talk.spoken, talk.weaver, unfolded(talk.client), talk.found(), TOOL, read_one)
+        assert anew.conversation.messages == shown.conversation.messages
+        return list(talk.rendering.entries(talk.spoken, shown))
+
+    before = sent()
+    assert before == [message.wire for message in talk.client.messages]
+    for ours, theirs in ((1, 1), (2, 0), (1, 2), (0, 1)):
+        said = talk.reply(ours, theirs)
+        talk.says("Go on.") if not theirs else None
+        now = sent()
+        assert same(now[: len(before)], before)
+        assert same(now[len(before) : len(before) + len(said)], said)
+        before = now
 
 
 @pytest.mark.parametrize("dialect", NAMES)

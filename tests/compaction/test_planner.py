@@ -453,7 +453,7 @@ def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
     movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
     if plan.after > view.target:
         # Only where what may leave is hardly more than a note in its place.
-        assert movable < 600
+        assert movable < 800
 
 
 # -- many messages ---------------------------------------------------------------------

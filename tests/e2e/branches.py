@@ -19,7 +19,8 @@ from tests.strict import Forwarded, Strict
 
 TOP = "top"
 """The agent that declares nothing."""
-_CALL = re.compile(r"src/(call_\d+_\d+)/")
+CALL = re.compile(r"src/(call_\d+_\d+)/")
+"""A call, where its arguments or its result stand."""
 
 
 class Joining(Strict):
@@ -89,7 +90,7 @@ class Branches:
 
     def seen(self, name: str, at: int = -1) -> set[str]:
         """The calls whose arguments or results stand anywhere in what was forwarded for an agent."""
-        return set(_CALL.findall(self.taken[name][at].text))
+        return set(CALL.findall(self.taken[name][at].text))
 
     def session(self, name: str, at: int = -1) -> str:
         return self.runs[name].answers[at]["x-accordion-session"]
@@ -107,7 +108,7 @@ class Branches:
     def missing(self, name: str) -> set[str]:
         """What an agent should see in the newest of its requests and does not, as long as nothing is folded."""
         stood = json.dumps(self.runs[name].history, default=lambda value: value.model_dump())
-        before = {call for call in _CALL.findall(stood) if self.made[call] != name}
+        before = {call for call in CALL.findall(stood) if self.made[call] != name}
         due = {call for call in before if related(self.made[call], name, self.parents)}
         return due - self.seen(name)
 

@@ -16,6 +16,8 @@ from proxy.core.errors import AccordionError
 from proxy.core.records import CompactionSeen, Totals, Unfolded
 from proxy.faces.api import Api
 from proxy.faces.archive import ArchiveApi
+from proxy.faces.memory import MemoryApi
+from proxy.faces.memory_table import CALLS
 from proxy.faces.metrics import Metrics
 from proxy.settings import ENVIRONMENT
 from proxy.storage.ephemeral import EphemeralStore
@@ -45,10 +47,13 @@ def text() -> str:
 def commands() -> dict[str, set[str]]:
     """Each command's long options."""
     group: Any = typer.main.get_command(app)
-    return {
-        name: {option for param in command.params for option in param.opts if option.startswith("--")}
-        for name, command in group.commands.items()
-    }
+    return {name: options(command) for name, command in group.commands.items()}
+
+
+def options(command: Any) -> set[str]:
+    """The long options of a command, or of all commands of a group."""
+    own = {option for param in command.params for option in param.opts if option.startswith("--")}
+    return own.union(*(options(each) for each in getattr(command, "commands", {}).values()))
 
 
 def code(text: str) -> str:
@@ -71,13 +76,14 @@ def answered() -> set[tuple[str, str]]:
 
     wishes = Wishes(EphemeralStore())
     more = ArchiveApi(lambda: None, lambda: None, None, wishes).routes()  # type: ignore[arg-type,return-value]
+    more += MemoryApi(lambda: None, lambda: None, "0").routes()  # type: ignore[arg-type,return-value]
     api = Api(lambda: None, lambda: None, Metrics(), nothing, "0", wishes, more)  # type: ignore[arg-type,return-value]
     routes: list[Any] = list(api.app().routes)
     return {(method, route.path) for route in routes for method in route.methods}
 
 
 def paths() -> set[str]:
-    return {path for _, path in answered()} - {"/"}
+    return {path.removesuffix(".json") for _, path in answered()} - {"/"}
 
 
 def test_the_headers_are_the_documented_ones(text: str):
@@ -101,9 +107,11 @@ def test_the_paths_of_our_own_are_the_documented_ones(text: str):
 
 
 def test_the_methods_of_our_own_paths_are_the_documented_ones():
-    rows = re.findall(r"^\| (`[^|]*/accordion/[^|]*) \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    tables = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs" / "memory.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`[^|]*/accordion/[^|]*) \|", tables, re.MULTILINE)
     told = {(method, OWN_PATH.findall(row)[0]) for row in rows for method in re.findall(r"\b[A-Z]+\b", row)}
-    assert told == {each for each in answered() if each[1].startswith("/accordion/") and each[0] != "HEAD"}
+    own = {(method, path.removesuffix(".json")) for method, path in answered() if method != "HEAD"}
+    assert told == {each for each in own if each[1].startswith("/accordion/")}
 
 
 def section(text: str, heading: str) -> str:
@@ -147,6 +155,14 @@ def test_the_sums_and_what_was_read_back_are_the_documented_ones(text: str):
 def test_every_command_is_documented_and_every_documented_one_exists(text: str, commands: dict[str, set[str]]):
     called = {words.split()[0] for words in CALL.findall(code(text))}
     assert {word for word in called if re.fullmatch("[a-z]+", word)} == set(commands)
+
+
+def test_every_command_and_every_tool_of_the_memories_is_documented(text: str):
+    group: Any = typer.main.get_command(app)
+    called = re.findall(r"\baccordion memory ([a-z]+)", code(text))
+    assert set(called) == set(group.commands["memory"].commands)
+    rows = re.findall(r"^\| `(\w+)` \|", section(text, "## Agents: MCP\n"), re.MULTILINE)
+    assert set(rows) == {call.name for call in CALLS if call.tool}
 
 
 def test_every_documented_option_exists(text: str, commands: dict[str, set[str]]):

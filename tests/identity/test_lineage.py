@@ -237,6 +237,7 @@ async def test_an_edge_that_is_found_late_changes_nothing_before_the_next_fold()
     history += [user("more")]
     again = await worker.ask(talk(history), own("c", "b"))
     assert again.unseen == {"call_a"}
+    assert again.hidden.late, "the next fold is made of what is its to see by now"
     assert (await worker.ask(talk(history), own("c", "b"), anew=True)).unseen == set()
     assert (await worker.ask(talk([*history, user("and more")]), own("c", "b"))).unseen == set()
 
@@ -255,6 +256,15 @@ async def test_what_was_shown_and_should_not_have_been_is_said_to_be_late():
     assert (late.unseen, late.hidden.late) == ({"call_b"}, True)
     anew = await worker.ask(talk(history), own("c", "b"), anew=True)
     assert (anew.unseen, anew.hidden.late) == ({"call_a"}, False)
+
+
+async def test_what_was_hidden_stays_hidden_where_nobody_knows_any_more_whose_it_was():
+    worker = Worker()
+    history = await shared(worker)
+    assert (await worker.ask(talk(history), own("c", "b"))).unseen == {"call_a"}
+    worker.lineage.scopes.forget()
+    await worker.store.delete([key for key in worker.store._values if key.name.startswith("scope/")])
+    assert (await worker.ask(talk([*history, user("more")]), own("c", "b"), anew=True)).unseen == {"call_a"}
 
 
 async def test_a_list_that_a_viewer_was_shown_before_anything_was_decided_stays_shown():

@@ -244,6 +244,28 @@ async def test_a_conversation_that_goes_on_asks_nobody_for_anything():
         history += [calls(text=f"{turn}"), user("more")]
 
 
+async def test_conversations_that_begin_at_one_moment_are_looked_for_together():
+    store = EphemeralStore()
+    tasks = [letter * 60 for letter in "abc"]
+    one, two = Worker(store), Worker(store, "w2")
+    parent = await one.ask(talk(PARENT), None, [made(task, call_id=task[0]) for task in tasks])
+    await one.settle()
+    for opens in ("x" * 60, *tasks):
+        await two.ask(talk([user(opens)]))
+        assert len(two.tasks.waiting) == 1
+    await two.tasks.run()
+    # Any request has it done for those that came too soon, and each conversation's own second one for itself.
+    two.clock.advance(0.2)
+    on = [calls(text="a"), user("b")]
+    await two.ask(talk([user(tasks[0]), *on]))
+    assert len(two.tasks.waiting) == 2
+    await two.settle()
+    for task in tasks:
+        asked = await two.ask(talk([user(task), *on, calls(text="c"), user("d")]))
+        assert edge(asked) == ("argument", f"s:{parent.session}", task[0])
+    assert not two.tasks.waiting
+
+
 async def test_what_was_erased_is_not_known_any_more():
     worker = Worker()
     await worker.ask(talk(PARENT), None, [made()])

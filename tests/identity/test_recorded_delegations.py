@@ -87,6 +87,8 @@ class Stage:
             while any((who, child) not in self.begun for child in pending):
                 yield []
             made = [part for part in entry.parts if isinstance(part, ToolCall)]
+            for one in self.workers:
+                one.clock.advance(0.2)
             worker = self.random.choice(self.workers)
             asked = await worker.ask(
                 replace(whole, messages=whole.messages[:end], chain=whole.chain[:end]),

@@ -13,6 +13,7 @@ import msgspec
 from proxy.compaction.strategies.base import Strategy
 from proxy.compaction.strategies.body import Body, BodyOptions
 from proxy.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResults, CompactToolResultsOptions
+from proxy.compaction.strategies.delegated_digests import DelegatedDigests, DelegatedDigestsOptions
 from proxy.compaction.strategies.fixed_limits import FixedLimits, FixedLimitsOptions
 from proxy.compaction.strategies.images import Images, ImagesOptions
 from proxy.compaction.strategies.keep_last_n_messages import KeepLastNMessages, KeepLastNMessagesOptions
@@ -25,6 +26,7 @@ _REGISTERED: tuple[tuple[type[msgspec.Struct], Callable[[Any], Strategy], str], 
     (StaleReasoningOptions, StaleReasoning, StaleReasoning.name),
     (SupersededOptions, Superseded, Superseded.name),
     (CompactToolResultsOptions, CompactToolResults, CompactToolResults.name),
+    (DelegatedDigestsOptions, DelegatedDigests, DelegatedDigests.name),
     (SummarizeOptions, Summarizing, Summarizing.name),
     (KeepLastNTurnsOptions, KeepLastNTurns, KeepLastNTurns.name),
     (KeepLastNMessagesOptions, KeepLastNMessages, KeepLastNMessages.name),
@@ -36,7 +38,9 @@ _REGISTERED: tuple[tuple[type[msgspec.Struct], Callable[[Any], Strategy], str], 
 STRATEGIES: Mapping[str, type[msgspec.Struct]] = {name: options for options, _, name in _REGISTERED}
 """The type of each strategy's options, by its name."""
 
-SHIPPED = ("stale_reasoning", "superseded", "compact_tool_results", "summarize", "fixed_limits")
+SHIPPED = (
+    "stale_reasoning", "superseded", "compact_tool_results", "delegated_digests", "summarize", "fixed_limits",
+)  # fmt: skip
 """The pipeline that is used where none is configured."""
 
 _SHIPPED_OPTIONS: Mapping[str, Mapping[str, Any]] = {CompactToolResults.name: {"replacement": REFERENCE}}

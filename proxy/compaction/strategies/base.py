@@ -11,6 +11,7 @@ import msgspec
 from proxy.compaction.case import Thinking
 from proxy.core.boundaries import Place
 from proxy.core.conversation import Media, Message, Part, Text, ToolCall, ToolResult
+from proxy.core.delegation import Delegation
 from proxy.core.plan import Step, View
 from proxy.core.values import dataclass
 
@@ -72,6 +73,8 @@ class Draft(View):
     """Whether our tool is offered from this fold on: then all that is bound to its prefix is bound to another."""
     woven: tuple[int, ...] = ()
     """What of each slot's tokens was read back or recalled there; it goes with what is touched there or behind."""
+    begun: Mapping[str, Delegation] = field(default_factory=dict)
+    """By call id the delegations whose returns the results are."""
     orphans: tuple[tuple[int, int], ...] = ()
     """Slots of reasoning that led to nothing but calls of our tool, each with the slot that these go with."""
 

@@ -1,4 +1,5 @@
-"""Moves old tool results out of the window."""
+"""Moves old tool results out of the window. What sub-agents returned is left to `delegated_digests`, where the pipeline
+has that."""
 
 from __future__ import annotations
 
@@ -74,8 +75,7 @@ class CompactToolResults:
         """Steps for every result outside the newest batches."""
         if len(view.live) <= self._options.threshold:
             return ()
-        batches = [group for group in view.groups if _is_batch(view, group)]
-        old = batches[: len(batches) - self._options.keep_last_n] if self._options.keep_last_n else batches
+        old = old_batches(view, self._options.keep_last_n)
         if self._drops:
             return [step for group in old for step in self._dropped(view, group)]
         last = old[-1][1] if old else -1
@@ -87,13 +87,13 @@ class CompactToolResults:
     def _replaced(self, view: Draft, slot: int, part: int, result: ToolResult) -> Step | Archive | None:
         call = view.call_of(slot, part) or ToolCall(result.call_id, "", "")
         now = view.part_tokens(slot)[part]
-        if now < estimated("") or self._skips(call.name):
+        if now < estimated("") or self._skips(call.name) or result.call_id in view.begun:
             return None
         if self._write is None:
             return self._reference(view, (slot, part), result, call, now)
         kept = artifact_id(view.space, view.slots[slot].message.key, part)
         text = self._write(call.name, result.call_id, text_of(result), kept)
-        if text is None or estimated(text) >= now or _replaced_before(view, slot, result, 2 * len(text)):
+        if text is None or estimated(text) >= now or replaced_before(view, slot, result, 2 * len(text)):
             return None
         return Replace(slot, part, text, estimated(text))
 
@@ -104,7 +104,7 @@ class CompactToolResults:
         digest = min(options.digest_characters, len(text_of(result)) // _DIGESTED)
         tokens = (_WORDS + 3 * given // 2 + digest) // 3
         most = _WORDS + given + max(_DESCRIBED, options.digest_characters)
-        if tokens >= now or _replaced_before(view, place[0], result, most):
+        if tokens >= now or replaced_before(view, place[0], result, most):
             return None
         return Archive(*place, tokens, partial(_reference, view, place, result, call, digest))
 
@@ -116,9 +116,9 @@ class CompactToolResults:
     def _dropped(self, view: Draft, group: tuple[int, int]) -> Iterator[Step]:
         """The pairs of a batch; all of it where nothing else is said in it."""
         going: dict[int, set[int]] = {}
-        for slot, part, _ in view.results_in(group):
+        for slot, part, result in view.results_in(group):
             call = view.call_of(slot, part)
-            if call is not None and not self._skips(call.name):
+            if call is not None and not self._skips(call.name) and result.call_id not in view.begun:
                 called = view.calls[slot, part]
                 going.setdefault(slot, set()).add(part)
                 going.setdefault(called[0], set()).add(called[1])
@@ -132,7 +132,13 @@ class CompactToolResults:
                 yield Drop(slot, tuple(sorted(parts | _last_thoughts(message, parts))))
 
 
-def _replaced_before(view: Draft, slot: int, result: ToolResult, most: int) -> bool:
+def old_batches(view: Draft, newest: int) -> list[tuple[int, int]]:
+    """The groups with tool results without the newest so many of them."""
+    batches = [group for group in view.groups if _is_batch(view, group)]
+    return batches[: max(0, len(batches) - newest)]
+
+
+def replaced_before(view: Draft, slot: int, result: ToolResult, most: int) -> bool:
     """Whether a result is what an earlier fold put in its place, of `most` characters at the most: what would be said
     of that anew (its size, its digest) would not be true of the result."""
     return view.slots[slot].edited and not media_of(result) and len(text_of(result)) <= most

@@ -16,7 +16,10 @@ def test_every_strategy_is_built_from_its_defaults_and_bears_its_name() -> None:
 
 
 def test_the_shipped_pipeline_loses_little_by_little() -> None:
-    assert SHIPPED == ("stale_reasoning", "superseded", "compact_tool_results", "summarize", "fixed_limits")
+    assert (
+        *("stale_reasoning", "superseded", "compact_tool_results"),
+        *("delegated_digests", "summarize", "fixed_limits"),
+    ) == SHIPPED
     assert set(SHIPPED) <= set(STRATEGIES)
 
 
@@ -32,6 +35,8 @@ BOUNDS: list[tuple[str, str, Any, Any]] = [
     ("compact_tool_results", "keep_last_n", 0, 100_000),
     ("compact_tool_results", "threshold", 0, 100_000),
     ("compact_tool_results", "digest_characters", 0, 4_000),
+    ("delegated_digests", "keep_last_n", 0, 100_000),
+    ("delegated_digests", "digest_characters", 200, 20_000),
     ("summarize", "threshold", 0, 100_000),
     ("summarize", "keep_last_n", 0, 100_000),
     ("summarize", "max_summary_tokens", 128, 10**7),

@@ -1,0 +1,151 @@
+"""What sub-agents returned becomes a digest that says who it was and where the whole of it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.archive.references import artifact_id
+from proxy.compaction.planner import Planner
+from proxy.compaction.sketch import Sketch
+from proxy.compaction.strategies import build
+from proxy.compaction.strategies import delegated_digests as module
+from proxy.compaction.strategies.base import Archive, Draft
+from proxy.core.delegation import Delegation
+from proxy.core.plan import Replace
+from proxy.summaries.digest import digest
+from tests.compaction.viewing import SPACE, answers, batch, listed, says, viewed
+
+REPORT = "\n".join(
+    [
+        "I looked through the storage module and the tests around it.",
+        "",
+        *(f"The reading of file number {n} took a while, and nothing in it is of note here." for n in range(60)),
+        "- `storage/lane.py` line 88 holds the lock too long",
+        *(f"More words on file number {n}, which was read from its beginning to its end." for n in range(60)),
+        "- the time-out of 0.5 s is too short for a cold disk",
+        *(f"Further words on file number {n}, again without anything of note in it." for n in range(60)),
+        "In short: shorten the lock, and wait longer at the start.",
+    ]
+)
+CHILD = Delegation("s:s-child", "s:s-main", "Explore", "tool", "s-child", "t1")
+FOLDED = listed(
+    says("o"),
+    *batch("t1", REPORT, "Task", '{"prompt": "look into the storage"}'),  # 1, 2
+    *batch("a", "x" * 9_000),  # 3, 4
+    *batch("b", "y" * 100),  # 5, 6
+    *batch("c", "z" * 100),  # 7, 8
+    answers("done"),
+    says("t"),
+)
+
+
+def view(**fields: object) -> Draft:
+    return Sketch(viewed(FOLDED, begun={"t1": CHILD}, **fields)).draft()
+
+
+def steps(**options: object) -> list[Archive]:
+    return [step for step in build("delegated_digests", options).propose(view()) if isinstance(step, Archive)]
+
+
+def test_what_a_known_sub_agent_returned_is_replaced_and_nothing_else() -> None:
+    assert [(step.slot, step.part) for step in steps()] == [(2, 0)]
+    assert build("delegated_digests").propose(Sketch(viewed(FOLDED)).draft()) == ()
+
+
+def test_the_text_names_the_agent_its_session_the_call_the_artifact_and_the_findings() -> None:
+    [step] = steps()
+    text = step.write()
+    kept = artifact_id(SPACE, FOLDED.conversation.messages[2].key, 0)
+    head, *rest = text.split("\n")
+    assert head == (
+        '[Answer of the agent Explore, whose session is s-child, to Task({"prompt": "look into the storage"}) moved '
+        f"out of this window; kept whole, {len(REPORT):,} characters in 185 lines: "
+        f'read_artifact("{kept}") where offered. In short:]'
+    )
+    told = "\n".join(rest)
+    assert "`storage/lane.py` line 88 holds the lock too long" in told
+    assert "the time-out of 0.5 s is too short for a cold disk" in told
+    assert "I looked through the storage module" in told
+    assert "shorten the lock, and wait longer at the start." in told
+    assert 700 < len(told) <= 1_600
+    assert step.tokens >= len(text) // 4
+
+
+def test_an_agent_without_a_name_or_a_session_is_told_of_all_the_same() -> None:
+    folded = viewed(FOLDED, begun={"t1": Delegation("x:a")})
+    [step] = build("delegated_digests").propose(Sketch(folded).draft())
+    assert isinstance(step, Archive)
+    assert step.write().startswith('[Answer of a sub-agent to Task({"prompt"')
+
+
+def test_a_digest_is_longer_than_that_of_any_other_result() -> None:
+    drafted = Sketch(viewed(FOLDED, digest=digest)).draft()
+    [plain, *_] = build("compact_tool_results").propose(drafted)
+    assert isinstance(plain, Archive)
+    assert len(steps()[0].write()) > 1.8 * len(plain.write())
+
+
+def test_the_newest_batches_and_short_answers_stay() -> None:
+    assert steps(keep_last_n=4) == []
+    assert len(steps(keep_last_n=3)) == 1
+    short = listed(says("o"), *batch("t1", "It is fine.", "Task"), *batch("a", "x"), *batch("b", "y"), says("t"))
+    assert build("delegated_digests").propose(Sketch(viewed(short, begun={"t1": CHILD})).draft()) == []
+
+
+def test_a_digest_is_as_long_as_configured_at_most() -> None:
+    [step] = steps(digest_characters=300)
+    assert len(step.write().partition("\n")[2]) <= 300
+
+
+@pytest.mark.parametrize("replacement", ["reference", "drop", "[{artifact_id}]"])
+def test_the_strategy_for_results_leaves_it_alone(replacement: str) -> None:
+    [step, *more] = build("compact_tool_results", {"replacement": replacement}).propose(view())
+    assert {each.slot for each in (step, *more)} <= {3, 4}
+
+
+def test_a_return_goes_after_the_results_of_tools_and_before_the_summary() -> None:
+    pipeline = [build(name) for name in ("compact_tool_results", "delegated_digests", "summarize")]
+    drafted = view()
+    rest = drafted.tokens - 2_000
+    plan = Planner(pipeline).plan(viewed(FOLDED, begun={"t1": CHILD}, target=rest), must_succeed=False)
+    assert [(each.strategy, len(each.steps)) for each in plan.proposals] == [("compact_tool_results", 1)]
+    plan = Planner(pipeline).plan(viewed(FOLDED, begun={"t1": CHILD}, target=1_000), must_succeed=False)
+    assert [each.strategy for each in plan.proposals] == ["compact_tool_results", "delegated_digests"]
+
+
+def test_a_return_that_stays_beside_a_summary_stays_whole() -> None:
+    folded = listed(
+        says("o"),
+        *batch("a", "x" * 40_000),
+        *batch("t1", REPORT, "Task"),
+        *batch("b", "y" * 100),
+        *batch("c", "z" * 100),
+        says("t"),
+    )
+    pipeline = [build("delegated_digests"), build("summarize", {"budget_share": 0.2})]
+    plan = Planner(pipeline).plan(viewed(folded, begun={"t1": CHILD}, target=8_000), must_succeed=False)
+    assert [each.strategy for each in plan.proposals] == ["summarize"]
+
+
+def test_without_this_strategy_it_is_a_result_like_any_other() -> None:
+    plan = Planner([build("compact_tool_results")]).plan(viewed(FOLDED, begun={"t1": CHILD}), must_succeed=False)
+    assert {step.slot for step in plan.steps if isinstance(step, Replace)} == {2, 4}
+
+
+def test_what_was_replaced_is_not_replaced_again() -> None:
+    [step] = steps()
+    again = listed(says("o"), *batch("t1", step.write(), "Task"), *batch("a", "x"), *batch("b", "y"), says("t"))
+    draft = viewed(again, begun={"t1": CHILD})
+    edited = tuple(replace(slot, edited=at == 2) for at, slot in enumerate(draft.slots))
+    assert build("delegated_digests").propose(Sketch(replace(draft, slots=edited)).draft()) == []
+
+
+def test_a_digest_that_cannot_be_made_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_text: str, _most: int) -> str:
+        raise RuntimeError("no digest")
+
+    monkeypatch.setattr(module, "digest_of_return", fails)
+    [step] = steps()
+    assert step.write().endswith("where offered.]")

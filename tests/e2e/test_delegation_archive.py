@@ -1,0 +1,192 @@
+"""What agents read of each other behind a started proxy, with the official SDKs: a reference that is passed on, what
+was hidden of one of them, what a sub-agent returned."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests import pieces, strict
+from tests.agents import Run, connected
+from tests.conftest import Start
+from tests.e2e.folds import DIALECTS, Proxies, config
+from tests.e2e.ledger import look, until
+from tests.loopback import Answer, Recorded
+from tests.pieces import Call, Piece, Said, Words
+from tests.proxying import Proxy
+from tests.strict import LISTS, result_of
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+PROMPT = "Read the ledger of the harbour from its first page on and tell me which ships owe a fee."
+REPORT = "\n".join(
+    ["I read all pages.", *(f"On page {at} nothing of note was found at all." for at in range(150)),
+     "- the Anna owes 312 since May", *(f"On sheet {at} nothing of note was found at all." for at in range(150)),
+     "In short: one ship owes."]
+)  # fmt: skip
+
+
+@dataclass
+class Model:
+    """A provider that says what it is told to, in turn; without that it calls the client's tool again and again."""
+
+    dialect: str
+    says: list[tuple[Piece, ...]] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
+
+    async def __call__(self, request: Recorded, answer: Answer) -> None:
+        body = request.json()
+        self.bodies.append(body)
+        number = len(self.bodies)
+        again = (Call(f"call_{number}", "read_file", json.dumps({"path": f"{number}.py"})),)
+        said = Said(number, self.says.pop(0) if self.says else again, len(request.body) // 4, 20)
+        if body.get("stream"):
+            return await strict._events(answer, b"".join(pieces.told(self.dialect, said, body)))
+        return await strict._whole(answer, 200, pieces.whole(self.dialect, said, body))
+
+    @property
+    def list(self) -> list[Any]:
+        """The newest list that it was sent."""
+        return list(self.bodies[-1][LISTS[self.dialect]])
+
+    @property
+    def offered(self) -> bool:
+        """Whether our tool was among the newest request's."""
+        return "read_artifact" in json.dumps(self.bodies[-1]["tools"])
+
+
+@dataclass
+class Crew:
+    """Agents in front of a proxy, in front of one model."""
+
+    proxy: Proxy
+    dialect: str
+    model: Model
+    client: Any
+    stream: bool
+
+    def agent(self, name: str = "", parent: str = "") -> Run:
+        """One that declares itself, where it has a name."""
+        headers = {"x-accordion-delegation": name} if name else {}
+        headers |= {"x-accordion-parent": parent} if parent else {}
+        return Run(self.client, self.dialect, stream=self.stream, headers=headers)
+
+    async def told(self, run: Run, text: str, *said: tuple[Piece, ...]) -> None:
+        """The user says something, and the model answers so."""
+        run.ask(text)
+        self.model.says += said
+        await run.step()
+        assert not self.model.says
+
+    async def folded(self, run: Run) -> str:
+        """Works until there was a fold; gives the id of a result that left then, and its call's."""
+        while "x-accordion-compaction" not in (run.answers[-1] if run.answers else {}):
+            await run.step()
+        session = run.answers[-1]["x-accordion-session"]
+        found = (await look(self.proxy, f"/accordion/artifacts?session={session}&limit=1000")).json()["artifacts"]
+        self.left = next(each for each in found if each["kind"] == "result")
+        return str(self.left["id"])
+
+
+@asynccontextmanager
+async def crew(proxy: Proxy, dialect: str, *, stream: bool = False) -> AsyncIterator[Crew]:
+    model = Model(dialect)
+    async with proxy.provider(model), connected(proxy.url, dialect) as client:
+        yield Crew(proxy, dialect, model, client, stream)
+
+
+@pytest.fixture(scope="module")
+def proxies(start: Start) -> Proxies:
+    return Proxies(start)
+
+
+@EACH
+@STREAMED
+async def test_a_sub_agent_reads_what_its_parent_passes_on_and_nobody_else_does(
+    proxies: Proxies, dialect: str, stream: bool
+):
+    async with crew(proxies[dialect], dialect, stream=stream) as all_of:
+        own = f"{dialect}-{stream}"
+        parent = all_of.agent(f"boss-{own}")
+        parent.ask(f"Repair the build ({own}).")
+        name = await all_of.folded(parent)
+        text = result_of(all_of.left["call_id"])
+
+        child, reads = all_of.agent(f"kid-{own}", f"boss-{own}"), (Call("o1", "read_artifact", f'{{"id": "{name}"}}'),)
+        await all_of.told(child, f"Look into {name}.", reads, (Words("It is as it was."),))
+        assert all_of.model.offered
+        assert text in json.dumps(all_of.model.list[-1])
+        assert "read_artifact" not in json.dumps(child.history, default=lambda value: value.model_dump())
+        # It goes on from there, and knows what it read.
+        before = all_of.model.list
+        await all_of.told(child, "And what else?", (Words("Nothing."),))
+        assert all_of.model.list[: len(before)] == before
+        assert len(all_of.model.list) == len(before) + 2
+
+        stranger = all_of.agent(f"kid-of-another-{own}", f"another-{own}")
+        await all_of.told(stranger, f"Look into {name}.", (Words("I cannot."),))
+        assert not all_of.model.offered
+
+
+@EACH
+async def test_what_one_agent_does_not_see_is_kept_for_the_one_that_found_it(proxies: Proxies, dialect: str):
+    async with crew(proxies[dialect], dialect) as all_of:
+        own = f"hidden-{dialect}"
+        blue, red = all_of.agent(f"blue-{own}", own), all_of.agent(f"red-{own}", own)
+        await all_of.told(red, f"Find the flags ({own}).", (Words("Soon."),))
+        await all_of.told(blue, f"Find the flags ({own}).", (Call(f"c-{own}", "read_file", '{"path": "flag.py"}'),))
+        red.history[:] = [*blue.history, {"role": "user", "content": "And now red?"}]
+        text = result_of(f"c-{own}")
+        await all_of.told(red, "Well?", (Words("Red is here."),))
+        assert text not in json.dumps(all_of.model.list)
+
+        async def kept() -> Any:
+            # It is written behind the reply.
+            session = blue.answers[-1]["x-accordion-session"]
+            found = await look(all_of.proxy, f"/accordion/artifacts?session={session}")
+            return found.json()["artifacts"] if found.status_code == 200 else None
+
+        [artifact] = await until(kept)
+        assert artifact["call_id"] == f"c-{own}"
+        assert (await look(all_of.proxy, f"/accordion/artifacts/{artifact['id']}")).text == text
+        # Whose it is may read it by its id, the other one may not.
+        reads = (Call("o1", "read_artifact", json.dumps({"id": artifact["id"]})),)
+        mine = all_of.agent(f"blue-{own}", own)
+        await all_of.told(mine, f"What says {artifact['id']}?", reads, (Words("This."),))
+        assert text in json.dumps(all_of.model.list[-1])
+        theirs = all_of.agent(f"red-{own}", own)
+        await all_of.told(theirs, f"What says {artifact['id']}?", (Words("Who knows."),))
+        assert not all_of.model.offered
+
+
+@EACH
+@STREAMED
+async def test_a_return_becomes_a_digest_that_leads_to_the_childs_session(start: Start, dialect: str, stream: bool):
+    proxy = start(config(dialect) + "thresholds: {generation_target: 0.5}\n")
+    async with crew(proxy, dialect, stream=stream) as all_of:
+        parent, child = all_of.agent(), all_of.agent()
+        await all_of.told(parent, "Who owes a fee?", (Call("t1", "Task", json.dumps({"prompt": PROMPT})),))
+        await all_of.told(child, PROMPT, (Words(REPORT),))
+        # The tool returns what the sub-agent said.
+        told = json.dumps(parent.history[-1]).replace(json.dumps(result_of("t1"))[1:-1], json.dumps(REPORT)[1:-1])
+        parent.history[-1] = json.loads(told)
+        await all_of.folded(parent)
+        session = child.answers[-1]["x-accordion-session"]
+        sent = json.dumps(all_of.model.list)
+        assert re.search(rf"Answer of a sub-agent, whose session is {session}, to Task\(", sent)
+        assert "the Anna owes 312 since May" in sent
+        assert "On page 77 " not in sent
+        main = parent.answers[-1]["x-accordion-session"]
+        found = (await look(proxy, f"/accordion/artifacts?session={main}&limit=1000")).json()["artifacts"]
+        [artifact] = [each for each in found if each["kind"] == "result" and each["call_id"] == "t1"]
+        assert artifact["child"] == session
+        assert session in artifact["description"]
+        assert (await look(proxy, f"/accordion/artifacts/{artifact['id']}")).text == REPORT
+        steps = [json.loads(one["x-accordion-compaction"])["steps"] for one in parent.answers[-1:]]
+        assert "delegated_digests" in [step["compactor"] for step in steps[0]]

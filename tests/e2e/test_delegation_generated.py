@@ -1,0 +1,185 @@
+"""Agents of any tree write into one list in any order: what each is given, against a reference written apart. The whole
+house in one process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import spoken
+from tests.e2e.branches import CALL, TOP, declared, related
+from tests.fakes import FakeReply, FakeWindows
+from tests.spoken import TOOLS, Json, Reply
+from tests.strict import LISTS, PATHS
+from tests.world import World
+
+DIALECTS = st.sampled_from(["chat", "responses", "messages"])
+NAMES = ("red", "blue", "green", "grey")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A request: whose it is, and the reply to it."""
+
+    who: int
+    calls: int
+    speaks: bool
+    thinks: bool
+    moves_to: int = -1
+    """Whom the agent declares to work for from now on; -1: as before."""
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> dict[str, str]:
+    """Parents: each agent's stands before it, or is the top."""
+    return {name: draw(st.sampled_from([TOP, *NAMES[:at]])) for at, name in enumerate(NAMES)}
+
+
+def steps(moving: bool) -> st.SearchStrategy[list[Step]]:
+    moves = st.integers(-8, 3) if moving else st.just(-1)
+    one = st.builds(Step, st.integers(0, 4), st.integers(0, 3), st.booleans(), st.booleans(), moves)
+    return st.lists(one, min_size=4, max_size=14)
+
+
+@dataclass
+class Shared:
+    """One list, and what was forwarded of it for each agent."""
+
+    dialect: str
+    world: World
+    parents: dict[str, str]
+    listed: list[Json] = field(default_factory=lambda: [{"role": "user", "content": "the task"}])
+    made: dict[str, str] = field(default_factory=dict)
+    sent: dict[str, list[list[Json]]] = field(default_factory=dict)
+    asked: list[Json] = field(default_factory=list)
+    """The list as the newest request had it."""
+    number: int = 0
+
+    async def take(self, step: Step) -> str:
+        """One request and its reply; gives whose it was."""
+        name = (TOP, *NAMES)[step.who]
+        if 0 <= step.moves_to < step.who - 1:
+            self.parents[name] = NAMES[step.moves_to]
+        self.number += 1
+        made = tuple(f"call_{self.number}_{at}" for at in range(step.calls))
+        said = "" if made and not step.speaks else f"Step {self.number}."
+        thought = "so" if step.thinks and self.dialect != "chat" else None
+        reply = spoken.WHOLE[self.dialect](Reply(self.number, made, said, thought, 10))
+        self.world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
+        body: Json = {"model": "gpt-5", LISTS[self.dialect]: self.listed, "tools": TOOLS[self.dialect]}
+        if self.dialect == "messages":
+            body |= {"model": "claude-sonnet-4-5", "max_tokens": 9}
+        self.asked = self.listed
+        out, _ = await self.world.ask(PATHS[self.dialect], body, declared(name, self.parents))
+        assert out.status == 200
+        self.sent.setdefault(name, []).append(json.loads(self.world.upstream.requests[-1].body)[LISTS[self.dialect]])
+        self.made |= dict.fromkeys(made, name)
+        self.listed = [*self.listed, *self._replied(reply), *self._answered(made)]
+        return name
+
+    def _replied(self, reply: Json) -> list[Json]:
+        if self.dialect == "chat":
+            return [{key: value for key, value in reply["choices"][0]["message"].items() if key != "refusal"}]
+        if self.dialect == "responses":
+            return list(reply["output"])
+        return [{"role": "assistant", "content": reply["content"]}]
+
+    def _answered(self, calls: tuple[str, ...]) -> list[Json]:
+        if not calls:
+            return [{"role": "user", "content": f"And now {self.number}?"}]
+        told = {call: f"src/{call}/main.py says this" for call in calls}
+        if self.dialect == "chat":
+            return [{"role": "tool", "tool_call_id": call, "content": text} for call, text in told.items()]
+        if self.dialect == "responses":
+            return [{"type": "function_call_output", "call_id": call, "output": text} for call, text in told.items()]
+        results = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, text in told.items()]
+        return [{"role": "user", "content": results}]
+
+    def due(self, name: str) -> set[str]:
+        """Those that should, of all that stand in the newest list that it sent."""
+        return {call for call, whose in self.made.items() if related(whose, name, self.parents)}
+
+
+def shared(dialect: str, tree: dict[str, str]) -> Shared:
+    return Shared(dialect, World(windows=FakeWindows(1_000_000)), dict(tree))
+
+
+async def introduced(made: Shared) -> None:
+    """Each agent says once where it stands: what was never heard of hangs from the top."""
+    for at in range(len(NAMES) + 1):
+        await made.take(Step(at, 1, False, False))
+
+
+@given(DIALECTS, trees(), steps(moving=False))
+@settings(max_examples=60)
+async def test_each_is_given_its_own_branch_whole_and_no_more(dialect: str, tree: dict[str, str], told: list[Step]):
+    made = shared(dialect, tree)
+    await introduced(made)
+    for step in told:
+        due = {name: made.due(name) for name in (TOP, *NAMES)}
+        name = await made.take(step)
+        now = made.sent[name][-1]
+        assert set(CALL.findall(json.dumps(now))) == due[name]
+        assert set(calls(now)) == due[name]
+        assert users(now) == users(made.asked), "what users say stays"
+        # What agents said stays too, but for words behind which all is hidden: they wait until something follows.
+        waits = words(made.asked) - words(now)
+        assert not waits or min(waits) > max([0, *map(number, due[name]), *users(now)])
+    steady(made)
+
+
+@given(DIALECTS, trees(), steps(moving=True))
+@settings(max_examples=60)
+async def test_whatever_is_learnt_of_the_tree_no_prefix_breaks(dialect: str, tree: dict[str, str], told: list[Step]):
+    made = shared(dialect, tree)
+    for step in told:
+        await made.take(step)
+    steady(made)
+
+
+def steady(made: Shared) -> None:
+    """Each list begins with the one before, has both halves of each pair, and leaves the last word to the model."""
+    for name, sent in made.sent.items():
+        for one, two in itertools.pairwise(sent):
+            assert two[: len(one)] == one, name
+        for each in sent:
+            assert sorted(calls(each)) == sorted(results(each))
+            assert each[-1].get("role") != "assistant"
+            assert each[-1].get("type") not in ("function_call", "reasoning")
+
+
+def calls(listed: list[Json]) -> list[str]:
+    """The ids of the calls in a list, in any dialect."""
+    found = [entry["call_id"] for entry in listed if entry.get("type") == "function_call"]
+    found += [call["id"] for entry in listed for call in entry.get("tool_calls") or ()]
+    return found + [block["id"] for block in blocks(listed) if block["type"] == "tool_use"]
+
+
+def results(listed: list[Json]) -> list[str]:
+    """The ids of the calls that are answered in a list."""
+    found = [entry["call_id"] for entry in listed if entry.get("type") == "function_call_output"]
+    found += [entry["tool_call_id"] for entry in listed if entry.get("role") == "tool"]
+    return found + [block["tool_use_id"] for block in blocks(listed) if block["type"] == "tool_result"]
+
+
+def blocks(listed: list[Json]) -> list[Json]:
+    return [block for entry in listed if isinstance(entry.get("content"), list) for block in entry["content"]]
+
+
+def users(listed: list[Json]) -> list[int]:
+    """What users said, by its numbers."""
+    return [int(found) for found in re.findall(r"And now (\d+)\?", json.dumps(listed))]
+
+
+def words(listed: list[Json]) -> set[int]:
+    """What agents said, by its numbers."""
+    return {int(found) for found in re.findall(r"Step (\d+)\.", json.dumps(listed))}
+
+
+def number(call: str) -> int:
+    return int(call.split("_")[1])
