@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 
 from bench import beside, conversations, processes
-from bench.client import Connection, connect
+from bench.client import Connection, Reply, connect
 from bench.driving import Drive, summary
 from bench.texts import Texts
 
@@ -63,6 +63,34 @@ async def closed(job: Job) -> dict[str, Any]:
     before = processes.cpu_seconds(job.pids)
     replies = await Drive(connections, path, ready, job.seconds).finished()
     busy = max(reply.done for reply in replies) - min(reply.sent for reply in replies)
+    await asyncio.sleep(SETTLE)
+    cpu = processes.cpu_seconds(job.pids) - before
+    for connection in connections:
+        connection.close()
+    return summary(replies, cpu, busy)
+
+
+async def paced(job: Job) -> dict[str, Any]:
+    """Unique small requests, one every `every` seconds, whatever the answers take."""
+    texts, path, loop = Texts(job.seed), conversations.PATHS[job.dialect].encode(), asyncio.get_running_loop()
+    connections = [await connect(job.port) for _ in range(job.concurrency)]
+    bodies = [conversations.small_body(texts, job.dialect) for _ in range(job.count + job.warmup)]
+    await Drive(connections, path, bodies[job.count :], job.seconds).finished()
+    idle, replies, answers = asyncio.Queue[Connection](), list[Reply](), set[asyncio.Task[None]]()
+    for connection in connections:
+        idle.put_nowait(connection)
+
+    async def one(connection: Connection, body: bytes) -> None:
+        replies.append(await connection.ask(path, body))
+        idle.put_nowait(connection)
+
+    await asyncio.sleep(SETTLE)
+    before, began = processes.cpu_seconds(job.pids), loop.time()
+    for number, body in enumerate(bodies[: job.count]):
+        await asyncio.sleep(max(0.0, began + number * job.every - loop.time()))
+        answers.add(loop.create_task(one(await idle.get(), body)))
+    await asyncio.gather(*answers)
+    busy = loop.time() - began
     await asyncio.sleep(SETTLE)
     cpu = processes.cpu_seconds(job.pids) - before
     for connection in connections:
@@ -141,6 +169,7 @@ def _session(job: Job, number: int) -> conversations.Conversation:
 
 JOBS = {
     "closed": closed,
+    "paced": paced,
     "growing": growing,
     "sessions": sessions,
     "beside": beside.beside,

@@ -25,6 +25,8 @@ LITELLM = HERE / ".cache" / "litellm-venv" / "bin" / "litellm"
 LONGEST_START = 90.0
 DIRECT = "direct"
 ACCORDION = "accordion"
+ECHO = "uvicorn, answering by itself"
+UVICORN = "uvicorn + aiohttp's client"
 
 
 class Unavailable(Exception):
@@ -147,6 +149,18 @@ CONTENDERS: Mapping[str, Callable[[Start], Command]] = {
 }
 
 
+def _floor(*more: str) -> Callable[[Start], Command]:
+    def command(start: Start) -> Command:
+        line, variables, health = _passthrough("floors")(start)
+        return [*line, *more], variables, health
+
+    return command
+
+
+FLOORS: Mapping[str, Callable[[Start], Command]] = {ECHO: _floor("--echo"), UVICORN: _floor()}
+"""What no scenario runs but the one that looks for the floor."""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -210,7 +224,7 @@ def serving(
         return
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         start = Start(free_port(), to, workers, Path(folder), store, config)
-        command, own, health = CONTENDERS[name](start)
+        command, own, health = (CONTENDERS.get(name) or FLOORS[name])(start)
         log = Path(folder) / "server.log"
         began = time.monotonic()
         process = _launch(command, {**own, **(variables or {})}, log, pins.server)

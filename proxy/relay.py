@@ -32,6 +32,10 @@ class Course:
     """What was read back within the reply."""
     ids: tuple[str, ...] = ()
     """The provider's own ids of the rounds of a reply in which something was read back."""
+    shown: bytes = b""
+    """What of a reply whose calls of our own tool are hidden was shown last."""
+    telling: bytes | None = None
+    """What of that, in whole events, says more than a text; None where that is not known."""
 
 
 class _Listener:
@@ -42,9 +46,11 @@ class _Listener:
         self._decoder = Decoder(encoding) if encoding else None
         self._events = Events() if encoding and streamed else None
 
-    def hear(self, data: bytes) -> None:
+    def hear(self, data: bytes, telling: bytes | None = None) -> None:
+        """Takes what went on. `telling` is what of it, in whole events, can say something, where that is known."""
         if self._tap is None:
             return
+        data = data if telling is None else telling
         try:
             if self._decoder is not None:
                 data = self._decoder.feed(data)
@@ -93,7 +99,7 @@ async def relay(
                         yield out
                     finally:
                         # Heard after it went on, so that nobody waits for that; and also where the client then goes.
-                        listener.hear(out)
+                        listener.hear(out, course.telling if out is course.shown else None)
         if streamed and tap is not None and not tap.ended and not reply.delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
             raise UpstreamCut(

@@ -189,7 +189,12 @@ class _Talk:
             async with aclosing(reply.chunks()) as pieces:
                 async for piece in pieces:
                     block = events.feed(piece if decoder is None else decoder.feed(piece))
-                    if block and (out := await self._fed(splice.feed(block))):
+                    out = splice.feed(block) if block else b""
+                    if splice.wanted:
+                        out = await self._fed(out)
+                    else:
+                        self._course.shown, self._course.telling = out, splice.telling
+                    if out:
                         yield out
             if (rest := events.flush()) and (out := await self._fed(splice.feed(rest))):
                 yield out

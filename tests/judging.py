@@ -224,7 +224,9 @@ def _newest_text(texts: list[str], provider: Strict) -> Iterator[str]:
     known = [strict.turn_text(turn, provider.run) for turn in range(40)]
     # Where all before it was folded, it is one message with what stands for that.
     ends = tuple(f"\n\n{each}" for each in known)
-    if not any(text in known or text.startswith("Q:") or text.endswith(ends) for text in texts):
+    # What the user asked for from memory stands behind it.
+    own = [text.partition("[Session memory ")[0].removesuffix("\n\n") for text in texts]
+    if not any(not text or text in known or text.startswith("Q:") or text.endswith(ends) for text in own):
         yield f"the newest message is not there, but {texts}"
 
 

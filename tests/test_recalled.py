@@ -388,4 +388,7 @@ async def test_what_is_recalled_is_counted_once():
     assert recalled is not None
     page = metrics.page()[0].decode()
     assert 'accordion_recalls_total{agent="main",model="gpt-5",upstream="openai"} 1.0' in page
-    assert f'accordion_recall_tokens_total{{agent="main",model="gpt-5",upstream="openai"}} {float(recalled.tokens)}' in page
+    assert (
+        f'accordion_recall_tokens_total{{agent="main",model="gpt-5",upstream="openai"}} {float(recalled.tokens)}'
+        in page
+    )

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping
 
 from bench.report import Table
-from bench.scenarios import folding, growing, memory, quality, recall, small, startup, stream, workers
+from bench.scenarios import floor, folding, growing, memory, offered, quality, recall, small, startup, stream, workers
 from bench.setting import Setting
 
 SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "small": small.run,
+    "floor": floor.run,
     "growing": growing.run,
     "stream": stream.run,
+    "offered": offered.run,
     "memory": memory.run,
     "startup": startup.run,
     "workers": workers.run,

@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from bench.servers import ACCORDION, Pins, Server
 from bench.setting import Setting, medians
 
 CONFIG: Final = "folding.yaml"
+ALONE: Final = "replaying.yaml"
 SIZE: Final = 840_000
 """Bytes of a conversation that is just over its trigger of 200,000 tokens, by the upstream's count."""
 MAKING_SIZE: Final = 950_000
@@ -65,8 +67,8 @@ def run(setting: Setting) -> list[Table]:
             pins = setting.pins if pinned else Pins()
             with servers.serving(ACCORDION, upstream, pins=pins, store=setting.store, config=CONFIG) as server:
                 tables.append(_beside(setting, server, pins, pinned=pinned))
-                if not pinned:
-                    tables.append(_replaying(setting, server, pins))
+            if not pinned:
+                tables.append(_replaying(setting, upstream))
         with servers.serving(ACCORDION, upstream, store=setting.store, config=CONFIG) as server:
             tables.append(_memory(setting, server))
     return tables
@@ -173,24 +175,35 @@ def _added(found: dict[str, list[dict[str, float]]], name: str, which: str) -> f
 # -- replaying, memory -------------------------------------------------------------------------------------------------
 
 
-def _replaying(setting: Setting, server: Server, pins: Pins) -> Table:
-    blocks: list[dict[str, Any]] = []
-    for number in range(setting.fewer(setting.rounds, 1)):
-        job = Job("replaying", server.port, server.pids, count=setting.fewer(8, 3), seed=500 + number, size=SIZE)
-        blocks += load.run(job, pins.prefix())["blocks"]
+def _replaying(setting: Setting, upstream: int) -> Table:
     title = f"A conversation from {SIZE // 1000:,} KB on, with a fold and without one"
-    table = Table(title, ("request", "turns", "as expected", "CPU ms", "lowest block", "p50 ms"))
-    for name, label in (("plain", "needs no fold"), ("folded", "replays a fold")):
-        cpu = [block[f"{name}_cpu"] for block in blocks]
-        right = int(sum(block[f"{name}_ok"] for block in blocks))
-        took = median(block[f"{name}_ms"] for block in blocks)
-        table.rows.append([label, len(blocks) * BLOCK, right, median(cpu), min(cpu), took])
+    table = Table(title, ("request", "turns", "as expected", "CPU ms", "lowest block", "p50 ms", "times no fold"))
+    with (
+        servers.serving(ACCORDION, upstream, store=setting.store, config=CONFIG) as whole,
+        servers.serving(ACCORDION, upstream, store=setting.store, config=ALONE) as alone,
+    ):
+        blocks: dict[str, list[dict[str, Any]]] = {"": [], ", nothing beside": []}
+        for number in range(setting.fewer(setting.rounds, 1)):
+            for each, server in zip(blocks.values(), (whole, alone), strict=True):
+                job = Job("replaying", 0, count=setting.fewer(8, 3), seed=500 + number, size=SIZE)
+                each.extend(load.run(replace(job, port=server.port, pids=server.pids))["blocks"])
+    ratios = {name: median(block["folded_cpu"] / block["plain_cpu"] for block in each) for name, each in blocks.items()}
+    for name, each in blocks.items():
+        for arm, label in (("plain", "needs no fold"), ("folded", "replays a fold")):
+            cpu = [block[f"{arm}_cpu"] for block in each]
+            right = int(sum(block[f"{arm}_ok"] for block in each))
+            took = median(block[f"{arm}_ms"] for block in each)
+            ratio = ratios[name] if arm == "folded" else None
+            table.rows.append([f"{label}{name}", len(each) * BLOCK, right, median(cpu), min(cpu), took, ratio])
     table.notes.append(
         f"in blocks of {BLOCK} turns, one block of each after the other in changing order, what is written behind the"
         " replies included; the ratio is the median of the pairs'"
     )
-    ratio = median(block["folded_cpu"] / block["plain_cpu"] for block in blocks)
-    table.goal("CPU of a request that replays a fold", ratio, 1.2, "times")
+    table.notes.append(
+        "nothing beside: recall, the tool to read back and transcripts are off, so that it is the replay"
+    )
+    table.goal("CPU of a request that replays a fold", ratios[""], 1.2, "times")
+    table.goal("the same, nothing beside", ratios[", nothing beside"], 1.2, "times")
     return table
 
 

@@ -1,0 +1,91 @@
+"""What it costs a stream that our own tool is offered and not called: the events pass one more pair of hands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import uvloop
+
+from bench import replies, stages
+from bench.conversations import PATHS
+from bench.report import Table
+from bench.setting import Setting
+from proxy.core.ports import Route
+from proxy.core.records import ReplySeen
+from proxy.gauged import Gauge
+from proxy.relay import Course, relay
+from proxy.settings.load import build
+from proxy.wiring.house import House
+
+EVENTS = 500
+PIECE = 65_536
+COLUMNS = ("stream", "µs CPU an event without", "with the tool offered", "more", "same bytes, same understanding")
+
+
+class Stream:
+    """A provider's stream that is there already, in these pieces."""
+
+    status, delimited = 200, True
+    headers = ((b"content-type", b"text/event-stream"),)
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        for piece in self._pieces:
+            yield piece
+
+    async def close(self) -> None:
+        pass
+
+
+def run(setting: Setting) -> list[Table]:
+    return [uvloop.run(_measured(setting.fewer(15, 2)))]
+
+
+async def _measured(rounds: int) -> Table:
+    table = Table(f"A stream of {EVENTS} events, our own tool offered and not called", COLUMNS)
+    house = House(build(b"store: {url: 'memory://'}", {}, {}), {})
+    for dialect in ("chat", "messages"):
+        events = [each.encode() for each in replies.told(dialect, 1_000, EVENTS)]
+        whole = b"".join(events)
+        burst = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
+        for name, pieces in (("in a burst", burst), ("one by one", events)):
+            outcomes = [await _passed(house, dialect, pieces, offered=offered) for offered in (False, True)]
+            same = outcomes[0] == outcomes[1] and outcomes[0][0] == whole
+            least = [float("inf")] * 2
+            for _ in range(rounds):
+                for offered in (False, True):
+                    began = time.thread_time()
+                    for _ in range(10):
+                        await _passed(house, dialect, pieces, offered=offered)
+                    took = 1e6 * (time.thread_time() - began) / (10 * EVENTS)
+                    least[offered] = min(least[offered], took)
+                await asyncio.sleep(0)
+            more = least[1] - least[0]
+            table.rows.append([f"{dialect}, {name}", *least, more, "yes" if same else "no"])
+    await house.stop()
+    table.notes.append(
+        "the relay, the tap and the splice alone, without sockets; the least of the rounds, taking turns"
+    )
+    return table
+
+
+async def _passed(house: House, dialect: str, pieces: Sequence[bytes], *, offered: bool) -> tuple[bytes, ReplySeen]:
+    """What the client gets of the stream, and what was understood of it."""
+    forward, course, seen = house.forward, Course(0.0), list[ReplySeen]()
+    spoken, unfolding = forward.gauging.dialects[PATHS[dialect]], forward.unfolding
+    reply: Any = Stream(pieces)
+    if offered and unfolding is not None:
+        caller = forward.tenants.identify(dict(stages.HEADERS))
+        gauge = Gauge(caller, Route("openai", "openai", ""), spoken, offered="read_artifact")
+        reply = await unfolding.spliced(reply, gauge, _nobody, course)
+    out = [piece async for piece in relay(reply, spoken, course, forward.clock, "r", seen.append)]
+    return b"".join(out), seen[0]
+
+
+async def _nobody(_gauge: Gauge) -> Any:
+    raise RuntimeError("nobody is asked again")

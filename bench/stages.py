@@ -1,0 +1,189 @@
+"""What the proxy itself does for a small request, stage by stage: one process, no socket, a provider that is ready.
+
+A stage is done for all requests of a round before the next, so that the clock is read twice a stage and not twice a
+request. The store is a fresh SQLite file; its thread is counted where the whole is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench import conversations, replies
+from bench.texts import Texts
+from proxy.compaction.controls import read_controls
+from proxy.core.http import Inbound
+from proxy.core.ports import Headers, UpstreamRequest
+from proxy.core.records import ReplySeen
+from proxy.identity.marks import read_marks
+from proxy.opening import opened
+from proxy.relay import Course, relay
+from proxy.settings.load import build
+from proxy.wiring.house import House, new_id
+
+PATH = conversations.PATHS[conversations.CHAT]
+SETTLE = 0.2
+HEADERS: Headers = (
+    (b"host", b"127.0.0.1"),
+    (b"authorization", b"Bearer sk-bench"),
+    (b"accept", b"*/*"),
+    (b"accept-encoding", b"identity"),
+    (b"user-agent", b"bench"),
+    (b"content-type", b"application/json"),
+    (b"content-length", b"280"),
+)
+
+Stage = Callable[[int], Any]
+
+
+class Ready:
+    """A provider's reply that is there already."""
+
+    delimited = True
+
+    def __init__(self, size: int) -> None:
+        head, _, self._body = replies.answer(conversations.CHAT, size).partition(b"\r\n\r\n")
+        lines = (line.partition(b": ") for line in head.split(b"\r\n")[1:])
+        self.status, self.headers = 200, tuple((name, value) for name, _, value in lines)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        yield self._body
+
+    async def close(self) -> None:
+        pass
+
+
+class Provider:
+    """Answers every request with what is ready."""
+
+    busy = False
+
+    def __init__(self) -> None:
+        self._reply = Ready(280)
+
+    async def send(self, _request: UpstreamRequest) -> Ready:
+        return self._reply
+
+    async def close(self) -> None:
+        pass
+
+
+class Rounds:
+    """A house, and the stages of its small requests."""
+
+    def __init__(self, house: House, seed: int) -> None:
+        self._house, self._texts = house, Texts(seed)
+
+    async def whole(self, count: int) -> dict[str, float]:
+        """Requests one after the other as they are served, in µs of CPU: the event loop's thread, and all threads with
+        what is written behind the replies."""
+        inbounds = self._inbounds(count)
+        await asyncio.sleep(SETTLE)
+        began, loop_began = time.process_time(), time.thread_time()
+        for inbound in inbounds:
+            async for _ in (await self._house.forward(inbound)).body:  # type: ignore[union-attr]  # it is streamed
+                pass
+        await self._house.outbox.flush()
+        loop = time.thread_time() - loop_began
+        await asyncio.sleep(SETTLE)
+        everything = time.process_time() - began
+        return {"event loop": 1e6 * loop / count, "all threads": 1e6 * everything / count}
+
+    async def stages(self, count: int) -> dict[str, float]:
+        """Each stage for `count` requests of their own, in µs of the event loop's thread."""
+        forward, inbounds = self._house.forward, self._inbounds(count)
+        gauging, reply = forward.gauging, Ready(280)
+        dialect, caller = gauging.dialects[PATH], forward.tenants.identify(inbounds[0].fields)
+        bodies: list[bytes] = [inbound.body for inbound in inbounds]  # type: ignore[misc]  # they are whole
+        took: dict[str, float] = {}
+
+        async def each(name: str, stage: Stage) -> list[Any]:
+            began = time.thread_time()
+            done = [stage(at) for at in range(count)]
+            if done and isinstance(done[0], Awaitable):
+                done = [await one for one in done]
+            took[name] = 1e6 * (time.thread_time() - began) / count
+            return done
+
+        talks = await each("read the body", lambda at: gauging.reader.read(dialect, bodies[at], caller.space))
+        fields = inbounds[0].fields
+        marks = read_marks(fields, talks[0].envelope)
+        await each("marks and controls", lambda at: (read_marks(inbounds[at].fields, talks[at].envelope),
+                                                     read_controls(fields, talks[at], compacting=False)))  # fmt: skip
+        seated = await each(
+            "seat", lambda at: gauging.seating.seated(dialect, caller, marks, talks[at], bodies[at])
+        )  # fmt: skip
+        places = await each(
+            "session", lambda at: gauging.sessions.resolve(caller, marks, talks[at], inbounds[at].request_id)
+        )  # fmt: skip
+        await each("where it comes from", lambda at: gauging.seating.placed(caller, seated[at], places[at]))
+        window = gauging.windows.window(talks[0].model, "openai", "", caller.tenant)
+        await each("count tokens", lambda at: gauging.meter.measure(talks[at], window))
+        await each("find folds", lambda at: gauging.folds.find(dialect, caller.space, b"", talks[at], fresh=False))
+        inbounds, sent = self._inbounds(count), forward.sending
+        gauges = await each("all of that, and decide", lambda at: gauging.gauge(inbounds[at], fields, caller))
+        await each(
+            "fold (nothing to do)", lambda at: forward.folding.fold(gauges[at], partial(sent.asker, inbounds[at]))
+        )
+        await each("the request that leaves", lambda at: sent.outgoing(inbounds[at], gauges[at]))
+
+        async def back(_at: int) -> None:
+            start = await opened(reply, dialect, near=False)
+            settled: Callable[[ReplySeen], None] = lambda _seen: None  # noqa: E731
+            async for _ in relay(start.reply, dialect, Course(0.0), forward.clock, "r", settled):
+                pass
+
+        await each("relay and tap", back)
+        inbounds = self._inbounds(count)
+        outs = await each("all, up to the reply's head", lambda at: forward(inbounds[at]))
+        bodies_out: Sequence[Any] = [out.body for out in outs]
+
+        async def finish(at: int) -> None:
+            async for _ in bodies_out[at]:
+                pass
+
+        await each("the reply's body, and the ledger", finish)
+        began = time.thread_time()
+        await self._house.outbox.flush()
+        took["encode what is written (this round's)"] = 1e6 * (time.thread_time() - began) / (3 * count)
+        return took
+
+    def _inbounds(self, count: int) -> list[Inbound]:
+        bodies = (conversations.small_body(self._texts, conversations.CHAT) for _ in range(count))
+        return [Inbound("POST", PATH, "", HEADERS, body, new_id()) for body in bodies]
+
+
+async def measured(rounds: int, count: int) -> tuple[dict[str, float], dict[str, float]]:
+    """The stages and the whole, each figure the least of the rounds, in µs a request."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        config = f"store: {{url: 'sqlite:///{Path(folder) / 'accordion.db'}'}}\n"
+        house = House(build(config.encode(), {}, {}), {})
+        house._upstream = Provider()  # type: ignore[assignment]  # the one wall that is not real
+        house._apply(house.settings)
+        await house.start()
+        await asyncio.sleep(1.0)
+        bench = Rounds(house, 11)
+        await bench.whole(count)
+        stages, whole = [], []
+        for _ in range(rounds):
+            whole.append(await bench.whole(count))
+            stages.append(await bench.stages(count))
+        await house.stop()
+    return _least(stages), _least(whole)
+
+
+def _least(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return {name: min(each[name] for each in rounds) for name in rounds[0]}
+
+
+if __name__ == "__main__":
+    import json
+
+    import uvloop
+
+    print(json.dumps(uvloop.run(measured(8, 300))))
