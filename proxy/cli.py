@@ -1,4 +1,4 @@
-"""The command line: serve, check, replay, explain, and what is kept: tenants, artifacts, export, erase."""
+"""The command line: serve, check, replay, explain; what is kept: tenants, artifacts, export, erase; memory, mcp."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import typer
 
 from proxy import __version__
 from proxy.core.errors import ConfigError
+from proxy.offline.configured import failed, settings_of
+from proxy.offline.memory_commands import memory
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -54,7 +56,7 @@ def serve(
     try:
         run(config, overrides, typer.echo)
     except ConfigError as error:
-        raise _failed(error) from None
+        raise failed(error) from None
 
 
 @app.command()
@@ -69,7 +71,7 @@ def check(
     try:
         file = SettingsFile(config, os.environ)
     except ConfigError as error:
-        raise _failed(error) from None
+        raise failed(error) from None
     settings = file.settings
     typer.echo(f"{file.path}: good" if file.path.exists() else "no config file; the defaults are good")
     typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {settings.server.workers} worker(s)")
@@ -79,7 +81,10 @@ def check(
     names = ", ".join(model.model_name for model in settings.model_list)
     typer.echo(f"  models       {names or 'none configured: all are passed on as they are named'}")
     for model in ("", *settings.compaction.models):
-        typer.echo(f"  folding      {f'{model}: ' if model else ''}{_folding(settings, model)}")
+        whose, own = f"{model}: " if model else "", _folding(settings, model)
+        typer.echo(f"  folding      {whose}{own}")
+        if (theirs := _folding(settings, model, delegated=True)) != own:
+            typer.echo(f"  folding      {whose}sub-agents: {theirs}")
     for model in ("", *settings.compaction.models):
         if not model or settings.compaction.writer_of(model) != settings.compaction.writer_of(""):
             typer.echo(f"  summaries    {f'{model}: ' if model else ''}{_writer(settings, model)}")
@@ -115,7 +120,7 @@ def replay(
     if fold and against_usage:
         raise typer.BadParameter("--against-usage goes without --fold: the recorded usage is of what was sent then.")
     options = Options(model, window, limit, every, against_usage, as_json, fold)
-    raise typer.Exit(run(files, _settings(config), options))
+    raise typer.Exit(run(files, settings_of(config), options))
 
 
 @app.command()
@@ -138,7 +143,7 @@ def explain(
     """Say what is understood of one request, how it is counted, what would be folded of it, and why."""
     from proxy.offline.explaining import Options, run  # noqa: PLC0415  # see above
 
-    raise typer.Exit(run(file, _settings(config), Options(path, header or [], window, full, as_json)))
+    raise typer.Exit(run(file, settings_of(config), Options(path, header or [], window, full, as_json)))
 
 
 @app.command()
@@ -166,7 +171,7 @@ def artifacts(
     if artifact is not None and session is not None:
         raise typer.BadParameter("--session lists artifacts; with an ID it means nothing.")
     wanted = Reading(artifact or "", session or "", offset, limit, pattern, path, as_json)
-    raise typer.Exit(read(_settings(config), tenant, wanted))
+    raise typer.Exit(read(settings_of(config), tenant, wanted))
 
 
 @app.command()
@@ -177,7 +182,7 @@ def tenants(
     """List whose things the configured store has, and how much."""
     from proxy.offline.artifacts import tenants as run  # noqa: PLC0415  # see above
 
-    raise typer.Exit(run(_settings(config), as_json))
+    raise typer.Exit(run(settings_of(config), as_json))
 
 
 @app.command()
@@ -189,7 +194,7 @@ def export(
     """Write all that is kept as JSON Lines, from the configured store."""
     from proxy.offline.artifacts import export as run  # noqa: PLC0415  # see above
 
-    raise typer.Exit(run(_settings(config), tenant, session))
+    raise typer.Exit(run(settings_of(config), tenant, session))
 
 
 @app.command()
@@ -205,7 +210,16 @@ def erase(
 
     if (session is None) != everything:
         raise typer.BadParameter("Say what: --session S, or --all.")
-    raise typer.Exit(run(_settings(config), tenant, session, lambda question: yes or typer.confirm(question)))
+    raise typer.Exit(run(settings_of(config), tenant, session, lambda question: yes or typer.confirm(question)))
+
+
+@app.command()
+def mcp(tenant: Tenant = None, config: Config = None) -> None:
+    """Serve memories by MCP over standard input and output, from the configured store."""
+    from proxy.offline.memory import Asking  # noqa: PLC0415  # see above
+    from proxy.offline.memory import mcp as run  # noqa: PLC0415
+
+    raise typer.Exit(run(Asking(settings_of(config), tenant)))
 
 
 @app.command()
@@ -221,10 +235,10 @@ _WRITERS = {
 }
 
 
-def _folding(settings: Settings, model: str) -> str:
-    """What is folded of a model's requests, by which strategies."""
-    mode = settings.compaction.mode_of(model)
-    strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model))
+def _folding(settings: Settings, model: str, *, delegated: bool = False) -> str:
+    """What is folded of a model's requests, or of its sub-agents', by which strategies."""
+    mode = settings.compaction.mode_of(model, delegated=delegated)
+    strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model, delegated=delegated))
     return _MODES[mode] + (strategies if mode != "off" else "")
 
 
@@ -234,18 +248,7 @@ def _writer(settings: Settings, model: str) -> str:
     return _WRITERS.get(writer, f"by the model {writer}")
 
 
-def _settings(config: Path | None) -> Settings:
-    from proxy.settings import SettingsFile  # noqa: PLC0415  # see above
-
-    try:
-        return SettingsFile(config, os.environ).settings
-    except ConfigError as error:
-        raise _failed(error) from None
-
-
-def _failed(error: ConfigError) -> typer.Exit:
-    typer.secho(f"config: {error.message}", fg=typer.colors.RED, err=True)
-    return typer.Exit(2)
+app.add_typer(memory)
 
 
 def main() -> None:

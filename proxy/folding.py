@@ -6,7 +6,7 @@ Whatever fails here leaves the request as it came.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from msgspec import structs
@@ -21,14 +21,16 @@ from proxy.compaction.rendering import Rendering
 from proxy.compaction.wishes import Wishes
 from proxy.compaction.woven import unbound
 from proxy.core.budget import Decision, FoldKind
+from proxy.core.delegation import Delegation
 from proxy.core.edits import Cause, unfolded
 from proxy.core.errors import Unreadable
-from proxy.core.records import CompactionSeen
+from proxy.core.records import CompactionSeen, Recalled
 from proxy.core.summarizing import Asker
 from proxy.core.values import dataclass
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge, size_of
 from proxy.identity.sessions import Place
+from proxy.importing import Asking, Importing
 
 _log = logging.getLogger("accordion")
 
@@ -47,6 +49,8 @@ class Folding:
     wishes: Wishes
     recalling: Recalling | None = None
     """None where nothing is recalled."""
+    importing: Importing | None = None
+    """None where there are no memories to be asked for."""
 
     async def fold(self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], cause: Cause = "automatic") -> Gauge:
         """The request as it is to be forwarded; its decision is to refuse it where it is known to fit in no form."""
@@ -61,7 +65,7 @@ class Folding:
                 place = gauge.place or place
             gauge = await self._fold(gauge, place, asker, cause)
             if cause != "overflow":
-                gauge = await self._recalled(gauge, place)
+                gauge = await self._recalled(await self._imported(gauge, place), place)
             if gauge.utilization.unfolded and gauge.window is not None and refuse(gauge.utilization, gauge.window):
                 gauge = await self._without(gauge)
             gauge = self._written(gauge)
@@ -83,6 +87,7 @@ class Folding:
         smaller, or is not to be touched. The limit that the provider named is learnt."""
         limit = overflow.limit or 0
         self.gauging.overflowed(gauge, overflow)
+        gauge = await self.gauging.anew(gauge) if gauge.foldable else gauge
         if gauge.place is None or gauge.limits is None or gauge.window is None or gauge.folded is None:
             return None
         if not gauge.foldable:
@@ -158,6 +163,30 @@ class Folding:
         found = await self.recalling.recalled(turn)
         if found is None:
             return gauge
+        return structs.replace(
+            await self.gauging.refolded(gauge, folded), recalled=found + (gauge.recalled or Recalled())
+        )
+
+    async def _imported(self, gauge: Gauge, place: Place) -> Gauge:
+        """The request with the session memories that the user asks for in it. What a main agent says to a sub-agent is
+        no user's word."""
+        folded, limits = gauge.folded, gauge.limits
+        if self.importing is None or not gauge.remembers or folded is None or limits is None:
+            return gauge
+        if gauge.counting or gauge.delegated or gauge.controls.compacting:
+            return gauge
+        asking = Asking(
+            dialect=gauge.dialect,
+            space=gauge.caller.space,
+            scope=place.label,
+            session=place.session.id,
+            model=gauge.model,
+            client=place.conversation,
+            room=limits.hard - gauge.utilization.occupied,
+        )
+        found = await self.importing.imported(asking)
+        if found is None:
+            return gauge
         return structs.replace(await self.gauging.refolded(gauge, folded), recalled=found)
 
     async def _without(self, gauge: Gauge) -> Gauge:
@@ -192,6 +221,12 @@ class Folding:
         tenant = gauge.caller.tenant
         if gauge.decision.forced and cause == "automatic":
             cause = "manual"
+        begun: Mapping[str, Delegation] = {}
+        handed = frozenset[str]()
+        if (seated := gauge.seated) is not None:
+            begun = await self.gauging.seating.begun(gauge.caller, seated, place.session.id)
+            # What was said when the conversation was handed over is the task.
+            handed = frozenset({seated.seat.call_id} if seated.seat.evidence == "handoff" else ())
         return Case(
             tenant=tenant,
             space=gauge.caller.space,
@@ -209,10 +244,12 @@ class Folding:
             size=size_of(gauge),
             budgets=gauge.rules.budgets,
             thinking=thinking_of(place.conversation, gauge.beta, gauge.model),
-            pins=gauge.controls.pins | await self.wishes.pinned(tenant, place.session.id),
+            pins=gauge.controls.pins | handed | await self.wishes.pinned(tenant, place.session.id),
             asker=asker(gauge),
             brought=await self.gauging.brought(gauge),
             counting=gauge.counting,
+            delegated=gauge.delegated,
+            begun=begun,
             shown=gauge.dressed,
         )
 
@@ -225,5 +262,5 @@ class Folding:
         if gauge.place is None:
             return gauge
         failed = CompactionSeen("failed", reason="an internal error; the request went on as it came")
-        gauge = await self.gauging.refolded(gauge, unfolded(gauge.place.conversation))
+        gauge = await self.gauging.refolded(structs.replace(gauge, reads=None), unfolded(gauge.place.conversation))
         return structs.replace(gauge, sent=None, seen=failed)

@@ -29,6 +29,7 @@ from proxy.identity.tenants import Tenants
 from proxy.learning import learnt
 from proxy.opening import opened
 from proxy.relay import Course, relay
+from proxy.remembering import Remembering
 from proxy.retrieving import Retrieving
 from proxy.sending import Sending
 from proxy.telling import agent_of, headers_of
@@ -53,6 +54,8 @@ class Forward:
     """None where nothing that was said is kept."""
     retrieving: Retrieving | None = None
     """None where nothing is read back."""
+    remembering: Remembering | None = None
+    """None where folds leave no memories."""
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; gives the provider's answer, or an error in the client's own shape."""
@@ -222,6 +225,10 @@ class Forward:
             sharing.keep(gauge.dialect.name, gauge.caller, seated.seat, seated.client, seated.taken, seated.owners)
         if place is not None and session is not None and self.transcripts is not None:
             self.transcripts.record(gauge.caller.space, session.id, place.conversation, folded=bool(gauge.fold))
+        fold = gauge.folded.compaction if gauge.folded is not None else None
+        made = gauge.seen is not None and gauge.seen.state == "folded"
+        if self.remembering is not None and place is not None and session is not None and made and fold is not None:
+            self.remembering.folded(gauge.caller.space, session.id, fold.covered)
         traceparent = fields.get(b"traceparent", b"").decode("latin-1")
         session = self.journal.record(gauge.caller.tenant, session, place.row if place else "", exchange, traceparent)
         if place is not None and session is not None:

@@ -45,6 +45,8 @@ _log = logging.getLogger("accordion")
 _COUNT_AT_ONCE = 32_768
 # Likewise bodies: a thread costs a tenth of a millisecond, a megabyte read for the first time ten.
 _READ_AT_ONCE = 1 << 20
+# How the id of a session memory begins, as it is shown. Who names none pays for looking, and no more.
+_MEMORY = b"CMEM-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ class Gauging:
         if place is None or window is None:
             return gauge
         shown, offered = folded, ""
-        if (folded.compaction is not None or gauge.reads is not None) and self.dresser is not None:
+        wears = folded.compaction is not None or gauge.reads is not None or gauge.remembers
+        if wears and self.dresser is not None:
             shown, offered = await self.dresser.dress(
                 gauge.dialect, gauge.caller.space, place.label, place.conversation, folded,
                 fresh=fresh, woven=woven, reads=bool(gauge.reads),
@@ -208,9 +211,11 @@ class Gauging:
         window = self.windows.window(conversation.model, route.name, bare.beta, caller.tenant)
         rules = self.rules(conversation.model, route.family, bare.delegated, window.size)
         limits = rules.thresholds.limits(window.size)
-        gauge = structs.replace(bare, place=place, window=window, rules=rules, limits=limits)
+        gauge = structs.replace(bare, place=place, window=window, rules=rules, limits=limits, reads=None)
         fresh = gauge.foldable and self._unsure(caller, place)
         if gauge.foldable:
+            if _MEMORY in gauge.plain:
+                gauge = structs.replace(gauge, remembers=True)
             if gauge.delegated and b"art_" in gauge.plain:
                 gauge = structs.replace(gauge, reads=await self._reads(gauge, place))
             folded = await self.folds.find(bare.dialect, caller.space, place.label, conversation, fresh=fresh)

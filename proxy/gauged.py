@@ -83,6 +83,8 @@ class Gauge(msgspec.Struct, frozen=True):
     """What was recalled for this request."""
     reads: bool | None = None
     """Whether our tool is offered for ids that others' texts name in its list; None where there are none."""
+    remembers: bool = False
+    """Whether the list names a session memory: one may stand in it, or be asked for."""
     seated: Seated | None = None
     """Where it sits among the agents, and what of its list it sees. `plain` and `place` are of what it sees."""
 

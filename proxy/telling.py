@@ -33,6 +33,8 @@ def headers_of(gauge: Gauge, *, store_available: bool) -> Headers:
         store = ((b"x-accordion-store", b"spooled"),)
     if gauge.seen is not None:
         store += ((b"x-accordion-compaction", told(gauge.seen)),)
+    if gauge.recalled is not None and gauge.recalled.memories:
+        store += ((b"x-accordion-memory", ", ".join(gauge.recalled.memories).encode()),)
     return (
         *named,
         (b"x-accordion-window", b"%d" % used.window),
@@ -56,7 +58,10 @@ def agent_of(seated: Seated | None) -> AgentSeen | None:
     seat = seated.seat
     if not (seat.node or seat.delegated or seat.agent or seat.candidates):
         return None
-    owners = Counter(seated.owners.get(each.result, "") for each in seated.taken)
+    owners = Counter(seated.owners.values())
+    if len(seated.taken) < len(seated.owners):
+        # Some of them had to stay.
+        owners = Counter(seated.owners.get(each.result, "") for each in seated.taken)
     return AgentSeen(
         delegated=seat.delegated,
         name=seat.agent,

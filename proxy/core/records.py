@@ -92,10 +92,16 @@ class Unfolded:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What was recalled for one request, unasked: its tokens, and of how many sources it is."""
+    """What was put into one request beside what the client sent: its tokens, and of how many sources it is. `memories`
+    are the session memories that the user asked for, each with what became of it, such as `CMEM-… imported`; the rest
+    was recalled unasked."""
 
     tokens: int = 0
     sources: int = 0
+    memories: tuple[str, ...] = ()
+
+    def __add__(self, other: Recalled) -> Recalled:
+        return Recalled(self.tokens + other.tokens, self.sources + other.sources, (*self.memories, *other.memories))
 
 
 @dataclass(frozen=True, slots=True)

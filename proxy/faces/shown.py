@@ -112,6 +112,7 @@ def shown_artifact(artifact: Artifact) -> dict[str, Any]:
         **{name: getattr(artifact, name) for name in names},
         "messages": [artifact.first, artifact.last],
         "session": artifact.session,
+        "child": artifact.child or None,
         "at": artifact.at,
     }
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from proxy.archive.held import Reads
+from proxy.core.conversation import Text
 from proxy.core.errors import BadRequest, RequestError, StoreUnavailable, SummaryFailed
 from proxy.core.memories import Change, Conflict, Entity, Memories, Memory, Relation
 from proxy.core.ports import Clock, Tasks
@@ -24,6 +26,7 @@ from proxy.memory.log import Entry
 from proxy.memory.naming import memory_id
 from proxy.memory.narrated import Narrator
 from proxy.memory.relations import Found, found_in, related
+from proxy.memory.restoring import wish_of
 from proxy.memory.sentences import Background, Sentence, background_of, folded, sentences
 from proxy.memory.steps import record_of
 from proxy.memory.stretches import Recordings, Stretch, known, stretch_of
@@ -94,6 +97,7 @@ class Compactions:
         """
         caller, focus = caller or Caller(), checked_topics(focus)
         stretch = await stretch_of(self._recordings, self._dialects, space, conversation, first, last)
+        stretch = await self._imported(space, stretch)
         done = await log.entries(self._memories, space, conversation)
         if same(done, stretch, focus) < 0 and not await log.was_searched(
             self._memories, space, conversation, len(done)
@@ -114,6 +118,19 @@ class Compactions:
         raise Busy(f"Conversation {conversation!r} is being compacted by others right now. Ask again in a moment.")
 
     # -- what is found --------------------------------------------------------------
+
+    async def _imported(self, space: bytes, stretch: Stretch) -> Stretch:
+        """The stretch with the session memories that its user asked for as background: they were put into the
+        conversation, and are nobody's new word."""
+        asked = (each for each in stretch.conversation.messages if each.role == "user")
+        heard = (part.text for each in asked for part in each.parts if isinstance(part, Text))
+        ids = tuple(dict.fromkeys(name for text in heard for name in wish_of(text)))
+        held = await self._memories.get(space, ids) if ids else []
+        told = tuple(Text(memory.content) for memory in held if memory is not None)
+        if not told:
+            return stretch
+        conversation = stretch.conversation
+        return replace(stretch, conversation=replace(conversation, preamble=(*conversation.preamble, *told)))
 
     async def _found(
         self, stretch: Stretch, focus: Sequence[str], caller: Caller
@@ -230,7 +247,7 @@ def _by_rule(stretch: Stretch) -> tuple[list[Sentence], list[Candidate], Backgro
     near = [each for each in sentences(record) if each.at >= first - _NEAR]
     found = candidates([each for each in near if each.at >= first], record, background, since=first, ends=stretch.ends)
     said = [each for each in near if not background.holds(each.text) and safe(each.text)]
-    return said, [_placed(each, stretch.shift) for each in found], background
+    return said, [_placed(each, stretch.shift) for each in found if not wish_of(each.text)], background
 
 
 def _placed(each: Candidate, shift: int) -> Candidate:

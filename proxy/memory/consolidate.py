@@ -202,18 +202,20 @@ def _proven(proof: Proof, topic: str, held: Sequence[Memory], old: Memory | None
             code="deep_search_required",
             param="proof",
         )
-    read = [memory for memory in held if proof.read([memory.id])]
+    read = proof.read(held)
     needed = min(READS, len(held))
     if len(read) < needed:
         more = needed - len(read)
-        unread = [memory.id for memory in held if not proof.read([memory.id])][: min(5, more)]
+        known = {memory.id for memory in read}
+        unread = [memory.id for memory in held if memory.id not in known][: min(5, more)]
         raise BadRequest(
-            f"{len(read)} of the {len(held)} memories on {topic!r} were read in full; {needed} must "
-            f"be. Read {more} more, such as {', '.join(unread)}, and give the reading token that reading returns.",
+            f"{len(read)} of the {len(held)} memories on {topic!r} were read in full, as they are now; "
+            f"{needed} must be. Read {more} more, such as {', '.join(unread)}, and give the reading token that reading "
+            "returns.",
             code="reads_required",
             param="proof",
         )
-    if old is not None and old.type == "summary" and not proof.read([old.id]):
+    if old is not None and old.type == "summary" and not proof.read([old]):
         raise BadRequest(
             f"Topic {topic!r} has a summary already. Read it first ({old.id}) and extend it, then give the "
             "reading token that reading returns.",

@@ -7,8 +7,9 @@ text, shortened.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nlargest
+from itertools import chain, islice
 from typing import Final
 
 from proxy.core.errors import BadRequest
@@ -28,6 +29,8 @@ _LINE: Final = 240
 """Characters of a line."""
 _LOOKS: Final = 300
 """Lines that are looked through for one that says what another memory says, and more."""
+_BEST: Final = 100
+"""Lines of each part that are weighed: many more than there is room for."""
 _NAMED: Final = 3
 """Memories that one line names, the newest."""
 _LABELLED: Final = re.compile(r'^(?P<label>[A-Z][^"`]{2,80}(?:`[^`]*`\.?[^"`]{0,60})?): "(?P<text>.*)"$', re.DOTALL)
@@ -101,8 +104,11 @@ class Drafting:
         """The best lines of each part within its share of the room; then the best of the rest."""
         room = _AIM - self._count(_text(topic, ()))
         left = [room * share for share in _SHARES]
-        sizes = {id(line): self._count(f"{line}\n") for line in lines}
-        ranked = sorted(lines, key=lambda line: -line.worth)
+        best = (
+            nlargest(_BEST, [line for line in lines if line.part == part], key=_worth) for part in range(len(PARTS))
+        )
+        ranked = sorted(chain.from_iterable(best), key=_worth, reverse=True)
+        sizes = {id(line): self._count(f"{line}\n") for line in ranked}
         chosen: list[_Line] = []
         for line in ranked:
             if sizes[id(line)] <= left[line.part]:
@@ -142,8 +148,12 @@ def _lines(topic: str, held: Sequence[Memory]) -> list[_Line]:
     return lines
 
 
-def _newest(found: Mapping[str, _Line]) -> Iterable[str]:
-    return islice(reversed(list(found)), _LOOKS)
+def _worth(line: _Line) -> float:
+    return line.worth
+
+
+def _newest(found: dict[str, _Line]) -> Iterable[str]:
+    return islice(reversed(found), _LOOKS)
 
 
 def _told(memory: Memory) -> tuple[str, str]:

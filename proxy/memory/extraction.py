@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from proxy.core.values import dataclass
 from proxy.memory import speech
+from proxy.memory.credentials import has_credential
 from proxy.memory.sentences import Background, Sentence, folded
 from proxy.memory.standing import claims, content, stands
 from proxy.memory.steps import Record, Step
@@ -73,7 +74,7 @@ def candidates(
     last_at = said[-1].at if said and ends else -1
     found: list[Candidate] = []
     for each in said:
-        if background.holds(each.text) or speech.SECRET.search(each.text):
+        if background.holds(each.text) or has_credential(each.text):
             continue
         made = _of_user(each, each.at == last_at) if each.speaker == "user" else _of_assistant(each, reported)
         if made is not None and (whole := _standing(made, each, background)) is not None:
@@ -108,7 +109,7 @@ def _alike(one: tuple[str, frozenset[str], frozenset[str]], other: tuple[str, fr
 
 def safe(text: str) -> bool:
     """Whether a text holds no credential and gives no orders."""
-    return speech.SECRET.search(text) is None and speech.ORDERS.search(text) is None
+    return speech.ORDERS.search(text) is None and not has_credential(text)
 
 
 # -- who says what ----------------------------------------------------------------

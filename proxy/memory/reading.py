@@ -2,7 +2,8 @@
 
 Searches and reads return a *reading token*, which later calls take along and extend. It is signed with the tenant's
 key, so that nothing has to be kept and every worker can check it, and it expires. What it proves are fingerprints of
-four bytes, so that a model can pass it on: of twenty memories it has about 150 characters.
+four bytes, so that a model can pass it on: of twenty memories it has about 150 characters. A memory that was edited
+since it was read counts as unread.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class Proof:
         """Whether a deep search asked for this topic."""
         return _mark(self.space, "deep", _plain(topic)) in self.seen
 
-    def read(self, ids: Iterable[str]) -> int:
-        """How many of these memories were read in full."""
-        return sum(_mark(self.space, "read", memory_id) in self.seen for memory_id in dict.fromkeys(ids))
+    def read(self, memories: Iterable[Memory]) -> list[Memory]:
+        """Those of the memories that were read in full, as they are now."""
+        seen = frozenset(self.seen)
+        return [memory for memory in memories if _read_mark(self.space, memory) in seen]
 
 
 def nothing(space: bytes) -> Proof:
@@ -61,9 +63,9 @@ def with_search(proof: Proof, query: str, topics: Iterable[str], *, deep: bool) 
     return _with(proof, [_mark(proof.space, how, text) for how in kinds for text in asked])
 
 
-def with_reads(proof: Proof, ids: Iterable[str]) -> Proof:
+def with_reads(proof: Proof, memories: Iterable[Memory]) -> Proof:
     """The proof with memories that were read in full."""
-    return _with(proof, [_mark(proof.space, "read", memory_id) for memory_id in ids])
+    return _with(proof, [_read_mark(proof.space, memory) for memory in memories])
 
 
 def issue(proof: Proof, *, now: float) -> str:
@@ -121,7 +123,7 @@ class Reader:
         found = await self._memories.get(space, wanted)
         there = tuple(memory for memory in found if memory is not None)
         missing = tuple(memory_id for memory_id, memory in zip(wanted, found, strict=True) if memory is None)
-        proof = with_reads(proof, [memory.id for memory in there])
+        proof = with_reads(proof, there)
         return Reading(there, missing, issue(proof, now=now))
 
 
@@ -158,6 +160,10 @@ def _opened(space: bytes, token: str, now: float) -> list[bytes]:
 
 def _mark(space: bytes, how: str, what: str) -> bytes:
     return hmac.digest(space, f"reading {how}\n{what}".encode("utf-8", "replace"), hashlib.sha256)[:_MARK]
+
+
+def _read_mark(space: bytes, memory: Memory) -> bytes:
+    return _mark(space, "read", f"{memory.revision}\n{memory.id}")
 
 
 def _signature(space: bytes, body: bytes) -> bytes:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from proxy.core.errors import BadRequest
+from proxy.memory.credentials import masked
 from proxy.memory.plan import Plan
 
 TITLES: Final = (
@@ -37,9 +38,9 @@ _SOURCES: Final = ("workflow", "todo", "user-stated", "inferred")
 
 
 def rendered(contents: Mapping[str, str]) -> str:
-    """The text of the fourteen sections; one without content says `(none)`. Outside of the plan no line of a content
-    passes for a heading."""
-    told = {title: text if title == PLAN else _HEADED.sub(" ", text) for title, text in contents.items()}
+    """The text of the fourteen sections; one without content says `(none)`. Outside of the plan, which is kept as it
+    is, no line of a content passes for a heading, and credentials are masked."""
+    told = {title: text if title == PLAN else _HEADED.sub(" ", masked(text)) for title, text in contents.items()}
     return "\n\n".join(f"## {title}\n{told.get(title) or NONE}" for title in TITLES)
 
 

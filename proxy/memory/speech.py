@@ -77,14 +77,6 @@ ASKS: Final = re.compile(
     rf"what|how|why|where|when|which|who|is|are|does|did|{VERBS})\b",
     re.IGNORECASE,
 )
-SECRET: Final = re.compile(
-    r"\b(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abprs]|AKIA|ASIA|AIza|hf|npm|eyJ)[-_A-Za-z0-9]{14,}|"
-    r"\bBearer\s+\S{8,}|-----BEGIN|"
-    r"\b(?:pass(?:word|phrase|code|wd)?|secret|api[ _-]?key|access[ _-]?(?:key|token)|token|credentials?|pin)"
-    r"(?: (?:is|was|are)\b|\s*[:=])\s*\S{4,}|://[^/\s:@]+:[^/\s@]+@",
-    re.IGNORECASE,
-)
-"""A sentence with a credential is not kept."""
 ORDERS: Final = re.compile(
     r"\b(?:ignore|disregard|forget|override|bypass)\b[^.]{0,40}\b(?:instructions?|rules?|prompts?|above|previous|prior|"
     r"everything|guidelines)\b|\bsystem prompt\b|\byou (?:are now|must now|must always|have been)\b|"

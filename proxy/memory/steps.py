@@ -27,7 +27,8 @@ _NOT_SAID: Final = (
     *("[Request interrupted by user", "Caveat: The messages below", "# AGENTS.md instructions for"),
     "Base directory for this skill",
 )
-_OURS: Final = frozenset({"core_memory", "read_artifact", "memory_search", "memory_deep_search", "memory_read"})
+_OURS: Final = re.compile(r"core_memory|read_artifact|compact_conversation|memory_\w+")
+"""Our own tools (faces/memory_table.py)."""
 _FAILED: Final = re.compile(
     r"\s*(?:<tool_use_error>|Error\b|error:|Failed\b|failed to\b|The user doesn't want to|String to replace not found|"
     r"apply_patch verification failed|Could not\b|Permission denied|Traceback \(most recent|No replacement was)"
@@ -167,7 +168,7 @@ def _steps(messages: Sequence[Message]) -> Iterator[Step]:
                 results[place] = part
     for place, (at, call) in enumerate(made):
         name = call.name.rsplit("__", 1)[-1] if call.name.startswith("mcp__") else call.name
-        if name in _OURS:
+        if _OURS.fullmatch(name) is not None:
             continue
         result = results.get(place)
         text = None if result is None else "\n".join(p.text for p in result.parts if isinstance(p, Text))

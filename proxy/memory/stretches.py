@@ -48,7 +48,7 @@ async def known(recordings: Recordings, space: bytes, session: str) -> Transcrip
     if found is None or not len(found):
         raise NotFound(
             f"Nothing is recorded of a conversation {session[:200]!r}. Give the id of one that went through this proxy "
-            "while transcripts were recorded (archive.transcripts in the configuration says whose are).",
+            "while transcripts were recorded (archive.record in the configuration says whose are).",
             code="conversation_not_recorded",
             param="conversation_id",
         )

@@ -44,7 +44,7 @@ from proxy.storage.sealed import open_sealer
 from proxy.storage.spool import LocalSpool, open_spool
 from proxy.wiring.tables import dialects, thresholds, windows
 
-_TIMEOUT = 60.0
+TIMEOUT = 60.0
 _PAGE = 500
 
 
@@ -62,7 +62,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelves:
+class Shelves:
     """The configured store, as far as one tenant goes."""
 
     room: ReadingRoom
@@ -93,7 +93,7 @@ def tenants(settings: Settings, as_json: bool) -> int:
     """Lists whose things there are; returns the exit code."""
 
     async def run() -> int:
-        store = open_store(settings.store.url.reveal(), timeout=_TIMEOUT)
+        store = open_store(settings.store.url.reveal(), timeout=TIMEOUT)
         try:
             found = await rows(settings, store)
         finally:
@@ -107,39 +107,39 @@ def tenants(settings: Settings, as_json: bool) -> int:
             Console(highlight=False).print(table if found else "nobody has used this store")
         return 0
 
-    return _told(settings, run)
+    return told(settings, run)
 
 
-def _run(settings: Settings, tenant: str | None, work: Callable[[_Shelves], Awaitable[int]]) -> int:
+def _run(settings: Settings, tenant: str | None, work: Callable[[Shelves], Awaitable[int]]) -> int:
     async def run() -> int:
-        async with _opened(settings, tenant) as shelves:
+        async with opened(settings, tenant) as shelves:
             return await work(shelves)
 
-    return _told(settings, run)
+    return told(settings, run)
 
 
-def _told(settings: Settings, run: Callable[[], Coroutine[None, None, int]]) -> int:
-    """Runs it, and says what went wrong."""
+def told(settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, creates: bool = False) -> int:
+    """Runs it, and says what went wrong; `creates` where it makes a store that is not there."""
     try:
-        _check(settings)
+        _check(settings, creates)
         return asyncio.run(run())
     except (AccordionError, BadRequest, BadPath) as error:
         Console(stderr=True, highlight=False).print(Text(str(error), style="red"))
         return 2
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: Settings, creates: bool) -> None:
     """Raises ConfigError where there is no store to read."""
     if settings.store.url.reveal() == "memory://":
         raise ConfigError("what is in memory can be had from the running proxy only, by its API", path="$.store.url")
-    if (file := settings.store.file()) and not Path(file).exists():
+    if not creates and (file := settings.store.file()) and not Path(file).exists():
         raise ConfigError(f"there is no file {file}; a proxy makes it", path="$.store.url")
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, tenant: str | None) -> AsyncIterator[_Shelves]:
+async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelves]:
     """The store's rooms for a tenant, until they are no longer needed. Raises ConfigError, StoreUnavailable."""
-    store, tasks, clock = open_store(settings.store.url.reveal(), timeout=_TIMEOUT), LoopTasks(), LoopClock()
+    store, tasks, clock = open_store(settings.store.url.reveal(), timeout=TIMEOUT), LoopTasks(), LoopClock()
     erasures = Erasures(store, clock, settings.archive.retention_days * 86_400)
     spool = _spool(settings, store, erasures)
     try:
@@ -153,7 +153,7 @@ async def _opened(settings: Settings, tenant: str | None) -> AsyncIterator[_Shel
         transcripts = Transcripts(archive, tasks, clock, "off")
         room = ReadingRoom(archive, transcripts, custody, spoken, tasks, clock)
         observe = Observe(store, GatheringOutbox(store), windows(settings, clock), thresholds(settings))
-        yield _Shelves(room, observe, Wishes(store), caller)
+        yield Shelves(room, observe, Wishes(store), caller)
     finally:
         await tasks.close()
         await spool.close()
@@ -169,7 +169,7 @@ def _spool(settings: Settings, store: Store, erasures: Erasures) -> LocalSpool:
 # -- what is done ----------------------------------------------------------------------------------------------------
 
 
-async def _read(shelves: _Shelves, wanted: Reading) -> int:
+async def _read(shelves: Shelves, wanted: Reading) -> int:
     wish = Wish(wanted.id, wanted.offset, wanted.limit, wanted.pattern, wanted.path)
     lent = await shelves.room.read(shelves.caller.space, wish)
     err = Console(stderr=True, highlight=False)
@@ -186,7 +186,7 @@ async def _read(shelves: _Shelves, wanted: Reading) -> int:
     return 0
 
 
-async def _list(shelves: _Shelves, wanted: Reading) -> int:
+async def _list(shelves: Shelves, wanted: Reading) -> int:
     found, console = await _all(shelves, wanted.session), Console(highlight=False)
     if wanted.as_json:
         for each in found:
@@ -214,7 +214,7 @@ def _table(artifacts: Iterable[Artifact]) -> Table:
     return table
 
 
-async def _all(shelves: _Shelves, session: str) -> list[Artifact]:
+async def _all(shelves: Shelves, session: str) -> list[Artifact]:
     """The artifacts of a session, or of all, in the order in which they stood."""
     space, room, found = shelves.caller.space, shelves.room, list[Artifact]()
     for name in [session] if session else sorted(await room.custody.sessions(space)):
@@ -227,13 +227,13 @@ async def _all(shelves: _Shelves, session: str) -> list[Artifact]:
     return found
 
 
-async def _export(shelves: _Shelves, session: str | None) -> int:
+async def _export(shelves: Shelves, session: str | None) -> int:
     async for line in shelves.room.custody.export(shelves.caller.space, session):
         sys.stdout.write(line.decode())
     return 0
 
 
-async def _erase(shelves: _Shelves, session: str | None, sure: Callable[[str], bool]) -> int:
+async def _erase(shelves: Shelves, session: str | None, sure: Callable[[str], bool]) -> int:
     caller = shelves.caller
     whose = f"of session {session}" if session is not None else "of all sessions"
     if not sure(f"Erase all that is kept {whose} of the tenant {caller.tenant!r}? It cannot be had again."):

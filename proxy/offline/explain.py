@@ -38,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A message by its tokens; `index` is its place in the client's list."""
+    """A message by its tokens; `index` is its place in the client's list, of which what is hidden is left out."""
 
     index: int
     role: str

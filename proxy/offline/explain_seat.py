@@ -14,8 +14,8 @@ from proxy.seating import seat_marks
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A result that was hidden with its call. `index` is the place of its message in the client's list, without a
-    system prompt that is no message there; `of` the delegation that it belongs to."""
+    """A result that was hidden with its call. `index` is the place of its message in the client's list, `of` the
+    delegation that it belongs to."""
 
     index: int
     tool: str
@@ -50,11 +50,11 @@ async def sitting(gauge: Gauge, fields: dict[bytes, bytes], rooms: Rooms) -> Sit
     seated = gauge.seated
     if seated is None:
         return None
-    seat = seated.seat
+    seat, lead = seated.seat, len(seated.client.lead)
     if not seat.node:
         seat = await _found(gauge, read_marks(fields, seated.client.envelope), seat, rooms)
     hidden = (
-        Unseen(each.result[0], each.name, each.call_id, name_of(seated.owners.get(each.result, TOP)))
+        Unseen(lead + each.result[0], each.name, each.call_id, name_of(seated.owners.get(each.result, TOP)))
         for each in seated.taken
     )
     return Sitting(

@@ -31,10 +31,11 @@ def hints(settings: Settings) -> tuple[str, ...]:
     for name in ("openai", "anthropic"):
         if getattr(settings.upstreams, name).api_key and not settings.proxy_keys:
             found.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
+    remembering = {asked.model for _, asked in settings.memory.asked() if asked.api_base is None}
     for index, model in enumerate(settings.model_list):
         path = f"$.model_list[{index}].litellm_params"
         params = model.litellm_params
-        if params.api_key and not settings.proxy_keys:
+        if params.api_key and not settings.proxy_keys and model.model_name not in remembering:
             found.append(f"{path}: its own key is {_NEVER_USED}")
         options = [name for name in params.options if name != "custom_llm_provider"]
         if options and family_of(model.entry())[0] != "litellm":
@@ -62,6 +63,7 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _keys(settings)
     yield from _thresholds(settings)
     yield from _summarizers(settings)
+    yield from _asked(settings)
 
 
 def _models(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -129,6 +131,21 @@ def _summarizers(settings: Settings) -> Iterator[tuple[str, str]]:
             )
 
 
+def _asked(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Models that are asked about memories: they must be reachable in OpenAI's way."""
+    families = {model.model_name: family_of(model.entry())[0] for model in settings.model_list}
+    for name, asked in settings.memory.asked():
+        path = f"$.memory.{name}"
+        if asked.api_base is not None:
+            continue
+        if asked.model not in families:
+            yield f"{path}.model", "expected a model of model_list, or an `api_base` beside it"
+        elif families[asked.model] != "openai":
+            yield f"{path}.model", "its provider does not speak OpenAI's protocol; expected an `api_base` beside it"
+        elif asked.api_key:
+            yield f"{path}.api_key", "the key of a model of model_list stands there"
+
+
 def _writers(settings: Settings) -> Iterator[tuple[str, str]]:
     """Each model that is named as a writer of summaries, and the path of its name."""
     if settings.summaries.model:
@@ -142,7 +159,10 @@ def _strategies(settings: Settings) -> Iterator[tuple[str, Strategy]]:
     """Every strategy of every pipeline, and its path."""
     everywhere = settings.compaction
     places = [("$.compaction", everywhere.pipeline)]
-    places += [(step("$.compaction.models", name), own.pipeline or ()) for name, own in everywhere.models.items()]
+    places.append(("$.compaction.delegated", everywhere.delegated.pipeline or ()))
+    for name, own in everywhere.models.items():
+        path = step("$.compaction.models", name)
+        places += [(path, own.pipeline or ()), (f"{path}.delegated", own.delegated.pipeline or ())]
     for path, pipeline in places:
         for index, strategy in enumerate(pipeline):
             yield f"{path}.pipeline[{index}].{strategy.name}", strategy

@@ -13,6 +13,7 @@ from proxy.settings.base import Count, Name, Seconds, Section
 from proxy.settings.delegating import Delegation
 from proxy.settings.folding import AllBudgets, Compaction, Summaries
 from proxy.settings.kinds import BaseUrl, HeaderTable, Hidden, Secret, Size, StoreUrl
+from proxy.settings.remembering import Remembering
 from proxy.settings.thresholds import AllThresholds
 from proxy.settings.unfolding import Unfold
 from proxy.upstream.routes import ModelEntry
@@ -176,6 +177,7 @@ class Settings(Section, frozen=True):
     summaries: Summaries = Summaries()
     unfold: Unfold = Unfold()
     delegation: Delegation = Delegation()
+    memory: Remembering = Remembering()
     budgets: AllBudgets = AllBudgets()
     store: Store = Store()
     archive: Archive = Archive()

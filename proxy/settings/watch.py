@@ -37,6 +37,7 @@ RESTART = (
     "limits.exchanges_per_session",
     "limits.fold_cache_bytes",
     "summaries.max_concurrent",
+    "memory.enabled",
 )
 """Keys whose change has its effect at the next start: what they shape keeps what it knows while the proxy serves."""
 

@@ -47,6 +47,7 @@ from proxy.upstream.routes import Routes
 from proxy.upstream.sockets import SocketClosed, open_socket
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from proxy.wiring.kitchen import Kitchen
+from proxy.wiring.memory import Library
 from proxy.wiring.seats import Seats
 from proxy.wiring.tables import base_models, counters, dialects, is_loopback, routes, rules, thresholds, windows
 from proxy.wiring.vault import Vault
@@ -100,16 +101,13 @@ class House:
             settings, self.store, self._vault, self.outbox, self._meter, self.counter, self.tasks, self.clock
         )
         self._seats = Seats(
-            self.store,
-            self.outbox,
-            self.clock,
-            self.tasks,
-            self._sessions,
-            self._kitchen.reader,
-            self._kitchen.archive,
-            self.metrics.edge,
-        )
+            self.store, self.outbox, self.clock, self.tasks, self._sessions, self._kitchen.reader,
+            self._kitchen.archive, self.metrics.edge,
+        )  # fmt: skip
         self._vault.erasures.listen(self._seats.forget)
+        self.library = Library(
+            lambda: self.settings, self._kitchen.room, self._vault.transcripts, self.counter, self.tasks, self.clock
+        )
         self._journal = Journal(self.outbox, observers, self._worker, limits.exchanges_per_session, retention)
         self._translator = LiteLLMTranslator({dialect.name: dialect for dialect in self.dialects.values()})
         self._upstream = self._connect(settings)
@@ -156,6 +154,7 @@ class House:
             self._kitchen.rendering,
             self._kitchen.wishes,
             self._kitchen.recalling(settings),
+            self.library.importing(settings, self._kitchen.overlays),
         )
         self.forward = Forward(
             self.tenants,
@@ -167,6 +166,7 @@ class House:
             self._kitchen.unfolding(settings, gauging.seating.sharing),
             self._vault.transcripts,
             Retrieving(gauging.sessions, self._kitchen.overlays),
+            self.library.remembering(settings),
         )
         self.observe = Observe(
             self.store, self.outbox, self._windows, thresholds(settings), settings.compaction.mode_of,
@@ -214,6 +214,7 @@ class House:
         await self._upstream.close()
         await self._translator.close()
         await self._kitchen.close()
+        await self.library.close()
         await self.store.close()
         await self.tasks.close()
 
@@ -233,7 +234,7 @@ class House:
             lambda error: openai.error(error, new_id()),
             __version__,
             self._kitchen.wishes,
-            kept.routes(),
+            [*kept.routes(), *self.library.routes(lambda: self.tenants, __version__)],
         )
         sockets = Sockets(
             lambda asked, names: open_socket(asked, names, timeout=self.settings.timeouts.connect_seconds), SocketClosed

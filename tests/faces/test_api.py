@@ -130,8 +130,9 @@ async def test_a_store_that_is_away_is_said_and_health_stays_good() -> None:
     http = client(World(store=Away()))
     assert http.get("/healthz").json() == {"status": "ok"}
     assert http.get("/readyz").json() == {"status": "ok", "store": "unavailable"}
-    answer = http.get("/accordion/sessions")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+    for path in ("/accordion/sessions", "/accordion/sessions/s-1/tree"):
+        answer = http.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
 
 
 async def test_the_root_says_where_clients_point() -> None:

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.archive.bounds import Swept
 from proxy.core.budget import Utilization
-from proxy.core.records import CompactionSeen, Exchange, Unfolded, Usage
+from proxy.core.records import AgentSeen, CompactionSeen, Exchange, Unfolded, Usage
 from proxy.faces.metrics import Metrics
 
 FOLDED = CompactionSeen(
@@ -158,3 +158,23 @@ def test_the_archive_is_seen_to_hold_and_to_lose() -> None:
     assert found["accordion_archive_evicted_bytes_total", ()] == 750
     metrics.swept(Swept(held=0, entries=0, size=0))
     assert samples(metrics)["accordion_archive_bytes", ()] == 0
+
+
+def test_agents_are_told_apart_by_two_words_alone_and_what_they_were_not_shown_is_counted() -> None:
+    metrics = Metrics()
+    for number in range(3):
+        metrics.exchange("t", replace(exchange(), agent=AgentSeen(name=f"agent-{number}", hidden=number)), "")
+    metrics.exchange("t", exchange(), "")
+    found = samples(metrics)
+    assert found["accordion_requests_total", ("2xx", "delegated", "m", "openai")] == 3
+    assert found["accordion_requests_total", ("2xx", "m", "main", "openai")] == 1
+    assert found["accordion_hidden_results_total", ("delegated", "m", "openai")] == 3
+    assert b"agent-1" not in metrics.page()[0]
+
+
+def test_edges_are_counted_by_their_evidence_and_what_is_no_edge_is_not() -> None:
+    metrics = Metrics()
+    for evidence in ("mark", "mark", "handoff", "none"):
+        metrics.edge(evidence)  # type: ignore[arg-type]
+    found = {key[1]: value for key, value in samples(metrics).items() if key[0] == "accordion_delegations_total"}
+    assert found == {("header",): 0, ("mark",): 2, ("handoff",): 1, ("tool",): 0, ("argument",): 0}

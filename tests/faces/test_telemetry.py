@@ -2,13 +2,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from proxy.core.budget import Utilization
-from proxy.core.records import CompactionSeen, Exchange, Unfolded, Usage
+from proxy.core.records import AgentSeen, CompactionSeen, Exchange, Unfolded, Usage
 from proxy.faces.telemetry import Spans, provider_from
 from tests.test_telling import SEEN
 
@@ -157,3 +157,24 @@ def test_what_is_not_read_makes_no_span() -> None:
 )
 def test_traces_are_sent_only_where_an_exporter_is_configured(environ: Mapping[str, str], wanted: bool) -> None:
     assert (provider_from(environ, "1") is not None) is wanted
+
+
+def test_the_agent_is_told_by_the_conventions_and_only_what_is_known_of_it() -> None:
+    seen = AgentSeen(name="Finder", delegation="web", parent="research", evidence="header", hidden=3)
+    known, named, plain = spans(
+        replace(exchange(), agent=seen), replace(exchange(), agent=AgentSeen(delegated=False, name="Lead")), exchange()
+    ).get_finished_spans()
+
+    def said(span: ReadableSpan) -> dict[str, object]:
+        given = dict(span.attributes or {})
+        return {name: given[name] for name in given if "agent" in name or "delegation" in name or "filtered" in name}
+
+    assert said(known) == {
+        "gen_ai.agent.id": "web",
+        "gen_ai.agent.name": "Finder",
+        "accordion.delegation.parent": "research",
+        "accordion.delegation.evidence": "header",
+        "accordion.filtered": 3,
+    }
+    assert said(named) == {"gen_ai.agent.name": "Lead"}
+    assert said(plain) == {}

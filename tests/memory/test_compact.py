@@ -341,3 +341,28 @@ async def test_neither_credentials_nor_system_text_stand_in_a_memory_s_context()
     last = next(memory for memory in kept(house) if "infra/keys.yaml" in memory.content)
     assert last.context == "The vault is in infra/vault.tf."
     assert not any("sk-proj" in f"{memory.content}{memory.context}" for memory in kept(house))
+
+
+async def test_what_a_user_had_imported_is_not_stored_again_whoever_repeats_it():
+    name, told = "CMEM-20260101-100510", "We decided that the ledger service moves to region eu-west-7 on Thursday."
+    house = await house_of(
+        [
+            entry("user", f"Please import memory {name}"),
+            entry("assistant", told),
+            entry("user", "We decided to keep PostgreSQL 16 for the ledger database instead of MongoDB."),
+        ]
+    )
+    memory = Memory(name, "session", f"## Decisions\n- {told}")
+    house.memories.of(SPACE).memories[name] = memory
+    await house.compact(0, 2)
+    said = [each.content for each in kept(house) if each.id != name]
+    assert any("PostgreSQL 16" in each for each in said)
+    assert not any("eu-west-7" in each or name in each for each in said)
+
+
+async def test_of_what_is_imported_only_ones_own_is_background():
+    name, told = "CMEM-20260101-100510", "We decided that the ledger service moves to region eu-west-7 on Thursday."
+    house = await house_of([entry("user", f"Please import memory {name}"), entry("user", told)])
+    house.memories.of(OTHER).memories[name] = Memory(name, "session", told)
+    await house.compact(0, 1)
+    assert any("eu-west-7" in each.content for each in kept(house))

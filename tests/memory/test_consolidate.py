@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from random import Random
 from string import ascii_lowercase
 
@@ -79,9 +80,9 @@ class Room:
         """What a deep search and full reads of the topic's memories give, the summary's among them."""
         found = [each for each in self.kept().values() if topic in each.topics and each.type != "summary"][:reads]
         found += [each for each in self.kept().values() if each.type == "summary"]
-        return self.token([topic] if search else [], [each.id for each in found])
+        return self.token([topic] if search else [], found)
 
-    def token(self, topics: list[str], read: list[str], space: bytes = SPACE) -> str:
+    def token(self, topics: list[str], read: Iterable[Memory], space: bytes = SPACE) -> str:
         """What a deep search on topics and full reads of memories give."""
         proof = with_reads(nothing(space), read)
         for topic in topics:
@@ -116,7 +117,7 @@ async def test_a_topic_is_met_whatever_its_case_and_in_macro_topics_too():
     room = Room(0)
     for at in range(10):
         room.add(f"mem-{at}", f"About it {at}", macro_topics=("Auth",))
-    proof = room.token(["auth"], list(room.kept()))
+    proof = room.token(["auth"], room.kept().values())
     made = await room.consolidate(topic=" AUTH ", proof=proof)
     assert made.summary.counted == 10
 
@@ -210,7 +211,7 @@ async def test_too_few_full_reads_are_refused_and_say_what_to_read(number, reads
 
 async def test_reads_may_be_proven_by_several_tokens_or_by_one_that_grew():
     room = Room(20)
-    parts = [list(room.kept())[at : at + 5] for at in (0, 5, 10, 15)]
+    parts = [list(room.kept().values())[at : at + 5] for at in (0, 5, 10, 15)]
     tokens = [room.token(["auth"], []), *(room.token([], part) for part in parts)]
     with pytest.raises(BadRequest, match="15 of the 20"):
         await room.consolidate(proof=tokens[:-1])
@@ -218,7 +219,7 @@ async def test_reads_may_be_proven_by_several_tokens_or_by_one_that_grew():
     room = Room(20)
     token = (await room.search(Query("auth", deep=True))).token
     for part in parts:
-        token = (await Reader(room.memories, room.clock).read(SPACE, part, token)).token
+        token = (await Reader(room.memories, room.clock).read(SPACE, [each.id for each in part], token)).token
     await room.consolidate(proof=token)
 
 
@@ -226,7 +227,7 @@ async def test_a_proof_of_another_tenant_a_forged_or_an_old_one_proves_nothing()
     room = Room()
     good = room.proof()
     forged = ("A" if good[0] != "A" else "B") + good[1:]
-    other = room.token(["auth"], list(room.kept()), OTHER)
+    other = room.token(["auth"], room.kept().values(), OTHER)
     assert verified(OTHER, other, now=room.clock.now()).searched_deeply("auth")
     for proof in (forged, other, "abc", good[6:]):
         with pytest.raises(BadRequest) as error:
@@ -236,6 +237,28 @@ async def test_a_proof_of_another_tenant_a_forged_or_an_old_one_proves_nothing()
     with pytest.raises(BadRequest, match="expired"):
         await room.consolidate(proof=good)
     assert await room.active() == []
+
+
+async def test_what_was_edited_after_it_was_read_must_be_read_again():
+    room = Room(12)
+    before = room.proof()
+    room.add("mem-0003", "Sessions live in Valkey now.", topics=("auth",))
+    with pytest.raises(BadRequest, match=r"11 of the 12 .* such as mem-0003") as error:
+        await room.consolidate(proof=before)
+    assert error.value.code == "reads_required"
+    edited = room.token([], [room.kept()["mem-0003"]])
+    made = (await room.consolidate(proof=f"{before} {edited}")).summary
+    assert dict(made.sources)["mem-0003"] == revision("Sessions live in Valkey now.")
+
+
+async def test_a_summary_that_is_there_must_have_been_read_as_it_is_now():
+    room = Room()
+    await room.consolidate()
+    before = room.proof()
+    await room.consolidate(TEXT + " And there is more now.", before)
+    with pytest.raises(BadRequest) as error:
+        await room.consolidate(TEXT + " And something else.", before)
+    assert error.value.code == "summary_unread"
 
 
 async def test_a_summary_that_is_there_must_have_been_read():

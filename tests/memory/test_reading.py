@@ -4,6 +4,7 @@ import pytest
 
 from proxy.core.errors import BadRequest
 from proxy.core.memories import Memory
+from proxy.memory.entries import revision
 from proxy.memory.reading import Reader, issue, nothing, verified, with_reads, with_search
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
@@ -11,10 +12,13 @@ from tests.memory.keeping import FakeMemories
 SPACE, OTHER, NOW = b"tenant", b"other", 1_000.0
 
 
+def memory(name: str, content: str = "Said.") -> Memory:
+    return Memory(id=name, type="fact", content=content, revision=revision(content))
+
+
 def kept(count: int) -> FakeMemories:
     memories = FakeMemories()
-    for at in range(count):
-        memories.of(SPACE).memories[f"mem-{at}"] = Memory(id=f"mem-{at}", type="fact", content=str(at))
+    memories.of(SPACE).memories |= {f"mem-{at}": memory(f"mem-{at}", str(at)) for at in range(count)}
     return memories
 
 
@@ -34,10 +38,22 @@ async def test_a_reading_token_proves_what_was_read_and_nothing_else():
     reader = Reader(kept(5), clock)
     first = await reader.read(SPACE, ["mem-0", "mem-1", "mem-7"])
     second = await reader.read(SPACE, ["mem-2"], first.token)
-    ids = [f"mem-{at}" for at in range(9)]
-    assert verified(SPACE, first.token, now=clock.now()).read(ids) == 2
-    assert verified(SPACE, second.token, now=clock.now()).read(ids) == 3
+    asked = [memory(f"mem-{at}", str(at)) for at in range(9)]
+    assert verified(SPACE, first.token, now=clock.now()).read(asked) == asked[:2]
+    assert verified(SPACE, second.token, now=clock.now()).read(asked) == asked[:3]
     assert not verified(SPACE, second.token, now=clock.now()).searched_deeply("auth")
+
+
+async def test_a_memory_that_was_edited_since_counts_as_unread():
+    memories, clock = kept(2), FakeClock()
+    token = (await Reader(memories, clock).read(SPACE, ["mem-0", "mem-1"])).token
+    same, edited = memory("mem-0", "0"), memory("mem-1", "something else")
+    assert verified(SPACE, token, now=clock.now()).read([same, edited]) == [same]
+
+
+def test_what_is_called_and_says_the_same_in_another_division_is_not_taken_for_it():
+    proof = with_reads(nothing(SPACE), [Memory("mem-a", "fact", "", revision="bc")])
+    assert not proof.read([Memory("mem-ab", "fact", "", revision="c")])
 
 
 @pytest.mark.parametrize(("ids", "code"), [([], "no_ids"), ([str(at) for at in range(101)], "too_many_ids")])
@@ -58,9 +74,10 @@ def test_a_search_proves_its_topics_and_only_a_deep_one_deeply():
 
 
 def test_several_tokens_prove_together():
-    tokens = [issue(with_reads(nothing(SPACE), [name]), now=NOW) for name in ("a", "b")]
-    assert verified(SPACE, tokens, now=NOW).read(["a", "b", "c"]) == 2
-    assert verified(SPACE, " ".join(tokens), now=NOW).read(["a", "b", "c"]) == 2
+    every = [memory(name) for name in "abc"]
+    tokens = [issue(with_reads(nothing(SPACE), [each]), now=NOW) for each in every[:2]]
+    assert verified(SPACE, tokens, now=NOW).read(every) == every[:2]
+    assert verified(SPACE, " ".join(tokens), now=NOW).read(every) == every[:2]
 
 
 def test_no_token_proves_nothing():
@@ -68,7 +85,7 @@ def test_no_token_proves_nothing():
 
 
 def test_a_token_of_another_tenant_an_altered_one_and_nonsense_are_refused():
-    token = issue(with_reads(nothing(SPACE), ["a"]), now=NOW)
+    token = issue(with_reads(nothing(SPACE), [memory("a")]), now=NOW)
     changed = token[:-3] + ("AAA" if token[-3:] != "AAA" else "BBB")
     for space, given in ((OTHER, token), (SPACE, changed), (SPACE, token[4:]), (SPACE, "é"), (SPACE, "x" * 40)):
         with pytest.raises(BadRequest) as refused:
@@ -84,5 +101,5 @@ def test_a_token_expires():
 
 
 def test_a_token_of_twenty_memories_is_short_enough_to_be_passed_on():
-    proof = with_search(with_reads(nothing(SPACE), map(str, range(20))), "auth", [], deep=True)
+    proof = with_search(with_reads(nothing(SPACE), [memory(str(at)) for at in range(20)]), "auth", [], deep=True)
     assert len(issue(proof, now=NOW)) < 200

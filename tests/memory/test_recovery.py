@@ -314,6 +314,31 @@ def test_changes_name_files_and_commits() -> None:
     assert found["Changes Made"] == "- Edited /srv/app/a.py (2 edits)\n- Committed 1a2b3c4 on main: Mend the gate"
 
 
+def test_credentials_are_masked_in_every_section_but_the_plan_which_stays_as_it_is() -> None:
+    key = "sk-proj-abcdefghijklmnop1234"
+    listed = {"todos": [{"content": f"Put {key} into the vault", "status": "pending"}]}
+    asked = f"Never print the key {key} of the vault gate."
+    did = (
+        ("TodoWrite", listed, "ok"),
+        bash("pip install --index-url https://bot:s3cret@pypi.internal/simple ledger"),
+        bash("DB_PASSWORD=hunter2 make check", "Exit code 1\nerror: access denied for password=hunter2"),
+    )
+    text = session_text(worked(*did, said=asked))
+    found = parsed(text)
+    assert plan_in(found[PLAN]) == f"- [ ] Put {key} into the vault"
+    rest = "\n".join(content for title, content in found.items() if title != PLAN)
+    assert not [secret for secret in (key, "s3cret", "hunter2") if secret in rest]
+    assert found["Objective"] == "Never print the key [credential] of the vault gate."
+    assert found["Pending"] == "- Put [credential] into the vault"
+    assert found["Dependencies"] == "- pip install --index-url https://bot:[credential]@pypi.internal/simple ledger"
+    assert "DB_PASSWORD=[credential] make check" in found["Last Action"]
+
+
+def test_a_key_that_is_cut_off_takes_no_other_item_with_it() -> None:
+    key = "-----BEGIN RSA PRIVATE KEY----- MIIEpAIBAAKCAQEA Zm9v"
+    assert rendered({"Notes": f"- {key}\n- Next."}).endswith("## Notes\n- [credential]\n- Next.")
+
+
 def test_pending_is_what_the_plan_leaves_open_and_what_was_not_answered() -> None:
     listed = {"todos": [{"content": "a", "status": "completed"}, {"content": "b", "status": "pending"}]}
     assert sections(("TodoWrite", listed, "ok"))["Pending"] == "- b"

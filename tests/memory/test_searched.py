@@ -63,8 +63,8 @@ async def test_archived_summaries_are_found_only_by_their_type(store):
 async def test_a_deep_search_and_full_reads_add_up_to_one_proof(store):
     clock = FakeClock()
     found = await Search(store, StaticEmbedder(), clock).search(SPACE, Query("database", Filter(), deep=True))
-    ids = [each.memory.id for each in found.results]
-    token = (await Reader(store, clock).read(SPACE, ids[:2], found.token)).token
+    there = [each.memory for each in found.results]
+    token = (await Reader(store, clock).read(SPACE, [each.id for each in there[:2]], found.token)).token
     proof = verified(SPACE, token, now=clock.now())
     assert proof.searched_deeply("database")
-    assert proof.read(ids) == 2
+    assert proof.read(there) == there[:2]

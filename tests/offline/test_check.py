@@ -16,7 +16,9 @@ def lines(tmp_path: Path, text: str) -> list[str]:
 
 def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None:
     said = lines(tmp_path, "server: {}\n")
-    assert "folding stale_reasoning, superseded, compact_tool_results, summarize, fixed_limits" in said
+    shipped = "stale_reasoning, superseded, compact_tool_results, delegated_digests, summarize, fixed_limits"
+    assert f"folding {shipped}" in said
+    assert not any("sub-agents" in line for line in said)
     assert "summaries by the request's own model, and without a model where that cannot be had" in said
 
 
@@ -30,6 +32,8 @@ def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None
         ),
         ("compaction: {models: {small: {pipeline: [fixed_limits]}}}", "folding small: fixed_limits"),
         ("compaction: {models: {small: {mode: 'off'}}}", "folding small: off"),
+        ("compaction: {delegated: {pipeline: [fixed_limits]}}", "folding sub-agents: fixed_limits"),
+        ("compaction: {models: {small: {delegated: {mode: 'off'}}}}", "folding small: sub-agents: off"),
         ("summaries: {writer: extractive}", "summaries without a model: what matters is picked out of the text"),
         ("summaries: {writer: gpt-4o-mini}", "summaries by the model gpt-4o-mini"),
         ("compaction: {pipeline: [{summarize: {model: gpt-4o-mini}}]}", "summaries by the model gpt-4o-mini"),

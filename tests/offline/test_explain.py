@@ -1,3 +1,4 @@
+import asyncio
 import gzip
 import json
 import os
@@ -8,7 +9,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from proxy.cli import app
+from proxy.core.ports import Key
 from proxy.offline.guess import CHAT, MESSAGES, RESPONSES, guess_path
+from proxy.storage.sqlite import SqliteStore
+from tests.fakes import FakeReply
+from tests.world import World
 
 CHAT_BODY = {
     "model": "gpt-4o", "stream": True, "max_completion_tokens": 1_000, "temperature": 0,
@@ -44,6 +49,8 @@ MESSAGES_BODY = {
 @pytest.fixture(autouse=True)
 def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    # Where the default store would be.
+    monkeypatch.setenv("HOME", str(tmp_path))
     for name in [name for name in os.environ if name.startswith(("ACCORDION_", "OTEL_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "200")
@@ -247,3 +254,61 @@ def test_the_path_is_guessed_from_what_only_one_dialect_has(body: Any, path: str
 
 def test_the_version_header_decides_the_guess() -> None:
     assert guess_path(json.dumps(CHAT_BODY).encode(), {b"anthropic-version": b"2023-06-01"}) == MESSAGES
+
+
+# -- among the agents -----------------------------------------------------------
+
+
+def test_of_a_main_agent_nothing_is_told() -> None:
+    found = explained(CHAT_BODY)["sitting"]
+    assert (found["delegated"], found["delegation"], found["hidden"], found["on_record"]) == (False, "", [], False)
+    assert "among the agents" not in explain(CHAT_BODY).stdout
+
+
+def test_a_sub_agent_is_told_with_whom_it_works_for_and_that_nobody_could_be_asked() -> None:
+    given = {"delegation": "web", "parent": "research", "agent": "Finder"}
+    said = [word for name, value in given.items() for word in ("-H", f"x-accordion-{name}: {value}")]
+    found = explained(CHAT_BODY, *said)["sitting"]
+    assert (found["path"], found["agent"], found["evidence"]) == (["research", "web"], "Finder", "header")
+    told = lines_of(explain(CHAT_BODY, *said))
+    assert (told["delegation"], told["works for"]) == ("web, the agent Finder", "research")
+    assert told["known by"] == "its client says so"
+    assert told["but"].startswith("what proxies found out could not be asked for")
+
+
+def test_names_of_ours_in_metadata_are_said_to_be_left_out_where_they_are() -> None:
+    body = {**MESSAGES_BODY, "metadata": {"user_id": "u", "x-accordion-delegation": "web"}}
+    found = explained(body)
+    assert found["sitting"]["delegation"] == "web"
+    assert "names of ours in its metadata" in found["changed"]["body"]
+    kept = explained({**RESPONSES_BODY, "metadata": {"x-accordion-delegation": "web"}})
+    assert "names of ours" not in kept["changed"]["body"]
+
+
+def test_what_cannot_be_declared_is_answered_as_it_would_be() -> None:
+    result = explain(CHAT_BODY, "-H", "x-accordion-delegation: web", "-H", "x-accordion-parent: web")
+    assert "It would be answered with 400: x-accordion-parent names the delegation itself" in result.stderr
+
+
+def test_an_edge_that_proxies_inferred_is_told_with_its_call(tmp_path: Path) -> None:
+    task = "Read the whole of the manual and tell which of its figures are wrong."
+
+    async def fill() -> None:
+        store: Any = SqliteStore(tmp_path / "kept.db", timeout=30.0)
+        await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
+        world = World(store=store)
+        message = {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c-1", "type": "function", "function": {"name": "Task", "arguments": json.dumps({"prompt": task})}}
+        ]}  # fmt: skip
+        reply = {"choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
+        world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
+        await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "Well?"}]})
+        await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": task}]})
+        await world.outbox.flush()
+        await store.close()
+
+    asyncio.run(fill())
+    config = configured(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}")
+    found = explained({"model": "m", "messages": [{"role": "user", "content": task}]}, *config)["sitting"]
+    assert (found["delegated"], found["evidence"], found["call_id"], found["on_record"]) == (True, "tool", "c-1", True)
+    assert [name[:2] for name in found["path"]] == ["s-", "s-"]

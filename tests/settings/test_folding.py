@@ -35,6 +35,26 @@ def test_a_models_own_mode_and_pipeline_go_before_those_of_all():
     assert [compaction.mode_of(model) for model in ("a", "b", "c")] == ["off", "observe", "observe"]
 
 
+def test_sub_agents_may_have_a_mode_and_a_pipeline_of_their_own():
+    compaction = read(
+        "compaction: {mode: observe, pipeline: [superseded], delegated: {pipeline: [summarize]}, models: {"
+        "a: {mode: off, delegated: {mode: auto, pipeline: [images]}}, b: {pipeline: [stale_reasoning]}}}"
+    ).compaction
+    of = {
+        (model, delegated): [name for name, _ in compaction.pipeline_of(model, delegated=delegated)]
+        for model in "abc"
+        for delegated in (False, True)
+    }
+    assert of == {
+        ("a", False): ["superseded"], ("a", True): ["images"],
+        # What is said of a model goes before what is said of sub-agents, as with thresholds.
+        ("b", False): ["stale_reasoning"], ("b", True): ["stale_reasoning"],
+        ("c", False): ["superseded"], ("c", True): ["summarize"],
+    }  # fmt: skip
+    assert [compaction.mode_of(model, delegated=True) for model in "abc"] == ["auto", "observe", "observe"]
+    assert compaction.mode_of("a") == "off"
+
+
 def test_a_strategy_may_stand_by_its_name_or_with_options():
     text = "compaction: {pipeline: [fixed_limits, {fixed_limits: {messages: '9'}}, {fixed_limits: {}}]}"
     kind = STRATEGIES["fixed_limits"]
@@ -61,6 +81,9 @@ def test_a_replacement_may_be_a_word_a_template_or_a_function(word):
         ("mode: on", "$.compaction.mode", "expected one of auto, observe, off"),
         ("models: {a: {}, b.c: {mode: 3}}", '$.compaction.models["b.c"].mode', "expected one of"),
         ("models: {b: {pipelin: []}}", "$.compaction.models.b.pipelin", "did you mean `pipeline`"),
+        ("delegated: {pipeline: [sumarize]}", "$.compaction.delegated.pipeline[0]", "did you mean `summarize`"),
+        ("delegated: {pipelin: []}", "$.compaction.delegated.pipelin", "did you mean `pipeline`"),
+        ("models: {b.c: {delegated: {pipeline: []}}}", '$.compaction.models["b.c"].delegated.pipeline', "`mode: off`"),
         ("pipeline: summarize", "$.compaction.pipeline", "expected a list"),
         ("pipeline: []", "$.compaction.pipeline", "`mode: off`"),
         ("pipeline: !!set {summarize}", "$.compaction.pipeline", "expected a list"),

@@ -1,0 +1,126 @@
+"""Memories by REST: a POST for each call of the table, and all of a tenant's at once. One tenant's at a time.
+
+The calls, their fields and their answers are those of the MCP tools; `openapi.json` says all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from proxy.core.errors import AccordionError, BadRequest, BodyTooLarge
+from proxy.faces.memory_guard import check_origin
+from proxy.faces.memory_moving import brought, erased, exported
+from proxy.faces.memory_openapi import document
+from proxy.faces.memory_rooms import Rooms
+from proxy.faces.memory_table import CALLS, Call
+from proxy.identity.tenants import Caller, Tenants
+
+_log = logging.getLogger("accordion")
+
+BODY_MOST = 4 * 2**20
+IMPORT_MOST = 256 * 2**20
+_PIECE = 65_536
+_SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""What is remembered may hold anything, such as a page that a tool has read."""
+
+
+class MemoryApi:
+    """The routes of the memories. Errors are raised, for the application that the routes belong to."""
+
+    def __init__(self, rooms: Callable[[], Rooms], tenants: Callable[[], Tenants], version: str) -> None:
+        self._rooms = rooms
+        self._tenants = tenants
+        self._version = version
+
+    def routes(self) -> list[Route]:
+        """Where it answers."""
+        return [
+            Route("/accordion/memory/openapi.json", self._openapi),
+            *(
+                Route(f"/accordion/memory/{call.path}", partial(self._call, call), methods=["POST"])
+                for call in CALLS
+                if call.path
+            ),
+            Route("/accordion/memory/export", self._export),
+            Route("/accordion/memory/import", self._import, methods=["POST"]),
+            Route("/accordion/memory", self._erase, methods=["DELETE"]),
+        ]
+
+    async def _openapi(self, request: Request) -> Response:
+        return _json(document(self._version))
+
+    async def _call(self, call: Call, request: Request) -> Response:
+        caller = self._caller(request)
+        _check_type(request, "application/json")
+        try:
+            arguments = msgspec.json.decode(await _body(request, BODY_MOST))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"The body must be a JSON object. {error}.", code="invalid_json", param="body") from error
+        return _json(await call(self._rooms(), caller, arguments))
+
+    async def _export(self, request: Request) -> Response:
+        lines = exported(self._rooms(), self._caller(request))
+        # A store that is away is found out before anything is said.
+        first = await anext(lines, b"")
+        return StreamingResponse(_pieces(first, lines), headers=_SAFE, media_type="application/x-ndjson")
+
+    async def _import(self, request: Request) -> Response:
+        caller = self._caller(request)
+        _check_type(request, "application/x-ndjson")
+        body = await _body(request, IMPORT_MOST)
+        return _json(await brought(self._rooms(), caller, body.split(b"\n")))
+
+    async def _erase(self, request: Request) -> Response:
+        done = await erased(self._rooms(), self._caller(request))
+        return _json(done, 200 if done.verified else 409)
+
+    def _caller(self, request: Request) -> Caller:
+        headers = dict(reversed(request.headers.raw))
+        caller = self._tenants().identify(headers)
+        check_origin(headers, caller)
+        return caller
+
+
+def _check_type(request: Request, kind: str) -> None:
+    """Raises BadRequest where the body is not said to be of this kind. A page of another site cannot say so."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != kind:
+        raise BadRequest(f"Send the body with content-type: {kind}.", code="invalid_content_type", param="content-type")
+
+
+async def _body(request: Request, most: int) -> bytes:
+    pieces, size = [], 0
+    async for piece in request.stream():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            raise BodyTooLarge(f"The body is larger than {most:,} bytes.", param="body")
+    return b"".join(pieces)
+
+
+async def _pieces(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines in pieces of a size that is worth a write. Where the store goes away meanwhile, the last line is none that
+    an import takes."""
+    held = bytearray(first)
+    try:
+        async for line in lines:
+            held += line
+            if len(held) >= _PIECE:
+                yield bytes(held)
+                held.clear()
+    except AccordionError as error:
+        _log.warning("an export of memories could not be finished: %s", error.message)
+        held += msgspec.json.encode({"error": error.message}) + b"\n"
+    yield bytes(held)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, headers=_SAFE, media_type="application/json")

@@ -1,0 +1,96 @@
+"""All of a tenant's memories at once: given out, taken in, erased with proof."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+
+from proxy.core.errors import BadRequest
+from proxy.core.memories import Change, Conflict, Entity, Filter, Memories, Memory, Relation
+from proxy.faces.memory_rooms import Rooms
+from proxy.faces.memory_told import Brought, Erased, Held
+from proxy.identity.tenants import Caller
+from proxy.memory import entries
+
+_AT_ONCE = 500
+_LONGEST_ID = 100
+_EVERY = Filter(types=entries.EVERY)
+
+
+async def exported(rooms: Rooms, caller: Caller) -> AsyncIterator[bytes]:
+    """All of it, a JSON document a line, line ends included. Raises StoreUnavailable."""
+    async for line in rooms.memories.export(caller.space):
+        yield line.rstrip(b"\n") + b"\n"
+
+
+async def brought(rooms: Rooms, caller: Caller, lines: Iterable[bytes]) -> Brought:
+    """Takes in what was exported. What has an id that is taken stays as it is here.
+
+    All lines are read before anything is written: BadRequest names the first that is none. Written in parts; where it
+    is cut short, the same import again completes it.
+    """
+    now = rooms.clock.now()
+    found = [each for number, line in enumerate(lines, 1) if line.strip() for each in [_parsed(number, line, now)]]
+    memories = list({each.id: each for each in found if isinstance(each, Memory)}.values())
+    entities = tuple(each for each in found if isinstance(each, Entity))
+    relations = tuple(each for each in found if isinstance(each, Relation))
+    markers = [each for each in found if isinstance(each, tuple)]
+    written = 0
+    for at in range(0, len(memories), _AT_ONCE):
+        part = memories[at : at + _AT_ONCE]
+        held = await rooms.memories.get(caller.space, [each.id for each in part])
+        new = tuple(each for each, there in zip(part, held, strict=True) if there is None)
+        if new:
+            await rooms.memories.write(caller.space, Change(put=new))
+        written += len(new)
+    fresh: tuple[Entity, ...] = ()
+    if entities or relations:
+        fresh = await rooms.memories.write(caller.space, Change(entities=entities, relations=relations))
+    marked = [await _marked(rooms.memories, caller, marker) for marker in markers]
+    return Brought(
+        memories=written,
+        entities=len(fresh),
+        relations=len(relations),
+        markers=sum(marked),
+        kept=len(memories) - written,
+    )
+
+
+async def erased(rooms: Rooms, caller: Caller) -> Erased:
+    """Removes all of it, and counts before and after."""
+    before = await _held(rooms.memories, caller.space)
+    await rooms.memories.erase(caller.space)
+    after = await _held(rooms.memories, caller.space)
+    return Erased(before=before, after=after, verified=after == Held(memories=0, entities=0, relations=0))
+
+
+async def _held(memories: Memories, space: bytes) -> Held:
+    return Held(
+        memories=await memories.count(space, _EVERY),
+        entities=len(await memories.entities(space, limit=-1)),
+        relations=len(await memories.relations(space, limit=-1)),
+    )
+
+
+async def _marked(memories: Memories, caller: Caller, marker: tuple[str, bytes]) -> bool:
+    """Writes a marker; False where there is one of that name."""
+    try:
+        await memories.write(caller.space, Change(markers=(marker,)))
+    except Conflict:
+        return False
+    return True
+
+
+def _parsed(number: int, line: bytes, now: float) -> entries.Line:
+    """What a line holds, a memory as it may be written. Raises BadRequest with the line's number."""
+    try:
+        found = entries.parsed(line)
+        if not isinstance(found, Memory):
+            return found
+        if not 0 < len(found.id) <= _LONGEST_ID or entries.name(found.id) != found.id:
+            raise BadRequest("a memory needs an id", code="bad_line")
+        return replace(entries.finished(found, now=now), updated=found.updated or now)
+    except BadRequest as error:
+        raise BadRequest(
+            f"Line {number:,}: {error.message} Nothing was imported.", code=error.code, param=f"line {number}"
+        ) from error

@@ -1,0 +1,47 @@
+"""The rooms that calls about memories go to."""
+
+from __future__ import annotations
+
+from proxy.archive.reading_room import ReadingRoom
+from proxy.core.errors import BadRequest
+from proxy.core.memories import Memories
+from proxy.core.ports import Clock
+from proxy.core.values import dataclass
+from proxy.memory.compact import Compactions
+from proxy.memory.consolidate import Consolidation
+from proxy.memory.core_memory import CoreMemory
+from proxy.memory.drafting import Drafting
+from proxy.memory.reading import Reader
+from proxy.memory.search import Search
+from proxy.memory.stretches import Recordings
+
+EVERY_PROJECT = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """The rooms that calls go to. `project` is the one that is meant where none is named, empty for none."""
+
+    memories: Memories
+    search: Search
+    reader: Reader
+    compactions: Compactions
+    consolidation: Consolidation
+    drafting: Drafting
+    core: CoreMemory
+    recordings: Recordings
+    artifacts: ReadingRoom
+    clock: Clock
+    project: str = ""
+
+    def written_to(self, project: str | None) -> str:
+        """The project that something new belongs to. Raises BadRequest."""
+        if project == EVERY_PROJECT:
+            raise BadRequest("Name one project, or none.", code="invalid_project", param="project")
+        return self.project if project is None else project
+
+    def meant(self, project: str | None) -> str | None:
+        """The project that is looked into; None for all."""
+        if project == EVERY_PROJECT:
+            return None
+        return (self.project or None) if project is None else project

@@ -1,0 +1,30 @@
+"""The settings that a command goes by."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from proxy.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
+
+
+def settings_of(config: Path | None) -> Settings:
+    """The settings of a config file; where it is wrong, says so and ends the command."""
+    from proxy.settings import SettingsFile  # noqa: PLC0415  # not needed by all commands
+
+    try:
+        return SettingsFile(config, os.environ).settings
+    except ConfigError as error:
+        raise failed(error) from None
+
+
+def failed(error: ConfigError) -> typer.Exit:
+    """Says what is wrong with a config."""
+    typer.secho(f"config: {error.message}", fg=typer.colors.RED, err=True)
+    return typer.Exit(2)

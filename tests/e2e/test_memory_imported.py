@@ -1,0 +1,188 @@
+"""A user asks for a saved session in any client and has it in the conversation from then on; and what folds take out
+becomes memories where that is wanted. With the official SDKs against a running proxy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.memory.sections import rendered
+from tests.agents import Run, connected
+from tests.conftest import Start
+from tests.e2e.folds import DIALECTS, agent, breaks, config, folded, rounds, strict
+from tests.e2e.ledger import look, session, until
+from tests.e2e.remembered import KEYS, ONE, TWO
+from tests.proxying import PATIENT, Proxy
+from tests.strict import Strict, turn_text
+
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+CONFIG = f"{PATIENT}archive: {{record: all}}\n"
+TOLD = "The ledger moves to region eu-west-7 on Thursday."
+GIVEN = rendered({"Project Root": "/srv/ledger", "Objective": TOLD})
+NONE = "CMEM-20200101-000000"
+DECIDED = "We decided to move the ledger service to PostgreSQL 16 because MySQL lost two writes."
+
+
+def configured(dialect: str, more: str = "") -> str:
+    return config(dialect) + CONFIG + more
+
+
+async def posted(proxy: Proxy, call: str, body: Any, **headers: str) -> dict[str, Any]:
+    """The answer to a call about memories."""
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        reply = await client.post(f"{proxy.url}/accordion/memory/{call}", json=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+async def save(proxy: Proxy, **headers: str) -> str:
+    """Saves a session memory; gives its id."""
+    reply = await posted(proxy, "core_memory", {"operation": "import", "text": GIVEN, "force": True}, **headers)
+    return str(reply["id"])
+
+
+def entries(provider: Strict) -> list[str]:
+    """The list that the provider got last, without the system prompt."""
+    return [entry.decode() for entry in provider.taken[-1].entries if b'"role":"system"' not in entry]
+
+
+@EACH
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
+    start: Start, dialect: str, stream: bool
+):
+    proxy = start(configured(dialect))
+    name = await save(proxy)
+    begins = f"Please import memory {name}, then go on with it."
+    provider = strict(dialect, begins)
+    async with proxy.provider(provider), agent(proxy, dialect, name=begins, stream=stream) as run:
+        run.begin()
+        await rounds(run, 1)
+        listed = entries(provider)
+        assert len(listed) == (2 if dialect == "responses" else 1)
+        assert TOLD in listed[-1]
+        assert run.answers[0]["x-accordion-memory"] == f"{name} imported"
+        await rounds(run, 3)
+        run.say(turn_text(1))
+        await rounds(run, 2)
+        seen = await session(proxy, run.answers[0]["x-accordion-session"])
+    assert not provider.problems
+    assert breaks(provider.taken) == []
+    assert "".join(entries(provider)).count(TOLD) == 1
+    assert folded(run) == []
+    assert TOLD not in json.dumps(run.history, default=str)
+    assert seen["exchanges"]
+
+
+@EACH
+async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path, dialect: str):
+    proxy = start(configured(dialect), ACCORDION_STORE=f"sqlite:///{tmp_path}/imports.db")
+    begins = f"Please import memory {await save(proxy)}"
+    provider = strict(dialect, begins)
+    async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
+        run.begin()
+        await rounds(run, 2)
+        proxy.stop()
+        proxy.start()
+        async with connected(proxy.url, dialect) as client:
+            run.client = client
+            await rounds(run, 2)
+            assert breaks(provider.taken) == []
+            assert TOLD in "".join(entries(provider))
+            while not folded(run):
+                await rounds(run, 1)
+            await rounds(run, 2)
+    assert not provider.problems
+    assert breaks(provider.taken) == folded(run)
+
+
+@EACH
+async def test_what_is_not_ones_own_is_unknown_whatever_it_is(start: Start, dialect: str):
+    proxy = start(configured(dialect, KEYS), KEY_ONE=ONE, KEY_TWO=TWO)
+    name = await save(proxy, **{"x-accordion-key": ONE})
+    begins = f"Please import memories {name} and {NONE}"
+    provider = strict(dialect, begins)
+    async with proxy.provider(provider), agent(proxy, dialect, name=begins, headers={"x-accordion-key": TWO}) as run:
+        run.begin()
+        await rounds(run, 2)
+    said = "".join(entries(provider))
+    assert TOLD not in said
+    assert "/srv/ledger" not in said
+    assert run.answers[0]["x-accordion-memory"] == f"{name} unknown, {NONE} unknown"
+    assert said.replace(NONE, name).count(f"[Session memory {name} is not among those") == 2
+    assert breaks(provider.taken) == []
+
+
+@EACH
+async def test_nothing_is_put_in_where_there_are_no_memories(start: Start, dialect: str):
+    proxy = start(configured(dialect, "memory: {enabled: false}\n"))
+    begins = f"Please import memory {NONE}"
+    provider = strict(dialect, begins)
+    async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
+        run.begin()
+        await rounds(run, 1)
+    assert len(entries(provider)) == 1
+    assert "Session memory" not in entries(provider)[0]
+
+
+# -- after a fold ------------------------------------------------------------------------------------------------------
+
+
+async def remembered(proxy: Proxy) -> list[dict[str, Any]]:
+    """All memories but the saved sessions, in full."""
+    listed = (await posted(proxy, "list", {"limit": 20}))["memories"]
+    if not listed:
+        return []
+    found: list[dict[str, Any]] = (await posted(proxy, "read", {"ids": [each["id"] for each in listed]}))["memories"]
+    return found
+
+
+async def ranges(proxy: Proxy, run: Run) -> list[tuple[int, int]]:
+    """The ranges of a run's conversation that are compacted; none before there are two."""
+    path, session_id = f"{proxy.url}/accordion/memory/search", run.answers[0]["x-accordion-session"]
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        reply = await client.post(path, json={"query": "ledger", "conversation_id": session_id})
+    found = reply.json()["compactions"] if reply.status_code == 200 else []
+    return sorted((each["start_index"], each["end_index"]) for each in found) if len(found) > 1 else []
+
+
+@EACH
+async def test_what_a_fold_takes_out_becomes_memories_once(start: Start, dialect: str):
+    proxy = start(configured(dialect, "memory: {after_fold: true, project: ledger}\n"))
+    begins = f"{DECIDED} Please import memory {await save(proxy)}"
+    provider = strict(dialect, begins)
+    async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
+        run.begin()
+        while len(folded(run)) < 2:
+            await rounds(run, 1)
+        found = await until(lambda: ranges(proxy, run))
+        memories = await remembered(proxy)
+    (first, last), (then, _) = found[:2]
+    assert first == 0
+    assert then == last + 1
+    said = json.dumps(memories)
+    assert "PostgreSQL 16" in said
+    assert TOLD not in said
+    assert "/srv/ledger" not in said
+    assert "Please import" not in said
+    assert {each["project"] for each in memories} == {"ledger"}
+
+
+async def test_by_default_folds_leave_no_memories(start: Start):
+    proxy = start(configured("chat"))
+    provider = strict("chat", DECIDED)
+    async with proxy.provider(provider), agent(proxy, "chat", name=DECIDED) as run:
+        run.begin()
+        while not folded(run):
+            await rounds(run, 1)
+        await until(lambda: recorded(proxy, run))
+    assert await remembered(proxy) == []
+    assert "remembered" not in proxy.log
+
+
+async def recorded(proxy: Proxy, run: Run) -> bool:
+    path = f"/accordion/sessions/{run.answers[0]['x-accordion-session']}/original"
+    return (await look(proxy, path)).status_code == 200

@@ -1,0 +1,204 @@
+"""Memories as agents have them: the official MCP client, over HTTP to a running proxy and over standard input."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.conftest import Start
+from tests.e2e.remembered import KEYS, MESSAGES, ONE, RECORDED, SUMMARY, TODOS, TWO, notes, say
+from tests.proxying import Proxy
+
+TOOLS = {
+    "memory_add", "memory_search", "memory_deep_search", "memory_read", "memory_compact_conversation",
+    "memory_consolidate", "memory_consolidate_draft", "core_memory", "read_artifact",
+}  # fmt: skip
+HTTP = ("auto", "legacy")
+EACH = pytest.mark.parametrize("way", [*HTTP, "stdio"])
+
+
+@pytest.fixture(scope="module")
+def proxy(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Proxy:
+    store = f"sqlite:///{tmp_path_factory.mktemp('store')}/kept.db"
+    return start(RECORDED, ACCORDION_STORE=store)
+
+
+@pytest.fixture(scope="module")
+def keyed(start: Start) -> Proxy:
+    return start(RECORDED + KEYS, KEY_ONE=ONE, KEY_TWO=TWO)
+
+
+@asynccontextmanager
+async def connected(proxy: Proxy, way: str = "auto", **headers: str) -> AsyncIterator[Client]:
+    async with AsyncExitStack() as stack:
+        if way == "stdio":
+            environ = {"HOME": str(proxy.folder), "ACCORDION_CONFIG": str(proxy.config), **proxy.environ}
+            server: Any = StdioServerParameters(command=sys.executable, args=["-m", "proxy", "mcp"], env=environ)
+            mode = "auto"
+        else:
+            http = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=60, headers=headers))
+            server, mode = streamable_http_client(f"{proxy.url}/mcp", http_client=http), way
+        yield await stack.enter_async_context(Client(server, mode=mode))
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    found: dict[str, Any] = result.structured_content or {}
+    return found
+
+
+async def refused(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    return str(result.content[0].text)  # type: ignore[union-attr]
+
+
+@EACH
+async def test_the_tools_are_offered_with_schemas_that_name_every_argument(proxy: Proxy, way: str):
+    async with connected(proxy, way) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(tools) == TOOLS
+    for tool in tools.values():
+        assert tool.input_schema["type"] == "object"
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.description is not None
+    assert "memory_deep_search" in (tools["memory_consolidate"].description or "")
+    assert set(tools["memory_compact_conversation"].input_schema["required"]) == {
+        "conversation_id", "start_index", "end_index",
+    }  # fmt: skip
+
+
+@EACH
+async def test_what_is_added_is_found_and_read_in_full(proxy: Proxy, way: str):
+    content = f"The {way} gateway validates tokens with the RS256 key pair under /etc/gateway-{way}/keys, since May."
+    async with connected(proxy, way) as client:
+        added = await call(client, "memory_add", content=content, topics=["Gateway"], type="decision")
+        assert added["is_new"]
+        assert not (await call(client, "memory_add", content=content, topics=["Gateway"], type="decision"))["is_new"]
+        found = await call(client, "memory_search", query=f"{way} gateway token validation", topics=["gateway"])
+        assert found["results"][0]["id"] == added["id"]
+        assert len(found["results"][0]["preview"]) <= 50
+        read = await call(client, "memory_read", ids=[added["id"], "mem-none"], proof=found["proof"])
+    assert [memory["content"] for memory in read["memories"]] == [content]
+    assert read["missing"] == ["mem-none"]
+
+
+@EACH
+async def test_a_recorded_conversation_is_compacted_after_a_search_and_leads_back(proxy: Proxy, way: str):
+    messages = [MESSAGES[0], {"role": "user", "content": f"Run {way}."}, *MESSAGES[1:]]
+    session = await say(proxy, messages)
+    given = {"conversation_id": session, "start_index": 0, "end_index": 8}
+    async with connected(proxy, way) as client:
+        assert "search" in await refused(client, "memory_compact_conversation", **given)
+        assert (await call(client, "memory_search", conversation_id=session))["compactions"] == []
+        made = await call(client, "memory_compact_conversation", **given)
+        assert made["messages_processed"] == 9
+        if way == HTTP[0]:
+            # The others say the same, which is remembered by then.
+            assert any("PostgreSQL 16" in each["content"] for each in made["memories_created"])
+            read = await call(client, "memory_read", ids=[made["memories_created"][0]["id"]], originals=True)
+            (memory,) = read["memories"]
+            assert memory["source"]["conversation_id"] == session
+            assert memory["originals"][0] == messages[memory["source"]["start_index"]]
+        again = await call(client, "memory_compact_conversation", **given)
+        assert again == made
+        listed = await call(client, "memory_search", conversation_id=session)
+    assert [(each["start_index"], each["end_index"]) for each in listed["compactions"]] == [(0, 8)]
+
+
+@EACH
+async def test_a_topic_is_consolidated_only_by_who_searched_deeply_and_read(proxy: Proxy, way: str):
+    topic = f"ledger {way}"
+    async with connected(proxy, way) as client:
+        given = {"topic": topic, "content": SUMMARY}
+        for note in notes(9, topic):
+            await call(client, "memory_add", **note)
+        assert "9" in await refused(client, "memory_consolidate", **given, proof="")
+        for note in notes(24, topic)[9:]:
+            await call(client, "memory_add", **note)
+        assert "deep" in await refused(client, "memory_consolidate", **given, proof="")
+        found = await call(client, "memory_deep_search", query=topic, topics=[topic])
+        ids = [each["id"] for each in found["results"]]
+        assert len(ids) == 24
+        few = await call(client, "memory_read", ids=ids[:19], proof=found["proof"])
+        assert "20" in await refused(client, "memory_consolidate", **given, proof=few["proof"])
+        read = await call(client, "memory_read", ids=ids[19:], proof=few["proof"])
+        draft = await call(client, "memory_consolidate_draft", topic=topic)
+        assert draft["memories"] == 24
+        made = await call(client, "memory_consolidate", **given, proof=read["proof"])
+        assert made["memories"] == 24
+        assert made["archived"] == ""
+        found = await call(client, "memory_search", query=f"what is the {topic}", type_filter=["summary"])
+    assert [(each["id"], each["warning"]) for each in found["results"] if topic in each["topics"]] == [(made["id"], "")]
+
+
+@EACH
+async def test_a_session_is_saved_with_its_plan_and_had_back_by_its_recovery_id(proxy: Proxy, way: str):
+    session = await say(proxy, [*MESSAGES, {"role": "user", "content": f"Save this for {way}."}])
+    async with connected(proxy, way) as client:
+        saved = await call(client, "core_memory", operation="import", conversation_id=session, tags=[way], force=True)
+        assert saved["id"] in saved["message"]
+        back = await call(client, "core_memory", operation="export", id=saved["id"])
+        assert all(todo["content"] in back["text"] for todo in TODOS)
+        assert "/srv/ledger/migrate.py" in back["text"]
+        listed = await call(client, "core_memory", operation="list", tags=[way])
+        found = await call(client, "core_memory", operation="search", query="retire the old cluster", tags=[way])
+    assert [each["id"] for each in listed["memories"]] == [each["id"] for each in found["memories"]] == [saved["id"]]
+
+
+@EACH
+async def test_what_is_asked_badly_is_answered_as_an_error_of_the_tool_that_says_what_to_do(proxy: Proxy, way: str):
+    async with connected(proxy, way) as client:
+        assert "content (required)" in await refused(client, "memory_add", contents="x")
+        assert "words" in await refused(client, "memory_search", query="?!")
+        assert "ISO 8601" in await refused(client, "memory_search", query="ledger", since="yesterday")
+        unknown = {"conversation_id": "s-none", "start_index": 0, "end_index": 1}
+        assert "recorded" in await refused(client, "memory_compact_conversation", **unknown)
+        assert "no such artifact" in await refused(client, "read_artifact", id="art_000000000000")
+        assert "id" in await refused(client, "core_memory", operation="export")
+        assert "There are memory_add" in await refused(client, "memory_forget")
+
+
+async def test_a_tenant_has_nothing_of_another_by_mcp(keyed: Proxy):
+    session = await say(keyed, key=ONE)
+    async with (
+        connected(keyed, **{"x-accordion-key": ONE}) as one,
+        connected(keyed, authorization=f"Bearer {TWO}") as two,
+    ):
+        added = await call(one, "memory_add", content="Tenant one keeps canaries in room 12.")
+        saved = await call(one, "core_memory", operation="import", conversation_id=session)
+        assert (await call(two, "memory_search", query="canaries room"))["results"] == []
+        assert (await call(two, "memory_read", ids=[added["id"]]))["missing"] == [added["id"]]
+        assert await refused(two, "core_memory", operation="export", id=saved["id"]) == (
+            await refused(two, "core_memory", operation="export", id="CMEM-20200101-000000")
+        ).replace("CMEM-20200101-000000", saved["id"])
+        assert await refused(two, "memory_search", conversation_id=session) == (
+            await refused(two, "memory_search", conversation_id="s-none")
+        ).replace("s-none", session)
+        assert "There is no memory" in await refused(two, "memory_add", content="Mine.", replace_id=added["id"])
+        assert (await call(one, "memory_read", ids=[added["id"]]))["missing"] == []
+
+
+async def test_nobody_without_a_key_and_no_page_of_another_site_is_let_in(keyed: Proxy, proxy: Proxy):
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    accepts = {"accept": "application/json, text/event-stream"}
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+
+        async def asked(to: Proxy, **headers: str) -> tuple[int, str]:
+            reply = await client.post(f"{to.url}/mcp", json=body, headers=accepts | headers)
+            return reply.status_code, (json.loads(reply.text).get("error") or {}).get("code", "")
+
+        assert await asked(keyed) == (401, "invalid_api_key")
+        assert await asked(keyed, **{"x-accordion-key": ONE}, origin="https://evil.example") == (403, "foreign_origin")
+        assert await asked(proxy, origin="https://evil.example") == (403, "foreign_origin")
+        assert await asked(proxy, host="evil.example") == (403, "foreign_origin")
+        assert (await asked(proxy, origin=proxy.url))[0] == 200
+        assert (await client.put(f"{proxy.url}/mcp")).status_code == 405

@@ -1,0 +1,320 @@
+"""Memories by REST: each call as the OpenAPI document has it, each tenant its own, errors as everywhere."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from proxy.core.errors import StoreUnavailable
+from proxy.faces.memory_table import CALLS
+from proxy.wiring import House
+from tests.e2e.kept import ask, said, workers
+from tests.e2e.remembered import SUMMARY, notes
+
+KEYS = 'proxy_keys: [{id: one, key: "${NO:-key-one}"}, {id: two, key: "${NO:-key-two}"}]\n'
+LINES = {"content-type": "application/x-ndjson"}
+
+
+class Api:
+    """A client of a house's API, of one tenant."""
+
+    def __init__(self, house: House, key: str = "") -> None:
+        headers = {"x-accordion-key": key} if key else {}
+        self.house = house
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=house.app()), base_url="http://127.0.0.1:8787", headers=headers
+        )
+
+    async def post(self, name: str, **arguments: Any) -> httpx.Response:
+        return await self.http.post(f"/accordion/memory/{name}", json=arguments)
+
+    async def told(self, name: str, **arguments: Any) -> dict[str, Any]:
+        reply = await self.post(name, **arguments)
+        assert reply.status_code == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
+
+    async def refused(self, name: str, **arguments: Any) -> tuple[int, str, str | None]:
+        """Status, code and the argument that is meant."""
+        return problem(await self.post(name, **arguments))
+
+    async def total(self) -> int:
+        every = [*("fact", "decision", "preference", "solution", "question", "summary", "summary_archived", "session")]
+        return int((await self.told("list", type_filter=every))["total"])
+
+
+def problem(reply: httpx.Response) -> tuple[int, str, str | None]:
+    told = reply.json()["error"]
+    assert set(told) == {"message", "type", "param", "code"}
+    return reply.status_code, told["code"], told["param"]
+
+
+@asynccontextmanager
+async def house(folder: Path, config: str = "archive: {record: all}\n") -> AsyncIterator[House]:
+    async with workers(folder, config) as (made,):
+        yield made
+
+
+@asynccontextmanager
+async def api(folder: Path, config: str = "archive: {record: all}\n") -> AsyncIterator[Api]:
+    async with house(folder, config) as made:
+        yield Api(made)
+
+
+async def session(house: House, key: str = "", body: bytes = said(3)) -> str:
+    """A recorded conversation, by default of 7 messages."""
+    http = Api(house, key)
+    while True:
+        # What a slow store did not take is recorded with the next request.
+        name = (await ask(house, body, key))["x-accordion-session"]
+        await asyncio.sleep(0.3)
+        if (await http.post("search", conversation_id=name)).status_code == 200:
+            return name
+
+
+async def test_every_answer_is_as_the_document_says(tmp_path: Path):
+    async with api(tmp_path) as http:
+        document = (await http.http.get("/accordion/memory/openapi.json")).json()
+        talk = await session(http.house)
+
+        async def checked(name: str, **arguments: Any) -> dict[str, Any]:
+            operation = document["paths"][f"/accordion/memory/{name}"]["post"]
+            both = {"components": document["components"]}
+            jsonschema.validate(arguments, both | operation["requestBody"]["content"]["application/json"]["schema"])
+            answer = await http.told(name, **arguments)
+            told = operation["responses"]["200"]["content"]["application/json"]["schema"]
+            jsonschema.validate(answer, both | told)
+            return answer
+
+        for note in notes(12):
+            added = await checked("add", **note)
+        await checked("search", query="audits", explain=True)
+        found = await checked("deep_search", query="ledger", topics=["ledger"], since="2020-01-01", until="2200-01-01")
+        read = await checked("read", ids=[each["id"] for each in found["results"]], proof=found["proof"])
+        await checked("consolidate_draft", topic="ledger")
+        await checked("consolidate", topic="ledger", content=SUMMARY, proof=read["proof"])
+        await checked("search", conversation_id=talk)
+        await checked("compact_conversation", conversation_id=talk, start_index=0, end_index=3)
+        saved = await checked("core_memory", operation="import", conversation_id=talk)
+        await checked("core_memory", operation="export", id=saved["id"])
+        await checked("core_memory", operation="list")
+        await checked("core_memory", operation="search", query="look")
+        await checked("list", limit=3)
+        await checked("delete", ids=[added["id"], "mem-none"])
+    assert {f"/accordion/memory/{call.path}" for call in CALLS if call.path} < set(document["paths"])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("add", {}, (400, "invalid_arguments", "content")),
+        ("add", {"content": "x", "kind": "fact"}, (400, "invalid_arguments", "kind")),
+        ("add", {"content": "x" * 20_001}, (400, "invalid_arguments", "content")),
+        ("add", {"content": " "}, (400, "memory_empty", None)),
+        ("add", {"content": "x", "type": "summary"}, (400, "invalid_arguments", "type")),
+        ("add", {"content": "x", "replace_id": "mem-none"}, (404, "memory_not_found", "replace_id")),
+        ("add", {"content": "x", "project": "*"}, (400, "invalid_project", "project")),
+        ("search", {"query": "?"}, (400, "search_without_words", "query")),
+        ("search", {"query": "x", "since": "soon"}, (400, "invalid_time", "since")),
+        ("search", {"query": "x", "limit": 33}, (400, "invalid_arguments", "limit")),
+        ("search", {"query": "x", "proof": "made-up"}, (400, "reading_token_invalid", "proof")),
+        ("search", {"conversation_id": "s-none"}, (404, "conversation_not_recorded", "conversation_id")),
+        ("read", {"ids": []}, (400, "invalid_arguments", "ids")),
+        ("list", {"after": "mem-none"}, (400, "invalid_page", "after")),
+        (
+            "compact_conversation",
+            {"conversation_id": "s-none", "start_index": 0, "end_index": 1},
+            (404, "conversation_not_recorded", "conversation_id"),
+        ),
+        ("consolidate", {"topic": "ledger", "content": "short"}, (400, "content_too_short", "content")),
+        ("consolidate", {"topic": "ledger", "content": SUMMARY}, (400, "too_few_memories", "topic")),
+        ("consolidate_draft", {"topic": "ledger"}, (400, "too_few_memories", "topic")),
+        ("core_memory", {"operation": "erase"}, (400, "invalid_arguments", "operation")),
+        ("core_memory", {"operation": "export"}, (400, "missing_argument", "id")),
+        ("core_memory", {"operation": "export", "id": "CMEM-20200101-000000"}, (404, "memory_not_found", None)),
+        ("core_memory", {"operation": "import"}, (400, "nothing_to_save", "text")),
+    ],
+)
+async def test_bad_input_is_answered_with_what_is_wrong_and_nothing_is_written(
+    tmp_path: Path, name: str, arguments: dict[str, Any], expected: tuple[int, str, str | None]
+):
+    async with api(tmp_path) as http:
+        assert await http.refused(name, **arguments) == expected
+        assert await http.total() == 0
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 2), (0, 7), (-1, 3)])
+async def test_a_range_that_is_none_is_refused(tmp_path: Path, first: int, last: int):
+    async with api(tmp_path) as http:
+        talk = await session(http.house)
+        given = {"conversation_id": talk, "start_index": first, "end_index": last}
+        status, code, _ = await http.refused("compact_conversation", **given)
+        assert (status, code) in {(400, "invalid_range"), (400, "invalid_arguments")}
+        assert await http.total() == 0
+
+
+async def test_a_body_that_is_no_json_object_or_of_another_kind_is_refused(tmp_path: Path):
+    async with api(tmp_path) as http:
+        path = "/accordion/memory/add"
+        typed = {"content-type": "application/json"}
+        assert problem(await http.http.post(path, content=b"{", headers=typed)) == (400, "invalid_json", "body")
+        assert problem(await http.http.post(path, content=b"[]", headers=typed))[:2] == (400, "invalid_arguments")
+        assert problem(await http.http.post(path, content=b'{"content":"\xff"}', headers=typed))[0] == 400
+        assert problem(await http.http.post(path, content=b'{"content":"x"}')) == (
+            400, "invalid_content_type", "content-type",
+        )  # fmt: skip
+        large = b'{"content":"' + b"x" * 5 * 2**20 + b'"}'
+        assert problem(await http.http.post(path, content=large, headers=typed))[0] == 413
+        assert (await http.http.get(path)).status_code == 405
+        assert await http.total() == 0
+
+
+async def test_a_page_of_another_site_is_not_answered(tmp_path: Path):
+    async with api(tmp_path) as http:
+        for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}, {"origin": "null"}):
+            reply = await http.http.get("/accordion/memory/export", headers=headers)
+            assert problem(reply)[:2] == (403, "foreign_origin"), headers
+        assert (await http.http.get("/accordion/memory/export", headers={"origin": "http://localhost:3000"})).is_success
+
+
+async def test_what_another_tenant_has_is_answered_as_what_is_not_there(tmp_path: Path):
+    async with house(tmp_path, "archive: {record: all}\n" + KEYS) as made:
+        one, two = Api(made, "key-one"), Api(made, "key-two")
+        assert problem(await Api(made).post("list"))[0] == 401
+        talk = await session(made, "key-one")
+        mine = (await one.told("add", content="Tenant one keeps canaries in room 12."))["id"]
+        saved = (await one.told("core_memory", operation="import", conversation_id=talk))["id"]
+        for name, arguments in (
+            ("search", {"conversation_id": talk}),
+            ("compact_conversation", {"conversation_id": talk, "start_index": 0, "end_index": 1}),
+            ("core_memory", {"operation": "import", "conversation_id": talk}),
+        ):
+            assert await two.refused(name, **arguments) == (404, "conversation_not_recorded", "conversation_id")
+        assert (await two.told("read", ids=[mine, saved]))["missing"] == [mine, saved]
+        assert (await two.told("delete", ids=[mine]))["deleted"] == []
+        assert (await two.refused("add", content="Mine.", replace_id=mine))[0] == 404
+        assert (await two.refused("core_memory", operation="export", id=saved))[0] == 404
+        assert (await two.told("search", query="canaries room"))["results"] == []
+        assert (await two.http.get("/accordion/memory/export")).text == ""
+        # A proof is of use to nobody else.
+        proof = (await one.told("read", ids=[mine]))["proof"]
+        assert (await two.refused("read", ids=[mine], proof=proof))[1] == "reading_token_invalid"
+        erased = (await two.http.request("DELETE", "/accordion/memory")).json()
+        assert erased["before"] == erased["after"] == {"memories": 0, "entities": 0, "relations": 0}
+        assert await one.total() == 2
+
+
+async def test_a_tenants_memories_are_given_out_erased_with_proof_and_taken_in_by_another(tmp_path: Path):
+    async with house(tmp_path, "archive: {record: all}\n" + KEYS) as made:
+        one, two = Api(made, "key-one"), Api(made, "key-two")
+        talk = await session(made, "key-one")
+        for note in notes(3):
+            await one.told("add", **note)
+        await one.told("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
+        await one.told("core_memory", operation="import", conversation_id=talk)
+        total, exported = await one.total(), await one.http.get("/accordion/memory/export")
+        assert exported.headers["content-type"] == "application/x-ndjson"
+        path = "/accordion/memory/import"
+        assert problem(await two.http.post(path, content=exported.content + b'{"memory":{}}\n', headers=LINES))[:2] == (
+            400, "bad_line",
+        )  # fmt: skip
+        assert await two.total() == 0
+        taken = (await two.http.post(path, content=exported.content, headers=LINES)).json()
+        assert (taken["memories"], taken["kept"]) == (total, 0)
+        assert (await two.http.post(path, content=exported.content, headers=LINES)).json()["kept"] == total
+        erased = (await one.http.request("DELETE", "/accordion/memory")).json()
+        assert erased["before"]["memories"] == total
+        assert erased["after"] == {"memories": 0, "entities": 0, "relations": 0}
+        assert erased["verified"] is True
+        assert (await one.http.get("/accordion/memory/export")).text == ""
+        again = (await two.http.get("/accordion/memory/export")).text
+        assert sorted(again.splitlines()) == sorted(exported.text.splitlines())
+
+
+async def test_a_summary_whose_sources_were_reworded_or_deleted_says_so(tmp_path: Path):
+    async with api(tmp_path) as http:
+        ids = [(await http.told("add", **note))["id"] for note in notes(12)]
+        found = await http.told("deep_search", query="ledger", topics=["ledger"])
+        read = await http.told("read", ids=ids, proof=found["proof"])
+        made = await http.told("consolidate", topic="ledger", content=SUMMARY, proof=read["proof"])
+        assert made["sources"] == 12
+        await http.told("add", content="Rule 0 is no more.", replace_id=ids[0])
+        await http.told("delete", ids=ids[1:3])
+        (shown,) = (await http.told("read", ids=[made["id"]]))["memories"]
+        assert "1 of its sources was edited" in shown["warning"]
+        assert "2 of its sources were deleted" in shown["warning"]
+
+
+async def test_two_that_reword_one_memory_at_once_do_not_lose_a_wording_unseen(tmp_path: Path):
+    async with api(tmp_path) as http:
+        first = await http.told("add", content="The gate is green.")
+        texts = [f"The gate is green, says {name}." for name in "abcdefgh"]
+        replies = await asyncio.gather(*(http.post("add", content=text, replace_id=first["id"]) for text in texts))
+        assert {reply.status_code for reply in replies} <= {200, 409}
+        assert any(reply.status_code == 200 for reply in replies)
+        (shown,) = (await http.told("read", ids=[first["id"]]))["memories"]
+        assert shown["content"] in texts
+
+
+async def test_lists_go_on_where_they_ended(tmp_path: Path):
+    async with api(tmp_path) as http:
+        ids = {(await http.told("add", **note))["id"] for note in notes(7)}
+        seen, after = [], {}
+        while True:
+            page = await http.told("list", limit=3, **after)
+            assert page["total"] == 7
+            seen += [each["id"] for each in page["memories"]]
+            if page["next"] is None:
+                break
+            after = {"after": page["next"]}
+        assert len(seen) == 7
+        assert set(seen) == ids
+
+
+async def test_messages_that_were_compacted_are_given_with_the_memory(tmp_path: Path):
+    async with api(tmp_path) as http:
+        talk = await session(http.house)
+        made = await http.told("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
+        read = await http.told("read", ids=[made["memories_created"][0]["id"]], originals=True)
+        (memory,) = read["memories"]
+        whole = json.loads(said(3))["messages"]
+        source = memory["source"]
+        assert memory["originals"] == whole[source["start_index"] : source["end_index"] + 1]
+
+
+async def test_where_there_are_to_be_no_memories_nothing_answers(tmp_path: Path):
+    async with api(tmp_path, "memory: {enabled: false}\n") as http:
+        assert (await http.post("add", content="x")).status_code == 404
+        assert (await http.http.post("/mcp", json={})).status_code == 404
+
+
+async def test_a_store_that_is_away_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from proxy.storage.memories_sqlite import SqliteMemories
+
+    async def away(*args: Any, **more: Any) -> None:
+        raise StoreUnavailable("the file is locked")
+
+    async with api(tmp_path) as http:
+        await http.told("add", content="Something.")
+        for name in ("write", "get", "listed"):
+            monkeypatch.setattr(SqliteMemories, name, away)
+        assert (await http.refused("add", content="Other."))[:2] == (503, "store_unavailable")
+        assert problem(await http.http.get("/accordion/memory/export"))[:2] == (503, "store_unavailable")
+
+
+def test_nothing_is_loaded_for_memories_until_they_are_used(tmp_path: Path):
+    code = (
+        "import sys; from proxy.settings.load import build; from proxy.wiring import House\n"
+        "house = House(build(b'store: {url: \"memory://\"}', {}, {}), {}); house.app()\n"
+        "print([name for name in ('mcp', 'numpy', 'tokenizers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.strip() == "[]"

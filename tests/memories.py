@@ -1,0 +1,68 @@
+"""What tests of the memories' stores share: an embedder that knows two things, and stores of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from redis import Redis
+
+from proxy.core.memories import Candidate, Change, Embedded, Filter, Memories, Memory
+from proxy.memory.entries import finished
+
+SPACE, OTHER = b"tenant", b"other"
+PET, WORK = b"test\x64\x00", b"test\x00\x64"
+ALL = Filter()
+
+
+class Embedder:
+    """Two dimensions: pets, and everything else."""
+
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedded]:
+        return [Embedded(PET if "pet" in text else WORK, text.encode()[:8]) for text, _ in texts]
+
+    async def query(self, text: str) -> bytes:
+        return PET if "pet" in text else WORK
+
+    async def relevance(self, query: str, candidates: Sequence[Candidate]) -> list[float]:
+        return [0.0] * len(candidates)
+
+
+def memory(content: str, **fields) -> Memory:
+    return finished(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
+
+
+async def put(store: Memories, *memories: Memory, space: bytes = SPACE) -> None:
+    await store.write(space, Change(put=memories))
+
+
+async def found(
+    store: Memories, *words: str, wanted: Filter = ALL, vector: bytes = b"", space: bytes = SPACE
+) -> list[Candidate]:
+    return await store.candidates(space, words, vector, wanted, pool=64)
+
+
+def everything(folder: Path) -> bytes:
+    """All bytes of a folder's files."""
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+@contextmanager
+def looking(url: str) -> Iterator[Redis]:
+    """A client of a server, to look what is there."""
+    with Redis.from_url(url) as client:
+        yield client
+
+
+def everything_on(url: str) -> bytes:
+    """All keys of a server with all that they hold."""
+    found: list[bytes] = []
+    with looking(url) as client:
+        for key in client.scan_iter():
+            found.append(key)
+            if client.type(key) == b"hash":
+                found += [part for pair in client.hgetall(key).items() for part in pair]
+            else:
+                found += client.zrange(key, 0, -1)
+    return b"\n".join(found)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.core.errors import ConfigError
+from proxy.core.memories import Change, Memory
+from proxy.memory.search import Query
+from proxy.models.embedding_endpoint import Endpoint, Endpoints
+from proxy.settings import Settings, hints
+from proxy.settings.load import build
+from proxy.wiring import House
+from proxy.wiring.endpoints import endpoints
+from tests.loopback import Answer, Loopback, Recorded
+
+LISTED = (
+    "model_list: [{model_name: vectors, litellm_params: {model: openai/text-embedding-3-small, api_key: k-1, "
+    "extra_headers: {X-Team: a}}}, {model_name: own, litellm_params: {model: hosted_vllm/bge, "
+    "api_base: 'http://here.test/v1/'}}, {model_name: far, litellm_params: {model: bedrock/titan}}]\n"
+)
+
+
+def read(text: str) -> Settings:
+    return build(text.encode(), {}, {})
+
+
+def test_without_a_word_nobody_is_asked() -> None:
+    assert endpoints(read(LISTED)) == Endpoints()
+
+
+def test_a_model_of_the_list_is_asked_at_its_own_place_with_its_own_key() -> None:
+    found = endpoints(read(LISTED + "memory: {embeddings: {model: vectors, dimensions: 256}, rerank: {model: own}}"))
+    headers = ((b"x-team", b"a"), (b"authorization", b"Bearer k-1"))
+    assert found.embeddings == Endpoint("text-embedding-3-small", "https://api.openai.com/v1", headers, dimensions=256)
+    assert found.rerank == Endpoint("bge", "http://here.test/v1")
+
+
+def test_with_a_base_of_its_own_the_list_is_not_looked_at() -> None:
+    text = "{model: vectors, api_base: 'http://there.test/v2/', api_key: k-2, timeout_seconds: 1, max_characters: 9}"
+    found = endpoints(read(f"{LISTED}memory: {{rerank: {text}}}")).rerank
+    assert found == Endpoint("vectors", "http://there.test/v2", ((b"authorization", b"Bearer k-2"),), 1.0, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        ("embeddings: {model: nobodys}", "$.memory.embeddings.model", "`api_base`"),
+        ("rerank: {model: far}", "$.memory.rerank.model", "does not speak"),
+        ("rerank: {model: own, api_key: k}", "$.memory.rerank.api_key", "stands there"),
+        ("rerank: {model: own, dimensions: 3}", "$.memory.rerank.dimensions", "unknown key"),
+        ("embeddings: {api_base: 'http://h/v1'}", "$.memory.embeddings.model", "required"),
+        ("embeddings: {model: m, api_base: here}", "$.memory.embeddings.api_base", "URL"),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error_at_its_key(text: str, path: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(f"{LISTED}memory: {{{text}}}")
+    assert refused.value.path == path  # type: ignore[attr-defined]
+    assert words in refused.value.message
+
+
+def test_a_key_that_only_memories_use_is_not_called_unused() -> None:
+    def about(text: str) -> list[Any]:
+        return [hint for hint in hints(read(text)) if "own key" in hint]
+
+    assert len(about(LISTED)) == 1
+    assert not about(LISTED + "memory: {embeddings: {model: vectors}}")
+    assert len(about(LISTED + "memory: {embeddings: {model: vectors, api_base: 'http://h/v1'}}")) == 1
+
+
+async def test_the_endpoints_of_the_file_are_asked_and_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+
+    async def model(request: Recorded, answer: Answer) -> None:
+        asked = request.json()
+        data = [{"index": at, "embedding": [1.0, 0.5]} for at, _ in enumerate(asked.get("input", ()))]
+        results = [{"index": at, "relevance_score": 0.5} for at, _ in enumerate(asked.get("documents", ()))]
+        body = json.dumps({"data": data} if "input" in asked else {"results": results}).encode()
+        await answer.head(200, length=len(body))
+        await answer.send(body)
+
+    async with Loopback(model) as server:
+        there = f"api_base: '{server.url}/v1', api_key: k"
+        text = f"store: {{url: 'memory://'}}\nmemory: {{embeddings: {{model: e-1, {there}}}}}"
+        house = House(read(text), {})
+        try:
+            rooms = house.library.rooms()
+            await rooms.memories.write(b"space", Change(put=(Memory("a", "fact", "The dog is ill."),)))
+            house.swap(read(text.replace("embeddings", "rerank")))
+            found = await house.library.rooms().search.search(b"space", Query("dog"))
+        finally:
+            await house.stop()
+    assert [each.memory.id for each in found.results] == ["a"]
+    assert [request.target for request in server.requests] == ["/v1/embeddings", "/v1/rerank"]
+    assert {request.header("authorization") for request in server.requests} == {"Bearer k"}

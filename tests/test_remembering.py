@@ -1,0 +1,128 @@
+"""What a fold takes out becomes memories, behind the request, each range once."""
+
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.core.errors import StoreUnavailable
+from proxy.memory.compact import Compactions
+from proxy.remembering import Remembering
+from tests.archive.vaults import SPACE
+from tests.fakes import FakeTasks, FakeWindows
+from tests.memory.compacting import ID, House, house_of, talk
+from tests.test_recalled import request as long
+from tests.test_recalled import said, user
+from tests.world import CHAT, World
+
+
+class Waits:
+    """Notes how often somebody waited, and lets something happen meanwhile."""
+
+    def __init__(self, then: Any = None) -> None:
+        self.times, self._then = 0, then
+
+    async def __call__(self, _seconds: float) -> None:
+        self.times += 1
+        if self._then is not None:
+            await self._then(self.times)
+
+
+def remembering(house: House, waits: Waits | None = None, recordings: Any = None) -> Remembering:
+    return Remembering(
+        lambda: house.compactions, recordings or house.vault.transcripts, FakeTasks(), waits or Waits(), "billing"
+    )
+
+
+async def done(house: House) -> list[tuple[int, int]]:
+    return [(each.start_index, each.end_index) for each in await house.compactions.search(SPACE, ID)]
+
+
+async def test_the_range_of_a_fold_is_compacted_with_the_system_prompt_in_front():
+    house = await house_of()
+    await remembering(house).remember(SPACE, ID, 6)
+    assert await done(house) == [(0, 6)]
+    assert {each.project for each in house.memories.of(SPACE).memories.values()} == {"billing"}
+
+
+async def test_a_later_fold_goes_on_behind_and_the_same_one_adds_nothing():
+    house = await house_of()
+    for covered in (6, 6, 10, 8):
+        await remembering(house).remember(SPACE, ID, covered)
+    assert await done(house) == [(0, 6), (7, 10)]
+
+
+async def test_a_range_that_was_compacted_for_some_topics_only_is_compacted_all_the_same():
+    house = await house_of()
+    await house.compactions.search(SPACE, ID)
+    await house.compactions.compact(SPACE, ID, 0, 6, ["billing"])
+    await remembering(house).remember(SPACE, ID, 6)
+    assert sorted(await done(house)) == [(0, 6), (0, 6)]
+
+
+async def test_it_is_waited_for_until_what_was_folded_is_recorded():
+    house = await house_of(talk()[:3])
+
+    async def then(times: int) -> None:
+        if times == 3:
+            await house.record(talk())
+
+    waits = Waits(then)
+    await remembering(house, waits).remember(SPACE, ID, 6)
+    assert waits.times == 3
+    assert await done(house) == [(0, 6)]
+
+
+async def test_what_is_never_recorded_is_given_up():
+    house = await house_of(talk()[:3])
+    waits = Waits()
+    await remembering(house, waits).remember(SPACE, ID, 6)
+    assert 1 < waits.times < 100
+    assert await done(house) == []
+
+
+async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixture):
+    house = await house_of()
+
+    class Away:
+        async def find(self, _space: bytes, _session: str) -> None:
+            raise StoreUnavailable("away")
+
+    await remembering(house, recordings=Away()).remember(SPACE, ID, 6)
+    house.memories.away = True
+    await remembering(house).remember(SPACE, ID, 6)
+    assert "could not be remembered: away" in caplog.text
+    house.memories.away = False
+    await remembering(house).remember(SPACE, ID, 6)
+    assert await done(house) == [(0, 6)]
+
+
+class Spawned(FakeTasks):
+    """Notes what is begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self.names.append(name)
+        super().spawn(work, name)
+
+
+async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
+    made, tasks = World(windows=FakeWindows(3_000)), Spawned()
+
+    def never() -> Compactions:
+        raise AssertionError("nobody asked")
+
+    made.forward = replace(made.forward, remembering=Remembering(never, made.vault.transcripts, tasks, Waits()))
+    await made.ask(CHAT, {"model": "gpt-5", "messages": [user("Hello.")]})
+    assert tasks.names == []
+    body = long(CHAT)
+    await made.ask(CHAT, body)
+    assert tasks.names == ["remember what was folded"]
+    body["messages"] += [said(CHAT, "Nothing."), user("Go on.")]
+    await made.ask(CHAT, body)
+    assert made.seen.exchanges[-1].compaction is not None
+    assert len(tasks.names) == 1
