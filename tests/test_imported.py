@@ -109,6 +109,8 @@ async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_it
     assert (one["role"], two["role"]) == ("user", "user")
     assert ASK in json.dumps(one)
     assert TOLD in json.dumps(two)
+    await made.ask(RESPONSES, asked(RESPONSES, user(ASK), said(RESPONSES, "Done."), user("Go on.")))
+    assert sent(made, RESPONSES)[1] == two
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -194,6 +196,16 @@ async def test_memories_that_are_away_are_told_of_in_one_line():
     made.clock.advance(5)
     await made.ask(CHAT, asked(CHAT, user(ASK)))
     assert TOLD in json.dumps(sent(made, CHAT))
+
+
+async def test_a_later_wish_leaves_all_that_was_sent_before_as_it_is():
+    """Ids of items without their reasoning too: nothing was folded that they could lead to."""
+    memories = Counted()
+    made = world(memories)
+    saved(made, memories)
+    history = [user("Hello."), said(RESPONSES, "Hi."), user(ASK)]
+    await made.ask(RESPONSES, asked(RESPONSES, *history))
+    assert sent(made, RESPONSES)[:-1] == history
 
 
 async def test_what_was_imported_stays_while_memories_are_away():

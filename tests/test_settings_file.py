@@ -100,6 +100,7 @@ def test_what_needs_a_restart_keeps_its_value_and_is_named(path):
         limits: {body_cache_bytes: 2, count_cache_entries: 2, sessions_in_memory: 2, exchanges_per_session: 2,
                  fold_cache_bytes: 2}
         summaries: {max_concurrent: 3, wait_seconds: 3, writer: extractive}
+        memory: {enabled: false}
         """
         % ("0" * 64)
     )

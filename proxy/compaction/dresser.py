@@ -1,5 +1,5 @@
-"""Where requests that a fold is in force for, or that show something of others to read, get what else goes out with
-them: our tool, weaves and recalls."""
+"""Where requests that a fold is in force for, that show something of others to read, or that name a session memory, get
+what else goes out with them: our tool, weaves and recalls."""
 
 from __future__ import annotations
 

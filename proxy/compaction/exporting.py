@@ -44,7 +44,8 @@ def _entry(entry: Entry) -> dict[str, Any]:
 def _overlay(overlay: Overlay) -> dict[str, Any]:
     told: dict[str, Any] = {"anchor": overlay.anchor.hex(), "at": overlay.at}
     if isinstance(overlay, Recall):
-        return told | {"recall": _json(overlay.wire), "artifacts": list(overlay.artifacts)}
+        memories = {"memories": list(overlay.names)} if overlay.names else {}
+        return told | {"recall": _json(overlay.wire), "artifacts": list(overlay.artifacts)} | memories
     rounds = [
         {"said": [_json(wire) for wire in each.said], "answered": [_json(wire) for wire in each.answered]}
         for each in overlay.rounds

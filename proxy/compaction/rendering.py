@@ -14,6 +14,7 @@ from proxy.core.values import dataclass
 from proxy.dialects import writing
 from proxy.dialects.base import Dialect
 from proxy.dialects.keys import breakpoints
+from proxy.dialects.spans import is_text
 
 _MOST_MARKS = 4
 """Cache breakpoints that a provider takes in one request (wire notes, Caching)."""
@@ -47,8 +48,11 @@ class Rendering:
         than four, one stands at the end of the last message that was written."""
         messages = folded.conversation.messages
         if folded.compaction is None:
-            # What was put in may stand beside a list that was no list: the one text that Responses takes in its place.
-            return dialect.joined([message.wire for message in messages], ())
+            wires = [message.wire for message in messages]
+            if wires and is_text(wires[0]):
+                # What was put in stands beside what was no list: the one text that Responses takes in its place.
+                wires[:1] = dialect.joined(wires[:1], ())
+            return wires
         # A written block may become a part of the client's message behind it, so that one belongs to the fold's part.
         covered = _covered(folded)
         end = min(covered + 1, len(messages))

@@ -48,8 +48,8 @@ class McpFace:
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
 
     def routes(self) -> list[Route]:
-        """Where it answers."""
-        return [Route("/mcp", self, methods=["GET", "POST", "DELETE"])]
+        """Where it answers. Nothing is ever said unasked, and there are no sessions to be ended: only POST is."""
+        return [Route("/mcp", self, methods=["POST"])]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request. Raises Unauthorized and Foreign before it is read."""

@@ -220,7 +220,9 @@ class Core(Asked, frozen=True):
     ] = None
     description: Annotated[str, Meta(max_length=500, description="import: what it is, in a sentence.")] = ""
     tags: Annotated[Tags, Meta(description="import: tags to give it. list, search: only what carries them.")] = []
-    force: Annotated[bool, Meta(description="import: save without asking anybody first.")] = False
+    force: Annotated[
+        bool, Meta(description="import: save without asking first, where somebody is asked (on a terminal).")
+    ] = False
     id: Annotated[Id | None, Meta(description="export: the recovery id, such as CMEM-20260131-142500.")] = None
     query: Annotated[str, Meta(max_length=QUERY_MOST, description="search: what to look for.")] = ""
     after: Annotated[Id | None, Meta(description="list: what `next` of the page before says.")] = None

@@ -179,7 +179,8 @@ class Erased(Told, frozen=True):
 
 
 class Brought(Told, frozen=True):
-    """What an import wrote, and how many memories it left as they are because their ids are taken."""
+    """What an import wrote (of relations: what it was given), and how many memories it left as they are because their
+    ids are taken."""
 
     memories: int
     entities: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -139,10 +140,10 @@ class RedisMemories:
 
     async def entities(self, space: bytes, *, limit: int = 1_000) -> list[Entity]:
         """See the port."""
-        keys = scripts.keys(space)
-        (members,) = await self._server.together(("ZRANGE", keys["entities"], 0, limit - 1 if limit > 0 else limit))
         if not limit:
             return []
+        keys = scripts.keys(space)
+        (members,) = await self._server.together(("ZRANGE", keys["entities"], 0, max(limit - 1, -1)))
         names = await self._fields(keys["names"], members)
         pairs = zip(members, names, strict=True)
         return [
@@ -239,7 +240,9 @@ class RedisMemories:
         return await self._lane.run(lambda _: call(*args))
 
 
-def _packed(connection: Any, change: Change, put: Sequence[Memory], embedded: Sequence[Embedded]) -> bytes:
+def _packed(
+    connection: sqlite3.Connection, change: Change, put: Sequence[Memory], embedded: Sequence[Embedded]
+) -> bytes:
     """A change as the script reads it."""
     found = counted(connection, [(memory.content, memory.context, memory.author) for memory in put])
     return _ENCODER.encode(

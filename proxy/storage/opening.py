@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""From a URL to a store, and to the memories that go with it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from proxy.core.errors import ConfigError
+from proxy.core.memories import Embedder, Memories
 from proxy.core.ports import Store
 from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.memories_sqlite import SqliteMemories
 from proxy.storage.sqlite import SqliteStore
 
 _REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
@@ -26,13 +28,31 @@ def open_store(url: str, *, timeout: float) -> Store:
         return EphemeralStore()
     if scheme == "sqlite":
         return _sqlite(rest, timeout)
-    name, _, kind = scheme.partition("+")
-    if name in _REDIS and kind in ("", "cluster"):
-        return _redis(f"{_REDIS[name]}://{rest}", timeout, cluster=bool(kind))
+    if (server := _server(url)) is not None:
+        return _redis(*server, timeout)
     raise ConfigError(
         "unknown kind of store: write sqlite:///path, redis://host:port, valkey://host:port or memory://",
         path="$.store",
     )
+
+
+def open_memories(url: str, folder: Path, embedder: Embedder, *, timeout: float) -> Memories:
+    """The memories that go with the store that `url` names: in the same Redis or Valkey, else files in `folder`."""
+    server = _server(url)
+    if server is None:
+        return SqliteMemories(folder, embedder, timeout=timeout)
+    # See below.
+    from proxy.storage.memories_redis import RedisMemories  # noqa: PLC0415
+
+    address, cluster = server
+    return RedisMemories(address, embedder, timeout=timeout, cluster=cluster)
+
+
+def _server(url: str) -> tuple[str, bool] | None:
+    """What redis-py calls a server, and whether it is a cluster; None for another kind of store."""
+    scheme, _, rest = url.partition("://")
+    name, _, kind = scheme.partition("+")
+    return (f"{_REDIS[name]}://{rest}", bool(kind)) if name in _REDIS and kind in ("", "cluster") else None
 
 
 def _sqlite(rest: str, timeout: float) -> Store:
@@ -43,7 +63,7 @@ def _sqlite(rest: str, timeout: float) -> Store:
     return SqliteStore(Path(unquote(rest[1:])), timeout=timeout)
 
 
-def _redis(url: str, timeout: float, *, cluster: bool) -> Store:
+def _redis(url: str, cluster: bool, timeout: float) -> Store:
     # redis-py takes some tenths of a second to import, which only those pay who use it.
     from proxy.storage.redis import RedisStore  # noqa: PLC0415
 

@@ -13,7 +13,6 @@ from starlette.routing import Route
 from proxy.archive.reading_room import ReadingRoom
 from proxy.archive.transcripts import Transcripts
 from proxy.compaction.overlays import Overlays
-from proxy.core.errors import AccordionError
 from proxy.core.ports import Clock, Tasks, TokenCounter
 from proxy.faces.mcp import McpFace
 from proxy.faces.memory import MemoryApi
@@ -30,18 +29,11 @@ from proxy.models.embedder import StaticEmbedder
 from proxy.models.embedding_endpoint import EndpointEmbedder, Endpoints
 from proxy.remembering import Remembering
 from proxy.settings import Settings
-from proxy.storage.memories_sqlite import SqliteMemories
+from proxy.storage.opening import open_memories
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.transport import AiohttpTransport
 from proxy.wiring.endpoints import endpoints
 from proxy.wiring.tables import dialects
-
-
-class NoMemories(AccordionError):
-    """There is no place for them."""
-
-    status = 501
-    code = "memory_unavailable"
 
 
 class Library:
@@ -122,7 +114,8 @@ class Library:
         # Connections of its own, made when there is an endpoint to ask.
         self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
         embedder = EndpointEmbedder(StaticEmbedder(), self._upstream, lambda: self._endpoints, clock.monotonic)
-        memories = SqliteMemories(self._folder(), embedder, timeout=self._settings().store.write_timeout_seconds)
+        store = self._settings().store
+        memories = open_memories(store.url.reveal(), self._folder(), embedder, timeout=store.write_timeout_seconds)
         spoken = {dialect.name: dialect for dialect in dialects().values()}
         search = Search(memories, embedder, clock)
         return Rooms(
@@ -139,11 +132,9 @@ class Library:
         )
 
     def _folder(self) -> Path:
-        """Where they are: beside the store's file; for a store in memory, in a folder that goes when it does."""
+        """Where files of them are: beside the store's; for a store in memory, in a folder that goes when it does."""
         store = self._settings().store
-        if file := store.file():
-            return Path(f"{file}.memories")
         if store.url.reveal() == "memory://":
             self._passing = TemporaryDirectory(prefix="accordion-memories-")
             return Path(self._passing.name)
-        raise NoMemories("Memories need an SQLite store for now (store.url in config.yaml); this one is another.")
+        return Path(f"{store.file()}.memories")

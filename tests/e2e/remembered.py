@@ -74,7 +74,7 @@ def notes(number: int, topic: str = "ledger") -> list[dict[str, Any]]:
     subjects = ("balances", "postings", "audits", "archives", "currencies", "accounts")
     return [
         {
-            "content": f"Rule {at}: the {topic} keeps {subjects[at % 6]} of region {at} in table t{at}, by {2000 + at}.",
+            "content": f"Rule {at}: {topic} keeps {subjects[at % 6]} of region {at} in table t{at} of {2000 + at}.",
             "topics": [topic],
         }
         for at in range(number)

@@ -11,8 +11,8 @@ import pytest
 from proxy.memory.sections import rendered
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, agent, breaks, config, folded, rounds, strict
-from tests.e2e.ledger import look, session, until
+from tests.e2e.folds import DIALECTS, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.ledger import look, until
 from tests.e2e.remembered import KEYS, ONE, TWO
 from tests.proxying import PATIENT, Proxy
 from tests.strict import Strict, turn_text
@@ -68,13 +68,14 @@ async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
         await rounds(run, 3)
         run.say(turn_text(1))
         await rounds(run, 2)
-        seen = await session(proxy, run.answers[0]["x-accordion-session"])
+        seen = await told(proxy, run.answers[0]["x-accordion-session"], len(run.answers))
     assert not provider.problems
     assert breaks(provider.taken) == []
     assert "".join(entries(provider)).count(TOLD) == 1
     assert folded(run) == []
     assert TOLD not in json.dumps(run.history, default=str)
-    assert seen["exchanges"]
+    recalled = [each["recalled"] for each in seen["exchanges"]]
+    assert [each["memories"] for each in recalled if each is not None] == [[f"{name} imported"]]
 
 
 @EACH

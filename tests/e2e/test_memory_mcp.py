@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.conftest import Start
 from tests.e2e.remembered import KEYS, MESSAGES, ONE, RECORDED, SUMMARY, TODOS, TWO, notes, say
 from tests.proxying import Proxy
+from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 TOOLS = {
     "memory_add", "memory_search", "memory_deep_search", "memory_read", "memory_compact_conversation",
@@ -167,13 +168,14 @@ async def test_what_is_asked_badly_is_answered_as_an_error_of_the_tool_that_says
         assert "There are memory_add" in await refused(client, "memory_forget")
 
 
-async def test_a_tenant_has_nothing_of_another_by_mcp(keyed: Proxy):
+@pytest.mark.parametrize("way", HTTP)
+async def test_a_tenant_has_nothing_of_another_by_mcp(keyed: Proxy, way: str):
     session = await say(keyed, key=ONE)
     async with (
-        connected(keyed, **{"x-accordion-key": ONE}) as one,
-        connected(keyed, authorization=f"Bearer {TWO}") as two,
+        connected(keyed, way, **{"x-accordion-key": ONE}) as one,
+        connected(keyed, way, authorization=f"Bearer {TWO}") as two,
     ):
-        added = await call(one, "memory_add", content="Tenant one keeps canaries in room 12.")
+        added = await call(one, "memory_add", content=f"Tenant one keeps {way} canaries in room 12.")
         saved = await call(one, "core_memory", operation="import", conversation_id=session)
         assert (await call(two, "memory_search", query="canaries room"))["results"] == []
         assert (await call(two, "memory_read", ids=[added["id"]]))["missing"] == [added["id"]]
@@ -185,6 +187,18 @@ async def test_a_tenant_has_nothing_of_another_by_mcp(keyed: Proxy):
         ).replace("s-none", session)
         assert "There is no memory" in await refused(two, "memory_add", content="Mine.", replace_id=added["id"])
         assert (await call(one, "memory_read", ids=[added["id"]]))["missing"] == []
+
+
+async def test_proxies_on_one_server_share_memories(start: Start, valkey_server: Valkey):  # noqa: F811
+    one, two = (start(RECORDED, ACCORDION_STORE=valkey_server.url) for _ in range(2))
+    session = await say(one)
+    async with connected(one) as here, connected(two) as there, connected(two, "stdio") as beside:
+        added = await call(here, "memory_add", content="The canary of gate B7 sings at noon.", topics=["gate"])
+        for client in (there, beside):
+            found = await call(client, "memory_search", query="canary gate")
+            assert [each["id"] for each in found["results"]] == [added["id"]]
+        saved = await call(there, "core_memory", operation="import", conversation_id=session)
+        assert "PostgreSQL 16" in (await call(here, "core_memory", operation="export", id=saved["id"]))["text"]
 
 
 async def test_nobody_without_a_key_and_no_page_of_another_site_is_let_in(keyed: Proxy, proxy: Proxy):
@@ -201,4 +215,4 @@ async def test_nobody_without_a_key_and_no_page_of_another_site_is_let_in(keyed:
         assert await asked(proxy, origin="https://evil.example") == (403, "foreign_origin")
         assert await asked(proxy, host="evil.example") == (403, "foreign_origin")
         assert (await asked(proxy, origin=proxy.url))[0] == 200
-        assert (await client.put(f"{proxy.url}/mcp")).status_code == 405
+        assert (await client.get(f"{proxy.url}/mcp")).status_code == 405

@@ -318,3 +318,15 @@ def test_nothing_is_loaded_for_memories_until_they_are_used(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.strip() == "[]"
+
+
+async def test_without_the_sdk_mcp_says_what_to_install_and_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "mcp.server.streamable_http_manager", None)
+    async with api(tmp_path) as http:
+        for _ in range(2):
+            reply = await http.http.post("/mcp", json={})
+            assert problem(reply)[:2] == (501, "mcp_not_installed")
+        assert "accordion-proxy[mcp]" in reply.text
+        assert (await http.told("add", content="Something."))["is_new"]
