@@ -42,9 +42,9 @@ class Gauge(msgspec.Struct, frozen=True):
     """What is known of one request. `place` is None where it was not read; it is forwarded all the same.
 
     `folded` is the list as earlier folds left it, `dressed` the same with our tool, weaves and recalls, where a fold is
-    in force, there is something of others to read, or a session memory stands in it; utilization and counts are of what is forwarded. More is learnt
-    step by step, and each step makes a new one: `msgspec.structs.replace` does that twenty times as fast as that of
-    dataclasses.
+    in force, there is something of others to read, or a session memory stands in it; utilization and counts are of what
+    is forwarded. More is learnt step by step, and each step makes a new one: `msgspec.structs.replace` does that twenty
+    times as fast as that of dataclasses.
     """
 
     caller: Caller

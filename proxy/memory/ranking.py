@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from proxy.core.memories import Candidate, MemoryType
+from proxy.core.memories import Candidate, Memory, MemoryType
 from proxy.core.values import dataclass
 
 FUSION_BOOST: Final[Mapping[MemoryType, float]] = {"summary": 1.4, "preference": 1.3}
@@ -94,9 +94,12 @@ def ordered(query: str, candidates: Sequence[Candidate], relevance: Sequence[flo
         for at in range(len(candidates))
     ]
     beside = _neighbours(candidates, own)
+    totals = [mine + _NEIGHBOUR * near for mine, near in zip(own, beside, strict=True)]
+    best = max(totals, default=0.0)
     found = []
     for at, candidate in enumerate(candidates):
-        total = own[at] + _NEIGHBOUR * beside[at]
+        # Every memory of a topic may name it; the summary of a topic that is asked for is the one to be read first.
+        total = best if _sums_up(candidate.memory, asked) else totals[at]
         boost = SUMMARY_BOOST if candidate.memory.type == "summary" else 1.0
         score = min(1.0, boost / (1 + math.exp(-total / _STEEP)))
         told = Scores(
@@ -110,6 +113,11 @@ def ordered(query: str, candidates: Sequence[Candidate], relevance: Sequence[flo
 def _bonus(author: str, asked: frozenset[str]) -> float:
     """What an author's memories get where the query names the author, by any part of the name."""
     return _AUTHOR if any(len(part) > 1 and part in asked for part in words(author)) else 0.0
+
+
+def _sums_up(memory: Memory, asked: frozenset[str]) -> bool:
+    """Whether a memory is the summary of a topic that the query names."""
+    return memory.type == "summary" and any(asked.issuperset(words(topic)) for topic in memory.topics)
 
 
 def _standardised(values: Sequence[float]) -> list[float]:

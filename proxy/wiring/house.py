@@ -49,7 +49,7 @@ from proxy.upstream.transport import AiohttpTransport, Timeouts
 from proxy.wiring.kitchen import Kitchen
 from proxy.wiring.memory import Library
 from proxy.wiring.seats import Seats
-from proxy.wiring.tables import base_models, counters, dialects, is_loopback, routes, rules, thresholds, windows
+from proxy.wiring.tables import base_models, counters, dialects, is_loopback, routes, rules, spans, thresholds, windows
 from proxy.wiring.vault import Vault
 
 _log = logging.getLogger("accordion")
@@ -86,7 +86,7 @@ class House:
         """The rooms that keep what they know when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
         observers: list[Observer] = [self.metrics]
-        if (provider := _spans(environ)) is not None:
+        if (provider := spans(environ)) is not None:
             observers.append(provider)
         self._reader = Reader(limits.body_cache_bytes)
         self._meter = Meter(self.counter, limits.count_cache_entries)
@@ -289,16 +289,3 @@ async def _close_when_idle(upstream: HttpUpstream) -> None:
 def new_id() -> str:
     """A request id."""
     return "req_" + secrets.token_hex(12)
-
-
-def _spans(environ: Mapping[str, str]) -> Observer | None:
-    if not any(name.startswith("OTEL_") for name in environ):
-        return None
-    from proxy.faces.telemetry import Spans, provider_from  # noqa: PLC0415  # slow to import, and seldom wanted
-
-    try:
-        provider = provider_from(environ, __version__)
-    except ImportError:
-        _log.warning("a trace exporter is configured, but accordion-proxy[otel] is not installed; no traces are sent")
-        return None
-    return Spans(provider) if provider is not None else None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from proxy import __version__
 from proxy.clockwork import LoopClock
 from proxy.core.budget import Thresholds
+from proxy.core.ports import Observer
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.chat_splice import ChatWeaver
@@ -20,6 +23,8 @@ from proxy.gauged import Rules
 from proxy.models.windows import ModelWindows
 from proxy.settings import Settings
 from proxy.upstream.routes import Routes, family_of, provider_of, routes_from
+
+_log = logging.getLogger("accordion")
 
 _RULES = 1_000
 
@@ -129,3 +134,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def spans(environ: Mapping[str, str]) -> Observer | None:
+    """Who tells of exchanges as traces, where an exporter is configured."""
+    if not any(name.startswith("OTEL_") for name in environ):
+        return None
+    from proxy.faces.telemetry import Spans, provider_from  # noqa: PLC0415  # slow to import, and seldom wanted
+
+    try:
+        provider = provider_from(environ, __version__)
+    except ImportError:
+        _log.warning("a trace exporter is configured, but accordion-proxy[otel] is not installed; no traces are sent")
+        return None
+    return Spans(provider) if provider is not None else None

@@ -85,6 +85,13 @@ def test_a_summary_that_fits_is_lifted_but_never_above_1():
     assert found[0][1].boost == 1.3
 
 
+def test_the_summary_of_a_topic_that_is_asked_for_comes_first_though_every_memory_names_it():
+    pool = [candidate(name, 1.0) for name in "abcdefgh"]
+    pool.append(candidate("summary", 0.1, type="summary", topics=("ledger",)))
+    assert names(ordered("what is the ledger", pool, [0.9] * 8 + [1.0]))[0] == "summary"
+    assert names(ordered("what is the archive", pool, [0.9] * 8 + [0.8]))[0] != "summary"
+
+
 def test_a_summary_that_does_not_fit_is_not_put_first():
     pool = [candidate("fact", 9.0), candidate("summary", 0.0, type="summary"), candidate("other", 5.0)]
     assert names(ordered("query", pool, [0.9, 0.0, 0.5]))[-1] == "summary"
