@@ -1,10 +1,11 @@
 """One request, from the client's bytes to the provider's and back.
 
-A request comes in through a face; its dialect reads the bytes into a Conversation; identity finds the Session; replay
-puts earlier folds back; accounting measures and policy decides (gauge.py); what is too full is folded, else the very
-same bytes go on (folding.py); upstream sends (sending.py); an overflow that the provider reports is answered by one
-more fold (opening.py); what the model reads back is answered within the reply (unfolding.py), which is relayed while a
-tap listens (relay.py); the journal records and learns.
+A request comes in through a face; its dialect reads the bytes into a Conversation; identity finds who asks among the
+agents, and the filter leaves what that one may see (seating.py); identity finds the Session, replay puts earlier folds
+back, accounting measures and policy decides (gauge.py); what is too full is folded, else the very same bytes go on
+(folding.py); upstream sends (sending.py); an overflow that the provider reports is answered by one more fold
+(opening.py); what the model reads back is answered within the reply (unfolding.py), which is relayed while a tap
+listens (relay.py); the journal records, and what the reply taught is kept (learning.py).
 
 Forwarding is a promise: whatever fails on the way to knowing more about a request, the request itself goes on.
 """

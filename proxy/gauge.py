@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 
 from msgspec import structs
 
@@ -37,6 +37,7 @@ from proxy.identity.marks import read_marks
 from proxy.identity.points import rounds
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
+from proxy.importing import Mentions
 from proxy.seating import Seating, seat_marks
 
 _log = logging.getLogger("accordion")
@@ -45,8 +46,6 @@ _log = logging.getLogger("accordion")
 _COUNT_AT_ONCE = 32_768
 # Likewise bodies: a thread costs a tenth of a millisecond, a megabyte read for the first time ten.
 _READ_AT_ONCE = 1 << 20
-# How the id of a session memory begins, as it is shown. Who names none pays for looking, and no more.
-_MEMORY = b"CMEM-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +76,7 @@ class Gauging:
     max_body: int = 64 * 2**20
     dresser: Dresser | None = None
     """Who puts weaves and recalls in place and offers our tool; None where nobody does."""
+    mentions: Mentions = field(default_factory=Mentions)
 
     def speaks(self, path: str, fields: Mapping[bytes, bytes]) -> Dialect:
         """The dialect of a path: the one that reads it, else the one whose provider it goes to."""
@@ -214,7 +214,7 @@ class Gauging:
         gauge = structs.replace(bare, place=place, window=window, rules=rules, limits=limits, reads=None)
         fresh = gauge.foldable and self._unsure(caller, place)
         if gauge.foldable:
-            if _MEMORY in gauge.plain:
+            if self.mentions.named(place, gauge.plain):
                 gauge = structs.replace(gauge, remembers=True)
             if gauge.delegated and b"art_" in gauge.plain:
                 gauge = structs.replace(gauge, reads=await self._reads(gauge, place))

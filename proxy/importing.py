@@ -8,6 +8,7 @@ that there is no room for, memories that cannot be had just now.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 
 from proxy.compaction.overlays import Overlays
@@ -19,14 +20,40 @@ from proxy.core.records import Recalled
 from proxy.core.values import dataclass
 from proxy.core.weaves import Recall
 from proxy.dialects.base import Dialect
+from proxy.identity.sessions import Place
 from proxy.memory.restoring import LONGEST, Restored, restored, unreachable, wishes
 
 _log = logging.getLogger("accordion")
 
+_MARK = b"CMEM-"
+"""How the id of a session memory begins, as it is shown."""
 _SHARE = 2
 """What is imported takes this part of the room that is left, at most: there is work to be done with it."""
 _CHARACTERS = 3
 """Characters of a token, of dense text."""
+
+
+class Mentions:
+    """Tells of lists whether they name a session memory, so that one may stand in them or be asked for. Only what is
+    new of a list is looked through; `capacity` is how many places are remembered."""
+
+    def __init__(self, capacity: int = 20_000) -> None:
+        self._capacity = capacity
+        self._known: OrderedDict[bytes, bool] = OrderedDict()
+
+    def named(self, place: Place, plain: bytes) -> bool:
+        """Whether the request at a place, whose body is `plain`, names one."""
+        conversation, at = place.conversation, place.base_index
+        before = self._known.get(place.label + conversation.chain[at]) if at >= 0 else None
+        if before is None:
+            found = _MARK in plain
+        else:
+            found = before or any(_MARK in message.wire for message in conversation.messages[at + 1 :])
+        if conversation.chain:
+            self._known[place.label + conversation.chain[-1]] = found
+            if len(self._known) > self._capacity:
+                self._known.popitem(last=False)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

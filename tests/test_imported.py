@@ -291,3 +291,15 @@ async def test_words_that_went_unanswered_are_not_heard_twice(path: str):
     await made.ask(path, asked(path, user(ASK)))
     await made.ask(path, asked(path, user(ASK), user("And go on.")))
     assert json.dumps(sent(made, path)).count(TOLD) == 1
+
+
+async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory():
+    made = World(windows=FakeWindows(4_000))
+    mentions = made.forward.gauging.mentions
+    await made.ask(CHAT, asked(CHAT, user("hello")))
+    await made.ask(CHAT, asked(CHAT, user("hello"), said(CHAT, "hi"), user("go on")))
+    assert list(mentions._known.values()) == [False, False]
+    longer = [user("hello"), said(CHAT, "hi"), user("go on"), said(CHAT, "so I do"), user(ASK)]
+    await made.ask(CHAT, asked(CHAT, *longer))
+    await made.ask(CHAT, asked(CHAT, *longer, said(CHAT, "here it is"), user("thanks")))
+    assert list(mentions._known.values()) == [False, False, True, True]
