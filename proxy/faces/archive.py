@@ -6,8 +6,7 @@ what is not there, by the same steps.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -21,17 +20,15 @@ from proxy.archive.reader import BadRequest as Unanswerable
 from proxy.archive.reader import Wish
 from proxy.archive.reading_room import ReadingRoom
 from proxy.compaction.wishes import Wishes
-from proxy.core.errors import AccordionError, BadRequest, NotFound
+from proxy.core.errors import BadRequest, NotFound
 from proxy.faces.shown import shown_artifact, shown_lent
+from proxy.faces.streaming import in_pieces
 from proxy.identity.tenants import Caller, Tenants
 from proxy.observe import Observe, erase
-
-_log = logging.getLogger("accordion")
 
 _MOST_LISTED = 1_000
 _LARGEST = 10**12
 _DIGITS = 12
-_PIECE = 65_536
 _SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """What is archived may hold anything, such as a page that a tool has read."""
 
@@ -132,7 +129,7 @@ class ArchiveApi:
         lines = aiter(self._room.custody.export(caller.space, session))
         # A store that is away is found out before anything is said.
         first = await anext(lines)
-        return StreamingResponse(_pieces(first, lines), headers=_SAFE, media_type="application/x-ndjson")
+        return StreamingResponse(in_pieces(first, lines, _broken), headers=_SAFE, media_type="application/x-ndjson")
 
     # -- erasing ----------------------------------------------------------------
 
@@ -163,22 +160,6 @@ class ArchiveApi:
             raise NotFound("There is no such session. GET /accordion/sessions lists them.", code="session_not_found")
 
 
-async def _pieces(first: bytes, lines: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Lines in pieces of a size that is worth a write. Where the store goes away meanwhile, the last line says so; one
-    that is whole ends with its counts."""
-    held = bytearray(first)
-    try:
-        async for line in lines:
-            held += line
-            if len(held) >= _PIECE:
-                yield bytes(held)
-                held.clear()
-    except AccordionError as error:
-        _log.warning("an export could not be finished: %s", error.message)
-        held += msgspec.json.encode({"type": "error", "message": error.message}) + b"\n"
-    yield bytes(held)
-
-
 def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, headers=_SAFE, media_type="application/json")
 
@@ -188,3 +169,8 @@ def _number(given: str, name: str, least: int, most: int) -> int:
     if 0 < len(digits) <= _DIGITS and digits.isascii() and digits.isdigit() and least <= int(given) <= most:
         return int(given)
     raise BadRequest(f"{name} must be a whole number from {least:,} to {most:,}.", param=name)
+
+
+def _broken(message: str) -> object:
+    """The last line of an export that could not be finished; one that is whole ends with its counts."""
+    return {"type": "error", "message": message}

@@ -5,8 +5,7 @@ The calls, their fields and their answers are those of the MCP tools; `openapi.j
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,19 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from proxy.core.errors import AccordionError, BadRequest, BodyTooLarge
+from proxy.core.errors import BadRequest, BodyTooLarge
 from proxy.faces.memory_guard import check_origin
 from proxy.faces.memory_moving import brought, erased, exported
 from proxy.faces.memory_openapi import document
 from proxy.faces.memory_rooms import Rooms
 from proxy.faces.memory_table import CALLS, Call
+from proxy.faces.streaming import in_pieces
 from proxy.identity.tenants import Caller, Tenants
-
-_log = logging.getLogger("accordion")
 
 BODY_MOST = 4 * 2**20
 IMPORT_MOST = 256 * 2**20
-_PIECE = 65_536
 _SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """What is remembered may hold anything, such as a page that a tool has read."""
 
@@ -70,7 +67,7 @@ class MemoryApi:
         lines = exported(self._rooms(), self._caller(request))
         # A store that is away is found out before anything is said.
         first = await anext(lines, b"")
-        return StreamingResponse(_pieces(first, lines), headers=_SAFE, media_type="application/x-ndjson")
+        return StreamingResponse(in_pieces(first, lines, _broken), headers=_SAFE, media_type="application/x-ndjson")
 
     async def _import(self, request: Request) -> Response:
         caller = self._caller(request)
@@ -106,21 +103,10 @@ async def _body(request: Request, most: int) -> bytes:
     return b"".join(pieces)
 
 
-async def _pieces(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines in pieces of a size that is worth a write. Where the store goes away meanwhile, the last line is none that
-    an import takes."""
-    held = bytearray(first)
-    try:
-        async for line in lines:
-            held += line
-            if len(held) >= _PIECE:
-                yield bytes(held)
-                held.clear()
-    except AccordionError as error:
-        _log.warning("an export of memories could not be finished: %s", error.message)
-        held += msgspec.json.encode({"error": error.message}) + b"\n"
-    yield bytes(held)
-
-
 def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, headers=_SAFE, media_type="application/json")
+
+
+def _broken(message: str) -> object:
+    """The last line of an export that could not be finished: none that an import takes."""
+    return {"error": message}
