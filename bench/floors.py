@@ -19,9 +19,7 @@ class Echo:
     """Answers a chat request as the loopback provider would."""
 
     def __init__(self) -> None:
-        head, _, self._body = replies.answer(CHAT, 280).partition(b"\r\n\r\n")
-        lines = (line.partition(b": ") for line in head.split(b"\r\n")[1:])
-        self._headers = [(name, value) for name, _, value in lines]
+        self._headers, self._body = replies.parts(CHAT, 280)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body", False):

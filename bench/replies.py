@@ -50,6 +50,13 @@ def answer(dialect: str, size: int) -> bytes:
     return plain(text.encode())
 
 
+def parts(dialect: str, size: int) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
+    """Headers and body of the same."""
+    head, _, body = answer(dialect, size).partition(b"\r\n\r\n")
+    lines = (line.partition(b": ") for line in head.split(b"\r\n")[1:])
+    return tuple((name, value) for name, _, value in lines), body
+
+
 @lru_cache(maxsize=64)
 def stream(dialect: str, size: int, events: int) -> list[bytes]:
     """Head with the first event, then one chunk an event, the last with the stream's end."""

@@ -47,9 +47,8 @@ class Ready:
     delimited = True
 
     def __init__(self, size: int) -> None:
-        head, _, self._body = replies.answer(conversations.CHAT, size).partition(b"\r\n\r\n")
-        lines = (line.partition(b": ") for line in head.split(b"\r\n")[1:])
-        self.status, self.headers = 200, tuple((name, value) for name, _, value in lines)
+        self.status = 200
+        self.headers, self._body = replies.parts(conversations.CHAT, size)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         yield self._body

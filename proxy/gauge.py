@@ -89,12 +89,12 @@ class Gauging:
         anthropic = is_anthropic(inbound.path, fields)
         dialect = self.dialects.get(inbound.path) or self.counters.get(inbound.path)
         if dialect is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
-            plain = self._plain(inbound.beginning, fields)
+            plain = await self._plain(inbound.beginning, fields) if self.router.models else b""
             model = await self._named(plain, fields.get(b"content-type", b""))
             route = self.router.route(inbound.path, anthropic, model)
             encoded = b"content-encoding" in fields and route.family != "litellm"
             return Gauge(caller, route, self.speaks(inbound.path, fields), plain=plain if encoded else b"")
-        plain = self._plain(inbound.body, fields)
+        plain = await self._plain(inbound.body, fields)
         conversation = await self._read(dialect, plain, caller)
         # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
         model = conversation.model if conversation is not None else await self._named(plain)
@@ -182,10 +182,11 @@ class Gauging:
 
     # -- the steps ----------------------------------------------------------------
 
-    def _plain(self, body: bytes, fields: Mapping[bytes, bytes]) -> bytes:
+    async def _plain(self, body: bytes, fields: Mapping[bytes, bytes]) -> bytes:
         """The body without its content encoding; empty where that cannot be undone."""
-        encoding = fields.get(b"content-encoding")
-        return body if encoding is None else decoded(body, encoding.decode("latin-1"), self.max_body) or b""
+        if (encoding := fields.get(b"content-encoding")) is None:
+            return body
+        return await self.tasks.offload(decoded, body, encoding.decode("latin-1"), self.max_body) or b""
 
     async def _read(self, dialect: Dialect, plain: bytes, caller: Caller) -> Conversation | None:
         try:

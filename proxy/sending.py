@@ -13,6 +13,10 @@ from proxy.dialects.naming import renamed_in
 from proxy.gauged import Gauge
 from proxy.identity.tenants import CREDENTIALS, Tenants
 
+_ENCODED = (
+    "The model's name cannot be put in place in a body of more than 64 KB with a content encoding. Send it without one."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Sending:
@@ -49,6 +53,8 @@ class Sending:
         kind = b"" if gauge.place is not None or route.model is None else inbound.fields.get(b"content-type", b"")
         if not isinstance(body, bytes):
             if route.model is not None:
+                if gauge.plain not in (b"", inbound.start):
+                    raise BadRequest(_ENCODED, param="body")
                 start = renamed_in(inbound.start, kind, route.model)
                 headers, body = _longer(headers, len(start) - len(inbound.start)), _from(start, body)
         elif gauge.rewritten or route.model is not None:

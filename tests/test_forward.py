@@ -511,3 +511,16 @@ async def test_a_large_body_is_read_in_a_thread() -> None:
     world = World()
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 1_100_000}]})
     assert world.tasks.offloaded[0] == "read"
+
+
+async def test_what_a_body_is_inflated_to_is_not_known_before_so_it_is_done_in_a_thread() -> None:
+    world = World()
+    out, _ = await world.ask(CHAT, gzip.compress(json.dumps(HELLO).encode()), {"Content-Encoding": "gzip"})
+    assert (out.status, world.tasks.offloaded) == (200, ["decoded"])
+
+
+async def test_a_body_that_nobody_reads_is_not_inflated() -> None:
+    world = World()
+    packed = gzip.compress(json.dumps(HELLO).encode())
+    out, _ = await world.ask("/v1/embeddings", packed, {"Content-Encoding": "gzip"})
+    assert (out.status, world.tasks.offloaded, world.upstream.requests[0].body) == (200, [], packed)

@@ -27,6 +27,8 @@ class Connection(HttpToolsProtocol):
         if self.url.endswith(b"?"):
             self.scope["extensions"] = {BARE_QUERY: {}}
         if self.scope["http_version"] == "1.0" and self.cycle is not None:
+            # Such a client does not know the answer 100 (RFC 9110 10.1.1).
+            self.cycle.waiting_for_100_continue = False
             self.cycle.transport = Unchunked(self.cycle.transport)  # type: ignore[assignment]  # it does all that is asked
 
     def handle_websocket_upgrade(self) -> None:

@@ -33,7 +33,7 @@ def document(call: Call, result: Any) -> bytes:
     value["model"] = call.model
     if call.dialect == "chat":
         _complete_chat(value, "message", ("content", "refusal"))
-        _drop_unreported(value, "total_tokens")
+        _drop_unreported(value)
     elif call.dialect == "responses":
         _complete_response(value)
     return _encode(value)
@@ -186,15 +186,15 @@ def _complete_response(response: dict[str, Any]) -> None:
     for name in ("error", "incomplete_details", "instructions"):
         response.setdefault(name, None)
     response.pop("provider_specific_fields", None)
-    _drop_unreported(response, "total_tokens")
+    _drop_unreported(response)
 
 
-def _drop_unreported(value: dict[str, Any], total: str) -> None:
+def _drop_unreported(value: dict[str, Any]) -> None:
     """A usage of nothing was not reported; a cost is LiteLLM's reckoning, not the provider's word."""
     usage = value.get("usage")
     if isinstance(usage, dict):
         usage.pop("cost", None)
-        if not usage.get(total):
+        if not usage.get("total_tokens"):
             del value["usage"]
 
 

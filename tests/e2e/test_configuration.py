@@ -274,6 +274,21 @@ async def test_a_compressed_body_goes_where_its_model_says(aliased: Proxy, size:
     assert request.header("content-encoding") is None
 
 
+async def test_a_large_compressed_form_whose_models_name_cannot_be_put_in_is_refused(aliased: Proxy):
+    body = gzip.compress(form("smart", file=os.urandom(200_000)))
+    async with aliased.provider(replies_json({})) as provider:
+        reply = await ask(aliased, "POST", AUDIO, [FORM, BEARER, ("Content-Encoding", "gzip")], body)
+    assert (reply.status, CHAT.error_of(reply.body)["param"], provider.requests) == (400, "body", [])
+
+
+@pytest.mark.parametrize(("model", "way"), [("gpt-4o", "/west"), ("other", "")])
+async def test_a_large_compressed_form_under_an_own_name_leaves_every_byte(aliased: Proxy, model: str, way: str):
+    body = gzip.compress(form(model, file=os.urandom(200_000)))
+    async with aliased.provider(replies_json({})) as provider:
+        await ask(aliased, "POST", AUDIO, [FORM, BEARER, ("Content-Encoding", "gzip")], body)
+    assert (provider.requests[0].target, provider.requests[0].body) == (f"{way}{AUDIO}", body)
+
+
 async def test_a_compressed_body_for_a_model_under_its_own_name_leaves_every_byte(aliased: Proxy):
     body = gzip.compress(b'{"model": "gpt-4o", "input": "x"}')
     async with aliased.provider(replies_json({})) as provider:

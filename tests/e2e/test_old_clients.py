@@ -35,6 +35,13 @@ async def test_a_stream_ends_where_the_connection_does(proxy: Proxy, dialect: Di
     assert b"connection: close" in head
 
 
+async def test_a_client_that_waits_to_be_told_to_go_on_is_told_nothing(proxy: Proxy):
+    # RFC 9110 10.1.1: an expectation of HTTP/1.0 is ignored.
+    async with proxy.provider(replies_events(CHAT.stream(), at=range(5, 100, 9))):
+        head, body = await old(proxy, "POST", CHAT.path, CHAT.body("Old.", stream=True), "Expect: 100-continue")
+    assert (head.split(b"\r\n")[0].split()[1], body) == (b"200", CHAT.stream())
+
+
 async def test_a_reply_without_a_length_ends_where_the_connection_does(proxy: Proxy):
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.head(200, [("Content-Type", "application/json")], chunked=True)
