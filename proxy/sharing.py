@@ -64,7 +64,7 @@ class Shown:
         if artifact.kind == "result" and not calls:
             # Nobody can tell any more whose it is.
             return artifact.session == self.viewer.session
-        related = await kinship.related(self.viewer, artifact.session, artifact.scope)
+        related = await kinship.related(self.viewer, artifact.session)
         return related and await kinship.unhidden(self.viewer, calls)
 
 
@@ -126,8 +126,8 @@ class Sharing:
 
     async def _leads(self, viewer: Viewer, name: str) -> bool:
         with suppress(StoreUnavailable):
-            for session, scope in await self._kept_by(viewer.caller.space, name):
-                if await self.kinship.related(viewer, session, scope):
+            for session in await self._kept_by(viewer.caller.space, name):
+                if await self.kinship.related(viewer, session):
                     return True
         return False
 
@@ -161,8 +161,7 @@ class Sharing:
         artifacts = []
         for each in taken:
             made = self._artifact(space, dialect, messages, each)
-            known = {session for session, _ in await self._kept_by(space, made.id)} if made is not None else set()
-            if made is not None and owner.session not in known:
+            if made is not None and owner.session not in await self._kept_by(space, made.id):
                 artifacts.append(replace(made, scope=scope, session=owner.session, at=at))
         if artifacts:
             keys = {key for each in artifacts for key in each.keys}
@@ -173,9 +172,9 @@ class Sharing:
             puts = partial(self.archive.puts, space, rows, artifacts, leaving)
             await self.archive.keep(await self.tasks.offload(puts))
 
-    async def _kept_by(self, space: bytes, name: str) -> set[tuple[str, bytes]]:
-        """The sessions that an artifact is kept for, each with its scope."""
-        return {(each.session, each.scope) for each in await self.archive.records(space, name, limit=_RECORDS)}
+    async def _kept_by(self, space: bytes, name: str) -> set[str]:
+        """The sessions that an artifact is kept for."""
+        return {each.session for each in await self.archive.records(space, name, limit=_RECORDS)}
 
     def _artifact(self, space: bytes, dialect: str, messages: Sequence[Message], taken: Taken) -> Artifact | None:
         """A hidden result under the id that any fold would give it; None where there is nothing to be read in it."""

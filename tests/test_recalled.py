@@ -94,6 +94,14 @@ async def opened(path: str, **given: Any) -> tuple[World, list[Json]]:
     return made, before
 
 
+async def at_work(path: str) -> tuple[World, Json, list[Json]]:
+    """A world that was sent a request that ends with results, that request, and its list, which may be added to."""
+    made, asked = world(), request(path)
+    listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
+    await made.ask(path, asked)
+    return made, asked, listing
+
+
 async def looked(of: World, path: str, body: Json) -> bool:
     """Whether something is recalled for a request that is folded and not sent."""
     inbound = of.inbound(path, body)
@@ -152,11 +160,7 @@ async def test_a_retry_is_sent_the_same(path: str):
 
 
 async def test_what_a_call_names_comes_back_in_front_of_the_call():
-    # Results are the newest, so the last of the request before are results too.
-    made = world()
-    asked = request(RESPONSES)
-    listing = asked["input"] = asked["input"][:-2]
-    await made.ask(RESPONSES, asked)
+    made, asked, listing = await at_work(RESPONSES)
     before = sent(made, RESPONSES)
     listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
     await made.ask(RESPONSES, asked)
@@ -172,10 +176,7 @@ async def test_what_a_call_names_comes_back_in_front_of_the_call():
 
 async def test_in_chat_what_a_call_names_comes_back_with_its_result():
     """Many servers and templates refuse what a user says behind results, and nothing may stand before them."""
-    made = world()
-    asked = request(CHAT)
-    listing = asked["messages"] = asked["messages"][:-2]
-    await made.ask(CHAT, asked)
+    made, asked, listing = await at_work(CHAT)
     before = sent(made, CHAT)
     listing += called(CHAT, "late", "There is no such order.", order=ORDER)
     listing[-2]["tool_calls"] += called(CHAT, "beside", "", order="no")[0]["tool_calls"]
@@ -198,10 +199,7 @@ async def test_in_chat_what_a_call_names_comes_back_with_its_result():
 
 
 async def test_in_messages_nothing_is_put_beside_results():
-    made = world()
-    asked = request(MESSAGES)
-    listing = asked["messages"] = asked["messages"][:-2]
-    await made.ask(MESSAGES, asked)
+    made, asked, listing = await at_work(MESSAGES)
     listing += called(MESSAGES, "late", "There is no such order.", order=ORDER)
     await made.ask(MESSAGES, asked)
     assert excerpts(sent(made, MESSAGES)) == []

@@ -140,9 +140,9 @@ class Desk:
             for artifact in found:
                 rows = await self._archive.rows(reading.space, artifact.keys)
                 small = sum(map(len, rows.values())) <= _QUICK
-                read_from = artifact, rows, self._dialects
-                held = loaded(*read_from) if small else await self._tasks.offload(loaded, *read_from)
-                if held is not None and (others is None or await others.sees(artifact, calls_in(*read_from))):
+                read_from = artifact, rows, self._dialects, others is not None
+                held, calls = _parsed(*read_from) if small else await self._tasks.offload(_parsed, *read_from)
+                if held is not None and (others is None or await others.sees(artifact, calls)):
                     return held
         except StoreUnavailable as error:
             raise _Refused(
@@ -151,6 +151,14 @@ class Desk:
         if others is not None:
             raise _unknown(name)
         raise _Refused(f"{name} is no longer in the archive: what is kept there expires, or was erased.")
+
+
+def _parsed(
+    artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, Reads], shared: bool
+) -> tuple[Held | None, list[tuple[bytes, int, ToolCall]]]:
+    """An artifact read from its rows; where it is another's, with the calls that tell whether it may be seen."""
+    held = loaded(artifact, rows, dialects)
+    return held, calls_in(artifact, rows, dialects) if shared and held is not None else []
 
 
 def _unknown(name: str) -> _Refused:

@@ -46,6 +46,7 @@ class Erasures:
         self._retention = retention
         self._listeners: list[Listener] = []
         self._last: bytes | None = None
+        self._began = clock.now()
         self._seen: dict[str, bytes] = {}
 
     def listen(self, listener: Listener) -> None:
@@ -63,8 +64,8 @@ class Erasures:
         self._tell(note)
 
     async def look(self) -> None:
-        """Learns what others erased. To be called about every second; never fails. What was noted before the first look
-        is taken for known: it is nothing that this worker has in memory."""
+        """Learns what others erased. To be called about every second; never fails. What was noted before this worker
+        began is taken for known: it is nothing that it has in memory."""
         with suppress(StoreUnavailable):
             last = await self._store.get(_LAST) or b""
             if last == self._last:
@@ -72,8 +73,9 @@ class Erasures:
             seen = await self._notes()
             fresh = [value for name, value in seen.items() if self._seen.get(name) != value]
             first, self._last, self._seen = self._last is None, last, seen
-            for note in () if first else _read(fresh):
-                self._tell(note)
+            for note in _read(fresh):
+                if not first or note.at > self._began:
+                    self._tell(note)
 
     async def buried(self, puts: Sequence[Put]) -> frozenset[Key]:
         """Which of these writes, made while the store was away, would bring back what was erased since. What others of

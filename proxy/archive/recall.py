@@ -24,7 +24,8 @@ from proxy.core.values import dataclass
 Claims = Callable[[str], Iterable[str]]
 """The words of a text that are no plain language: paths, identifiers, numbers, addresses."""
 
-_Seen = tuple[frozenset[bytes], Sequence[Part]]
+_Seen = tuple[frozenset[bytes], Sequence[Part], tuple[str, ...]]
+"""The words of some parts, the parts, and the texts of the results among them."""
 
 _QUOTED = re.compile(r'"([^"\n]{4,200})"|`([^`\n]{4,200})`|“([^”\n]{4,200})”')
 _NAMES: Final = 300
@@ -112,7 +113,7 @@ class Recaller:
         names = [name for name in names if not _visible(name, view)]
         if not names:
             return None
-        known = {text for _, parts in view for text in results_in(parts)}
+        known = {text for _, _, results in view for text in results}
         choice = Choice(index, client.messages, turn, known, names)
         room = float(tokens) * _CHARACTERS
         for _ in range(_TRIES):
@@ -201,7 +202,7 @@ class Recaller:
 
 
 def _read(parts: Sequence[Part]) -> _Seen:
-    return frozenset().union(*map(words_in, texts_of(parts))), parts
+    return frozenset().union(*map(words_in, texts_of(parts))), parts, tuple(results_in(parts))
 
 
 def _size_of(seen: _Seen) -> int:
@@ -209,7 +210,7 @@ def _size_of(seen: _Seen) -> int:
 
 
 def _visible(name: Name, view: Sequence[_Seen]) -> bool:
-    for words, parts in reversed(view):
+    for words, parts, _ in reversed(view):
         if words.issuperset(name.words) and (name.plain or any(name.text in text for text in texts_of(parts))):
             return True
     return False

@@ -77,7 +77,7 @@ class LocalSpool:
         what they had written. Raises StoreUnavailable; then what is left is still held."""
         lost: list[tuple[Key, bytes]] = []
         async with self._busy:
-            gone = await self._unwanted() if self._buried is not None and await self._known() else frozenset[Key]()
+            gone = await self._unwanted()
             for collection in (_VALUES, _CLAIMS):
                 while page := await self._local.scan(collection, limit=_PAGE):
                     for name, held in page:
@@ -105,10 +105,13 @@ class LocalSpool:
             lost.append((key, winner))
 
     async def _unwanted(self) -> frozenset[Key]:
-        """What was erased meanwhile; all that is held is looked at, which is no more than `capacity`."""
+        """What was erased meanwhile; all that is held is looked at, which is no more than `capacity`. Other workers may
+        hold something in the same file."""
+        if self._buried is None:
+            return frozenset()
         writes = [_DECODER.decode(value) async for _, value in self._all()]
         puts = [Put(Key(write.collection, write.name), write.value, write.ttl) for write in writes]
-        return await self._buried(puts) if self._buried is not None else frozenset()
+        return await self._buried(puts) if puts else frozenset()
 
     async def _known(self) -> dict[Key, int]:
         """What is held, by key; read once, since an earlier run may have left something."""

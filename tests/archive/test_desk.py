@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from hypothesis import strategies as st
 from proxy.archive.artifacts import Artifact, Row, row_key
 from proxy.archive.desk import Desk, Reading
 from proxy.archive.writing import Archive
+from proxy.clockwork import LoopTasks
+from proxy.core.conversation import ToolCall
 from proxy.core.errors import StoreUnavailable
 from proxy.core.tooling import Answer, OurCall, Wanted
 from proxy.dialects.chat import ChatCompletions
@@ -262,3 +267,30 @@ async def test_whatever_is_asked_there_is_an_answer_that_fits(arguments, room):
     assert answer.text
     assert answer.error or words(answer.text) <= room
     answer.text.encode()
+
+
+async def test_what_is_large_is_parsed_in_a_thread_also_for_who_may_see_it_by_its_calls():
+    chat, parsed_in = ChatCompletions(), set[int]()
+
+    class Reads:
+        def message(self, raw: bytes) -> Any:
+            parsed_in.add(get_ident())
+            return chat.message(raw)
+
+    class Related:
+        def shows(self, name: str) -> bool:
+            return name == FOREIGN
+
+        async def sees(self, artifact: Artifact, calls: Sequence[tuple[bytes, int, ToolCall]]) -> bool:
+            return [call.name for _, _, call in calls] == ["read"]
+
+    archive, tasks = Archive(EphemeralStore()), LoopTasks()
+    wires = {**rows(), b"log": {"role": "tool", "tool_call_id": "c1", "content": LOG * 100}}
+    kept = [Row(key, json.dumps(wires[key]).encode()) for key in (b"call", b"log")]
+    await archive.keep(archive.puts(SPACE, kept, [replace(artifacts()[-1], tokens=200_000)]))
+    call = OurCall("c9", "read_artifact", json.dumps({"id": FOREIGN}))
+    (answer,) = await Desk(archive, {"chat": Reads()}, tasks).answers(reading(others=Related()), [call])
+    assert not answer.error
+    assert "line 1 fine" in answer.text
+    assert get_ident() not in parsed_in
+    await tasks.close()

@@ -88,6 +88,19 @@ async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None
     assert told == [(tenant_of(SPACE), "s-1")]
 
 
+async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_since() -> None:
+    store, clock = Away(), FakeClock()
+    here, late = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    told = told_by(late)
+    store.away = True
+    await late.look()
+    store.away = False
+    clock.advance(1.0)
+    await here.note(SPACE, "s-1")
+    await late.look()
+    assert told == [(tenant_of(SPACE), "s-1")]
+
+
 async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
     vault = Vault()
     await vault.spool.hold(*held(vault, "one", "s-1", MINE))
@@ -118,6 +131,18 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
     assert [value is not None for value in await vault.store.get_many(rows)] == [False, True, True, True]
     assert [value is not None for value in await vault.store.get_many(folds)] == [False, True, True, True]
     assert [each.id for each in await vault.archive.listed(SPACE, "s-1")] == ["art_new0"]
+
+
+async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> None:
+    vault, file = Vault(), EphemeralStore()
+    one, other = (LocalSpool(file, vault.store, buried=vault.erasures.buried) for _ in range(2))
+    await one.publish()
+    await other.hold(*held(vault, "one", "s-1", MINE))
+    vault.clock.advance(1.0)
+    await vault.erasures.note(SPACE, "s-1")
+    assert one.empty
+    await one.publish()
+    assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
 
 async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:
