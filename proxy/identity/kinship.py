@@ -33,10 +33,10 @@ class Kinship:
     nodes: Nodes
     scopes: Scopes
 
-    async def related(self, viewer: Viewer, session: str, label: bytes) -> bool:
-        """Whether another session is of the viewer's branch; `label` is what divides it from others of its tenant.
-        Nobody can tell whose the top is that declared delegations without a parent work for: any without a label that
-        they are shown something of. Asks the store; False while it is away."""
+    async def related(self, viewer: Viewer, session: str) -> bool:
+        """Whether another session is of the viewer's branch. Only a known edge leads from one conversation to another:
+        a delegation of which nobody says whom it works for, and no call either, is the uppermost of a branch of its
+        own. Asks the store; False while it is away."""
         if session == viewer.session:
             return True
         tenant, seat = tenant_of(viewer.caller.space), viewer.seat
@@ -50,11 +50,7 @@ class Kinship:
         mine: list[Path] = [seat.path] if seat.path else [(f"s:{viewer.session}",)]
         if not seat.path and seat.home:
             mine.append((seat.home,))
-        if any(visible(one, two) for one in theirs for two in mine):
-            return True
-        # Another worker may not have said so yet: that no node is noted says nothing of a session that has a label.
-        plain = node is None and len(theirs[0]) == 1 and not label
-        return _declared(theirs[0]) if not seat.path else plain and _declared(seat.path)
+        return any(visible(one, two) for one in theirs for two in mine)
 
     async def unhidden(self, viewer: Viewer, calls: Sequence[Standing]) -> bool:
         """Whether the results of all these calls may be seen: what left the window of an ancestor may hold what
@@ -67,8 +63,3 @@ class Kinship:
         await self.nodes.load(tenant, foreign)
         # What could not be asked for is not known to be anybody's.
         return self.store.available and all(visible(self.nodes.path(tenant, node), seat.path) for node in foreign)
-
-
-def _declared(path: Path) -> bool:
-    """Whether the uppermost of a branch was declared without a parent."""
-    return path[0][:2] == "x:"

@@ -209,12 +209,16 @@ class Nodes:
         height = max(len(self._within(one, joined.id, own)) for one in own)
         if len(above) - _main(above) + height > self.max_depth:
             raise Refused("depth")
-        root = above[0] if above else joined.id
+        root, was = above[0] if above else joined.id, self.path(tenant, joined.id)[0]
+        if root == was:
+            # It was counted there already, as the parent of others if not itself.
+            return
         size = self._sizes.get((tenant, root))
         if size is None:
-            size = len(await self.tree(tenant, root)) if above else 0
+            size = len(await self.tree(tenant, root))
         if size + len(own) > self.max_agents + _main((root,)):
             raise Refused("number")
+        self._sizes.pop((tenant, was), None)
         self._sizes[tenant, root] = size + len(own)
         if len(self._sizes) > self.capacity:
             self._sizes.popitem(last=False)

@@ -179,13 +179,13 @@ class Openings:
         held = self._tenants[tenant]
         entries = held.calls.pop(call_id)
         gone = [entry for entry in entries if only is None or entry[0] is only]
-        if kept := [entry for entry in entries if entry not in gone]:
-            held.calls[call_id] = kept
+        if len(gone) < len(entries):
+            held.calls[call_id] = [entry for entry in entries if entry[0] is not only]
         for made, texts in gone:
             for text in texts:
                 length = len(text)
                 self._held -= length
-                left = held.texts[length] = [one for one in held.texts[length] if one != (text, made)]
+                left = held.texts[length] = [one for one in held.texts[length] if one[1] is not made or one[0] != text]
                 if not left:
                     del held.texts[length]
                     del held.lengths[bisect_left(held.lengths, length)]

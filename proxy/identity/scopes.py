@@ -64,7 +64,7 @@ class Scopes:
     retention: float = 30 * 86_400.0
     capacity: int = 100_000
     _notes: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
-    """By namespace and call; TOP where the store knew nothing."""
+    """By namespace and call."""
     _hashes: OrderedDict[tuple[bytes, int], bytes] = field(default_factory=OrderedDict)
     """Of calls in histories, by their message's key (which is the tenant's own) and their place in it."""
     _tops: OrderedDict[tuple[bytes, str, str, str], None] = field(default_factory=OrderedDict)
@@ -98,9 +98,9 @@ class Scopes:
                 tenant = tenant_of(space)
                 values = await self.store.get_many([_key(tenant, one) for one in unknown])
                 for one, value in zip(unknown, values, strict=True):
-                    # What was noted meanwhile is newer.
-                    if one not in self._notes:
-                        self._remember(one, value.decode() if value else TOP)
+                    # What was noted meanwhile is newer; what nobody noted yet another worker may.
+                    if value and one not in notes:
+                        self._remember(one, value.decode())
         return [self._of(space, names, call[2], one) for call, one in zip(calls, hashes, strict=True)]
 
     def forget(self) -> None:

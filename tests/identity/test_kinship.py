@@ -22,18 +22,13 @@ def kinship(worker: Worker) -> Kinship:
     return Kinship(worker.store, worker.lineage.nodes, worker.lineage.scopes)
 
 
-def label(asked: Asked) -> bytes:
-    """What divides a conversation from others: nothing where nobody said anything of it."""
-    return asked.seat.scope.encode() or asked.seat.mark.encode()
-
-
 async def related(worker: Worker, viewer: Asked, other: Asked) -> bool:
     """Whether one sees what left the other's window, to another worker too."""
     await worker.settle()
     answers = []
     for each in (worker, Worker(worker.store, "w2")):
         looks = Viewer(ALICE, viewer.seat, viewer.session, viewer.conversation)
-        answers.append(await kinship(each).related(looks, other.session, label(other)))
+        answers.append(await kinship(each).related(looks, other.session))
     assert answers[0] == answers[1]
     return answers[0]
 
@@ -89,14 +84,36 @@ async def test_whom_a_list_was_handed_to_is_of_the_branch_of_whom_it_was_handed_
     assert await related(worker, main, child)
 
 
-async def test_delegations_that_name_no_parent_work_for_a_main_agent_that_nobody_knows():
+async def test_delegations_of_which_nobody_says_whom_they_work_for_are_of_no_other_conversations_branch():
     worker = Worker()
-    main, another = await worker.ask(talk([user("main")])), await worker.ask(talk([user("another")]))
+    main, again = await worker.ask(talk([user("main")])), await worker.ask(talk([user("main, again")]))
+    named = await worker.ask(talk([user("main")]), marks(x_session_id=MAIN))
     a, b = await worker.ask(talk([user("a")]), own("a")), await worker.ask(talk([user("b")]), own("b"))
-    for top in (main, another):
-        assert await related(worker, top, a)
-        assert await related(worker, a, top)
+    everyone = (main, again, named, a, b)
+    assert len({each.session for each in everyone}) == 5
+    for one in everyone:
+        assert [await related(worker, one, other) for other in everyone] == [one is other for other in everyone]
+
+
+async def test_delegations_that_name_no_parent_are_of_the_branch_of_their_clients_session():
+    worker = Worker()
+    main = await worker.ask(talk([user("main")]), marks(x_session_id=MAIN), [("t1", "look", "{}")])
+    a = await worker.ask(talk([user("a")]), own("a", x_session_id=MAIN))
+    b = await worker.ask(talk([user("b")]), own("b", x_session_id=MAIN))
+    for child in (a, b):
+        assert await related(worker, main, child)
+        assert await related(worker, child, main)
     assert not await related(worker, a, b)
+
+
+async def test_the_call_that_began_a_delegation_puts_it_into_the_callers_branch():
+    worker = Worker()
+    main = await worker.ask(talk([user("main")]), None, [("t1", "Task", f'{{"prompt": "{TASK}"}}')])
+    a, another = await worker.ask(talk([user(TASK)]), own("a")), await worker.ask(talk([user("another")]))
+    assert await related(worker, main, a)
+    assert await related(worker, a, main)
+    assert not await related(worker, another, a)
+    assert not await related(worker, a, another)
 
 
 async def test_a_siblings_place_in_the_tree_may_not_be_written_yet():
@@ -104,7 +121,7 @@ async def test_a_siblings_place_in_the_tree_may_not_be_written_yet():
     a, b = await worker.ask(talk([user("a")]), own("a", "main")), await worker.ask(talk([user("b")]), own("b", "main"))
     looks = Viewer(ALICE, a.seat, a.session, a.conversation)
     for known in (worker, Worker(worker.store, "w2")):
-        assert not await kinship(known).related(looks, b.session, label(b))
+        assert not await kinship(known).related(looks, b.session)
 
 
 async def test_an_earlier_conversation_of_the_same_delegation_is_its_own_before_anything_is_written():
@@ -113,7 +130,7 @@ async def test_an_earlier_conversation_of_the_same_delegation_is_its_own_before_
     assert one.session != two.session
     for mine, other in ((one, two), (two, one)):
         looks = Viewer(ALICE, mine.seat, mine.session, mine.conversation)
-        assert await kinship(worker).related(looks, other.session, label(other))
+        assert await kinship(worker).related(looks, other.session)
 
 
 async def test_another_tenants_tree_is_none_of_ones_own():
@@ -122,9 +139,7 @@ async def test_another_tenants_tree_is_none_of_ones_own():
     theirs = await worker.ask(talk([user("main")], caller=BOB), own("a", x_session_id=MAIN), caller=BOB)
     await worker.settle()
     assert theirs.session != a.session
-    assert not await kinship(worker).related(
-        Viewer(ALICE, a.seat, a.session, a.conversation), theirs.session, b"theirs"
-    )
+    assert not await kinship(worker).related(Viewer(ALICE, a.seat, a.session, a.conversation), theirs.session)
 
 
 async def test_calls_of_a_sibling_are_hidden_wherever_they_stand():
@@ -166,6 +181,6 @@ async def test_while_the_store_is_away_nothing_of_others_is_read(question: str):
     for store.away in (False, True):
         other = Worker(store, f"w{store.away}")
         if question == "related":
-            assert await kinship(other).related(viewer, main.session, label(main)) != store.away
+            assert await kinship(other).related(viewer, main.session) != store.away
         else:
             assert await kinship(other).unhidden(viewer, [(b"key", 0, call)]) != store.away

@@ -224,6 +224,37 @@ async def test_a_tree_may_have_so_many_agents_and_no_more(restarted):
     await worker.ask(talk([TASK]), own("a", "main"))
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_parent_that_appears_after_those_that_named_it_is_counted_once(restarted):
+    worker = Worker(settings={"max_agents": 4})
+    for name in "abc":
+        await worker.ask(talk([TASK]), own(name, "main"))
+    await worker.settle()
+    if restarted:
+        worker = Worker(worker.store, "w2", {"max_agents": 4})
+    await worker.ask(talk([TASK]), own("main"))
+    assert await refused(worker, own("d", "main")) == "x-accordion-delegation"
+
+
+async def test_a_delegation_that_works_for_one_and_then_for_another_is_counted_once():
+    worker = Worker(settings={"max_agents": 4})
+    for name in "ab":
+        await worker.ask(talk([TASK]), own(name, "main"))
+    for turn in range(6):
+        asked = await worker.ask(talk([TASK]), own("c", "ab"[turn % 2]))
+        assert asked.seat.path == ("x:main", f"x:{'ab'[turn % 2]}", "x:c")
+    assert await refused(worker, own("d", "main")) == "x-accordion-delegation"
+
+
+async def test_a_delegation_that_left_a_tree_is_not_counted_there_any_more():
+    worker = Worker(settings={"max_agents": 3})
+    for name in "ab":
+        await worker.ask(talk([TASK]), own(name, "main"))
+    await worker.ask(talk([TASK]), own("b", "other"))
+    await worker.ask(talk([TASK]), own("c", "main"))
+    assert await refused(worker, own("d", "main")) == "x-accordion-delegation"
+
+
 # -- what was shown stays shown -----------------------------------------------
 
 
@@ -350,6 +381,16 @@ async def test_another_worker_knows_the_tree_the_calls_and_what_was_hidden(store
     await two.settle()
     ids = [node.id for node in await Worker(store, "w3").lineage.tree(TENANT, "x:c")]
     assert ids == ["x:main", "x:a", "x:b", "x:c"]
+
+
+async def test_a_call_that_was_looked_for_before_another_worker_wrote_whose_it_is_is_looked_for_again(store):
+    one, two = Worker(store), Worker(store, "w2")
+    history = await shared(one)
+    assert (await two.ask(talk(history), own("c", "main"))).unseen == set()
+    await one.settle()
+    assert (await two.ask(talk(history), own("d", "main"))).unseen == {"call_a", "call_b"}
+    # What was shown stays shown.
+    assert (await two.ask(talk(history), own("c", "main"))).unseen == set()
 
 
 # -- marks --------------------------------------------------------------------

@@ -292,6 +292,14 @@ async def test_only_the_newest_open_calls_of_a_tenant_are_held():
     assert (await worker.ask(talk([user("y" * 50)]))).seat.delegated
 
 
+async def test_calls_that_are_alike_in_all_are_held_and_dropped_each_for_itself():
+    worker = Worker()
+    worker.lineage.openings.capacity = 1
+    parent = await worker.ask(talk(PARENT), None, [made(), made(), made("y" * 50, call_id="y")])
+    assert edge(await worker.ask(talk([user(TASK)]))) == NONE
+    assert edge(await worker.ask(talk([user("y" * 50)]))) == ("argument", f"s:{parent.session}", "y")
+
+
 def test_the_strings_of_a_call_are_found_wherever_they_stand_and_bounded():
     assert set(arguments('{"a": ["xxxxx", {"b": "yyyyy"}], "c": "z"}', 5)) == {"xxxxx", "yyyyy"}
     assert set(arguments("no json at all", 5)) == {"no json at all"}
