@@ -61,7 +61,7 @@ class Folding:
             if gauge.controls.pins and not gauge.counting:
                 await self.wishes.add(gauge.caller.tenant, place.session.id, gauge.controls.pins)
             if gauge.decision.action == "compact" and cause != "overflow" and not gauge.counting:
-                gauge = await self.gauging.anew(gauge)
+                gauge = await self._anew(gauge, place)
                 place = gauge.place or place
             gauge = await self._fold(gauge, place, asker, cause)
             if cause != "overflow":
@@ -87,7 +87,8 @@ class Folding:
         smaller, or is not to be touched. The limit that the provider named is learnt."""
         limit = overflow.limit or 0
         self.gauging.overflowed(gauge, overflow)
-        gauge = await self.gauging.anew(gauge) if gauge.foldable else gauge
+        if gauge.foldable and gauge.place is not None:
+            gauge = await self._anew(gauge, gauge.place)
         if gauge.place is None or gauge.limits is None or gauge.window is None or gauge.folded is None:
             return None
         if not gauge.foldable:
@@ -122,6 +123,12 @@ class Folding:
         return again if smaller and again.decision.action != "refuse" else None
 
     # -- the steps ----------------------------------------------------------------
+
+    async def _anew(self, gauge: Gauge, place: Place) -> Gauge:
+        """The request with all hidden that is others', since a fold comes. Thinking may be bound to what was shown, and
+        the fold come to nothing: then the provider would refuse the list, and what was shown stays."""
+        bound = thinking_of(place.conversation, gauge.beta, gauge.model) == "bound"
+        return gauge if bound else await self.gauging.anew(gauge)
 
     async def _fold(self, gauge: Gauge, place: Place, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Gauge:
         if gauge.decision.action not in ("compact", "prepare") and not gauge.decision.observed:
@@ -197,9 +204,10 @@ class Folding:
             return gauge
         gauge = await self.gauging.refolded(gauge, gauge.folded, woven=False)
         thinking = thinking_of(place.conversation, gauge.beta, gauge.model)
-        if thinking != "bound" or gauge.dressed is None or former is None or dresser is None or gauge.window is None:
+        shown = gauge.dressed or gauge.folded
+        if thinking != "bound" or shown is None or former is None or dresser is None or gauge.window is None:
             return gauge
-        bare = unbound(gauge.dialect, gauge.dressed, former, dresser.reader.of(gauge.dialect, gauge.caller.space))
+        bare = unbound(gauge.dialect, shown, former, dresser.reader.of(gauge.dialect, gauge.caller.space))
         counted = self.gauging.meter.measure(bare.conversation, gauge.window, gauge.model).tokens
         total = max(0, gauge.utilization.tokens - gauge.counted + counted)
         used = gauge.utilization.corrected(1.0, total, carried=gauge.utilization.carried)
@@ -209,7 +217,7 @@ class Folding:
         """The same with the body that is forwarded, where that is not the client's. What was read back is not saved."""
         shown, seen, unfolded = gauge.dressed or gauge.folded, gauge.seen, gauge.utilization.unfolded
         if shown is None or (shown.compaction is None and gauge.dressed is None):
-            return gauge
+            return structs.replace(gauge, sent=None)
         if seen is not None and unfolded:
             seen = replace(seen, saved=max(0, seen.saved - unfolded))
         return structs.replace(gauge, sent=self.rendering.body(gauge.dialect, shown), seen=seen)

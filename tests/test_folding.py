@@ -135,6 +135,42 @@ async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_f
     assert max(marks) <= 4
 
 
+# -- thinking that is bound to what was shown -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "stays"), [("claude-opus-5-5", True), ("claude-sonnet-4-5", False)])
+async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_nothing(
+    model: str, stays: bool
+) -> None:
+    """Scarlet works for red, and then for blue: what it saw of red is hidden before the next fold."""
+    world = World()
+    messages: list[Json] = [{"role": "user", "content": "the task"}]
+
+    async def step(name: str, parent: str, *said: Json, word: str = "auto") -> None:
+        call = {"type": "tool_use", "id": f"toolu_of_{name}_{len(messages)}", "name": "read", "input": {"at": name}}
+        reply = {"role": "assistant", "content": [*said, call]}
+        document = {"id": "msg_1", "type": "message", "model": model, "stop_reason": "tool_use", **reply}
+        answer = json.dumps(document | {"usage": {"input_tokens": 9, "output_tokens": 9}}).encode()
+        world.upstream.answers = [FakeReply(headers=((b"content-type", b"application/json"),), pieces=(answer,))]
+        headers = {"x-accordion-delegation": name, "x-accordion-compact": word}
+        headers |= {"x-accordion-parent": parent} if parent else {}
+        out, _ = await world.ask(MESSAGES, {"model": model, "max_tokens": 9, "messages": messages}, headers)
+        assert out.status == 200
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": words(50, name)}
+        messages.extend([reply, {"role": "user", "content": [result]}])
+
+    await step("red", "")
+    await step("blue", "")
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk" * 9}
+    await step("scarlet", "red", thinking)
+    before = sent(world)["messages"]
+    assert "toolu_of_red" in json.dumps(before)
+    await step("scarlet", "blue", word="now")
+    after = sent(world)["messages"]
+    assert "signature" in json.dumps(after)
+    assert (after[: len(before)] == before) is stays
+
+
 # -- calls that are answered late -------------------------------------------------------------------------------------
 
 

@@ -13,8 +13,9 @@ from proxy.core.memories import Memory
 from proxy.identity.tenants import ProxyKey
 from proxy.importing import Importing
 from proxy.memory.restoring import unknown, unreachable
-from tests.fakes import FakeWindows
+from tests.fakes import FakeReply, FakeWindows
 from tests.memory.keeping import FakeMemories
+from tests.test_folding import refused
 from tests.test_recalled import LISTING, PATHS, called, request, said, sent, user
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
 
@@ -303,3 +304,22 @@ async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory
     await made.ask(CHAT, asked(CHAT, *longer))
     await made.ask(CHAT, asked(CHAT, *longer, said(CHAT, "here it is"), user("thanks")))
     assert list(mentions._known.values()) == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", 0), ("claude-sonnet-4-5", 1)])
+async def test_where_there_is_no_room_for_it_any_more_the_thinking_that_is_bound_to_it_goes_too(
+    model: str, left: int
+) -> None:
+    memories = FakeMemories()
+    made = world(memories)
+    saved(made, memories, text="ledger " * 1_200)
+    history = [user(ASK)]
+    await made.ask(MESSAGES, asked(MESSAGES, *history, model=model))
+    assert told(sent(made, MESSAGES)) == [0]
+    thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk" * 9}
+    history += [{"role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]}, user("Go on.")]
+    made.upstream.answers = [refused(1_000, 1_300), FakeReply()]
+    out, _ = await made.ask(MESSAGES, asked(MESSAGES, *history, model=model))
+    now = sent(made, MESSAGES)
+    assert (out.status, told(now)) == (200, [])
+    assert json.dumps(now).count("signature") == left

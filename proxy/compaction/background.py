@@ -153,9 +153,9 @@ class Preparations:
         noted = self._fruitless.get(thread)
         return noted is not None and tokens < _AGAIN * noted[0]
 
-    def failed(self, thread: Thread, tokens: int) -> bool:
-        """Whether no model's summary can be had for now: the last try failed, and the history has hardly grown."""
-        return self.fruitless(thread, tokens) and self._fruitless[thread][1]
+    def failed(self, thread: Thread) -> bool:
+        """Whether the last try that ended failed, and no fold was made since."""
+        return thread in self._fruitless and self._fruitless[thread][1]
 
     async def wait(self, thread: Thread, seconds: float) -> None:
         """Returns when what is being written is ready or has failed, or after so many seconds."""

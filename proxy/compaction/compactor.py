@@ -128,7 +128,8 @@ class Compactor:
         fold = before.id if before is not None else ""
         if bound and (reason := self._rooms.futile.reason(thread, client, fold, tokens)):
             raise Unfit(reason)
-        if modelled and not (must or case.decision.forced) and self._rooms.preparations.running(thread):
+        prepared = self._rooms.preparations
+        if modelled and not _waits(case) and prepared.running(thread) and not prepared.failed(thread):
             raise _Later
         writers: list[Writer] = ["model"] if modelled else []
         writers += ["extract", "none"] if must else ["extract"]
@@ -182,7 +183,8 @@ class Compactor:
         self, case: Case, client: Conversation, thread: Thread, work: Work, task: SummaryTask
     ) -> Summary | None:
         """What a model told ahead, with an extract of the rest; None where an extract must do. Raises _Later where it
-        is still writing and the request can go on as it is."""
+        is still writing and the request can go on as it is: not for another try after one that failed, since requests
+        that grow fast would go on so up to the hard limit."""
         prepared, tokens = self._rooms.preparations, case.utilization.tokens
 
         async def make() -> SummaryTask | None:
@@ -190,10 +192,11 @@ class Compactor:
 
         told, since = task.prior_until, task.since
         ready = await prepared.ready(thread, client, told, since)
-        if ready is None and not prepared.failed(thread, tokens):
+        again = not prepared.failed(thread) or (_waits(case) and not prepared.fruitless(thread, tokens))
+        if ready is None and again:
             if not case.counting:
                 prepared.begin(thread, client, tokens, told, make, since)
-            if not (case.decision.must_succeed or case.decision.forced):
+            if not _waits(case):
                 raise _Later
             if not case.counting:
                 await prepared.wait(thread, self._wait)
@@ -265,6 +268,11 @@ class Compactor:
         _log.warning("a request was not folded: %s", reason, extra={"request_id": case.request_id})
         utilization = utilization_of(case.decision, case.utilization.ratio)
         return failed(case.decision, case.cause, utilization, case.utilization.tokens, reason, case.folded.compaction)
+
+
+def _waits(case: Case) -> bool:
+    """Whether the request waits for a model's summary, rather than to go on as it is meanwhile."""
+    return case.decision.must_succeed or case.decision.forced
 
 
 def _thread(case: Case, client: Conversation) -> Thread:

@@ -94,17 +94,19 @@ class Remover:
         return Removal(rows, tuple(new.values()), tuple(map(_line, listed)))
 
     def _left(self) -> list[tuple[int, int]]:
-        """Runs of the client's messages that left as a whole: those behind blocks, and those that were dropped."""
-        runs = [(block.first, block.last) for block in self._layout.blocks]
+        """Runs of the client's messages that left as a whole: those behind blocks, and those that were dropped. A block
+        lists its own run, which nothing else may be joined to."""
+        blocks = [(block.first, block.last) for block in self._layout.blocks]
+        runs: list[tuple[int, int]] = []
         for index in sorted(self._layout.gone):
             slot = self._layout.slots[index]
-            if any(first <= slot.first and slot.last <= last for first, last in runs):
+            if any(first <= slot.first and slot.last <= last for first, last in blocks):
                 continue
             if runs and index - 1 in self._layout.gone and runs[-1][1] == slot.first - 1:
                 runs[-1] = (runs[-1][0], slot.last)
             else:
                 runs.append((slot.first, slot.last))
-        return sorted(runs)
+        return sorted([*blocks, *runs])
 
     def _ranges(self, first: int, last: int) -> Iterator[Artifact]:
         weights = [self._weigh(message) for message in self._messages[first : last + 1]]

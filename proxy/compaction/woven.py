@@ -85,28 +85,36 @@ def unbound(dialect: Dialect, shown: Folded, before: Folded, read: Callable[[byt
         messages=tuple(messages[at] for at in kept),
         chain=tuple(shown.conversation.chain[at] for at in kept),
     )
-    origins, spans = tuple(shown.origins[at] for at in kept), tuple(shown.spans[at] for at in kept)
+    origins, spans = tuple(shown.origins[at] for at in kept), tuple(map(_spans(shown).__getitem__, kept))
     return replace(shown, conversation=told, origins=origins, spans=spans)
 
 
 def _differences(folded: Folded, shown: Folded) -> Iterator[tuple[int, Sequence[Message], Sequence[Message]]]:
-    """Where the lists differ: the place in `folded`, the messages there, and those of `shown` in their place."""
+    """Where the lists differ: the place in `folded`, the messages there, and those of `shown` in their place. A newer
+    fold than that of `shown` may be in force: what it covers is left aside."""
     own, until = folded.conversation.messages, folded.compaction.covered if folded.compaction is not None else 0
     if shown.conversation.messages is own:
         return
-    covered = sum(first < until for first, _, _ in folded.spans)
+    covered, newer = sum(first < until for first, _, _ in folded.spans), folded.compaction != shown.compaction
     last, messages = len(own) - 1, shown.conversation.messages
-    for (woven, span), group in groupby(range(len(messages)), lambda at: (shown.origins[at] == WOVEN, shown.spans[at])):
+    spans = _spans(shown)
+    for (woven, span), group in groupby(range(len(messages)), lambda at: (shown.origins[at] == WOVEN, spans[at])):
+        if newer and span[0] < until:
+            continue
         run = list(group)
         place = min(covered + span[0] - until, last)
         if woven:
             # A recall that stands by itself is in the place of none: its span ends before it begins.
             yield place, own[place : place + span[1] - span[0] + 1], [messages[at] for at in run]
             continue
-        mine = own[run[0] if run[0] < covered else place]
+        mine = own[run[0] if run[0] < covered and not newer else place]
         if mine is not messages[run[0]]:
             # A recall was joined to it. To one of the fold's own it stays joined until what follows is covered.
             yield max(place, min(covered, last)), (mine,), (messages[run[0]],)
+
+
+def _spans(folded: Folded) -> tuple[tuple[int, int, bool], ...]:
+    return folded.spans or tuple((at, at, False) for at in folded.origins)
 
 
 def _calls(message: Message) -> list[str]:

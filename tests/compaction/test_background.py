@@ -191,6 +191,42 @@ async def test_after_a_tenth_more_it_is_tried_again():
     assert TOLD in said(await ask(rooms, client(25)))
 
 
+async def test_where_the_last_try_failed_an_extract_does_at_the_trigger_though_the_history_has_grown():
+    rooms = house()
+    teller(rooms).error = SummaryFailed("no")
+    await ask(rooms, client(20), decision=PREPARE)
+    await rooms.tasks.done()
+    outcome = await ask(rooms, client(24))
+    assert outcome.folded.compaction is not None
+    assert outcome.folded.compaction.writer == "extractive"
+    assert len(teller(rooms).asked) == 1
+
+
+async def test_a_fold_does_not_wait_for_another_try_after_one_that_failed():
+    rooms = house()
+    teller(rooms).error = SummaryFailed("no")
+    await ask(rooms, client(20), decision=PREPARE)
+    await rooms.tasks.done()
+    teller(rooms).may.clear()
+    await ask(rooms, client(24), decision=PREPARE)
+    await settle()
+    outcome = await ask(rooms, client(25))
+    assert outcome.folded.compaction is not None
+    assert outcome.folded.compaction.writer == "extractive"
+    teller(rooms).may.set()
+    await rooms.tasks.done()
+    assert len(teller(rooms).asked) == 2
+
+
+async def test_who_can_wait_has_it_tried_again_after_a_tenth_more():
+    rooms = house()
+    teller(rooms).error = SummaryFailed("no")
+    await ask(rooms, client(20), decision=PREPARE)
+    await rooms.tasks.done()
+    teller(rooms).error = None
+    assert TOLD in said(await ask(rooms, client(24), decision={"forced": True}))
+
+
 async def test_a_writer_that_never_ends_is_given_up():
     rooms = house(bounds=Bounds(longest=0.01))
     teller(rooms).may.clear()

@@ -14,7 +14,8 @@ from proxy.compaction import removal
 from proxy.compaction.case import Outcome
 from proxy.compaction.layout import gathered
 from proxy.core.conversation import Conversation
-from proxy.core.plan import Step, Summarize, View
+from proxy.core.edits import Written
+from proxy.core.plan import Drop, Step, Summarize, View
 from tests.compaction.making import DIALECTS, SCOPE, SPACE, House, Strategy, conversation, long_history, read
 from tests.histories import DIALECTS as NAMES
 from tests.histories import Call, DialectName, History, Round, Turn, body
@@ -74,6 +75,20 @@ async def test_a_result_that_is_too_long_to_be_taken_back_at_once_is_listed_in_s
     assert "".join(texts) == everything
     assert all(line in everything for line in lines)
     assert all(len(text.split()) < removal.MOST_TOKENS * 1.1 for text in texts)
+
+
+async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list() -> None:
+    def propose(view: View) -> Sequence[Step]:
+        groups = [group for group in view.groups if view.whole[group[0]]]
+        half = len(groups) // 2
+        first, last = groups[half]
+        return (Summarize(groups[0][0], groups[half - 1][1], 400), *map(Drop, range(first, last + 1)))
+
+    client, house = conversation(long_history(6), "chat"), House(propose)
+    outcome = await fold(house, client)
+    assert outcome.folded.compaction is not None
+    ends = [entry.last for entry in outcome.folded.compaction.entries if isinstance(entry, Written)]
+    assert [last for _, last, *_ in listed(outcome)][-1:] == ends
 
 
 async def test_what_fits_into_one_answer_has_no_slices() -> None:

@@ -226,6 +226,15 @@ def test_thinking_behind_the_first_change_goes_where_it_is_bound_to_it() -> None
     assert planned(viewed(folded, thinking="droppable"), step).steps == (step,)
 
 
+def test_all_thinking_goes_where_it_is_bound_and_a_fold_brings_our_tool_along() -> None:
+    thinks = message("assistant", Reasoning("hm", 40), ToolCall("a", "read", "{}"))
+    folded = listed(says("o"), thinks, gives("a", "1" * 400), *batch("b", "2" * 400), answers("ok"), says("t"))
+    step = Replace(4, 0, "x", 1)
+    assert planned(viewed(folded, thinking="bound", afresh=True), step).steps == (step, Drop(1, (0,)))
+    assert planned(viewed(folded, thinking="bound"), step).steps == (step,)
+    assert planned(viewed(folded, thinking="free", afresh=True), step).steps == (step,)
+
+
 def test_a_generation_that_cannot_come_under_the_limit_is_planned_anew_as_a_conversation() -> None:
     folded = listed(says("o"), *batch("a", "x" * 40_000), answers("ok"), says("t"), *batch("b", "1"), *batch("c", "2"))
     asked: list[str] = []

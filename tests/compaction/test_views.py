@@ -212,3 +212,9 @@ def test_what_was_read_back_is_a_part_of_the_messages_and_no_overhead() -> None:
     view = view_for(replace(case, utilization=used), "conversation", count=count)
     assert (view.tokens, view.overhead) == (used.tokens, 30 + REPLY)
     assert sum(slot.tokens for slot in view.slots) == used.messages + 500 - REPLY
+
+
+def test_a_list_begins_afresh_where_the_fold_brings_our_tool_along() -> None:
+    case = House().case(conversation(long_history(3), "chat"))
+    made = [view_for(replace(case, brought=tokens), "conversation", count=count).afresh for tokens in (0, 50)]
+    assert made == [False, True]

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from proxy.compaction.planner import Planner
 from proxy.compaction.sketch import Sketch
 from proxy.compaction.strategies import build
-from proxy.compaction.woven import longer, orphans
+from proxy.compaction.woven import longer, orphans, unbound
 from proxy.core.conversation import Message, Reasoning, Text
-from proxy.core.edits import Compaction, Folded
+from proxy.core.edits import Compaction, Folded, unfolded
 from proxy.core.plan import WOVEN, Drop, Summarize
-from tests.compaction.viewing import answers, batch, calls, count, gives, listed, message, says, viewed
+from proxy.dialects.reader import Reader
+from tests.compaction.viewing import (
+    READERS,
+    SPACE,
+    answers,
+    batch,
+    calls,
+    count,
+    gives,
+    listed,
+    message,
+    says,
+    viewed,
+)
 
 
 def behind(fold: list[Message], *own: Message) -> Folded:
@@ -61,6 +75,18 @@ def test_a_recall_that_was_joined_to_a_message_is_a_part_of_it() -> None:
     joined = message("user", Text("opening"), Text("found " * 40))
     shown = replace(folded, conversation=replace(folded.conversation, messages=(joined, *listing[1:])))
     assert longer(folded, shown, count) == {1: count(joined) - count(listing[0])}
+
+
+def test_of_a_list_with_an_earlier_fold_all_is_known_that_stands_behind_the_newer_one() -> None:
+    own = [says("one"), answers("two"), says("three")]
+    folded = behind([says("opening")], *own)
+    before = listed(*(says(f"turn {at}") for at in range(10)), *own)
+    assert longer(folded, before, count) == {}, "our tool alone was offered in it"
+    assert orphans(folded, before) == ()
+    spans = tuple((at, at, False) for at in before.origins)
+    shown = with_woven(replace(before, spans=spans), 11, 1, *READ, answers("two"))
+    shown = with_woven(shown, 3, 0, says("recalled"))
+    assert longer(folded, shown, count) == {2: count(READ[0]) + count(READ[1])}
 
 
 def test_what_is_read_back_goes_with_what_is_touched_there_or_behind() -> None:
@@ -119,3 +145,28 @@ def test_reasoning_before_our_call_beside_the_clients_leaves_with_all_reasoning_
     mixed = [thinks("b"), *READ[:1], calls("c", "read"), *READ[1:]]
     shown = with_woven(folded, 2, 5, thinks("a"), answers("two"), *READ, *mixed, own[-1])
     assert orphans(folded, shown) == ((2, 2), (4, 2))
+
+
+def test_what_thinking_was_bound_to_takes_it_along_where_nothing_was_folded_too() -> None:
+    dialect, thought = READERS["messages"], {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    said = [thought, {"type": "text", "text": "ok"}]
+    talk = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": "x"},
+    ]
+    raw = json.dumps({"model": "claude-opus-5-5", "max_tokens": 9, "messages": talk}).encode()
+    shown = unfolded(Reader().read(dialect, raw, SPACE))
+    before = with_woven(replace(shown, spans=((0, 0, False), (1, 1, False), (2, 2, False))), 1, 0, says("recalled"))
+
+    def written(wire: bytes) -> Message:
+        made = dialect.message(wire)
+        return Message(b"", made.role, made.parts, wire)
+
+    bare = unbound(dialect, shown, before, written)
+    assert [json.loads(each.wire) for each in bare.conversation.messages] == [
+        talk[0],
+        {"role": "assistant", "content": said[1:]},
+        talk[2],
+    ]
+    assert [first for first, _, _ in bare.spans] == [0, 1, 2]
