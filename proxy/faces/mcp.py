@@ -1,4 +1,4 @@
-"""MCP at `/mcp` (streamable HTTP). The SDK is imported with the first request.
+"""MCP at `/mcp` (streamable HTTP). The SDK is imported with the first request, in a thread: it takes half a second.
 
 Every request stands alone, so that any worker can answer it; who asks is told by its headers, as everywhere else.
 """
@@ -70,26 +70,31 @@ class McpFace:
 
     async def _run(self, started: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         try:
-            from mcp.server.streamable_http_manager import (  # noqa: PLC0415  # slow to import, and seldom wanted
-                StreamableHTTPSessionManager,
-            )
-
-            from proxy.faces.mcp_server import server  # noqa: PLC0415
-        except ImportError:
+            manager = await asyncio.to_thread(self._made)
+        except Exception as error:
+            # Told to those who wait for it; the next request tries again.
             self._manager = None
-            started.set_exception(NotInstalled())
+            started.set_exception(NotInstalled() if isinstance(error, ImportError) else error)
             return
+        async with manager.run():
+            started.set_result(manager)
+            await asyncio.Event().wait()
+
+    def _made(self) -> StreamableHTTPSessionManager:
+        """Imports the SDK. Raises ImportError."""
+        from mcp.server.streamable_http_manager import (  # noqa: PLC0415  # slow to import, and seldom wanted
+            StreamableHTTPSessionManager,
+        )
+
+        from proxy.faces.mcp_server import server  # noqa: PLC0415
 
         def who(context: Any) -> Caller:
             request: Request = context.request
             return self._admitted(dict(reversed(request.headers.raw)))
 
-        manager = StreamableHTTPSessionManager(
+        return StreamableHTTPSessionManager(
             server(self._rooms, who, self._version),
             json_response=True,
             stateless=True,
             max_request_body_size=_BODY_MOST,
         )
-        async with manager.run():
-            started.set_result(manager)
-            await asyncio.Event().wait()

@@ -6,7 +6,7 @@ The calls, their fields and their answers are those of the MCP tools; `openapi.j
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -52,14 +52,19 @@ class MemoryApi:
         ]
 
     async def _openapi(self, request: Request) -> Response:
-        return _json(document(self._version))
+        return _json(self._document)
+
+    @cached_property
+    def _document(self) -> msgspec.Raw:
+        # It takes as long to make as a hundred small requests.
+        return msgspec.Raw(msgspec.json.encode(document(self._version)))
 
     async def _call(self, call: Call, request: Request) -> Response:
         caller = self._caller(request)
         _check_type(request, "application/json")
         try:
             arguments = msgspec.json.decode(await _body(request, BODY_MOST))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRequest(f"The body must be a JSON object. {error}.", code="invalid_json", param="body") from error
         return _json(await call(self._rooms(), caller, arguments))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
@@ -13,7 +14,12 @@ from proxy.identity.tenants import Caller
 from proxy.memory import entries
 
 _AT_ONCE = 500
+_READ_AT_ONCE = 50
+"""Lines of an import; between them others have their turn."""
 _LONGEST_ID = 100
+_TIMES = range(253_402_300_800)
+"""Seconds since the epoch that are a date: to the end of the year 9999."""
+_COUNT_MOST = 10**9
 _EVERY = Filter(types=entries.EVERY)
 
 
@@ -30,7 +36,12 @@ async def brought(rooms: Rooms, caller: Caller, lines: Iterable[bytes]) -> Broug
     is cut short, the same import again completes it.
     """
     now = rooms.clock.now()
-    found = [each for number, line in enumerate(lines, 1) if line.strip() for each in [_parsed(number, line, now)]]
+    found: list[entries.Line] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            found.append(_parsed(number, line, now))
+        if number % _READ_AT_ONCE == 0:
+            await asyncio.sleep(0)
     memories = list({each.id: each for each in found if isinstance(each, Memory)}.values())
     entities = tuple(each for each in found if isinstance(each, Entity))
     relations = tuple(each for each in found if isinstance(each, Relation))
@@ -88,9 +99,13 @@ def _parsed(number: int, line: bytes, now: float) -> entries.Line:
         if not isinstance(found, Memory):
             return found
         if not 0 < len(found.id) <= _LONGEST_ID or entries.name(found.id) != found.id:
-            raise BadRequest("a memory needs an id", code="bad_line")
+            raise BadRequest("a memory needs an id.", code="bad_line")
+        times, counts = (found.created, found.updated), (found.first, found.last, found.counted)
+        if not all(int(at) in _TIMES for at in times) or max(map(abs, counts)) > _COUNT_MOST:
+            raise BadRequest("a memory's times are seconds since 1970, its counts at most 10^9.", code="bad_line")
         return replace(entries.finished(found, now=now), updated=found.updated or now)
-    except BadRequest as error:
+    except (BadRequest, RecursionError) as error:
+        told = error if isinstance(error, BadRequest) else BadRequest("It is nested too deep.", code="bad_line")
         raise BadRequest(
-            f"Line {number:,}: {error.message} Nothing was imported.", code=error.code, param=f"line {number}"
+            f"Line {number:,}: {told.message} Nothing was imported.", code=told.code, param=f"line {number}"
         ) from error

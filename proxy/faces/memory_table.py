@@ -70,10 +70,8 @@ def _fields(kind: type[Any]) -> list[str]:
 
 def input_schema(call: Call) -> Json:
     """The JSON Schema of what it takes, in one piece."""
-    (schema,), _ = msgspec.json.schema_components([call.asked], ref_template="#/$defs/{name}")
-    name = schema["$ref"].rpartition("/")[2]
-    _, parts = msgspec.json.schema_components([call.asked], ref_template="#/$defs/{name}")
-    found: Json = parts.pop(name)
+    (ref,), parts = msgspec.json.schema_components([call.asked], ref_template="#/$defs/{name}")
+    found: Json = parts.pop(ref["$ref"].rpartition("/")[2])
     found.pop("title", None)
     found.pop("description", None)
     return found | ({"$defs": parts} if parts else {})

@@ -77,8 +77,8 @@ class Compactions:
         """What of a conversation is compacted already. It must be asked before a range is compacted, which it lets
         through. Raises NotFound where nothing is recorded, and StoreUnavailable."""
         await known(self._recordings, space, conversation)
-        await log.note_search(self._memories, space, conversation)
         found = await log.entries(self._memories, space, conversation)
+        await log.note_search(self._memories, space, conversation, len(found))
         return [Done(each.first, each.last, each.focus, each.memories) for each in found]
 
     async def compact(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from proxy.archive.held import Reads
 from proxy.core.errors import BadRequest, NotFound, StoreUnavailable
@@ -19,9 +19,8 @@ from proxy.core.ports import Clock, Tasks
 from proxy.core.values import dataclass
 from proxy.memory.core_answers import Exported, Found, Imported, Listed, shown, written_at
 from proxy.memory.entries import finished, names
-from proxy.memory.ranking import words
 from proxy.memory.recovery import latest_plan, session_text
-from proxy.memory.search import QUERY_MOST, RESULTS, Query, Results
+from proxy.memory.search import RESULTS, Query, Search
 from proxy.memory.sections import NONE, parsed
 from proxy.memory.stretches import Recordings, Stretch, known, stretch_of
 
@@ -36,13 +35,6 @@ _KEPT_WHOLE: Final = frozenset({"workflow", "todo"})
 
 Confirm = Callable[[str], Awaitable[bool]]
 """Shows somebody what is about to be saved, and asks."""
-
-
-class Searching(Protocol):
-    """How memories are searched by more than their words (memory/search.py)."""
-
-    async def search(self, space: bytes, query: Query) -> Results:
-        """The best finds first. Raises BadRequest and StoreUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class CoreMemory:
         dialects: Mapping[str, Reads],
         tasks: Tasks,
         clock: Clock,
-        search: Searching | None = None,
+        search: Search,
     ) -> None:
         self._memories, self._recordings, self._dialects = memories, recordings, dialects
         self._tasks, self._clock, self._search = tasks, clock, search
@@ -146,18 +138,8 @@ class CoreMemory:
         """Session memories by what they say, best first. Raises BadRequest and StoreUnavailable."""
         _check_limit(limit, FOUND_MOST)
         wanted = Filter(types=_SESSIONS, tags=_tags(tags), project=project)
-        if len(query) > QUERY_MOST:
-            wrong = f"A query has at most {QUERY_MOST:,} characters; this has {len(query):,}."
-            raise BadRequest(wrong, code="query_too_long", param="query")
-        if not (asked := words(query)):
-            wrong = "A search needs words. Say in `query` what to look for."
-            raise BadRequest(wrong, code="search_without_words", param="query")
-        if self._search is not None:
-            results = await self._search.search(space, Query(query, wanted, limit=limit))
-            found = [each.memory for each in results.results]
-        else:
-            best = await self._memories.candidates(space, asked, b"", wanted, pool=limit)
-            found = [each.memory for each in best]
+        results = await self._search.search(space, Query(query, wanted, limit=limit))
+        found = [each.memory for each in results.results]
         return Found(query, f"{len(found)} memories found", shown(found))
 
     # -- saving -------------------------------------------------------------------

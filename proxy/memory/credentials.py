@@ -16,7 +16,11 @@ _FORMS: Final = re.compile(
     # OpenAI, Anthropic and Stripe; GitHub and GitLab; Slack; AWS; Google; Hugging Face; npm; JSON web tokens.
     r"\b(?:(?:sk|pk|rk)[-_](?=[\w-]{0,80}\d)[\w-]{14,}|gh[opsur]_\w{14,}|(?:github_pat_|glpat-|xox[abeprs]-)[\w-]{10,}"
     r"|A(?:KIA|SIA)[A-Z0-9]{16}\b|AIza[\w-]{30,}|(?:hf|npm)_[A-Za-z0-9]{20,}|eyJ[\w-]{14,}(?:\.[\w-]+)*)"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:\s+[A-Za-z0-9+/=]{3,})*(?:\s*-----END [A-Z ]*PRIVATE KEY-----)?"
+    # A private key to its end, whatever stands in its lines; one that breaks off, as far as it goes. In JSON and in
+    # settings its line ends are written as signs.
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:(?:[^-]|-(?!----)){0,10000}-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
+    r"|(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{3,})*)"
 )
 _BEARER: Final = re.compile(r"(\b(?:Bearer|Basic)\s+)([\w+/=.~-]{7,}[\w+/=])", re.IGNORECASE)
 _IN_URL: Final = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(?=@)")

@@ -6,8 +6,10 @@ Nothing is reworded: what is remembered is quoted, under who said it. What only 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from heapq import nsmallest
 from typing import Final, Literal
 
 from proxy.core.values import dataclass
@@ -86,18 +88,50 @@ def unique(found: Iterable[Candidate]) -> list[Candidate]:
     """Without those that say what another says, or part of it: of these the one that says more stays."""
     kept: list[Candidate] = []
     marks: list[tuple[str, frozenset[str], frozenset[str]]] = []
+    near = _Near()
     for each in found:
         bare = folded(each.text)
         mark = bare, frozenset(bare.split()), frozenset(claims(each.text))
-        at = next((at for at, other in enumerate(marks) if _alike(mark, other)), -1)
+        at = next((at for at in near.places(mark[1]) if _alike(mark, marks[at])), -1)
         if at < 0:
+            near.add(mark[1], len(kept))
             kept.append(each)
             marks.append(mark)
         elif marks[at][0] in bare and len(bare) > len(marks[at][0]):
             # It is worth what the better of both is.
             best = max(each, kept[at], key=lambda one: (not one.weak, one.worth))
             kept[at], marks[at] = replace(each, worth=best.worth, weak=best.weak), mark
+            near.add(mark[1], at)
     return kept
+
+
+class _Near:
+    """Which of many texts may be alike to another: not each has to be compared with each.
+
+    Of a text that is part of another, all words but the two at its ends are whole words of the other; of two that have
+    17 of 20 words in common, 3 of 20 may differ. So one of a few words of a text, whichever they are, stands in the
+    other too. The rarest few lead to the fewest.
+    """
+
+    def __init__(self) -> None:
+        self._all: defaultdict[str, list[int]] = defaultdict(list)
+        self._rarest: defaultdict[str, list[int]] = defaultdict(list)
+
+    def add(self, words: frozenset[str], place: int) -> None:
+        """A text of these words stands at this place."""
+        for word in self._few(words):
+            self._rarest[word].append(place)
+        for word in words:
+            self._all[word].append(place)
+
+    def places(self, words: frozenset[str]) -> list[int]:
+        """Where texts stand that may be alike to one of these words, in order."""
+        found = {place for word in self._few(words) for place in self._all.get(word, ())}
+        found.update(place for word in words for place in self._rarest.get(word, ()))
+        return sorted(found)
+
+    def _few(self, words: frozenset[str]) -> list[str]:
+        return nsmallest(1 + max(2, 3 * len(words) // 20), words, key=lambda word: len(self._all.get(word, ())))
 
 
 def _alike(one: tuple[str, frozenset[str], frozenset[str]], other: tuple[str, frozenset[str], frozenset[str]]) -> bool:
@@ -192,11 +226,17 @@ class _Reported:
     """What tools said: a sentence that stood there before is not the assistant's own."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
-        self._all = [(s.at, folded(s.result)) for s in steps if s.result and len(s.result) < _LOOKED_THROUGH]
+        told = ((s.at, folded(s.result)) for s in steps if s.result and len(s.result) < _LOOKED_THROUGH)
+        self._all = [(at, text, frozenset(text.split())) for at, text in told]
 
     def holds(self, said: Sentence) -> bool:
         bare = folded(said.text)
-        return bare.count(" ") + 1 >= _REPEATED and any(at < said.at and bare in each for at, each in self._all)
+        words = bare.split()
+        # Few results have all of its words (the first and the last may be parts of words there): few are searched.
+        inner = frozenset(words[1:-1])
+        return len(words) >= _REPEATED and any(
+            at < said.at and inner <= known and bare in text for at, text, known in self._all
+        )
 
 
 # -- solved problems --------------------------------------------------------------

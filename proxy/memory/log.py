@@ -46,9 +46,8 @@ def marker(conversation: str, number: int, entry: Entry) -> tuple[str, bytes]:
     return _name(conversation, number), msgspec.json.encode(entry)
 
 
-async def note_search(memories: Memories, space: bytes, conversation: str) -> None:
-    """Notes that somebody looked for what is already remembered of a conversation. Raises StoreUnavailable."""
-    number = len(await entries(memories, space, conversation))
+async def note_search(memories: Memories, space: bytes, conversation: str, number: int) -> None:
+    """Notes that somebody was shown so many compactions of a conversation. Raises StoreUnavailable."""
     try:
         await memories.write(space, Change(markers=((_searched(conversation, number), b"1"),)))
     except Conflict:

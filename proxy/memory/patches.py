@@ -23,19 +23,21 @@ class Patched:
 
 def patched(patch: str, path: str, text: str | None) -> Patched:
     """Applies what a patch says of one file. `text` is the file's text before, None where that is not known."""
-    heads = list(_FILE.finditer(patch))
+    heads, pieces, gone = list(_FILE.finditer(patch)), list[str](), False
     for at, head in enumerate(heads):
         if head[2].strip() != path:
             continue
         end = heads[at + 1].start() if at + 1 < len(heads) else len(patch)
         piece = patch[head.start() : end].split(_END, maxsplit=1)[0].rstrip("\n")
-        body = piece.split("\n")[1:]
-        if head[1] == "Delete":
-            return Patched(None, piece, True)
-        if head[1] == "Add":
-            return Patched("".join(f"{line[1:]}\n" for line in body if line.startswith("+")), piece)
-        return Patched(None if text is None else _updated(text, body), piece)
-    return Patched(None, patch)
+        pieces.append(piece)
+        body, gone = piece.split("\n")[1:], head[1] == "Delete"
+        if gone:
+            text = None
+        elif head[1] == "Add":
+            text = "".join(f"{line[1:]}\n" for line in body if line.startswith("+"))
+        elif text is not None:
+            text = _updated(text, body)
+    return Patched(text, "\n".join(pieces), gone) if pieces else Patched(None, patch)
 
 
 def _updated(text: str, body: list[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from proxy.core.values import dataclass
@@ -117,27 +117,22 @@ def _list_in(text: str) -> str:
     """A list of three steps or more with the line that introduces it and all that stands within it; empty where there
     is none."""
     lines, fenced = text.split("\n"), False
-    numbers: list[int] = []
+    numbered: list[tuple[int, int]] = []
     bullets: list[int] = []
-    expected = 1
     for at, line in enumerate(lines):
         if _FENCE.match(line):
             fenced = not fenced
         if fenced:
             continue
-        if (found := _NUMBERED.match(line)) is not None and int(found[1]) in (expected, 1):
-            numbers = [*numbers, at] if int(found[1]) == expected else [at]
-            expected = int(found[1]) + 1
+        if (found := _NUMBERED.match(line)) is not None:
+            numbered.append((at, int(found[1])))
         elif _BULLET.match(line):
             bullets.append(at)
-    places = numbers if len(numbers) >= _FEWEST else bullets
+    places = _counted(lines, numbered) or bullets
     if len(places) < _FEWEST:
         return ""
-    first, last = places[0], places[-1] + 1
-    loose = [
-        line for at in range(first, last) if at not in places and (line := lines[at]).strip() and line[0] not in " \t"
-    ]
-    if loose:
+    first, last, steps = places[0], places[-1] + 1, frozenset(places)
+    if any(at not in steps and (line := lines[at]).strip() and line[0] not in " \t" for at in range(first, last)):
         # Its steps are paragraphs: where the last one ends cannot be told.
         return "\n".join(lines[_opening(lines, first) :]).strip("\n")
     while (
@@ -147,6 +142,29 @@ def _list_in(text: str) -> str:
     ):
         last += 1
     return "\n".join(lines[_opening(lines, first) : last]).strip("\n")
+
+
+def _counted(lines: Sequence[str], numbered: Iterable[tuple[int, int]]) -> list[int]:
+    """The places of the last list of three numbered steps or more, of those that stand within no other's steps; given
+    the places and numbers of all. Empty for none."""
+    lists: list[list[int]] = []
+    open_: list[list[int]] = []
+    for at, number in numbered:
+        depth = _depth(lines[at])
+        if going := [each for each in reversed(open_) if len(each) + 1 == number]:
+            # The one that is as deep, else the innermost: a number of two digits may stand further left.
+            own = next((each for each in going if _depth(lines[each[-1]]) == depth), going[0])
+            own.append(at)
+            open_ = open_[: open_.index(own) + 1]
+        elif number == 1:
+            open_ = [*(each for each in open_ if _depth(lines[each[0]]) < depth), [at]]
+            lists.append(open_[-1])
+    long = [each for each in lists if len(each) >= _FEWEST]
+    return min(reversed(long), key=lambda each: _depth(lines[each[0]]), default=[])
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _opening(lines: Sequence[str], first: int) -> int:

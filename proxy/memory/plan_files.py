@@ -78,7 +78,7 @@ def _follow(file: PlanFile, step: Step, path: str) -> bool:
     if kind_of(step) == "exitplanmode":
         return _taken(file, step.text("plan"))
     if patch := patch_of(step):
-        after = patched(patch, path, file.text)
+        after = patched(patch, path, None if file.left else file.text)
         if after.gone:
             return False
         return _taken(file, after.text) if after.text is not None else _kept(file, after.piece)

@@ -63,6 +63,12 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(telling or found)[:_WORDS]
 
 
+def named(topic: str, asked: frozenset[str]) -> bool:
+    """Whether the words of a query name a topic: all of its words, of which it must have some."""
+    parts = words(topic)
+    return bool(parts) and asked.issuperset(parts)
+
+
 def fuse(
     lexical: Sequence[str], dense: Sequence[str], types: Mapping[str, MemoryType], pool: int
 ) -> list[tuple[str, int, int]]:
@@ -117,7 +123,7 @@ def _bonus(author: str, asked: frozenset[str]) -> float:
 
 def _sums_up(memory: Memory, asked: frozenset[str]) -> bool:
     """Whether a memory is the summary of a topic that the query names."""
-    return memory.type == "summary" and any(asked.issuperset(words(topic)) for topic in memory.topics)
+    return memory.type == "summary" and any(named(topic, asked) for topic in memory.topics)
 
 
 def _standardised(values: Sequence[float]) -> list[float]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from proxy.core.memories import Entity, Relation
 from proxy.core.values import dataclass
+from proxy.memory.entries import NAME_MOST
 from proxy.memory.standing import EMPTY
 from proxy.summaries.facts_words import Judge
 
@@ -162,7 +163,7 @@ def _named(text: str) -> Iterator[_Mention]:
             name = text[start:end].rstrip(".,;:-/")
             first = name.split(" ", 1)[0]
             if (
-                len(name) < 2
+                not 2 <= len(name) <= NAME_MOST
                 or first in _NOBODY
                 or name.lower() in EMPTY
                 or (name.isupper() and len(name) > 5 and kind in _TITLED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from proxy.core.errors import BadRequest
@@ -11,7 +11,7 @@ from proxy.core.ports import Clock
 from proxy.core.values import dataclass
 from proxy.memory.corpus import wanted as of_topic
 from proxy.memory.entries import clean, preview
-from proxy.memory.ranking import Scores, ordered, words
+from proxy.memory.ranking import Scores, named, ordered, words
 from proxy.memory.reading import issue, verified, with_search
 
 RESULTS, POOL = 32, 64
@@ -21,6 +21,8 @@ GROWTH: Final = 0.2
 QUERY_MOST: Final = 2_000
 PREVIEW: Final = 50
 _NAMED = 5
+_AT_ONCE: Final = 500
+"""Sources of summaries that are read in one go: a store does nothing long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,47 +88,63 @@ class Search:
         found = await self._memories.candidates(space, asked, vector, query.wanted, pool=pool)
         relevance = await self._embedder.relevance(text, found)
         best = ordered(text, found, relevance)[: query.limit or most]
+        warnings = await self.warnings(space, [candidate.memory for candidate, _ in best])
         results = [
             Result(
                 candidate.memory,
                 scores.score,
                 preview(candidate.memory.content, PREVIEW),
-                await self.staleness(space, candidate.memory),
+                warning,
                 scores if query.explain else None,
             )
-            for candidate, scores in best
+            for (candidate, scores), warning in zip(best, warnings, strict=True)
         ]
         proof = with_search(proof, text, _topics(text, query.wanted, found), deep=query.deep)
         return Results(tuple(results), len(found), issue(proof, now=now))
 
     async def staleness(self, space: bytes, memory: Memory) -> str:
-        """Why a summary may no longer be right: its topic has grown by a fifth, or memories that it was written of were
-        edited or deleted. Empty for one that is fresh, and for everything else."""
-        if memory.type != "summary":
-            return ""
-        topic = next(iter((*memory.topics, *memory.macro_topics)), "")
-        said = []
-        if topic and memory.counted > 0:
-            live = await self._memories.count(space, of_topic(topic, memory.project or None))
-            if live >= memory.counted * (1 + GROWTH):
-                said.append(f"it was written of {memory.counted} memories, and the topic now has {live}")
-        said += await self._altered(space, memory.sources)
-        if not said:
-            return ""
-        again = f' for "{topic}"' if topic else ""
-        return f"This summary may be out of date: {'; '.join(said)}. Consider memory_consolidate{again}."
+        """Why a summary may no longer be right. Empty for one that is fresh, and for everything else."""
+        return (await self.warnings(space, [memory]))[0]
 
-    async def _altered(self, space: bytes, sources: Sequence[tuple[str, str]]) -> list[str]:
-        """What became of a summary's sources, in words."""
-        found = await self._memories.get(space, [memory_id for memory_id, _ in sources]) if sources else []
-        gone = [source[0] for source, now in zip(sources, found, strict=True) if now is None]
-        edited = [
-            source[0]
-            for source, now in zip(sources, found, strict=True)
-            if now is not None and now.revision != source[1]
-        ]
-        told = ((edited, "edited"), (gone, "deleted"))
-        return [f"{len(ids)} of its sources {_were(ids)} {how} since ({_some(ids)})" for ids, how in told if ids]
+    async def warnings(self, space: bytes, memories: Sequence[Memory]) -> list[str]:
+        """Why each may no longer be right: of a summary, because its topic has grown by a fifth, or memories that it
+        was written of were edited or deleted. Empty for what is fresh. Sources are read together, topics counted once.
+        """
+        summaries = [memory for memory in memories if memory.type == "summary"]
+        ids = list(dict.fromkeys(memory_id for each in summaries for memory_id, _ in each.sources))
+        revisions: dict[str, str] = {}
+        for at in range(0, len(ids), _AT_ONCE):
+            found = await self._memories.get(space, ids[at : at + _AT_ONCE])
+            revisions |= {memory.id: memory.revision for memory in found if memory is not None}
+        corpora = dict.fromkeys(_corpus(each) for each in summaries if _topic(each) and each.counted > 0)
+        live = {wanted: await self._memories.count(space, wanted) for wanted in corpora}
+        return [_warning(each, live, revisions) if each.type == "summary" else "" for each in memories]
+
+
+def _topic(summary: Memory) -> str:
+    return next(iter((*summary.topics, *summary.macro_topics)), "")
+
+
+def _corpus(summary: Memory) -> Filter:
+    """The memories that a summary would be written of now."""
+    return of_topic(_topic(summary), summary.project or None)
+
+
+def _warning(summary: Memory, live: Mapping[Filter, int], revisions: Mapping[str, str]) -> str:
+    """Why a summary may no longer be right, given how many memories each topic has and the revisions of those that are
+    there."""
+    said = []
+    now = live.get(_corpus(summary), 0)
+    if summary.counted > 0 and now >= summary.counted * (1 + GROWTH):
+        said.append(f"it was written of {summary.counted} memories, and the topic now has {now}")
+    gone = [name for name, _ in summary.sources if name not in revisions]
+    edited = [name for name, then in summary.sources if revisions.get(name, then) != then]
+    told = ((edited, "edited"), (gone, "deleted"))
+    said += [f"{len(ids)} of its sources {_were(ids)} {how} since ({_some(ids)})" for ids, how in told if ids]
+    if not said:
+        return ""
+    again = f' for "{topic}"' if (topic := _topic(summary)) else ""
+    return f"This summary may be out of date: {'; '.join(said)}. Consider memory_consolidate{again}."
 
 
 def _topics(text: str, wanted: Filter, found: Sequence[Candidate]) -> set[str]:
@@ -134,8 +152,7 @@ def _topics(text: str, wanted: Filter, found: Sequence[Candidate]) -> set[str]:
     names."""
     asked = frozenset(words(text))
     topics = {topic for each in found for topic in (*each.memory.topics, *each.memory.macro_topics)}
-    named = {topic for topic in topics if (parts := words(topic)) and asked.issuperset(parts)}
-    return {*wanted.topics, *named}
+    return {*wanted.topics, *(topic for topic in topics if named(topic, asked))}
 
 
 def _checked(text: str) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ _EDGES: Final = "\"'`()[]{}<>,;:!?*…—–-"
 _ANTECEDENT: Final = 3
 """Words before a pronoun that may well hold what it stands for."""
 _FEWEST: Final = 4
+_FEW: Final = 3
+"""Letters of a word of a topic that must stand as a word."""
 
 _SMALL: Final = (
     "a an and are as at be been but by can could did do does doing done for from get go going good got had has "
@@ -80,9 +82,16 @@ def content(text: str) -> list[str]:
 
 
 def about(text: str, topic: str) -> bool:
-    """Whether a text is about a topic: every word of the topic stands there, or one that begins alike."""
+    """Whether a text is about a topic: every word of the topic stands there; a long one's beginning is enough."""
     low, words = text.lower(), re.findall(r"\w+", topic.lower())
-    return bool(words) and all(word[: max(4, len(word) - 2)] in low for word in words)
+    return bool(words) and all(_speaks_of(low, word) for word in words)
+
+
+def _speaks_of(text: str, word: str) -> bool:
+    # A few letters stand within many words: `go` within `category`. Other scripts set no spaces.
+    if len(word) <= _FEW and word.isascii():
+        return re.search(rf"(?<![a-z0-9]){word}s?(?![a-z0-9])", text) is not None
+    return word[: max(4, len(word) - 2)] in text
 
 
 def _claims(text: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -71,7 +72,7 @@ def todos_of(steps: Iterable[Step]) -> Todos | None:
     no item's text is recorded."""
     now: Todos | None = None
     by_id: dict[str, Todo] = {}
-    tasks: dict[str, Todo] = {}
+    tasks: dict[str, Todo | None] = {}
     for step in steps:
         kind = kind_of(step)
         if step.failed:
@@ -80,7 +81,7 @@ def todos_of(steps: Iterable[Step]) -> Todos | None:
             now = _listed(step, by_id) or now
         elif kind in (_MADE, _CHANGED):
             _task(step, kind, tasks)
-            now = Todos(step.name, tuple(tasks.values()))
+            now = Todos(step.name, tuple(task for task in tasks.values() if task is not None))
     if now is None or not (now.text or any(_UNKNOWN not in item.text for item in now.items)):
         return None
     return now
@@ -113,28 +114,30 @@ def _listed(step: Step, by_id: dict[str, Todo]) -> Todos | None:
     return Todos(step.name, tuple(by_id.values()), "", why)
 
 
-def _task(step: Step, kind: str, tasks: dict[str, Todo]) -> None:
-    """Takes a call of Claude Code's task tools, which make and change one item each."""
+def _task(step: Step, kind: str, tasks: dict[str, Todo | None]) -> None:
+    """Takes a call of Claude Code's task tools, which make and change one item each. What is deleted (None) keeps its
+    number: the client gives none twice."""
     fields = step.fields
     if kind == _MADE:
         found = _NUMBER.search(step.result or "")
-        number = found[1] if found is not None else str(len(tasks) + 1)
+        free = (str(each) for each in count(len(tasks) + 1) if str(each) not in tasks)
+        number = found[1] if found is not None else next(free)
         tasks[number] = Todo(step.text("subject", "title"), " ", step.text("description"))
         return
     number = str(fields.get("taskId", fields.get("task_id", "")))
     if not number:
         return
-    task = tasks.setdefault(number, Todo(f"Task #{number} {_UNKNOWN}"))
     status = step.text("status")
     if status == "deleted":
-        del tasks[number]
+        tasks[number] = None
         return
+    tasks[number] = task = tasks.get(number) or Todo(f"Task #{number} {_UNKNOWN}")
     task.mark = mark_of(status) if status else task.mark
     task.text, task.about = step.text("subject") or task.text, step.text("description") or task.about
     task.waits += _numbers(fields.get("addBlockedBy"))
     for other in _numbers(fields.get("addBlocks")):
-        if other.removeprefix("#") in tasks:
-            tasks[other.removeprefix("#")].waits.append(f"#{number}")
+        if (blocked := tasks.get(other.removeprefix("#"))) is not None:
+            blocked.waits.append(f"#{number}")
 
 
 def _numbers(given: Any) -> Sequence[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from proxy.core.memories import Entity
+from proxy.memory.entries import NAME_MOST
 from proxy.memory.standing import about, content
 
 MOST: Final = 6
@@ -29,7 +30,7 @@ def common_words(texts: Iterable[str]) -> tuple[str, ...]:
 def topics_of(text: str, entities: Sequence[Entity], focus: Sequence[str], common: Sequence[str]) -> tuple[str, ...]:
     """At most six topics in small letters; at least one where the text has a word that says something."""
     found = [topic for topic in focus if about(text, topic)]
-    words = content(text)
+    words = [word for word in content(text) if len(word) <= NAME_MOST]
     found += [word for word in common if word in words][:3]
     for entity in entities:
         if entity.type == "file":

@@ -29,6 +29,14 @@ _MOST = 20_000
 _MOST_TOKENS = 4_096
 
 
+def packed(sign: bytes, vector: NDArray[Any]) -> bytes:
+    """A vector as stores keep it: whose it is, and its numbers as int8, the greatest 127. Of zeros: empty."""
+    import numpy  # noqa: PLC0415  # slow to import, and not wanted by all
+
+    top = numpy.abs(vector).max()
+    return sign + numpy.round(vector / top * 127).astype(numpy.int8).tobytes() if top else b""
+
+
 class StaticEmbedder:
     """An Embedder that needs no network. Loads at first need, in a thread: 0.25 s, and some 60 MB with its libraries.
 
@@ -94,13 +102,11 @@ class Table:
         """A text's vector and tokens. The context shifts the vector, and its tokens come behind the text's own."""
         numpy = self._numpy
         own, around = self._ids(text), self._ids(context)
-        vector = self._mean(own) + _CONTEXT_VECTOR * self._mean(around)
-        top = float(numpy.abs(vector).max())
-        packed = SIGN + numpy.round(vector * (127 / top)).astype(numpy.int8).tobytes() if top else b""
+        vector = packed(SIGN, self._mean(own) + _CONTEXT_VECTOR * self._mean(around))
         body = numpy.unique(own)[:_MOST_TOKENS]
         rest = numpy.setdiff1d(around, body)[:_MOST_TOKENS]
         tokens = numpy.concatenate(([len(body)], body, rest)).astype("<u2").tobytes()
-        return Embedded(packed, tokens)
+        return Embedded(vector, tokens)
 
     def relevance(self, query: str, tokens: Sequence[bytes]) -> list[float]:
         """For each text, given as its tokens: the mean of how near its nearest token is to each of the query's, by the

@@ -22,6 +22,7 @@ from proxy.core.errors import AccordionError
 from proxy.core.memories import Candidate, Embedded, Embedder, embedding_text
 from proxy.core.ports import Headers, Upstream, UpstreamRequest
 from proxy.core.values import dataclass
+from proxy.models.embedder import packed
 
 T = TypeVar("T")
 
@@ -98,7 +99,12 @@ class EndpointEmbedder:
         endpoint, found = self._endpoints().rerank, None
         if endpoint is not None and candidates:
             documents = [embedding_text(each.memory)[0][: endpoint.longest] for each in candidates]
-            asked = {"model": endpoint.model, "query": query, "documents": documents, "top_n": len(documents)}
+            asked = {
+                "model": endpoint.model,
+                "query": query[: endpoint.longest],
+                "documents": documents,
+                "top_n": len(documents),
+            }
             found = await self._asked(endpoint, "/rerank", asked, partial(_scores, count=len(documents)))
         return found if found is not None else await self._static.relevance(query, candidates)
 
@@ -113,7 +119,7 @@ class EndpointEmbedder:
             asked: dict[str, Any] = {"model": endpoint.model, "input": part}
             if endpoint.dimensions:
                 asked["dimensions"] = endpoint.dimensions
-            read = partial(_packed, count=len(part), sign=endpoint.sign)
+            read = partial(_read, count=len(part), sign=endpoint.sign)
             made = await self._asked(endpoint, "/embeddings", asked, read)
             if made is None:
                 return None
@@ -181,19 +187,14 @@ class _Ranks(msgspec.Struct):
     results: list[_Rank]
 
 
-def _packed(raw: bytes, count: int, sign: bytes) -> list[bytes]:
+def _read(raw: bytes, count: int, sign: bytes) -> list[bytes]:
     """The vectors of an answer in the order of their texts, as the store keeps them. Raises ValueError."""
     found = {each.index: each.embedding for each in msgspec.json.decode(raw, type=_Vectors).data}
     if sorted(found) != list(range(count)) or not all(found.values()):
         raise ValueError("there is not one vector for each text")
     import numpy  # noqa: PLC0415  # slow to import, and not wanted by all
 
-    packed = []
-    for at in range(count):
-        vector = numpy.array(found[at], numpy.float64)
-        top = float(numpy.abs(vector).max())
-        packed.append(sign + numpy.round(vector * (127 / top)).astype(numpy.int8).tobytes() if top else b"")
-    return packed
+    return [packed(sign, numpy.array(found[at], numpy.float64)) for at in range(count)]
 
 
 def _scores(raw: bytes, count: int) -> list[float]:

@@ -89,7 +89,7 @@ def save(asking: Asking, conversation: str, file: Path | None, options: Options,
         _show(made, asking)
         return 0 if made.id else 1
 
-    return _run(asking, work)
+    return _run(asking, work, creates=file is not None and not conversation)
 
 
 def consolidate(asking: Asking, arguments: Mapping[str, object], file: Path) -> int:
@@ -263,7 +263,7 @@ def _table(out: Console, rows: Sequence[Any]) -> None:
     for row in rows:
         kind, labels = ("session", row.tags) if isinstance(row, Shown) else (row.type, row.topics)
         warning = f"\n{row.warning}" if getattr(row, "warning", "") else ""
-        table.add_row(row.id, kind, Text(row.preview + warning), Text(", ".join(labels)))
+        table.add_row(Text(row.id), kind, Text(row.preview + warning), Text(", ".join(labels)))
     out.print(table)
 
 

@@ -62,12 +62,8 @@ class Rooms:
             self.tenants = known.tenants(settings)
             lineage = known.lineage(settings, self._house.clock, self._house.tasks)
             gauging = replace(gauging, seating=replace(gauging.seating, lineage=lineage))
-        self._gauging = gauging
-
-    @property
-    def gauging(self) -> Gauging:
+        self.gauging: Gauging = gauging
         """Identity and accounting."""
-        return self._gauging
 
     def writer(self, model: str) -> str:
         """Who would write summaries for `model` live; here it is the extractive writer."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from proxy.core.memories import Filter, Memory, MemoryType
 from proxy.core.values import dataclass
 from proxy.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT, fuse
-from proxy.storage.nearest import nearest
+from proxy.storage import memories_labels
+from proxy.storage.nearest import nearest_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,6 @@ _CODES: Final[Mapping[MemoryType, int]] = {
 }
 """What a type is in a row. Stores hold them: none may change."""
 _TYPES: Final = {str(code): kind for kind, code in _CODES.items()}
-_HIDDEN: Final[tuple[MemoryType, ...]] = ("summary_archived", "session")
 
 _ROW = [("row", "<u4"), ("words", "<u4"), ("created", "<f8"), ("type", "u1")]
 _POSTING = [("row", "<u4"), ("times", "<u2", (3,))]
@@ -73,30 +73,21 @@ def posting(times: Sequence[int]) -> bytes:
 
 
 def labels(memory: Memory) -> list[str]:
-    """What a memory is listed under."""
-    found = [f"t:{key(topic)}" for topic in (*memory.topics, *memory.macro_topics)]
-    found += [f"g:{key(tag)}" for tag in memory.tags]
-    found += [f"e:{key(name)}" for name in memory.entities]
-    found.append(f"p:{memory.project}")
+    """What a memory is listed under here: its project and its conversation too."""
+    found = [*memories_labels.labels(memory), f"p:{memory.project}"]
     if memory.conversation:
         found.append(f"c:{memory.conversation}")
-    return list(dict.fromkeys(found))
+    return found
 
 
 def groups(wanted: Filter) -> list[list[str]]:
     """The labels that a filter asks for: of each group one."""
-    found = [[f"t:{key(topic)}" for topic in wanted.topics]] if wanted.topics else []
-    found += [[f"g:{key(tag)}"] for tag in wanted.tags]
+    found = memories_labels.groups(wanted)
     if wanted.project is not None:
         found.append([f"p:{wanted.project}"])
     if wanted.conversation:
         found.append([f"c:{wanted.conversation}"])
     return found
-
-
-def key(name: str) -> str:
-    """What names that differ in case share."""
-    return name.strip().casefold()
 
 
 def count(held: Held, wanted: Filter) -> int:
@@ -147,7 +138,7 @@ def _chosen(table: NDArray[Any], held: Held, wanted: Filter) -> Flags:
     """Which of the rows the filter lets through."""
     import numpy as np  # noqa: PLC0415
 
-    kinds = wanted.types or tuple(kind for kind in _CODES if kind not in _HIDDEN)
+    kinds = wanted.types or tuple(kind for kind in _CODES if kind not in memories_labels.HIDDEN)
     chosen: Flags = np.isin(table["type"], [_CODES[kind] for kind in kinds])
     for names in groups(wanted):
         listed = b"".join(held.labels.get(name, b"") for name in names)
@@ -200,8 +191,7 @@ def _by_vector(
     """Rows by how near their vectors are, the nearest first."""
     import numpy as np  # noqa: PLC0415
 
-    packed, width = _joined(chunks), len(vector) + 4
-    rows = np.frombuffer(packed, [("row", "<u4"), ("vector", f"V{len(vector)}")])["row"]
-    wanted = np.flatnonzero(np.isin(rows, table["row"][chosen]))
-    found = nearest(vector, [packed[at * width + 4 : (at + 1) * width] for at in wanted.tolist()], pool)
-    return {str(int(rows[wanted[at]])): cosine for at, cosine in found}
+    entries = np.frombuffer(_joined(chunks), [("row", "<u4"), ("vector", f"V{len(vector)}")])
+    wanted = entries[np.isin(entries["row"], table["row"][chosen])]
+    found = nearest_of(vector, wanted["vector"].tobytes(), pool)
+    return {str(int(wanted["row"][at])): cosine for at, cosine in found}

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from proxy.storage.sqlite_file import APPLICATION, patiently, transact
+from proxy.storage.stems import WORDS
 
 VERSION = 1
 _OPEN = 32
 """Files that one thread keeps open; each takes up to four descriptors."""
 
-# What memories are chosen by stands apart from what they say, so that choosing reads few pages. The full-text index
-# holds no text of its own; what it is to forget must be told it word by word.
-TABLES = """
+# What memories are chosen by stands apart from what they say, so that choosing reads few pages.
+TABLES = f"""
 CREATE TABLE memory (
     row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, type TEXT NOT NULL, project TEXT NOT NULL,
     conversation TEXT NOT NULL, created REAL NOT NULL, revision TEXT NOT NULL, vector BLOB NOT NULL);
@@ -36,7 +36,7 @@ CREATE TABLE relation (
 CREATE INDEX relation_end ON relation (end_key);
 CREATE INDEX relation_memory ON relation (memory) WHERE memory <> '';
 CREATE TABLE marker (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE VIRTUAL TABLE words USING fts5 (body, context, author, content = '', tokenize = 'porter unicode61');
+{WORDS};
 """
 
 

@@ -20,11 +20,12 @@ from proxy.core.memories import (
     Relation,
     embedding_text,
 )
-from proxy.memory.entries import EVERY, line
+from proxy.memory.entries import line
 from proxy.storage import memories_columns as columns
 from proxy.storage import memories_redis_scripts as scripts
 from proxy.storage.batches import name_bytes, name_text
 from proxy.storage.lane import Lane
+from proxy.storage.memories_labels import key
 from proxy.storage.nearest import SIGN
 from proxy.storage.redis import RedisStore
 from proxy.storage.redis_scripts import Script
@@ -132,7 +133,7 @@ class RedisMemories:
     async def relations(self, space: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
         """See the port."""
         keys = scripts.keys(space)
-        end = name_bytes(f"e:{columns.key(entity)}" if entity else "")
+        end = name_bytes(f"e:{key(entity)}" if entity else "")
         ((packed,),) = await self._server.together(("HMGET", keys["ends"], end))
         numbers = [int.from_bytes(packed[at : at + 4], "little") for at in range(0, len(packed or b""), 4)]
         found = await self._fields(keys["relations"], numbers[: limit if limit >= 0 else None])
@@ -152,19 +153,20 @@ class RedisMemories:
 
     async def export(self, space: bytes) -> AsyncIterator[bytes]:
         """See the port. What is written meanwhile may be missing."""
-        rows = await self._newest(space, Filter(types=EVERY), "")
-        for at in range(0, len(rows), _PAGE):
-            for memory in await self._values(space, rows[at : at + _PAGE]):
-                yield line(memory)
+        keys = scripts.keys(space)
+        (ids,) = await self._server.together(("HKEYS", keys["heads"]))
+        for at in range(0, len(ids), _PAGE):
+            for memory in await self.get(space, [name_text(each) for each in ids[at : at + _PAGE]]):
+                if memory is not None:
+                    yield line(memory)
         for entity in await self.entities(space, limit=-1):
             yield line(entity)
         for relation in await self.relations(space, limit=-1):
             yield line(relation)
-        markers = scripts.keys(space)["markers"]
-        (names,) = await self._server.together(("HKEYS", markers))
+        (names,) = await self._server.together(("HKEYS", keys["markers"]))
         for at in range(0, len(names), _PAGE):
             page = names[at : at + _PAGE]
-            for name, value in zip(page, await self._fields(markers, page), strict=True):
+            for name, value in zip(page, await self._fields(keys["markers"], page), strict=True):
                 if value is not None:
                     yield line((name_text(name), value))
 
@@ -229,10 +231,10 @@ class RedisMemories:
             if value is not None
         ]
 
-    async def _fields(self, key: bytes, fields: Sequence[bytes | int]) -> list[bytes | None]:
+    async def _fields(self, name: bytes, fields: Sequence[bytes | int]) -> list[bytes | None]:
         if not fields:
             return []
-        (found,) = await self._server.together(("HMGET", key, *fields))
+        (found,) = await self._server.together(("HMGET", name, *fields))
         values: list[bytes | None] = found
         return values
 
@@ -251,7 +253,7 @@ def _packed(
             "markers": [(name, _raw(value)) for name, value in change.markers],
             "delete": change.delete,
             "put": [_entry(*each) for each in zip(put, embedded, found, strict=True)],
-            "entities": [(columns.key(entity.name), entity.type, entity.name) for entity in change.entities],
+            "entities": [(key(entity.name), entity.type, entity.name) for entity in change.entities],
             "relations": [_relation(relation) for relation in change.relations],
         }
     )
@@ -273,7 +275,7 @@ def _entry(memory: Memory, kept: Embedded, stems: Counts) -> tuple[Any, ...]:
 
 
 def _relation(relation: Relation) -> tuple[str, list[str], msgspec.Raw]:
-    start, end = columns.key(relation.start), columns.key(relation.end)
+    start, end = key(relation.start), key(relation.end)
     unique = "\0".join((start, end, relation.type, relation.memory))
     ends = list(dict.fromkeys(("", f"e:{start}", f"e:{end}", *([f"m:{relation.memory}"] if relation.memory else ()))))
     value = (unique, ends, relation.start, relation.end, relation.type, relation.memory)

@@ -10,6 +10,7 @@ import msgspec
 
 from proxy.core.memories import Candidate, Change, Conflict, Embedded, Entity, Filter, Memory, MemoryType, Relation
 from proxy.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT, fuse
+from proxy.storage.memories_labels import HIDDEN, groups, key, labels
 from proxy.storage.nearest import nearest
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -37,7 +38,7 @@ def write(
     fresh = tuple(entity for entity in change.entities if _add_entity(connection, entity))
     connection.executemany(
         "INSERT OR IGNORE INTO relation (start_key, end_key, start, end, type, memory) VALUES (?, ?, ?, ?, ?, ?)",
-        [(_key(r.start), _key(r.end), r.start, r.end, r.type, r.memory) for r in change.relations],
+        [(key(r.start), key(r.end), r.start, r.end, r.type, r.memory) for r in change.relations],
     )
     return fresh, any(removed)
 
@@ -62,6 +63,11 @@ def listed(connection: sqlite3.Connection, wanted: Filter, after: str, limit: in
         (*values, limit),
     )
     return [_DECODER.decode(value) for (value,) in rows]
+
+
+def ids(connection: sqlite3.Connection) -> list[str]:
+    """All memories' ids, newest first."""
+    return [found for (found,) in connection.execute("SELECT id FROM memory ORDER BY created DESC, row DESC")]
 
 
 def count(connection: sqlite3.Connection, wanted: Filter) -> int:
@@ -122,7 +128,7 @@ def markers(connection: sqlite3.Connection, after: str, limit: int) -> list[tupl
 
 def relations(connection: sqlite3.Connection, entity: str, limit: int) -> list[Relation]:
     """See the port."""
-    where, values = ("start_key = ?1 OR end_key = ?1", (_key(entity),)) if entity else ("1", ())
+    where, values = ("start_key = ?1 OR end_key = ?1", (key(entity),)) if entity else ("1", ())
     rows = connection.execute(
         f"SELECT start, end, type, memory FROM relation WHERE {where} ORDER BY row LIMIT {int(limit)}",  # noqa: S608
         values,
@@ -172,7 +178,7 @@ def _put(connection: sqlite3.Connection, memory: Memory, kept: Embedded) -> bool
         "INSERT INTO words (rowid, body, context, author) VALUES (?, ?, ?, ?)",
         (row, memory.content, memory.context, memory.author),
     )
-    connection.executemany("INSERT INTO label (name, row) VALUES (?, ?)", [(name, row) for name in _labels(memory)])
+    connection.executemany("INSERT INTO label (name, row) VALUES (?, ?)", [(name, row) for name in labels(memory)])
     return former is not None
 
 
@@ -186,7 +192,7 @@ def _remove(connection: sqlite3.Connection, memory_id: str) -> Memory | None:
         "INSERT INTO words (words, rowid, body, context, author) VALUES ('delete', ?, ?, ?, ?)",
         (row, memory.content, memory.context, memory.author),
     )
-    connection.executemany("DELETE FROM label WHERE name = ? AND row = ?", [(name, row) for name in _labels(memory)])
+    connection.executemany("DELETE FROM label WHERE name = ? AND row = ?", [(name, row) for name in labels(memory)])
     connection.execute("DELETE FROM memory WHERE row = ?", (row,))
     connection.execute("DELETE FROM content WHERE row = ?", (row,))
     return memory
@@ -196,47 +202,29 @@ def _delete(connection: sqlite3.Connection, memory_id: str) -> bool:
     """The same, with the relations that it told of, and the entities that nothing else speaks of."""
     memory = _remove(connection, memory_id)
     connection.execute("DELETE FROM relation WHERE memory = ?", (memory_id,))
-    for key in {_key(name) for name in memory.entities} if memory else ():
-        if not connection.execute("SELECT 1 FROM label WHERE name = ? LIMIT 1", (f"e:{key}",)).fetchone():
-            connection.execute("DELETE FROM relation WHERE start_key = ?1 OR end_key = ?1", (key,))
-            connection.execute("DELETE FROM entity WHERE key = ?", (key,))
+    for name in {key(name) for name in memory.entities} if memory else ():
+        if not connection.execute("SELECT 1 FROM label WHERE name = ? LIMIT 1", (f"e:{name}",)).fetchone():
+            connection.execute("DELETE FROM relation WHERE start_key = ?1 OR end_key = ?1", (name,))
+            connection.execute("DELETE FROM entity WHERE key = ?", (name,))
     return memory is not None
 
 
 def _add_entity(connection: sqlite3.Connection, entity: Entity) -> bool:
     """Whether it is new."""
     done = connection.execute(
-        "INSERT OR IGNORE INTO entity (key, type, name) VALUES (?, ?, ?)", (_key(entity.name), entity.type, entity.name)
+        "INSERT OR IGNORE INTO entity (key, type, name) VALUES (?, ?, ?)", (key(entity.name), entity.type, entity.name)
     )
     return done.rowcount > 0
-
-
-def _labels(memory: Memory) -> list[str]:
-    """What a memory is listed under: topics, tags, entities."""
-    found = [f"t:{_key(topic)}" for topic in (*memory.topics, *memory.macro_topics)]
-    found += [f"g:{_key(tag)}" for tag in memory.tags]
-    found += [f"e:{_key(name)}" for name in memory.entities]
-    return list(dict.fromkeys(found))
-
-
-def _key(name: str) -> str:
-    return name.strip().casefold()
 
 
 def _where(wanted: Filter) -> tuple[str, list[Any]]:
     """The condition on `memory`, and its values."""
     parts: list[str] = []
     values: list[Any] = []
-    if wanted.types:
-        parts.append(f"type IN ({_marks(wanted.types)})")
-        values += wanted.types
-    else:
-        parts.append("type NOT IN ('summary_archived', 'session')")
-    # Any of the topics is enough; a memory must have all of the tags.
-    topics = [f"t:{_key(topic)}" for topic in wanted.topics]
-    labels = [topics] if topics else []
-    labels += [[f"g:{_key(tag)}"] for tag in wanted.tags]
-    for names in labels:
+    types = wanted.types or HIDDEN
+    parts.append(f"type {'' if wanted.types else 'NOT '}IN ({_marks(types)})")
+    values += types
+    for names in groups(wanted):
         parts.append(f"memory.row IN (SELECT row FROM label WHERE name IN ({_marks(names)}))")  # noqa: S608
         values += names
     exact = (("project = ?", wanted.project), ("created >= ?", wanted.since), ("created <= ?", wanted.until))

@@ -20,7 +20,7 @@ from proxy.core.memories import (
     Relation,
     embedding_text,
 )
-from proxy.memory.entries import EVERY, line
+from proxy.memory.entries import line
 from proxy.storage import memories_rows as rows
 from proxy.storage.lane import Lane
 from proxy.storage.memories_file import Shelf, shelf
@@ -93,11 +93,11 @@ class SqliteMemories:
 
     async def export(self, space: bytes) -> AsyncIterator[bytes]:
         """See the port. What is written meanwhile may be missing."""
-        after, wanted = "", Filter(types=EVERY)
-        while page := await self.listed(space, wanted, after=after, limit=_PAGE):
-            for memory in page:
-                yield line(memory)
-            after = page[-1].id
+        ids: list[str] = await self._read(space, [], rows.ids)
+        for at in range(0, len(ids), _PAGE):
+            for memory in await self.get(space, ids[at : at + _PAGE]):
+                if memory is not None:
+                    yield line(memory)
         for entity in await self.entities(space, limit=-1):
             yield line(entity)
         for relation in await self.relations(space, limit=-1):

@@ -12,8 +12,11 @@ COLUMNS = ("body", "context", "author")
 Counts = dict[str, list[int]]
 """Of a text: for each stem how often it is there, by column."""
 
-_TABLES = """
-CREATE VIRTUAL TABLE words USING fts5 (body, context, author, content = '', tokenize = 'porter unicode61');
+WORDS = "CREATE VIRTUAL TABLE words USING fts5 (body, context, author, content = '', tokenize = 'porter unicode61')"
+"""The full-text index. It holds no text of its own; what it is to forget must be told it word by word."""
+
+_TABLES = f"""
+{WORDS};
 CREATE VIRTUAL TABLE stems USING fts5vocab (words, 'instance');
 """
 

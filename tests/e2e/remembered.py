@@ -18,7 +18,7 @@ proxy_keys:
   - {id: two, key: "${KEY_TWO}"}
 """
 ONE, TWO = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB"
-TODOS = [
+PLAN = [
     {"content": "Move the ledger to PostgreSQL 16", "status": "completed", "activeForm": "Moving"},
     {"content": "Write the migration in /srv/ledger/migrate.py", "status": "in_progress", "activeForm": "Writing"},
     {"content": "Retire the old cluster", "status": "pending", "activeForm": "Retiring"},
@@ -45,7 +45,7 @@ MESSAGES: list[dict[str, Any]] = [
         "role": "user",
         "content": "We decided to move the ledger service to PostgreSQL 16, as MySQL lost two writes.",
     },
-    *_call(1, "TodoWrite", {"todos": TODOS}, "The list was saved."),
+    *_call(1, "TodoWrite", {"todos": PLAN}, "The list was saved."),
     *_call(2, "Write", {"file_path": "/srv/ledger/migrate.py", "content": "print('moved')\n"}, "Written."),
     {"role": "assistant", "content": "The ledger service now listens on port 5433 of host db-7.example.org."},
     {"role": "user", "content": "I prefer that every migration of the ledger service runs in one transaction."},

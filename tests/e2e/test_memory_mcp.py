@@ -13,7 +13,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.conftest import Start
-from tests.e2e.remembered import KEYS, MESSAGES, ONE, RECORDED, SUMMARY, TODOS, TWO, notes, say
+from tests.e2e.remembered import KEYS, MESSAGES, ONE, PLAN, RECORDED, SUMMARY, TWO, notes, say
 from tests.proxying import Proxy
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
@@ -148,7 +148,7 @@ async def test_a_session_is_saved_with_its_plan_and_had_back_by_its_recovery_id(
         saved = await call(client, "core_memory", operation="import", conversation_id=session, tags=[way], force=True)
         assert saved["id"] in saved["message"]
         back = await call(client, "core_memory", operation="export", id=saved["id"])
-        assert all(todo["content"] in back["text"] for todo in TODOS)
+        assert all(todo["content"] in back["text"] for todo in PLAN)
         assert "/srv/ledger/migrate.py" in back["text"]
         listed = await call(client, "core_memory", operation="list", tags=[way])
         found = await call(client, "core_memory", operation="search", query="retire the old cluster", tags=[way])

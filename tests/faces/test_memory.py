@@ -4,20 +4,25 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx
 import jsonschema
 import pytest
 
-from proxy.core.errors import StoreUnavailable
+from proxy.core.errors import BadRequest, StoreUnavailable
+from proxy.faces.memory_moving import brought
 from proxy.faces.memory_table import CALLS
+from proxy.identity.tenants import Caller
 from proxy.wiring import House
 from tests.e2e.kept import ask, said, workers
 from tests.e2e.remembered import SUMMARY, notes
+from tests.fakes import FakeClock
 
 KEYS = 'proxy_keys: [{id: one, key: "${NO:-key-one}"}, {id: two, key: "${NO:-key-two}"}]\n'
 LINES = {"content-type": "application/x-ndjson"}
@@ -166,6 +171,10 @@ async def test_a_body_that_is_no_json_object_or_of_another_kind_is_refused(tmp_p
         path = "/accordion/memory/add"
         typed = {"content-type": "application/json"}
         assert problem(await http.http.post(path, content=b"{", headers=typed)) == (400, "invalid_json", "body")
+        deep = b'{"content":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        assert problem(await http.http.post(path, content=deep, headers=typed)) == (400, "invalid_json", "body")
+        taken = await http.http.post("/accordion/memory/import", content=b"\n" + deep, headers=LINES)
+        assert problem(taken) == (400, "bad_line", "line 2")
         assert problem(await http.http.post(path, content=b"[]", headers=typed))[:2] == (400, "invalid_arguments")
         assert problem(await http.http.post(path, content=b'{"content":"\xff"}', headers=typed))[0] == 400
         assert problem(await http.http.post(path, content=b'{"content":"x"}')) == (
@@ -179,7 +188,8 @@ async def test_a_body_that_is_no_json_object_or_of_another_kind_is_refused(tmp_p
 
 async def test_a_page_of_another_site_is_not_answered(tmp_path: Path):
     async with api(tmp_path) as http:
-        for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}, {"origin": "null"}):
+        origins = ("https://evil.example", "null", "http://[", "http://127.0.0.1:8787]")
+        for headers in ({"host": "evil.example"}, *({"origin": origin} for origin in origins)):
             reply = await http.http.get("/accordion/memory/export", headers=headers)
             assert problem(reply)[:2] == (403, "foreign_origin"), headers
         assert (await http.http.get("/accordion/memory/export", headers={"origin": "http://localhost:3000"})).is_success
@@ -239,6 +249,41 @@ async def test_a_tenants_memories_are_given_out_erased_with_proof_and_taken_in_b
         assert sorted(again.splitlines()) == sorted(exported.text.splitlines())
 
 
+@pytest.mark.parametrize(
+    "odd", [{"created": 1e20}, {"created": -1e15}, {"updated": 1e13}, {"counted": 2**70}, {"first": 0, "last": 2**70}]
+)
+async def test_a_line_whose_numbers_could_not_be_told_again_is_not_taken_in(tmp_path: Path, odd: dict[str, float]):
+    async with api(tmp_path) as http:
+        line = json.dumps({"memory": {"id": "mem_1", "type": "fact", "content": "The gate is green.", **odd}})
+        reply = await http.http.post("/accordion/memory/import", content=line, headers=LINES)
+        assert problem(reply) == (400, "bad_line", "line 1")
+        assert await http.total() == 0
+
+
+async def test_others_go_on_while_a_long_import_is_read():
+    passed, seen = 0, set[int]()
+
+    async def others() -> None:
+        nonlocal passed
+        while True:
+            passed += 1
+            await asyncio.sleep(0)
+
+    def lines() -> Iterator[bytes]:
+        for _ in range(1_000):
+            seen.add(passed)
+            yield b'{"memory":{"id":"mem_1","type":"fact","content":"The gate is green."}}'
+        yield b"{"
+
+    rooms: Any = SimpleNamespace(clock=FakeClock())
+    caller = Caller("one", b"one", keyed=True, credential="")
+    other = asyncio.create_task(others())
+    with pytest.raises(BadRequest, match="Line 1,001"):
+        await brought(rooms, caller, lines())
+    other.cancel()
+    assert len(seen) > 5
+
+
 async def test_a_summary_whose_sources_were_reworded_or_deleted_says_so(tmp_path: Path):
     async with api(tmp_path) as http:
         ids = [(await http.told("add", **note))["id"] for note in notes(12)]
@@ -290,6 +335,20 @@ async def test_messages_that_were_compacted_are_given_with_the_memory(tmp_path: 
         assert memory["originals"] == whole[source["start_index"] : source["end_index"] + 1]
 
 
+async def test_the_document_is_made_once_and_not_before_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from proxy.faces import memory
+
+    made, document = [], memory.document
+    monkeypatch.setattr(memory, "document", lambda version: made.append(version) or document(version))
+    async with api(tmp_path) as http:
+        assert made == []
+        first, second = [(await http.http.get("/accordion/memory/openapi.json")).json() for _ in range(2)]
+        assert first == second
+        assert len(made) == 1
+
+
 async def test_where_there_are_to_be_no_memories_nothing_answers(tmp_path: Path):
     async with api(tmp_path, "memory: {enabled: false}\n") as http:
         assert (await http.post("add", content="x")).status_code == 404
@@ -330,3 +389,24 @@ async def test_without_the_sdk_mcp_says_what_to_install_and_rest_goes_on(
             assert problem(reply)[:2] == (501, "mcp_not_installed")
         assert "accordion-proxy[mcp]" in reply.text
         assert (await http.told("add", content="Something."))["is_new"]
+
+
+async def test_an_sdk_that_cannot_be_used_is_an_error_of_each_request_and_is_loaded_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    threads = []
+
+    class Broken(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name == "server":
+                threads.append(threading.current_thread())
+                raise TypeError("another version")
+            raise AttributeError(name)
+
+    monkeypatch.setitem(sys.modules, "proxy.faces.mcp_server", Broken("proxy.faces.mcp_server"))
+    async with api(tmp_path) as http, asyncio.timeout(20):
+        for _ in range(2):
+            with pytest.raises(TypeError, match="another version"):
+                await http.http.post("/mcp", json={})
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads

@@ -305,6 +305,20 @@ async def test_the_turns_before_stand_beside_a_memory_for_search():
     assert "httpx over requests" in decided.context
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"I prefer {'acgt' * 60} over every other sequence.",
+        f"We decided to host the ledger at github.com/contoso/{'ledger-' * 40}core from spring on.",
+        f"The ledger of the company {'Contoso' * 40} is kept in Lisbon.",
+    ],
+)
+async def test_names_too_long_to_be_kept_do_not_keep_the_rest_from_being_remembered(text):
+    house = await house_of([entry("system", SYSTEM), entry("user", text)])
+    (made,) = (await house.compact(0, 1)).memories_created
+    assert text in made.content
+
+
 async def test_only_one_message_can_be_compacted():
     house = await house_of([*called("bash", 1, "{}", "ok"), entry("user", "The deploy key lives in infra/keys.yaml.")])
     answer = await house.compact(2, 2)

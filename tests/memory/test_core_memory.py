@@ -12,11 +12,11 @@ import pytest
 
 from proxy.archive.transcript_log import Transcript
 from proxy.core.errors import BadRequest, NotFound, StoreUnavailable
-from proxy.core.memories import Candidate, Embedded, Filter, Memory
+from proxy.core.memories import Candidate, Embedded, Filter, Memories, Memory
 from proxy.memory.core_answers import box
 from proxy.memory.core_memory import CoreMemory, Options
 from proxy.memory.recovery import latest_plan
-from proxy.memory.search import Query, Result, Results
+from proxy.memory.search import Search
 from proxy.memory.sections import PLAN, TITLES, parsed, plan_in, rendered
 from proxy.memory.stretches import Recordings
 from proxy.storage.memories_sqlite import SqliteMemories
@@ -29,7 +29,7 @@ from tests.memory.working import worked
 AT = 1_767_261_910.0
 FIRST = "CMEM-20260101-100510"
 TEXT = rendered({"Objective": "Mend gate B7.", "Notes": "- It rusts."})
-TODOS = "TodoWrite", {"todos": [{"content": "Open it", "status": "in_progress"}]}, "ok"
+STEPS = "TodoWrite", {"todos": [{"content": "Open it", "status": "in_progress"}]}, "ok"
 
 
 class Kept(FakeMemories):
@@ -45,16 +45,34 @@ class Kept(FakeMemories):
         return [Candidate(each) for each in found[:pool]]
 
 
+class NoVectors:
+    """An embedder that has nothing to say."""
+
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedded]:
+        return [Embedded() for _ in texts]
+
+    async def query(self, text: str) -> bytes:
+        return b""
+
+    async def relevance(self, query: str, candidates: Sequence[Candidate]) -> list[float]:
+        return [0.0 for _ in candidates]
+
+
 class House:
     """Everything around `core_memory`, with one recorded conversation `s-1`."""
 
     def __init__(self) -> None:
         self.vault, self.memories, self.clock = Vault(), Kept(), FakeClock(AT)
-        self.core = CoreMemory(self.memories, self.vault.transcripts, DIALECTS, FakeTasks(), self.clock)
+        self.core = self.core_of(self.memories)
+
+    def core_of(self, memories: Memories, recordings: Recordings | None = None) -> CoreMemory:
+        search = Search(memories, NoVectors(), self.clock)
+        recordings = recordings or self.vault.transcripts
+        return CoreMemory(memories, recordings, DIALECTS, FakeTasks(), self.clock, search)
 
     async def record(self, session: str = "s-1", space: bytes = SPACE) -> None:
         await self.vault.say(
-            session, replace(worked(TODOS, said="Mend gate B7 of the house."), chain=(b"c",)), space=space
+            session, replace(worked(STEPS, said="Mend gate B7 of the house."), chain=(b"c",)), space=space
         )
 
     def kept(self) -> list[Memory]:
@@ -109,7 +127,7 @@ class Forgetful:
 async def test_what_is_not_kept_any_more_of_a_conversation_is_said(house: House) -> None:
     await house.record()
     kept = Forgetful(house.vault.transcripts)
-    await CoreMemory(house.memories, kept, DIALECTS, FakeTasks(), house.clock).import_(SPACE, conversation="s-1")
+    await house.core_of(house.memories, kept).import_(SPACE, conversation="s-1")
     assert "- 1 of the recorded messages are not kept any more." in house.kept()[0].content
 
 
@@ -129,22 +147,9 @@ async def test_many_that_save_at_once_get_ids_of_their_own(house: House) -> None
     assert all(re.fullmatch(rf"{FIRST}(-\d+)?", name) for name in ids)
 
 
-class NoVectors:
-    """An embedder that has nothing to say."""
-
-    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedded]:
-        return [Embedded() for _ in texts]
-
-    async def query(self, text: str) -> bytes:
-        return b""
-
-    async def relevance(self, query: str, candidates: Sequence[Candidate]) -> list[float]:
-        return [0.0 for _ in candidates]
-
-
 async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(house: House, tmp_path: Path) -> None:
     stores = [SqliteMemories(tmp_path, NoVectors(), timeout=30.0) for _ in range(2)]
-    workers = [CoreMemory(each, house.vault.transcripts, DIALECTS, FakeTasks(), house.clock) for each in stores]
+    workers = [house.core_of(each) for each in stores]
     answers = await asyncio.gather(*(workers[at % 2].import_(SPACE, text=f"{TEXT} gate{at}") for at in range(12)))
     assert len({each.id for each in answers}) == 12
     for at, each in enumerate(answers):
@@ -286,19 +291,13 @@ async def test_a_search_finds_by_words_and_needs_some(house: House) -> None:
         assert raised.value.code == "search_without_words"
 
 
-async def test_a_search_of_meaning_is_used_where_there_is_one(house: House) -> None:
-    asked: list[Query] = []
-
-    class Meaning:
-        async def search(self, space: bytes, query: Query) -> Results:
-            asked.append(query)
-            return Results(tuple(Result(memory, 1.0, "") for memory in house.kept()), 1, "")
-
-    await house.core.import_(SPACE, text=TEXT)
-    core = CoreMemory(house.memories, house.vault.transcripts, DIALECTS, FakeTasks(), house.clock, Meaning())
-    found = await core.search(SPACE, "corrosion", tags=("b7",), limit=3)
-    assert [each.id for each in found.memories] == [FIRST]
-    assert asked == [Query("corrosion", Filter(types=("session",), tags=("b7",)), limit=3)]
+async def test_a_search_is_of_session_memories_with_all_of_the_tags(house: House) -> None:
+    for at, tags in enumerate((("b7",), (), ("b7", "odd"))):
+        await house.core.import_(SPACE, text=TEXT.replace("B7", f"B{at}"), options=Options(tags=tags))
+    house.memories.of(SPACE).memories["mem-1"] = Memory(id="mem-1", type="fact", content="A gate.", tags=("b7",))
+    found = await house.core.search(SPACE, "gate", tags=("B7",))
+    assert {each.preview for each in found.memories} == {"Mend gate B0.", "Mend gate B2."}
+    assert len((await house.core.search(SPACE, "gate", tags=("b7",), limit=1)).memories) == 1
 
 
 @pytest.mark.parametrize("limit", [0, -1, 101, True])
@@ -318,4 +317,4 @@ def test_the_box_shows_the_id_and_its_sides_are_straight() -> None:
 
 
 def test_the_plan_of_the_recorded_conversation_is_the_one_that_is_compared() -> None:
-    assert latest_plan(worked(TODOS)).text == "- [>] Open it"
+    assert latest_plan(worked(STEPS)).text == "- [>] Open it"

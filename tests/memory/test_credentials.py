@@ -29,6 +29,13 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
         ("Its password is {}.", "hunter2"),
         ("Its password is {}, as always.", "swordfish"),
         ("The key:\n{}", "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----"),
+        (
+            '{{"private_key_id": 1, "key": "{}\\n"}}',
+            r"-----BEGIN PRIVATE KEY-----\nMIIE\nabc=\n-----END PRIVATE KEY-----",
+        ),
+        ('KEY="{}', r"-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANB\nabcd"),
+        ("{}", "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,0A\n\nMIIE\n-----END RSA PRIVATE KEY-----"),
+        ("{} is it.", "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQOY\n=ab\n-----END PGP PRIVATE KEY BLOCK-----"),
     ],
 )
 def test_a_credential_is_masked_and_what_is_said_about_it_stays(text: str, value: str) -> None:
@@ -81,7 +88,9 @@ def test_masking_twice_is_masking_once(text: str) -> None:
     assert masked(masked(text)) == masked(text)
 
 
-@pytest.mark.parametrize("piece", ["_", "a_", "sk-", "://", "password ", "-u a:", "-----BEGIN ", "token is "])
+@pytest.mark.parametrize(
+    "piece", ["_", "a_", "sk-", "://", "password ", "-u a:", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "token is "]
+)
 def test_a_long_text_takes_no_longer_for_each_of_its_signs(piece: str) -> None:
     """A rule that looks back over all of the text would take hours here, and the run's time-out ends it."""
     assert len(masked(piece * 40_000)) >= 40_000

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from proxy.archive.recall_quotes import OPENING
 from proxy.core.conversation import Text
 from proxy.core.memories import Entity
-from proxy.memory.extraction import candidates, unique
+from proxy.memory import extraction
+from proxy.memory.extraction import Candidate, candidates, unique
 from proxy.memory.relations import found_in
 from proxy.memory.sentences import background_of, folded, sentences
-from proxy.memory.standing import claims, stands
+from proxy.memory.standing import about, claims, stands
 from proxy.memory.steps import record_of
 from proxy.memory.topics import common_words, topics_of
 from proxy.summaries.block import label
@@ -156,6 +157,39 @@ def test_the_same_said_twice_is_one():
 
 
 # -- what is never taken -----------------------------------------------------------
+
+
+def fact(text: str, at: int = 0) -> Candidate:
+    return Candidate("fact", text, "The user said", at, at, 1.0)
+
+
+WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "port", "8080", "src/app.py"]), min_size=4)
+
+
+@given(st.lists(WORDS.map(" ".join), max_size=30), st.data())
+def test_of_what_says_the_same_nothing_is_overlooked(texts, data):
+    """Each is compared with all that are kept; parts of others are among them, cut anywhere."""
+    for text in list(texts):
+        start = data.draw(st.integers(0, 4))
+        texts.append(f"{text} {text[start:]}" if data.draw(st.booleans()) else text[start : len(text) - start])
+    found = [fact(text, at) for at, text in enumerate(texts) if folded(text).count(" ") > 2]
+
+    class All(extraction._Near):
+        def places(self, words):
+            return sorted({place for places in self._all.values() for place in places})
+
+    with pytest.MonkeyPatch.context() as patch:
+        kept = unique(found)
+        patch.setattr(extraction, "_Near", All)
+        assert kept == unique(found)
+
+
+def test_of_many_sentences_not_each_is_compared_with_each(monkeypatch):
+    compared, alike = [], extraction._alike
+    monkeypatch.setattr(extraction, "_alike", lambda one, other: compared.append(one) or alike(one, other))
+    kept = unique(fact(f"Queue alpha{at} feeds worker beta{at} of region gamma{at} daily") for at in range(600))
+    assert len(kept) == 600
+    assert len(compared) < 600 * 10
 
 
 def test_system_text_is_nobody_s_word():
@@ -305,6 +339,23 @@ def test_relations_are_what_the_verb_between_two_entities_says(text, relation):
 )  # fmt: skip
 def test_what_is_denied_asked_or_supposed_is_no_relation(text):
     assert found_in(text, JUDGE).relations == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "meant"),
+    [
+        ("The category of a booking is stored twice", "go", False),
+        ("The gateway is written in Go", "go", True),
+        ("Our clock drifts at night", "C++", False),
+        ("The parser is written in C++ and Rust", "C++", True),
+        ("Public APIs answer in JSON", "api", True),
+        ("The file src/api_client.py holds the key", "api", True),
+        ("这个服务用认证网关", "认证", True),
+        ("PaymentLedgers are booked nightly", "ledger", True),
+    ],
+)
+def test_a_short_topic_is_met_as_a_word_alone(text, topic, meant):
+    assert about(text, topic) is meant
 
 
 def test_topics_are_what_was_asked_for_what_comes_again_and_what_is_named():

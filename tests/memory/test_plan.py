@@ -176,6 +176,23 @@ def test_an_edit_that_does_not_fit_is_shown_behind_the_last_whole_text() -> None
     assert json.loads(found.text.split(LATER)[1]) == edit
 
 
+CLOSED = "*** Update File: /srv/app/IMPL_PLAN.md\n@@\n-- [ ] Close it\n+- [x] Close it\n"
+
+
+def test_a_patch_does_not_hide_an_earlier_edit_that_did_not_fit() -> None:
+    edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "not there", "new_string": "x"}
+    found = plan(wrote(), ("Edit", edit, OK), ("apply_patch", {"input": f"*** Begin Patch\n{CLOSED}*** End Patch"}, OK))
+    assert found.text.startswith(f"{TEXT}\n\n{LATER}\n\n")
+    assert "not there" in found.text.split(LATER)[1]
+    assert "+- [x] Close it" in found.text.split(LATER)[1]
+
+
+def test_a_patch_that_names_a_file_twice_is_applied_whole() -> None:
+    opened = "*** Update File: /srv/app/IMPL_PLAN.md\n@@\n-- [x] Open it\n+- [x] Open it wide\n"
+    found = plan(wrote(), ("apply_patch", {"input": f"*** Begin Patch\n{opened}{CLOSED}*** End Patch"}, OK))
+    assert found.text == TEXT.replace("Open it", "Open it wide").replace("[ ] Close", "[x] Close")
+
+
 def test_an_edit_that_fits_at_two_places_is_not_guessed() -> None:
     edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "- [", "new_string": "* ["}
     assert LATER in plan(wrote(), ("Edit", edit, OK)).text
@@ -286,6 +303,13 @@ def test_tasks_that_are_made_and_changed_one_by_one_are_a_list() -> None:
     assert plan(*made, *changed).text == "- [x] a\n  All of a\n- [ ] c2\n  All of c\n  blocked by: #1"
 
 
+def test_a_task_whose_number_is_not_told_takes_no_other_ones_place() -> None:
+    made: list[Did] = [("TaskCreate", {"subject": name}, "[Old tool result content cleared]") for name in "abcd"]
+    deleted: Did = ("TaskUpdate", {"taskId": "1", "status": "deleted"}, "Updated task #1")
+    done: Did = ("TaskUpdate", {"taskId": "4", "status": "completed"}, "Updated task #4")
+    assert plan(*made[:3], deleted, made[3], done).text == "- [ ] b\n- [ ] c\n- [x] d"
+
+
 def test_a_list_given_as_a_text_is_kept_as_it_is() -> None:
     text = "[x] Look\n[-] Think\n[ ] Write"
     assert plan(("update_todo_list", {"todos": text}, "ok")).text == text
@@ -318,6 +342,28 @@ def test_steps_in_running_text_are_a_plan_where_the_user_calls_them_so() -> None
     found = latest_plan(talked(said, "Good."))
     assert found is not None
     assert found.text == said
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "1. Read it\n   1. the head\n   2. the body\n2. Write it\n3. Test it",
+        "1. Read it\n   1. the head\n2. Write it\n3. Test it",
+        "1. Read\n  1) the head\n  2) the body\n  3) the tail\n2. Write\n3. Test\n  1) once\n  2) twice\n  3) more",
+        " 1. Read it\n 2. Write it\n3. Test it\n4. Ship it",
+    ],
+)
+def test_a_plan_with_lists_in_its_steps_is_kept_from_the_first_step_to_the_last(steps: str) -> None:
+    found = latest_plan(talked(f"Here's my plan:\n{steps}\n\nThanks!", "I see."))
+    assert found is not None
+    assert (found.source, found.text) == ("user-stated", f"Here's my plan:\n{steps}")
+
+
+def test_a_short_list_behind_a_plan_does_not_hide_it() -> None:
+    steps = "Here's my plan:\n1. Read it\n2. Write it\n3. Test it"
+    found = latest_plan(talked(f"{steps}\n\nOpen:\n1. When?\n2. Where?", "I see."))
+    assert found is not None
+    assert (found.source, found.text) == ("user-stated", steps)
 
 
 def test_a_list_of_questions_or_of_two_is_no_plan() -> None:

@@ -92,6 +92,11 @@ def test_the_summary_of_a_topic_that_is_asked_for_comes_first_though_every_memor
     assert names(ordered("what is the archive", pool, [0.9] * 8 + [0.8]))[0] != "summary"
 
 
+def test_a_topic_without_words_is_not_asked_for_by_every_query():
+    pool = [candidate("fact", 9.0), candidate("summary", 0.0, type="summary", topics=("->",)), candidate("other", 5.0)]
+    assert names(ordered("query", pool, [0.9, 0.0, 0.5]))[-1] == "summary"
+
+
 def test_a_summary_that_does_not_fit_is_not_put_first():
     pool = [candidate("fact", 9.0), candidate("summary", 0.0, type="summary"), candidate("other", 5.0)]
     assert names(ordered("query", pool, [0.9, 0.0, 0.5]))[-1] == "summary"

@@ -31,6 +31,16 @@ class Plain:
 class Shelf(FakeMemories):
     """Gives all that a filter lets through, and notes what was asked."""
 
+    gets = counts = 0
+
+    async def get(self, space, ids):
+        self.gets += 1
+        return await super().get(space, ids)
+
+    async def count(self, space, wanted):
+        self.counts += 1
+        return await super().count(space, wanted)
+
     async def candidates(self, space, words, vector, wanted, *, pool):
         self.asked = (tuple(words), vector, wanted, pool)
         found = self._matching(space, wanted)
@@ -168,3 +178,22 @@ async def test_a_summary_whose_sources_were_edited_or_deleted_is_said_to_be_stal
     told = await warning(search)
     assert f"deleted since ({second})" in told
     assert 'memory_consolidate for "auth"' in told
+
+
+async def test_the_sources_of_all_summaries_are_read_at_once_and_a_topic_is_counted_once(shelf, search):
+    summary = summed(shelf, 10)
+    for at in range(3):
+        others = tuple((each.id, each.revision) for each in (shelf.add(f"other {at} {n}") for n in range(5)))
+        shelf.add(f"summary {at}", type="summary", topics=("auth",), counted=10, sources=(*others, *summary.sources))
+    edited = shelf.of(SPACE).memories
+    edited[others[0][0]] = replace(edited[others[0][0]], revision="other")
+    found = (await search.search(SPACE, Query("summary", deep=True))).results
+    assert (shelf.gets, shelf.counts) == (1, 1)
+    assert [each.memory.content for each in found if each.warning] == ["summary 2"]
+    assert [await search.staleness(SPACE, each.memory) for each in found] == [each.warning for each in found]
+
+
+async def test_a_search_that_finds_no_summary_asks_the_store_for_nothing_more(shelf, search):
+    shelf.add("dog")
+    assert (await search.search(SPACE, Query("dog"))).results
+    assert (shelf.gets, shelf.counts) == (0, 0)

@@ -105,6 +105,17 @@ async def test_a_long_text_is_cut_and_dimensions_are_asked_for_only_where_they_a
     assert room.sent == [{"model": "embed-1", "input": ["x" * 10], "dimensions": 256}]
 
 
+async def test_of_a_long_query_the_reranker_gets_the_beginning_as_of_the_texts() -> None:
+    room = Room(ranks((0, 0.5)), embeddings=None, rerank=replace(RERANK, longest=10))
+    assert await room.embedder.relevance("y" * 50, candidates("x" * 50)) == [0.5]
+    assert (room.sent[0]["query"], room.sent[0]["documents"]) == ("y" * 10, ["Ann: xxxxx"])
+
+
+async def test_a_vector_of_very_small_numbers_has_its_direction() -> None:
+    room = Room(vectors([1e-310, 0.0, -1e-310]))
+    assert list(memoryview((await room.embedder.query("dog"))[4:]).cast("b")) == [127, 0, -127]
+
+
 async def test_vectors_of_two_models_are_never_compared() -> None:
     room = Room(vectors([1.0, 0.0]), vectors([1.0, 0.0]), vectors([1.0, 0.0]))
     (kept,) = await room.embedder.embed(TEXTS[:1])

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from proxy.cli import app
 from proxy.memory.sections import rendered
 from tests.conftest import Start
-from tests.e2e.remembered import RECORDED, SUMMARY, TODOS, notes, say
+from tests.e2e.remembered import PLAN, RECORDED, SUMMARY, notes, say
 
 ID = re.compile(r"CMEM-\d{8}-\d{6}(?:-\d+)?")
 
@@ -82,7 +82,7 @@ def test_a_saved_session_is_shown_first_and_its_recovery_id_stands_in_a_box(kept
     assert "╔" in saved.stdout
     assert f'"Please import memory {found[0]}"' in saved.stdout
     text = kept.run("export", "--id", found[0]).stdout
-    assert all(todo["content"] in text for todo in TODOS)
+    assert all(todo["content"] in text for todo in PLAN)
     assert found[0] in kept.run("list", "--type", "session", "--tag", "db").stdout
     unknown = kept.run("export", "--id", "CMEM-20200101-000000")
     assert (unknown.exit_code, unknown.stdout) == (2, "")
@@ -91,13 +91,21 @@ def test_a_saved_session_is_shown_first_and_its_recovery_id_stands_in_a_box(kept
 
 def test_a_text_of_ones_own_is_saved_without_asking_where_that_is_forced(tmp_path: Path):
     kept, text = fresh(tmp_path), tmp_path / "text.md"
-    kept.run("add", "Something.")
     text.write_text(rendered({"Objective": "Mend gate B7."}))
     saved = kept.run("save", "--text", str(text), "--force")
     found = ID.search(saved.stdout)
     assert found is not None, saved.output
     assert "Mend gate B7." in kept.run("export", "--id", found[0]).stdout
     assert kept.run("save", "--force").exit_code == 2
+
+
+def test_an_id_with_brackets_is_shown_as_it_is(tmp_path: Path):
+    kept, lines = fresh(tmp_path), tmp_path / "all.jsonl"
+    lines.write_text(json.dumps({"memory": {"id": "[b]mem[/x]", "type": "fact", "content": "The gate is green."}}))
+    assert kept.run("import", str(lines)).exit_code == 0
+    listed = kept.run("list")
+    assert listed.exit_code == 0, listed.exception
+    assert "[b]mem[/x]" in listed.stdout
 
 
 def test_a_topics_summary_is_drafted_written_and_restored_by_who_read(tmp_path: Path):

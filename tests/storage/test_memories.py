@@ -298,6 +298,19 @@ async def test_an_export_has_all_of_a_tenant_each_line_complete(store):
     assert [line async for line in store.export(OTHER)] == []
 
 
+async def test_an_export_has_all_that_stays_whatever_is_deleted_or_rewritten_meanwhile(store):
+    many = [memory(f"number {at}", created=float(at)) for at in range(1_100)]
+    rewritten = memory("rewritten", id=many[10].id, created=many[10].created)
+    # Pages have 500: what a next page might go on from is deleted here.
+    gone = {each.id for each in many[550:650]}
+    await put(store, *many)
+    lines = store.export(SPACE)
+    read = [parsed(await anext(lines))]
+    await store.write(SPACE, Change(put=(rewritten,), delete=tuple(gone)))
+    read += [parsed(line) async for line in lines]
+    assert {each.id for each in many} - gone <= {each.id for each in read}
+
+
 async def test_a_tenant_that_was_erased_begins_anew(store):
     one, kept = memory("the word"), memory("of the other tenant")
     await store.write(
