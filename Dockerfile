@@ -10,7 +10,7 @@ RUN .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-dep
 
 FROM python:3.13-slim
 WORKDIR /app
-RUN useradd --system --uid 10001 --home-dir /data accordion && install -d -o accordion -g accordion /data
+RUN useradd --no-create-home --uid 10001 --home-dir /data accordion && install -d -o accordion -g accordion /data
 COPY --from=build /app/.venv ./.venv
 COPY config.yaml ./
 ENV PATH=/app/.venv/bin:$PATH \
@@ -22,5 +22,5 @@ USER accordion
 VOLUME /data
 EXPOSE 8787
 HEALTHCHECK --interval=15s --timeout=3s --start-period=10s \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ.get(\"ACCORDION_PORT\", \"8787\")}/healthz', timeout=2)"]
+    CMD ["python", "-c", "import os, urllib.request as r; r.build_opener(r.ProxyHandler({})).open(f'http://127.0.0.1:{os.environ.get(\"ACCORDION_PORT\", \"8787\")}/healthz', timeout=2)"]
 CMD ["accordion", "serve"]

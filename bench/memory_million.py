@@ -1,8 +1,11 @@
 """What a search and a write cost in a store of a million memories of a thousand tenants.
 
-    python -m bench.memory_million FOLDER [--tenants 1000] [--each 1000] [--queries 400] [--writes 400]
+    python -m bench.memory_million FOLDER [--tenants 1000] [--each 1000] [--queries 400] [--writes 400] [--sealed]
+        [--url redis://…]
 
-FOLDER is filled once (some 15 minutes) and kept; a later run measures only. CPU time is the process's, all threads.
+FOLDER is filled once (some 15 minutes) and kept; a later run measures only. With `--sealed` it is filled, or sealed,
+with a key. With `--url` the memories are in that server, which is filled each time, and the files are left alone. CPU
+time is the process's, all threads; a server's own is not in it.
 Texts are made of the embedding's own vocabulary, common words more often than rare ones (Zipf), the same every time.
 """
 
@@ -17,12 +20,15 @@ from importlib.resources import files
 from pathlib import Path
 
 from proxy.archive.artifacts import tenant_of
+from proxy.archive.sealing import Unsealed
 from proxy.clockwork import LoopClock
-from proxy.core.memories import Change, Memory
+from proxy.core.memories import Change, Memories, Memory
 from proxy.memory.entries import finished
 from proxy.memory.search import Query, Search
 from proxy.models.embedder import StaticEmbedder
+from proxy.storage.memories_redis import RedisMemories
 from proxy.storage.memories_sqlite import SqliteMemories
+from proxy.storage.sealed import AesSealer
 
 BATCH = 500
 KINDS = ("fact", "fact", "fact", "decision", "preference", "solution", "question")
@@ -61,9 +67,9 @@ def space(tenant: int) -> bytes:
     return f"tenant {tenant}".encode()
 
 
-async def fill(store: SqliteMemories, folder: Path, tenants: int, each: int) -> None:
+async def fill(store: Memories, folder: Path | None, tenants: int, each: int) -> None:
     for tenant in range(tenants):
-        if (folder / f"{tenant_of(space(tenant))}.db").exists():
+        if folder is not None and (folder / f"{tenant_of(space(tenant))}.db").exists():
             continue
         texts = Texts(tenant)
         for start in range(0, each, BATCH):
@@ -73,8 +79,10 @@ async def fill(store: SqliteMemories, folder: Path, tenants: int, each: int) -> 
             print(f"{tenant + 1} tenants", flush=True)
 
 
-async def measure(store: SqliteMemories, tenants: int, queries: int, writes: int) -> None:
+async def measure(store: Memories, tenants: int, queries: int, writes: int) -> None:
     texts, chosen = Texts(-1), random.Random(0)
+    # What is written is new each time: what is there already would be rewritten.
+    began = int(time.time() * 1_000)
     search = Search(store, StaticEmbedder(), LoopClock())
     await search.search(space(0), Query("warm up"))
     for deep in (False, True):
@@ -89,11 +97,20 @@ async def measure(store: SqliteMemories, tenants: int, queries: int, writes: int
         spent = []
         for at in range(writes):
             tenant = chosen.randrange(among)
-            memory = texts.memory(tenant, 1_000_000 + at)
+            memory = texts.memory(tenant, began + at)
             start = time.process_time()
             await store.write(space(tenant), Change(put=(memory,)))
             spent.append(time.process_time() - start)
         tell(name, spent)
+    spent = []
+    for at in range(min(writes, 40)):
+        tenant = chosen.randrange(tenants)
+        memory = texts.memory(tenant, at)
+        await store.write(space(tenant), Change(put=(memory,)))
+        start = time.process_time()
+        await store.write(space(tenant), Change(delete=(memory.id,)))
+        spent.append(time.process_time() - start)
+    tell("deletion", spent)
 
 
 def tell(name: str, spent: list[float]) -> None:
@@ -109,9 +126,19 @@ async def main() -> None:
     parser.add_argument("folder", type=Path)
     for name, default in (("tenants", 1_000), ("each", 1_000), ("queries", 400), ("writes", 400)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--sealed", action="store_true")
+    parser.add_argument("--url", default="")
     options = parser.parse_args()
-    store = SqliteMemories(options.folder, StaticEmbedder(), timeout=120.0)
-    await fill(store, options.folder, options.tenants, options.each)
+    sealer = AesSealer([b"k" * 32]) if options.sealed else Unsealed()
+    store: Memories
+    if options.url:
+        store = RedisMemories(options.url, StaticEmbedder(), timeout=120.0, sealer=sealer)
+    else:
+        store = SqliteMemories(options.folder, StaticEmbedder(), timeout=120.0, sealer=sealer)
+    await fill(store, None if options.url else options.folder, options.tenants, options.each)
+    start, wall = time.process_time(), time.perf_counter()
+    if any([await store.seal(space(tenant)) for tenant in range(options.tenants)]):
+        print(f"sealed: {time.process_time() - start:.2f} s CPU, {time.perf_counter() - wall:.2f} s")
     await measure(store, options.tenants, options.queries, options.writes)
     await store.close()
 

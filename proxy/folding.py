@@ -31,6 +31,7 @@ from proxy.gauge import Gauging
 from proxy.gauged import Gauge, size_of
 from proxy.identity.sessions import Place
 from proxy.importing import Asking, Importing
+from proxy.recollecting import Moment, Recollecting
 
 _log = logging.getLogger("accordion")
 
@@ -51,6 +52,8 @@ class Folding:
     """None where nothing is recalled."""
     importing: Importing | None = None
     """None where there are no memories to be asked for."""
+    recollecting: Recollecting | None = None
+    """None where memories are not recalled unasked."""
 
     async def fold(self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], cause: Cause = "automatic") -> Gauge:
         """The request as it is to be forwarded; its decision is to refuse it where it is known to fit in no form."""
@@ -66,6 +69,7 @@ class Folding:
             gauge = await self._fold(gauge, place, asker, cause)
             if cause != "overflow":
                 gauge = await self._recalled(await self._imported(gauge, place), place)
+                gauge = await self._recollected(gauge, place)
             if gauge.utilization.unfolded and gauge.window is not None and refuse(gauge.utilization, gauge.window):
                 gauge = await self._without(gauge)
             gauge = self._written(gauge)
@@ -195,6 +199,24 @@ class Folding:
         if found is None:
             return gauge
         return structs.replace(await self.gauging.refolded(gauge, folded), recalled=found)
+
+    async def _recollected(self, gauge: Gauge, place: Place) -> Gauge:
+        """The request with memories that belong to what the user, or who delegates, says last."""
+        folded, limits = gauge.folded, gauge.limits
+        if self.recollecting is None or not gauge.remembers or folded is None or limits is None:
+            return gauge
+        if gauge.counting or gauge.controls.compacting:
+            return gauge
+        moment = Moment(
+            gauge.dialect, gauge.caller.space, place, gauge.model, folded, gauge.dressed or folded,
+            limits.hard - gauge.utilization.occupied, gauge.controls.project,
+        )  # fmt: skip
+        found = await self.recollecting.recollected(moment)
+        if found is None:
+            return gauge
+        return structs.replace(
+            await self.gauging.refolded(gauge, folded), recalled=found + (gauge.recalled or Recalled())
+        )
 
     async def _without(self, gauge: Gauge) -> Gauge:
         """The request without what was read back, which is the first to go where there is no room for it; and without

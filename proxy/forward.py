@@ -33,7 +33,7 @@ from proxy.relay import Course, relay
 from proxy.remembering import Remembering
 from proxy.retrieving import Retrieving
 from proxy.sending import Sending
-from proxy.telling import agent_of, headers_of
+from proxy.telling import agent_of, headers_of, with_ours
 from proxy.unfolding import Unfolding
 
 _log = logging.getLogger("accordion")
@@ -79,7 +79,7 @@ class Forward:
         dialect = gauge.dialect if gauge.place is not None and not gauge.counting else None
         body = relay(reply, dialect, course, self.clock, inbound.request_id, settle)
         await anext(body)  # Only what has begun lets go of the reply when it is closed.
-        return Outbound(reply.status, reply.headers + self._headers(gauge), body)
+        return Outbound(reply.status, with_ours(reply.headers, self._headers(gauge)), body)
 
     async def _ask(self, inbound: Inbound, way: _Way, course: Course, gauge: Gauge) -> UpstreamReply:
         """Folds where that is decided, and sends; once more where the provider says that it did not fit. `way` always
@@ -229,7 +229,7 @@ class Forward:
         fold = gauge.folded.compaction if gauge.folded is not None else None
         made = gauge.seen is not None and gauge.seen.state == "folded"
         if self.remembering is not None and place is not None and session is not None and made and fold is not None:
-            self.remembering.folded(gauge.caller.space, session.id, fold.covered)
+            self.remembering.folded(gauge.caller.space, session.id, fold.covered, gauge.controls.project)
         traceparent = fields.get(b"traceparent", b"").decode("latin-1")
         session = self.journal.record(gauge.caller.tenant, session, place.row if place else "", exchange, traceparent)
         if place is not None and session is not None:

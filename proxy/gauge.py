@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from msgspec import structs
 
@@ -29,9 +29,9 @@ from proxy.core.ports import Route, Router, Tasks, Windows
 from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import decoded
-from proxy.dialects.naming import named_in
+from proxy.dialects.naming import named_by, named_in
 from proxy.dialects.reader import Reader
-from proxy.gauged import Gauge, Rules, attempt_of, images, is_anthropic, size_of, told_apart
+from proxy.gauged import Gauge, Rules, attempt_of, base_of, images, is_anthropic, size_of, told_apart
 from proxy.identity.kinship import Viewer
 from proxy.identity.marks import read_marks
 from proxy.identity.points import rounds
@@ -42,10 +42,10 @@ from proxy.seating import Seating, seat_marks
 
 _log = logging.getLogger("accordion")
 
-# Text up to this size is counted at once, more of it in a thread, so that other requests need not wait.
-_COUNT_AT_ONCE = 32_768
-# Likewise bodies: a thread costs a tenth of a millisecond, a megabyte read for the first time ten.
+# Bodies up to this size are read at once, larger ones in a thread, so that other requests need not wait: a thread costs
+# a tenth of a millisecond, a megabyte read for the first time ten.
 _READ_AT_ONCE = 1 << 20
+_NAME_AT_ONCE = 32_768  # the same where only the model's name is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Gauging:
         dialect = self.dialects.get(inbound.path) or self.counters.get(inbound.path)
         if dialect is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
             plain = await self._plain(inbound.beginning, fields) if self.router.models else b""
-            model = await self._named(plain, fields.get(b"content-type", b""))
+            model = named_by(inbound) or await self._named(plain, fields.get(b"content-type", b""))
             route = self.router.route(inbound.path, anthropic, model)
             encoded = b"content-encoding" in fields and route.family != "litellm"
             return Gauge(caller, route, self.speaks(inbound.path, fields), plain=plain if encoded else b"")
@@ -98,13 +98,13 @@ class Gauging:
         conversation = await self._read(dialect, plain, caller)
         # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
         model = conversation.model if conversation is not None else await self._named(plain)
-        route = self.router.route(inbound.path, anthropic, model)
-        route = self.router.for_dialect(route, dialect.name)
+        route = self.router.for_dialect(self.router.route(inbound.path, anthropic, model), dialect.name)
         if conversation is None:
             return Gauge(caller, route, dialect, plain=plain, illegible=True)
         counting = inbound.path in self.counters
         marks, beta = read_marks(fields, conversation.envelope), fields.get(b"anthropic-beta", b"").decode("latin-1")
         controls = read_controls(fields, conversation, compacting=marks.compacting)
+        marks = self.mentions.divided(marks, controls.project)
         seated = await self.seating.seated(dialect, caller, marks, conversation, plain)
         bare = Gauge(
             caller, route, dialect, plain=seated.plain, beta=beta, counting=counting, request_id=inbound.request_id,
@@ -149,7 +149,7 @@ class Gauging:
         if shown.conversation.chain is not folded.conversation.chain:
             counted = told_apart(counted, await self._count(gauge, folded.conversation, window))
         if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
-            counted = replace(counted, reserved_output=min(reserved, window.size))
+            counted = structs.replace(counted, reserved_output=min(reserved, window.size))
         return structs.replace(
             gauge,
             folded=folded,
@@ -175,8 +175,8 @@ class Gauging:
         return round(longer * gauge.utilization.tokens / max(1, gauge.counted))
 
     def overflowed(self, gauge: Gauge, overflow: Overflow) -> None:
-        """Takes the limit that an overflow error named."""
-        if overflow.limit and gauge.place is not None:
+        """Takes the limit that an overflow error named, unless the error only quotes what was sent."""
+        if overflow.limit and gauge.place is not None and not overflow.quotes(gauge.plain):
             model = gauge.place.conversation.model
             self.windows.learn(model, gauge.route.name, gauge.beta, gauge.caller.tenant, overflow.limit)
 
@@ -203,7 +203,7 @@ class Gauging:
         """The model that a body names which is not read otherwise; of use only where models are configured."""
         if not self.router.models:
             return None
-        if len(plain) > _COUNT_AT_ONCE:
+        if len(plain) > _NAME_AT_ONCE:
             return await self.tasks.offload(named_in, plain, kind)
         return named_in(plain, kind)
 
@@ -213,8 +213,9 @@ class Gauging:
         rules = self.rules(conversation.model, route.family, bare.delegated, window.size)
         limits = rules.thresholds.limits(window.size)
         gauge = structs.replace(bare, place=place, window=window, rules=rules, limits=limits, reads=None)
-        fresh = gauge.foldable and self._unsure(caller, place)
-        if gauge.foldable:
+        foldable = gauge.foldable
+        fresh = foldable and self._unsure(caller, place)
+        if foldable:
             if self.mentions.named(place, gauge.plain):
                 gauge = structs.replace(gauge, remembers=True)
             if gauge.delegated and b"art_" in gauge.plain:
@@ -276,8 +277,7 @@ class Gauging:
         return "now" if wanted else word
 
     async def _count(self, gauge: Gauge, conversation: Conversation, window: Window) -> Utilization:
-        # What is counted is hardly longer than the body that it stands in.
-        if len(gauge.plain) > _COUNT_AT_ONCE and self.meter.pending(conversation, gauge.model) > _COUNT_AT_ONCE:
+        if self.meter.slow(conversation, gauge.model, len(gauge.plain)):
             return await self.tasks.offload(self.meter.measure, conversation, window, gauge.model)
         return self.meter.measure(conversation, window, gauge.model)
 
@@ -285,7 +285,7 @@ class Gauging:
         """The count, corrected by what the provider reported: for the beginning of this very list where it did, else
         by how far counts of this session and model were off (DESIGN, Accounting). `folded` is None where the list does
         not begin as one that was sent before."""
-        base, last, known = place.base, None, place.session.correction
+        base, last, known = base_of(place), None, place.session.correction
         if known == UNKNOWN and base is not None:
             # Another worker had this session so far, or this one before it was started anew.
             known = on_record(base.counted, base.reported)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import msgspec
+from msgspec import structs
 
 from proxy.compaction.case import Budgets
 from proxy.compaction.controls import Controls
 from proxy.compaction.policy import Attempt, Mode
 from proxy.compaction.sketch import images_of
+from proxy.core.boundaries import resumption
 from proxy.core.budget import Decision, Limits, Thresholds, Utilization, Window
 from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded
@@ -18,6 +19,7 @@ from proxy.core.ports import Route
 from proxy.core.records import CompactionSeen, Recalled
 from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect
+from proxy.identity.points import Point
 from proxy.identity.sessions import Place
 from proxy.identity.tenants import Caller
 from proxy.seating import Seated
@@ -42,7 +44,7 @@ class Gauge(msgspec.Struct, frozen=True):
     """What is known of one request. `place` is None where it was not read; it is forwarded all the same.
 
     `folded` is the list as earlier folds left it, `dressed` the same with our tool, weaves and recalls, where a fold is
-    in force, there is something of others to read, or a session memory stands in it; utilization and counts are of what
+    in force, there is something of others to read, or a memory may stand in it; utilization and counts are of what
     is forwarded. More is learnt step by step, and each step makes a new one: `msgspec.structs.replace` does that twenty
     times as fast as that of dataclasses.
     """
@@ -84,7 +86,7 @@ class Gauge(msgspec.Struct, frozen=True):
     reads: bool | None = None
     """Whether our tool is offered for ids that others' texts name in its list; None where there are none."""
     remembers: bool = False
-    """Whether the list names a session memory: one may stand in it, or be asked for."""
+    """Whether a memory may stand in the list, or be asked for."""
     seated: Seated | None = None
     """Where it sits among the agents, and what of its list it sees. `plain` and `place` are of what it sees."""
 
@@ -137,7 +139,14 @@ def told_apart(counted: Utilization, bare: Utilization) -> Utilization:
     """The count of a list, with by how much it is longer than the bare one told apart."""
     longer = counted.messages + counted.media - bare.messages - bare.media
     longer = max(0, min(longer, counted.messages))
-    return replace(counted, messages=counted.messages - longer, unfolded=longer)
+    return structs.replace(counted, messages=counted.messages - longer, unfolded=longer)
+
+
+def base_of(place: Place) -> Point | None:
+    """The place on record that a request goes on from, where what was reported there says something of it: not where
+    the provider has gone on from a compaction of its own since."""
+    at = place.base_index
+    return place.base if at < 0 or resumption(place.conversation.messages, at + 1) < 0 else None
 
 
 def attempt_of(folded: Folded) -> Attempt | None:

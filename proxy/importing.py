@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 
 from proxy.compaction.overlays import Overlays
 from proxy.core.conversation import Conversation
@@ -20,11 +21,14 @@ from proxy.core.records import Recalled
 from proxy.core.values import dataclass
 from proxy.core.weaves import Recall
 from proxy.dialects.base import Dialect
+from proxy.identity.marks import Marks
 from proxy.identity.sessions import Place
 from proxy.memory.restoring import LONGEST, Restored, restored, unreachable, wishes
 
 _log = logging.getLogger("accordion")
 
+EVERYWHERE = "*"
+"""Stands for all projects."""
 _MARK = b"CMEM-"
 """How the id of a session memory begins, as it is shown."""
 _SHARE = 2
@@ -35,14 +39,23 @@ _CHARACTERS = 3
 
 class Mentions:
     """Tells of lists whether they name a session memory, so that one may stand in them or be asked for. Only what is
-    new of a list is looked through; `capacity` is how many places are remembered."""
+    new of a list is looked through; `capacity` is how many places are remembered. `unasked`: memories are put into
+    lists that name none as well, so that one may stand in any; those of `project` where a request names none."""
 
-    def __init__(self, capacity: int = 20_000) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int = 20_000, *, unasked: bool = False, project: str = "") -> None:
+        self._capacity, self._unasked, self._project = capacity, unasked, project
         self._known: OrderedDict[bytes, bool] = OrderedDict()
 
+    def divided(self, marks: Marks, project: str | None) -> Marks:
+        """The marks by which a request is placed that names this project (None: none). What is put in unasked is found
+        again by content: conversations of two projects that begin alike must not meet."""
+        scope = self._project if project is None or self._project == EVERYWHERE else project
+        return replace(marks, scope=scope) if self._unasked and scope else marks
+
     def named(self, place: Place, plain: bytes) -> bool:
-        """Whether the request at a place, whose body is `plain`, names one."""
+        """Whether the request at a place, whose body is `plain`, names one, or one may stand in it anyhow."""
+        if self._unasked:
+            return True
         conversation, at = place.conversation, place.base_index
         before = self._known.get(place.label + conversation.chain[at]) if at >= 0 else None
         if before is None:

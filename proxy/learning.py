@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from proxy.accounting.overflow import read_overflow
 from proxy.core.conversation import Conversation
@@ -36,7 +36,7 @@ def learnt(
             gauge.route.name, place.conversation.model, session.correction, gauge.counted, usage.input
         )
         if correction != session.correction:
-            session = replace(session, correction=correction)
+            session = structs.replace(session, correction=correction)
     if gauge.dialect.name == "responses":
         # A reply that goes on from this one tells of it by the provider's own id.
         for state in {seen.response_id, *ids[-1:], _conversation_id(place.conversation)} - {""}:

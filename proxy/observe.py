@@ -6,12 +6,13 @@ The API and the CLI ask here; what they show is what the journal recorded, of ev
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from proxy.accounting.journal import ModelRow, exchanges_of, models_of, sessions_of
 from proxy.archive.custody import Custody, Erased
@@ -19,13 +20,15 @@ from proxy.compaction.wishes import Wishes
 from proxy.core.budget import Limits, Thresholds
 from proxy.core.delegation import Delegation
 from proxy.core.errors import StoreUnavailable
+from proxy.core.memories import Filter, Memories
 from proxy.core.ports import Key, Outbox, Store, Windows
 from proxy.core.records import Exchange, Session, Totals
 from proxy.identity.erasing import forget_delegations
 from proxy.identity.lineage import Lineage
 from proxy.identity.nodes import tenant_of
-from proxy.identity.points import decode, listing, store_key
-from proxy.identity.tenants import LISTED, Caller
+from proxy.identity.points import decode, first_of, listing, place_key
+from proxy.identity.tenants import LISTED, REMEMBERED, Caller
+from proxy.memory.entries import EVERY
 
 
 class _Head(msgspec.Struct):
@@ -166,12 +169,13 @@ class Observe:
 
     async def forget_places(self, session_id: str) -> None:
         """Removes the places by which requests of a session are found; those that another session took over stay."""
-        listed = listing(session_id)
-        while page := await self.store.scan(listed, limit=200):
-            keys = [store_key(bytes.fromhex(name)) for name, _ in page]
+        listed, places = listing(session_id), [first_of(session_id)]
+        while places:
+            keys = [place_key(place) for place in places]
             points = [decode(value) for value in await self.store.get_many(keys)]
             own = [key for key, point in zip(keys, points, strict=True) if point and point.session == session_id]
-            await self.store.delete([*own, *(Key(listed, name) for name, _ in page)])
+            await self.store.delete([*own, *(Key(listed, place) for place in places)])
+            places = [place for place, _ in await self.store.scan(listed, limit=200)]
 
     async def _session(self, tenant: str, session_id: str) -> Session | None:
         rows = await self.store.scan(sessions_of(tenant), prefix=f"{session_id}.")
@@ -223,15 +227,25 @@ async def erase(
     return len(sessions), await custody.erase(caller.space, session_id)
 
 
+async def forget_memories(memories: Memories, store: Store, caller: Caller) -> tuple[int, int]:
+    """Removes all of the caller's memories; gives how many there were, and how many there are then: what is being
+    written meanwhile may be left. Raises StoreUnavailable."""
+    before = await memories.erase(caller.space)
+    after = await memories.count(caller.space, Filter(types=EVERY))
+    if not after:
+        await store.delete([Key(REMEMBERED, caller.tenant)])
+    return before, after
+
+
 def _add_models(rows: Iterable[ModelRow]) -> ModelRow:
     rows = sorted(rows, key=lambda row: row.updated)
     totals = sum((row.totals for row in rows), Totals())
-    return replace(rows[-1], totals=totals, peak=max(row.peak for row in rows))
+    return structs.replace(rows[-1], totals=totals, peak=max(row.peak for row in rows))
 
 
 def _add_sessions(rows: Iterable[Session]) -> Session:
     rows = sorted(rows, key=lambda row: row.updated)
-    return replace(
+    return structs.replace(
         rows[-1],
         created=min(row.created for row in rows),
         forked_from=next((row.forked_from for row in rows if row.forked_from), ""),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+
+import msgspec
 
 from proxy.core.errors import AccordionError, UpstreamCut
 from proxy.core.http import stopped
@@ -18,8 +19,7 @@ from proxy.dialects.sse import Events
 _log = logging.getLogger("accordion")
 
 
-@dataclass(slots=True)
-class Course:
+class Course(msgspec.Struct):
     """How one exchange goes, as it goes. Times by the monotonic clock, in seconds."""
 
     started: float

@@ -1,5 +1,5 @@
-"""After a fold, what left the window is compacted into memories, where the settings say so: behind the request, by the
-rules, each range once."""
+"""After a fold, what left the window is compacted into memories, where the settings say so: behind the request, by
+whoever `memory.writer` names, each range once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOOKS = 10
 @dataclass(frozen=True, slots=True)
 class Remembering:
     """Remembers. `compactions` are opened when they are first wanted, which may raise AccordionError; `project` is the
-    one that the memories belong to. `wait` waits for so many seconds."""
+    one that the memories belong to where a request names none. `wait` waits for so many seconds."""
 
     compactions: Callable[[], Compactions]
     recordings: Recordings
@@ -31,12 +31,13 @@ class Remembering:
     wait: Callable[[float], Awaitable[object]]
     project: str = ""
 
-    def folded(self, space: bytes, session: str, covered: int) -> None:
-        """A fold was made that covers the first `covered` messages of a session's list. Nobody waits for it."""
+    def folded(self, space: bytes, session: str, covered: int, project: str | None = None) -> None:
+        """A fold was made that covers the first `covered` messages of a session's list, for a request that names this
+        project (None: none). Nobody waits for it."""
         if session and covered > 0:
-            self.tasks.spawn(self.remember(space, session, covered), "remember what was folded")
+            self.tasks.spawn(self.remember(space, session, covered, project), "remember what was folded")
 
-    async def remember(self, space: bytes, session: str, covered: int) -> None:
+    async def remember(self, space: bytes, session: str, covered: int, project: str | None = None) -> None:
         """Compacts what of these messages is not compacted yet. Never fails: what could not be remembered now is a part
         of what the next fold covers."""
         try:
@@ -47,7 +48,8 @@ class Remembering:
             compactions = self.compactions()
             first = _beginning(await compactions.search(space, session))
             if first < end:
-                await compactions.compact(space, session, first, end - 1, caller=Caller(project=self.project))
+                caller = Caller(project=self.project if project is None else project)
+                await compactions.compact(space, session, first, end - 1, caller=caller)
         except AccordionError as error:
             _log.warning("what was folded could not be remembered: %s", error.message)
 

@@ -25,7 +25,7 @@ from proxy.gauged import Gauge
 from proxy.identity.points import Point
 from proxy.identity.sessions import Sessions
 from proxy.relay import content
-from proxy.rewriting import Rewritten, headers_of_read
+from proxy.rewriting import Rewritten, body_of, headers_of_read
 
 _PATH = "/v1/responses/"
 
@@ -72,17 +72,9 @@ class Retrieving:
 
     async def _shown(self, reply: UpstreamReply, shown: str, weaves: list[Weave]) -> UpstreamReply:
         kind, encoding = content(reply.headers)
-        decoder = Decoder(encoding) if encoding else None
         if kind == "text/event-stream":
-            return Rewritten(reply, _events(reply, decoder, shown, weaves))
-        body = bytearray()
-        try:
-            async with aclosing(reply.chunks()) as pieces:
-                async for piece in pieces:
-                    body += piece if decoder is None else decoder.feed(piece)
-        finally:
-            await reply.close()
-        whole = bytes(body)
+            return Rewritten(reply, _events(reply, Decoder(encoding) if encoding else None, shown, weaves))
+        whole = await body_of(reply, encoding)
         told = document_shown(whole, shown, weaves) if len(whole) <= BOUND else whole
         return Told(told, headers_of_read(reply.headers))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from proxy.core.ports import Headers, UpstreamReply
+from proxy.dialects.encodings import Decoder
 
 _STALE = frozenset({b"content-length", b"content-encoding"})
 
@@ -12,6 +14,18 @@ _STALE = frozenset({b"content-length", b"content-encoding"})
 def headers_of_read(headers: Headers) -> Headers:
     """The headers that still hold of a body that was read and may have changed."""
     return tuple(pair for pair in headers if pair[0].lower() not in _STALE)
+
+
+async def body_of(reply: UpstreamReply, encoding: str) -> bytes:
+    """The whole body of a reply without its content encoding (empty: it has none). The reply is let go of."""
+    decoder, body = Decoder(encoding) if encoding else None, bytearray()
+    try:
+        async with aclosing(reply.chunks()) as pieces:
+            async for piece in pieces:
+                body += piece if decoder is None else decoder.feed(piece)
+    finally:
+        await reply.close()
+    return bytes(body)
 
 
 class Rewritten:

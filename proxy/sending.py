@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.http import Inbound
 from proxy.core.ports import Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
 from proxy.core.summarizing import Asker
-from proxy.dialects.naming import renamed_in
+from proxy.dialects.naming import named_by, renamed_by, renamed_in
 from proxy.gauged import Gauge
 from proxy.identity.tenants import CREDENTIALS, Tenants
 
@@ -41,15 +42,17 @@ class Sending:
         if gauge.route.family == "litellm" and gauge.plain:
             credential = self._own_key(gauge) or gauge.caller.credential
             body = gauge.plain if gauge.sent is None else gauge.sent
-            return await self.translator.send(
-                gauge.dialect.name, body, _asked(gauge.route, inbound.headers), credential
-            )
+            route = _asked(gauge.route, inbound.headers)
+            return await self.translator.send(gauge.dialect.name, body, route, credential, inbound.request_id)
         return await self.upstream.send(self.outgoing(inbound, gauge))
 
     def outgoing(self, inbound: Inbound, gauge: Gauge) -> UpstreamRequest:
         """The request as it leaves: the very same, but for what was hidden or folded, our own headers, a model's alias
         and a model's own key."""
-        route, body, headers = gauge.route, inbound.body, self._headers(inbound, gauge)
+        route, body, headers, target = gauge.route, inbound.body, self._headers(inbound, gauge), inbound.target
+        if route.model is not None and named_by(inbound):
+            target = renamed_by(target, route.model)
+            return UpstreamRequest(inbound.method, self.router.url(route, target), headers, body)
         kind = b"" if gauge.place is not None or route.model is None else inbound.fields.get(b"content-type", b"")
         if not isinstance(body, bytes):
             if route.model is not None:
@@ -62,11 +65,12 @@ class Sending:
             body = gauge.plain or body if gauge.sent is None else gauge.sent
             body = body if route.model is None else renamed_in(body, kind, route.model)
             headers = _without(headers, b"content-length", *([b"content-encoding"] if gauge.plain else []))
-        return UpstreamRequest(inbound.method, self.router.url(route, inbound.target), headers, body)
+        return UpstreamRequest(inbound.method, self.router.url(route, target), headers, body)
 
     def _headers(self, inbound: Inbound, gauge: Gauge) -> Headers:
-        route = gauge.route
-        headers = tuple([pair for pair in inbound.headers if not pair[0].startswith(b"x-accordion-")])
+        route, headers = gauge.route, inbound.headers
+        if b"x-accordion-" in b"\n".join(map(itemgetter(0), headers)):
+            headers = tuple([pair for pair in headers if not pair[0].startswith(b"x-accordion-")])
         if gauge.caller.keyed:
             headers = tuple([pair for pair in headers if not (pair[0] in CREDENTIALS and self.tenants.knows(pair[1]))])
         if key := self._own_key(gauge):

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from proxy import logs
+from proxy.core.errors import ConfigError
 from proxy.faces.connection import Connection
 from proxy.settings import SettingsFile, hints
 from proxy.storage.opening import open_store
@@ -128,7 +129,14 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
         timeout_keep_alive=75,
         backlog=2048,
     )
-    sock = config.bind_socket()
+    try:
+        sock = config.bind_socket()
+    except SystemExit:  # Uvicorn has said what the system says.
+        raise ConfigError(
+            f"nothing can listen on {server.host}:{server.port}. End what listens there, or choose another address "
+            "(--host, --port, or ACCORDION_HOST, ACCORDION_PORT)",
+            path="$.server",
+        ) from None
     say(_greeting(server.host, sock.getsockname()[1], str(settings.store.url)))
     if server.workers == 1:
         uvicorn.Server(config).run(sockets=[sock])

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from operator import itemgetter
+
+import msgspec
 
 from proxy.compaction.telling import record_of
 from proxy.core.delegation import name_of
@@ -43,6 +46,13 @@ def headers_of(gauge: Gauge, *, store_available: bool) -> Headers:
         *agent,
         *store,
     )
+
+
+def with_ours(headers: Headers, ours: Headers) -> Headers:
+    """A reply's headers and ours, which stand in place of those of another proxy of this kind behind this one."""
+    if b"x-accordion-" in b"\n".join(map(itemgetter(0), headers)).lower():
+        headers = tuple(pair for pair in headers if not pair[0].lower().startswith(b"x-accordion-"))
+    return headers + ours
 
 
 def _delegation(seated: Seated) -> Headers:
@@ -92,4 +102,5 @@ def told(seen: CompactionSeen) -> bytes:
 
 
 def _line(said: dict[str, object]) -> bytes:
-    return json.dumps(said, separators=(",", ":")).encode()
+    line = msgspec.json.encode(said)
+    return line if line.isascii() else json.dumps(said, separators=(",", ":")).encode()

@@ -34,7 +34,7 @@ from proxy.dialects.tap import BOUND
 from proxy.gauged import Gauge
 from proxy.identity.kinship import Viewer
 from proxy.relay import Course, content
-from proxy.rewriting import Rewritten, headers_of_read
+from proxy.rewriting import Rewritten, body_of, headers_of_read
 from proxy.sharing import Sharing, Shown
 
 _log = logging.getLogger("accordion")
@@ -165,9 +165,10 @@ class _Talk:
         """The document as the client sees it; the provider's own error where it refuses to go on."""
         headers = reply.headers
         while True:
-            async with aclosing(self._heard(reply, encoding)) as blocks:
-                async for _ in blocks:
-                    pass
+            body = await body_of(reply, encoding)
+            if not self._rounds and not _ours(body, self._gauge.offered):
+                return Told(body, headers_of_read(headers))
+            told = await self._fed(self._splice.feed(body))
             following = await self._following()
             if following is None:
                 break
@@ -179,7 +180,7 @@ class _Talk:
         if self._rounds and not self._splice.held:
             raise UpstreamCut("The provider's answer broke off when the reply was to go on. Send the request again.")
         await self._record()
-        return Told(self._splice.close(), headers_of_read(headers))
+        return Told(told + self._splice.close(), headers_of_read(headers))
 
     async def _heard(self, reply: UpstreamReply, encoding: str) -> AsyncGenerator[bytes, None]:
         """One round: what of it may go on at once."""
@@ -275,6 +276,12 @@ class _Talk:
         except Exception:
             # Without the record the model forgets that it read; the reply itself is whole.
             _log.exception("what was read back could not be recorded", extra={"request_id": gauge.request_id})
+
+
+def _ours(document: bytes, tool: str) -> bool:
+    """Whether a reply may call our tool or name an artifact, as far as can be told without reading it: JSON may write
+    both with escapes."""
+    return tool.encode() in document or b"$artifact" in document or b"\\u" in document
 
 
 def _unfolded(usages: Sequence[Usage | None], calls: int) -> Unfolded:

@@ -81,8 +81,14 @@ class FakeWindows:
 class WordCounter:
     """Counts words, so that a test can say what a count must be."""
 
+    def __init__(self) -> None:
+        self.ready = True
+
     def encoding(self, model: str) -> str:
         return "words"
+
+    def loaded(self, encoding: str) -> bool:
+        return self.ready
 
     def count(self, text: str, encoding: str) -> int:
         return len(text.split())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LED = ("function_call", "message", "reasoning")
 # By what an item tells which reply it is of: its seal, its call, its words.
 _REPLY = re.compile(r"(?:^c2lnbmF0dXJl|^call_|^ours_|Step )(\d{6}(?=\d\d\+)|\d+)")
+_MEMORY = re.compile(r"\[Session memory |\[From the memory, ")
 _CALL = re.compile(r"call_\d+_\d+$")
 
 
@@ -224,8 +225,8 @@ def _newest_text(texts: list[str], provider: Strict) -> Iterator[str]:
     known = [strict.turn_text(turn, provider.run) for turn in range(40)]
     # Where all before it was folded, it is one message with what stands for that.
     ends = tuple(f"\n\n{each}" for each in known)
-    # What the user asked for from memory stands behind it.
-    own = [text.partition("[Session memory ")[0].removesuffix("\n\n") for text in texts]
+    # What came from memory, asked for or not, stands behind it.
+    own = [_MEMORY.split(text)[0].removesuffix("\n\n") for text in texts]
     if not any(not text or text in known or text.startswith("Q:") or text.endswith(ends) for text in own):
         yield f"the newest message is not there, but {texts}"
 

@@ -98,6 +98,23 @@ async def test_a_report_of_nothing_leaves_the_count_alone() -> None:
     assert header(out, "x-accordion-tokens") == str(3 + 4 + 2 + 4 + 3)
 
 
+async def test_what_was_reported_before_a_provider_compacted_by_itself_does_not_carry_forward() -> None:
+    """What it counted then is no part of what it reads now."""
+    world = World()
+    usage = {"input_tokens": 5_000, "output_tokens": 4}
+    done = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "usage": usage}
+    world.upstream.answers = [FakeReply(pieces=(json.dumps(done).encode(),))]
+    asked = {"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "word " * 4_000}]}
+    await world.ask(MESSAGES, asked)
+    block = {"role": "assistant", "content": [{"type": "compaction", "content": "In short."}]}
+    more = {"role": "user", "content": "and " * 100}
+    out, _ = await world.ask(MESSAGES, {**asked, "messages": [*asked["messages"], block, more]})
+    assert header(out, "x-accordion-session") == world.seen.exchanges[0].session
+    assert not world.seen.exchanges[1].utilization.carried
+    # A quarter of the block's bytes, the words, two messages and the reply, corrected by what was reported before.
+    assert header(out, "x-accordion-tokens") == str(round((3 + 100 + 4 + 4 + 3) * 5_000 / 4_007))
+
+
 async def test_a_report_for_other_tools_does_not_carry_forward() -> None:
     world = World()
     world.upstream.answers = [chat_reply(prompt=500)]
@@ -331,7 +348,7 @@ async def test_a_provider_of_another_protocol_is_asked_by_translation() -> None:
     translator = Translating()
     world.forward = replace(world.forward, sending=replace(world.forward.sending, translator=translator))  # type: ignore[arg-type]
     await world.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own"})
-    assert translator.asked == ("chat", json.dumps(HELLO).encode(), route, "sk-own")
+    assert translator.asked[:4] == ("chat", json.dumps(HELLO).encode(), route, "sk-own")
     assert world.upstream.requests == []
 
 
@@ -418,6 +435,26 @@ async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None
     await world.ask(CHAT, HELLO)
     assert world.tasks.offloaded == []
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "long " * 20_000}]})
+    assert world.tasks.offloaded == ["measure"]
+
+
+@pytest.mark.parametrize("said", ["prompt is too long: 5 tokens > 3 maximum", "maximum context length is 3"])
+async def test_an_error_that_quotes_the_request_teaches_no_window(said: str) -> None:
+    """Servers that validate what they get say what was wrong with it, word for word."""
+    world = World()
+    quoting = f"1 validation error: input_value='Why {said}?'".encode()
+    world.upstream.answers = [FakeReply(status=400, pieces=(quoting,))]
+    await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": f"Why {said}?"}]})
+    assert world.windows.learnt == []
+    world.upstream.answers = [FakeReply(status=400, pieces=(said.encode(),))]
+    await world.ask(CHAT, HELLO)
+    assert [learnt[-1] for learnt in world.windows.learnt] == [3]
+
+
+async def test_an_encoding_that_must_be_loaded_first_is_waited_for_in_a_thread() -> None:
+    world = World()
+    world.counter.ready = False
+    await world.ask(CHAT, HELLO)
     assert world.tasks.offloaded == ["measure"]
 
 

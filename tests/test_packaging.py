@@ -1,10 +1,13 @@
 """What a stranger gets: locks, container and Makefile that agree, and nothing of the machine it was made on."""
 
+import json
 import re
 import subprocess
 import sys
 import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -68,6 +71,30 @@ def test_the_container_does_not_run_as_root_and_knows_whether_it_is_well() -> No
     assert re.search(r"^USER accordion$", docker, re.MULTILINE)
     assert "/healthz" in docker
     assert 'CMD ["accordion", "serve"]' in docker
+
+
+def test_the_containers_health_check_asks_this_machine_whatever_http_proxy_is_set() -> None:
+    found = re.search(r"^HEALTHCHECK .*\\\n +CMD (\[.*\])$", read("Dockerfile"), re.MULTILINE)
+    assert found is not None
+    interpreter, *options = json.loads(found[1])
+    assert interpreter == "python"
+
+    def healthy(port: int) -> bool:
+        environ = {"ACCORDION_PORT": str(port), "http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"}
+        done = subprocess.run([sys.executable, *options], env=environ, capture_output=True, check=False, timeout=60)
+        return done.returncode == 0
+
+    class Well(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/healthz" else 404)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Well) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert healthy(server.server_port)
+        server.shutdown()
+    assert not healthy(server.server_port)
 
 
 def test_the_readmes_commands_are_the_makefiles() -> None:

@@ -46,6 +46,13 @@ async def test_the_range_of_a_fold_is_compacted_with_the_system_prompt_in_front(
     assert {each.project for each in house.memories.of(SPACE).memories.values()} == {"billing"}
 
 
+async def test_memories_belong_to_the_project_that_the_request_names():
+    for named, project in ((None, "billing"), ("", ""), ("audits", "audits")):
+        house = await house_of()
+        await remembering(house).remember(SPACE, ID, 6, named)
+        assert {each.project for each in house.memories.of(SPACE).memories.values()} == {project}
+
+
 async def test_a_later_fold_goes_on_behind_and_the_same_one_adds_nothing():
     house = await house_of()
     for covered in (6, 6, 10, 8):
@@ -126,3 +133,11 @@ async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
     await made.ask(CHAT, body)
     assert made.seen.exchanges[-1].compaction is not None
     assert len(tasks.names) == 1
+
+
+async def test_a_fold_is_remembered_in_the_project_that_its_request_names(monkeypatch: pytest.MonkeyPatch):
+    made, told = World(windows=FakeWindows(3_000)), list[str | None]()
+    monkeypatch.setattr(Remembering, "folded", lambda _self, _space, _session, _covered, project: told.append(project))
+    made.forward = replace(made.forward, remembering=remembering(await house_of()))
+    await made.ask(CHAT, long(CHAT), {"x-accordion-project": "audits"})
+    assert told == ["audits"]

@@ -79,6 +79,21 @@ def test_a_file_that_goes_away_keeps_the_old_settings(path, explicit, monkeypatc
     assert [file.changed(), file.changed()] == [False, False]
 
 
+@pytest.mark.parametrize("emptied", ["", " \n"])
+def test_a_file_that_is_emptied_keeps_the_old_settings(path, emptied):
+    """Who truncates a file and fails to write it must not open the proxy to everybody."""
+    file = SettingsFile(path, {})
+    path.write_text(emptied)
+    assert [file.changed(), file.changed()] == [False, True]
+    reloaded = file.reload()
+    assert reloaded.problem is not None
+    assert "empty" in reloaded.problem.message
+    assert (file.settings.windows.default, file.changed(), file.changed()) == (1, False, False)
+    path.write_text("server:\n")
+    assert file.reload().problem is None
+    assert file.settings.windows.default != 1
+
+
 def test_a_file_that_appears_in_the_working_directory_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = SettingsFile(None, {})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.compaction.telling import record_of
 from proxy.core.records import CompactionSeen
-from proxy.telling import told
+from proxy.telling import told, with_ours
 from tests.histories import DIALECTS, DialectName
 from tests.talks import FOLDS_AT, Talk, call_id, record, small
 from tests.world import CHAT, header
@@ -208,3 +208,10 @@ async def test_a_fold_that_fails_is_told_and_the_request_goes_on() -> None:
     assert said["reason"]
     assert talk.forwarded == talk.bodies[-1]
     assert talk.world.upstream.requests[-1].url.endswith(CHAT.removeprefix("/v1"))
+
+
+def test_of_two_proxies_behind_each_other_the_client_hears_the_one_it_asked() -> None:
+    theirs = ((b"X-Accordion-Window", b"1"), (b"x-request-id", b"up"), (b"x-accordion-compaction", b"{}"))
+    ours = ((b"x-accordion-window", b"2"),)
+    assert with_ours(theirs, ours) == ((b"x-request-id", b"up"), (b"x-accordion-window", b"2"))
+    assert with_ours(theirs, ()) == ((b"x-request-id", b"up"),)

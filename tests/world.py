@@ -69,7 +69,7 @@ class World:
         config = "store: {url: memory://}\n" + self.config
         config += "" if self.summarizer or "summaries:" in config else "\nsummaries: {writer: extractive}"
         settings = build(config.encode(), {}, {})
-        counter = WordCounter()
+        counter = self.counter = WordCounter()
         meter = Meter(counter)
         self.vault = Vault(settings, self.store, self.tasks, self.clock, lambda _: None)
         self.kitchen = Kitchen(settings, self.store, self.vault, self.outbox, meter, counter, self.tasks, self.clock)

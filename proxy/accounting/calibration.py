@@ -51,6 +51,7 @@ class Calibrations:
 
     def __init__(self) -> None:
         self._models: OrderedDict[tuple[str, str], Ratios] = OrderedDict()
+        self._fresh: set[tuple[str, str]] = set()
         self._lock = Lock()
 
     def factor(self, upstream: str, model: str, session: float = UNKNOWN) -> float:
@@ -71,13 +72,27 @@ class Calibrations:
             known = self._models.get((upstream, model), Ratios())
             self._models[upstream, model] = known.seen(ratio)
             self._models.move_to_end((upstream, model))
+            self._fresh.add((upstream, model))
             if len(self._models) > MODELS_AT_MOST:
-                self._models.popitem(last=False)
+                self._fresh.discard(self._models.popitem(last=False)[0])
         before = session if session != UNKNOWN else known.factor
         if session == UNKNOWN and not known.latest:
             return round(ratio, 4)
         near = _within(ratio, before / MOST_STEP, before * MOST_STEP)
         return round(before + (near - before) / 2, 4)
+
+    def take(self, model: tuple[str, str], latest: tuple[float, ...]) -> None:
+        """Takes the latest ratios of a model at an upstream that another run had, unless this one has its own."""
+        with self._lock:
+            if model not in self._models and len(self._models) < MODELS_AT_MOST and latest:
+                held = tuple(_within(ratio, LEAST_RATIO, MOST_RATIO) for ratio in latest[-KEPT:])
+                self._models[model] = Ratios(held, median(held))
+
+    def fresh(self) -> dict[tuple[str, str], tuple[float, ...]]:
+        """The latest ratios by upstream and model, of those that something was reported for since this was asked."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, set()
+            return {model: self._models[model].latest for model in fresh}
 
 
 def on_record(counted: int, reported: int) -> float:

@@ -19,20 +19,20 @@ from proxy.core.records import Exchange, Session, Totals, Unfolded
 from proxy.core.values import dataclass
 
 ENCODER = msgspec.msgpack.Encoder()
+_NOT_UNFOLDED = Unfolded()
 _MODELS = 1_024
 # No provider has a longer id; what is longer is a mistake or worse, and not worth a row for ever.
 _LONGEST = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRow:
+class ModelRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The sums of one model at one upstream, as one worker saw them for one tenant."""
 
     model: str
     upstream: str
     updated: float
     utilization: Utilization
-    totals: Totals = field(default_factory=Totals)
+    totals: Totals = Totals()
     peak: float = 0.0
     """The highest utilization seen, as a share of the window."""
 
@@ -114,7 +114,7 @@ def gain_of(exchange: Exchange) -> Totals:
     reported = (
         (usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning) if usage else (0, 0, 0, 0, 0)
     )
-    back = exchange.unfolded or Unfolded()
+    back = exchange.unfolded or _NOT_UNFOLDED
     told = {"unfold_calls": back.calls, "unfold_rounds": back.rounds, "unfold_input": back.input}
     if seen is None:
         return Totals(1, failed, *reported, **told)

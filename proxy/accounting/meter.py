@@ -1,7 +1,8 @@
 """How many tokens a conversation is: system prompt, tools, messages and media, before any correction.
 
 Only what is new is counted. The sums up to a message are kept under its chain key, which stands for everything before
-it, and a count begins behind the deepest one that is known.
+it, and a count begins behind the deepest one that is known. What a provider does not read, since it goes on from a
+compaction of its own, counts nothing.
 
 Fixed overheads follow OpenAI's published formats (harmony: `<|start|>role<|message|>…<|end|>`); Anthropic's documented
 system prompt for tools is added where Claude is given any. Other models differ; reported usage corrects them.
@@ -16,6 +17,7 @@ from typing import Generic, TypeVar
 
 from proxy.accounting.media import MediaRules, media_rules
 from proxy.accounting.schemas import function_as_typescript
+from proxy.core.boundaries import outlasts, passed_over, resumption
 from proxy.core.budget import Utilization, Window
 from proxy.core.conversation import Conversation, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.ports import TokenCounter
@@ -32,8 +34,12 @@ BYTES_PER_TOKEN = 4
 SEALED_ENVELOPE = 650
 """Bytes of an encrypted reasoning item that are not reasoning; the rest is base64, three bytes in four."""
 
+AT_ONCE = 32_768
+"""Characters that are counted without a thread."""
 SUMS_AT_MOST = 16_384
 """Kept sums, each about 300 bytes with its keys."""
+SCHEMES_AT_MOST = 256
+"""Models whose way to count is kept."""
 
 STRIDE = 16
 """While many messages are counted at once, every so many sums are kept, for histories that fork or are rewound."""
@@ -60,6 +66,9 @@ class Sum:
         return self.text + self.media
 
 
+_NOTHING = Sum()
+
+
 @dataclass(frozen=True, slots=True)
 class _Scheme:
     """How one model counts; `name` is the same for models that count alike."""
@@ -83,7 +92,7 @@ class Meter:
         self._counter = counter
         self._sums: _Bounded[Sum] = _Bounded(sums_at_most)
         self._overheads: _Bounded[_Overhead] = _Bounded(max(1, sums_at_most // 16))
-        self._schemes: _Bounded[_Scheme] = _Bounded(256)
+        self._schemes: dict[tuple[str, str], _Scheme] = {}
 
     def measure(self, conversation: Conversation, window: Window, model: str = "") -> Utilization:
         """How full `window` would be. `model` is the one that is really asked, where it is not the conversation's."""
@@ -102,9 +111,12 @@ class Meter:
 
     def after(self, conversation: Conversation, index: int, model: str = "") -> Sum:
         """What the messages behind `messages[index]` count; -1 for all. Costs nothing for what was counted before."""
-        scheme = self._scheme(conversation, model)
-        whole = self._sum(conversation, scheme, len(conversation.messages))
-        return whole - self._sum(conversation, scheme, index + 1)
+        scheme, messages = self._scheme(conversation, model), conversation.messages
+        if resumption(messages, index + 1) >= 0:
+            passed = passed_over(messages)
+            behind = (at for at in range(index + 1, len(messages)) if at not in passed)
+            return sum((self._message(messages[at], scheme) for at in behind), Sum())
+        return self._sum(conversation, scheme, len(messages)) - self._sum(conversation, scheme, index + 1)
 
     def message(self, message: Message, conversation: Conversation, model: str = "") -> Sum:
         """What one message counts, by the rules of the conversation's model."""
@@ -114,8 +126,15 @@ class Meter:
         """What a plain text counts in a model's encoding."""
         return self._counter.count(text, self._counter.encoding(model))
 
+    def slow(self, conversation: Conversation, model: str, size: int) -> bool:
+        """Whether `measure` is better left to a thread: where an encoding must be loaded first, or more than
+        `AT_ONCE` characters counted. `size`, of the body in bytes, is what they hardly exceed."""
+        if not self._counter.loaded(self._scheme(conversation, model).encoding):
+            return True
+        return size > AT_ONCE and self.pending(conversation, model) > AT_ONCE
+
     def pending(self, conversation: Conversation, model: str = "") -> int:
-        """How many characters `measure` would have to count now; more than some 32,000 are better left to a thread."""
+        """How many characters `measure` would have to count now."""
         scheme = self._scheme(conversation, model)
         start, _ = self._deepest(conversation, scheme, len(conversation.messages))
         pending = sum(_characters(message.parts) for message in conversation.messages[start:])
@@ -131,7 +150,9 @@ class Meter:
         if scheme is None:
             encoding, media = self._counter.encoding(model), media_rules(model, conversation.dialect)
             scheme = _Scheme(f"{encoding}/{media.name}", encoding, media)
-            self._schemes.put(key, scheme)
+            if len(self._schemes) >= SCHEMES_AT_MOST:
+                self._schemes.clear()
+            self._schemes[key] = scheme
         return scheme
 
     def _deepest(self, conversation: Conversation, scheme: _Scheme, end: int) -> tuple[int, Sum]:
@@ -140,13 +161,17 @@ class Meter:
             known = self._sums.get((conversation.chain[count - 1], scheme.name))
             if known is not None:
                 return count, known
-        return 0, Sum()
+        return 0, _NOTHING
 
     def _sum(self, conversation: Conversation, scheme: _Scheme, end: int) -> Sum:
         """The sum of the first `end` messages."""
         start, total = self._deepest(conversation, scheme, end)
+        messages = conversation.messages
+        if (resumed := resumption(messages, start, end)) >= 0:
+            before = (message for message in messages[:resumed] if outlasts(message, messages[resumed]))
+            start, total = resumed, sum((self._message(message, scheme) for message in before), Sum())
         for index in range(start, end):
-            total += self._message(conversation.messages[index], scheme)
+            total += self._message(messages[index], scheme)
             if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(conversation.chain):
                 self._sums.put((conversation.chain[index], scheme.name), total)
         return total
@@ -171,10 +196,11 @@ class Meter:
         return fixed + sum(self._counter.count(tool, scheme.encoding) for tool in tools)
 
     def _message(self, message: Message, scheme: _Scheme) -> Sum:
-        return self._parts(message.parts, scheme) + Sum(MESSAGE)
+        return self._parts(message.parts, scheme, MESSAGE)
 
-    def _parts(self, parts: Iterable[Part], scheme: _Scheme) -> Sum:
-        text = media = 0
+    def _parts(self, parts: Iterable[Part], scheme: _Scheme, text: int = 0) -> Sum:
+        """The sum of parts, and of `text` tokens around them."""
+        media = 0
         for part in parts:
             if isinstance(part, Media):
                 media += scheme.media.tokens(part)

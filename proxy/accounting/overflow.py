@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -100,6 +100,12 @@ class Overflow:
     limit: int | None = None
     requested: int | None = None
     guessed: bool = False
+    words: str = field(default="", compare=False)
+    """The words that said so, where there were any."""
+
+    def quotes(self, sent: bytes) -> bool:
+        """Whether those words stand in what was sent, so that the error may only say it again."""
+        return bool(self.words) and self.words.encode() in sent
 
 
 def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | None:
@@ -139,8 +145,8 @@ def _match(text: str) -> Overflow | None:
             continue
         named = {name: int(re.sub(r"\D", "", value)) for name, value in found.groupdict().items() if value}
         if "input" in named:
-            return Overflow(named["limit"], named["input"] + named["output"])
-        return Overflow(named.get("limit"), named.get("asked"))
+            named["asked"] = named["input"] + named["output"]
+        return Overflow(named.get("limit"), named.get("asked"), words=found[0])
     return None
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 from typing import Final
@@ -24,10 +24,12 @@ from proxy.core.values import dataclass
 Claims = Callable[[str], Iterable[str]]
 """The words of a text that are no plain language: paths, identifiers, numbers, addresses."""
 
-_Seen = tuple[frozenset[bytes], Sequence[Part], tuple[str, ...]]
-"""The words of some parts, the parts, and the texts of the results among them."""
+_Seen = tuple[tuple[str, ...], tuple[str, ...]]
+"""The texts of some parts, and those of the results among them."""
 
 _QUOTED = re.compile(r'"([^"\n]{4,200})"|`([^`\n]{4,200})`|“([^”\n]{4,200})”')
+_WITHIN = re.compile(r"[0-9A-Za-z_\u00c0-\u024f\u0370-\u04ff]{2}")
+"""Two characters of one word, by what `words_in` takes for words."""
 _NAMES: Final = 300
 """Names of one turn that are looked for, the first ones."""
 _TEXT: Final = 20_000
@@ -42,16 +44,21 @@ _SCANNED: Final = 20_000_000
 _CHARACTERS: Final = 3.2
 """Of one token, as a first guess."""
 _TRIES: Final = 3
+_WORD: Final = 140
+"""Bytes that a word takes, beside a bit for each message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What stands in view in front of a turn: the keys of its messages, what was read of the system prompt and of each
-    message, and what that takes in bytes."""
+    """What stands in view in front of a turn: the keys of its messages, the texts of the system prompt and of each
+    message, for each word of the first `read` of them which ones hold it (bit by bit), and what all that takes in bytes
+    beside the conversation."""
 
     preamble: Sequence[Part]
     keys: list[bytes]
     seen: tuple[_Seen, ...]
+    words: Mapping[bytes, int]
+    read: int
     size: int
 
 
@@ -66,8 +73,8 @@ class Excerpt:
 
 
 class Recaller:
-    """Finds and words excerpts. Remembers, within `capacity` bytes, which words stand in what each fold took out and in
-    the messages in view. Safe to use from threads."""
+    """Finds and words excerpts. Remembers, within `capacity` bytes, which words stand in what each fold took out, and
+    the texts of the messages in view. Safe to use from threads."""
 
     def __init__(self, claims: Claims, capacity: int = 32 * 2**20) -> None:
         self._claims = claims
@@ -109,11 +116,11 @@ class Recaller:
         index = self._index(space, shown, client)
         names = list(islice(self._sought(index, client, turn), _FOUND))
         # Most turns name nothing that the archive holds; only for the others all that is in view is looked through.
-        view = self._view(shown, client, places) if names else []
-        names = [name for name in names if not _visible(name, view)]
-        if not names:
+        view = self._view(shown, client, places) if names else None
+        names = [name for name in names if view is not None and not _visible(name, view)]
+        if view is None or not names:
             return None
-        known = {text for _, _, results in view for text in results}
+        known = {text for _, results in view.seen for text in results}
         choice = Choice(index, client.messages, turn, known, names)
         room = float(tokens) * _CHARACTERS
         for _ in range(_TRIES):
@@ -132,9 +139,7 @@ class Recaller:
 
     def _sought(self, index: Index, client: Conversation, turn: Sequence[Message]) -> Iterator[Name]:
         """The names of the turn that passages hold, and not too many of them."""
-        scanned, messages, passages = 0, client.messages, index.passages
-        said = lru_cache(maxsize=None)(lambda number: passages[number].said(messages))
-        given = lru_cache(maxsize=None)(lambda number: passages[number].given(messages))
+        scanned = 0
         for text in islice(dict.fromkeys(self._named(turn)), _NAMES):
             words = tuple(words_in(text))
             found = index.holding(words)
@@ -142,11 +147,18 @@ class Recaller:
             if found and not name.plain:
                 if len(found) > _LOOKS:
                     continue
-                scanned += sum([len(said(number)) for number in found])
+                held = list[int]()
+                for number in found:
+                    passage = index.passages[number]
+                    # Most names stand in what was said, and arguments have to be decoded.
+                    said = passage.said(client.messages)
+                    scanned += len(said)
+                    if text in said or passage.gives(text, client.messages):
+                        held.append(number)
+                    if len(held) > _COMMON or scanned > _SCANNED:
+                        break
                 if scanned > _SCANNED:
                     continue
-                # Most names stand in what was said, and arguments have to be decoded.
-                held = [number for number in found if text in said(number) or text in given(number)]
                 name = Name(text, words, tuple(held))
             if 0 < len(name.passages) <= _COMMON:
                 yield name
@@ -167,30 +179,36 @@ class Recaller:
 
     # -- what is in view ----------------------------------------------------------
 
-    def _view(self, shown: Folded, client: Conversation, turn: range) -> list[_Seen]:
-        """All that is in view with its words, but for what the turn itself says and asks for."""
+    def _view(self, shown: Folded, client: Conversation, turn: range) -> _View:
+        """All that is in view, but for what the turn itself says and asks for."""
         messages, spans = shown.conversation.messages, shown.spans
         start = bisect_left(spans, turn.start, key=itemgetter(0))
-        view = list(self._settled(shown, client, (*client.lead, *messages[:start])))
+        settled = self._settled(shown, client, (*client.lead, *messages[:start]))
+        newest = list[_Seen]()
         for message, (first, last, _) in zip(messages[start:], spans[start:], strict=True):
             if not turn.start <= first <= last:
-                view.append(_read(message.parts))
+                newest.append(_read(message.parts))
             elif message.has_tool_result:
-                view.append(_read([part for part in message.parts if isinstance(part, ToolResult)]))
-        return view
+                newest.append(_read([part for part in message.parts if isinstance(part, ToolResult)]))
+        return replace(settled, seen=(*settled.seen, *newest))
 
-    def _settled(self, shown: Folded, client: Conversation, messages: Sequence[Message]) -> tuple[_Seen, ...]:
+    def _settled(self, shown: Folded, client: Conversation, messages: Sequence[Message]) -> _View:
         """The system prompt and these messages; what was read for an earlier turn is not read again."""
         name = shown.compaction.id if shown.compaction is not None else ""
         keys, known = [message.key for message in messages], self._views.get(name)
         if known is None or known.preamble != client.preamble or known.keys != keys[: len(known.keys)]:
-            seen = _read(client.preamble)
-            known = _View(client.preamble, [], (seen,), _size_of(seen))
-        if len(known.keys) < len(keys):
-            new = [_read(message.parts) for message in messages[len(known.keys) :]]
-            known = _View(client.preamble, keys, (*known.seen, *new), known.size + sum(map(_size_of, new)))
+            seen = (_read(client.preamble), *[_read(message.parts) for message in messages])
+            # Most of it is there at the first look, which is made in a thread; of the rest words would cost more.
+            words = _words_of(seen)
+            size = sum(map(_size_of, messages)) + (_WORD + len(seen) // 8) * len(words)
+            known = _View(client.preamble, keys, seen, words, len(seen), size)
             self._views.put(name, known, known.size)
-        return known.seen
+        elif len(known.keys) < len(keys):
+            new = messages[len(known.keys) :]
+            seen = (*known.seen, *[_read(message.parts) for message in new])
+            known = replace(known, keys=keys, seen=seen, size=known.size + sum(map(_size_of, new)))
+            self._views.put(name, known, known.size)
+        return known
 
     def _index(self, space: bytes, shown: Folded, client: Conversation) -> Index:
         name = shown.compaction.id if shown.compaction is not None else ""
@@ -202,18 +220,55 @@ class Recaller:
 
 
 def _read(parts: Sequence[Part]) -> _Seen:
-    return frozenset().union(*map(words_in, texts_of(parts))), parts, tuple(results_in(parts))
+    return tuple(texts_of(parts)), tuple(results_in(parts))
 
 
-def _size_of(seen: _Seen) -> int:
-    return 300 + 100 * len(seen[0])
+def _words_of(seen: Sequence[_Seen]) -> dict[bytes, int]:
+    words: dict[bytes, int] = {}
+    for at, (texts, _) in enumerate(seen):
+        for word in set[bytes]().union(*map(words_in, texts)):
+            words[word] = words.get(word, 0) | 1 << at
+    return words
 
 
-def _visible(name: Name, view: Sequence[_Seen]) -> bool:
-    for words, parts, _ in reversed(view):
-        if words.issuperset(name.words) and (name.plain or any(name.text in text for text in texts_of(parts))):
-            return True
+def _size_of(message: Message) -> int:
+    """What the texts of a message take; most are its own, but for those of calls."""
+    return 300 + sum([len(part.arguments) for part in message.parts if isinstance(part, ToolCall)])
+
+
+def _visible(name: Name, view: _View) -> bool:
+    # A search through a text costs a small part of finding its words, and most names stand near the end.
+    if _among(name, view.seen[view.read :]):
+        return True
+    held = (1 << view.read) - 1
+    for word in name.words:
+        held &= view.words.get(word, 0)
+    return held != 0 and (name.plain or _among(name, [view.seen[at] for at in range(view.read) if held >> at & 1]))
+
+
+def _among(name: Name, seen: Sequence[_Seen]) -> bool:
+    sought = name.text
+    for texts, _ in reversed(seen):
+        for text in texts:
+            if sought in text and (_stands(sought, text) or (not name.plain and _holds(texts, name))):
+                return True
     return False
+
+
+def _stands(sought: str, text: str) -> bool:
+    """Whether it stands somewhere in the text with no more of a word around it."""
+    at = text.find(sought)
+    while at >= 0:
+        end = at + len(sought)
+        if not (at and _WITHIN.match(text, at - 1)) and not _WITHIN.match(text, end - 1):
+            return True
+        at = text.find(sought, at + 1)
+    return False
+
+
+def _holds(texts: Sequence[str], name: Name) -> bool:
+    """Whether all its words stand in these texts."""
+    return set().union(*map(words_in, texts)).issuperset(name.words)
 
 
 def _last_round(messages: Sequence[Message]) -> int:

@@ -37,6 +37,8 @@ _KEPT = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 _SPACED: Final = bytes(c if c >= 128 or bytes((c,)) in _KEPT else 32 for c in range(256))
 # Letters of alphabets that names are written in stay; any other sign ends a word.
 _FOREIGN = re.compile(r"[^\x00-\x7f\u00c0-\u024f\u0370-\u04ff]+")
+_ESCAPED = re.compile(r'[":\\\x00-\x1f]')
+_LETTER = re.compile(r"[^\W\d_]")
 _WORD, _POSTING, _PASSAGE = 190, 16, 250
 
 
@@ -70,6 +72,20 @@ class Passage:
         """The second."""
         return text_of(messages[self.body[0]].parts[self.body[1]]) if self.body else ""
 
+    def gives(self, text: str, messages: Sequence[Message]) -> bool:
+        """Whether the first holds a text."""
+        part = messages[self.call[0]].parts[self.call[1]] if self.call and self.both else None
+        if not isinstance(part, ToolCall):
+            return False
+        raw = part.arguments
+        # Decoding takes time. A number reads otherwise before it, and so do a key with its value and what JSON writes
+        # with a backslash: some signs always, slashes and all others where it likes.
+        plain = _LETTER.search(text) and not _ESCAPED.search(text)
+        escape = "\\u00" if text.isascii() else "\\u"
+        if plain and text not in raw and escape not in raw and "\\/" not in raw:
+            return False
+        return text in text_of(part)
+
 
 @dataclass(frozen=True, slots=True)
 class Index:
@@ -81,15 +97,23 @@ class Index:
 
     def holding(self, words: Sequence[bytes]) -> list[int]:
         """The numbers of the passages that hold the rarest of these words, oldest first."""
-        lists = sorted((self._at(word) for word in words), key=len)[:_RAREST]
-        if not lists or not lists[0]:
+        lists = list[Sequence[int]]()
+        for word in words:
+            found = self.places.get(word)
+            if found is None:
+                return []
+            lists.append((found,) if isinstance(found, int) else found)
+        if not lists:
             return []
-        rest = [set(each) for each in lists[1:]]
-        return [number for number in lists[0] if all(number in each for each in rest)]
+        lists.sort(key=len)
+        rest = lists[1:_RAREST]
+        return [number for number in lists[0] if all(_among(number, each) for each in rest)] if rest else [*lists[0]]
 
-    def _at(self, word: bytes) -> Sequence[int]:
-        found = self.places.get(word, ())
-        return (found,) if isinstance(found, int) else found
+
+def _among(number: int, numbers: Sequence[int]) -> bool:
+    """Whether a number is among these, which are in order."""
+    at = bisect_left(numbers, number)
+    return at < len(numbers) and numbers[at] == number
 
 
 def index_of(space: bytes, folded: Folded, client: Sequence[Message]) -> Index:

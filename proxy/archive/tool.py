@@ -37,6 +37,7 @@ _SCHEMA: Final = {
     "required": ["id"],
     "additionalProperties": False,
 }
+_OFFER: Final = ToolOffer(NAME, _DESCRIPTION, msgspec.json.encode(_SCHEMA))
 _ID = re.compile(r"art_[0-9a-f]{12}(?![0-9a-f])", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*(-?\d{1,12})(?:\.0*)?\s*(?:lines?)?\s*\Z", re.IGNORECASE)
 _MOST: Final = 1_000_000
@@ -56,14 +57,13 @@ _SAME: Final = {
 
 def offer(taken: Collection[str]) -> ToolOffer:
     """The tool under a name that is not `taken`. The same names give the same offer."""
-    schema = msgspec.json.encode(_SCHEMA)
     if NAME not in taken:
-        return ToolOffer(NAME, _DESCRIPTION, schema)
+        return _OFFER
     name, number = OTHER_NAME, 1
     while name in taken:
         number += 1
         name = f"{OTHER_NAME}_{number}"
-    return ToolOffer(name, _DESCRIPTION + _INSTEAD, schema)
+    return ToolOffer(name, _DESCRIPTION + _INSTEAD, _OFFER.schema)
 
 
 def wish_of(arguments: str) -> Wish:

@@ -97,7 +97,7 @@ class Transcripts:
     async def flush(self) -> None:
         """Writes what waits. Raises StoreUnavailable; then it waits on."""
         while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+            batch = _longest([self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))])
             try:
                 await self._write(batch)
             except BaseException as error:
@@ -252,6 +252,24 @@ class Transcripts:
             found = await self._archive.rows(space, page)
             wires += [found.get(key) for key in page]
         return wires
+
+
+def _longest(items: Sequence[Item]) -> list[Item]:
+    """The requests without those that a later one of their session begins with: it holds what they held."""
+    kept, later = list[Item](), dict[_Name, Item]()
+    for item in reversed(items):
+        name = item.space, item.session
+        if (after := later.get(name)) is None or not _begins(item.conversation, after.conversation):
+            later[name] = item
+            kept.append(item)
+    return kept[::-1]
+
+
+def _begins(one: Conversation, other: Conversation) -> bool:
+    """Whether a request is the beginning of another, with the same offered beside it."""
+    if one.previous is not None or other.previous is not None or one.overhead_key != other.overhead_key:
+        return False
+    return len(one.chain) <= len(other.chain) and other.chain[len(one.chain) - 1] == one.chain[-1]
 
 
 def _goes_on(place: _Place, conversation: Conversation) -> bool:

@@ -129,7 +129,7 @@ class Compactor:
         if bound and (reason := self._rooms.futile.reason(thread, client, fold, tokens)):
             raise Unfit(reason)
         prepared = self._rooms.preparations
-        if modelled and not _waits(case) and prepared.running(thread) and not prepared.failed(thread):
+        if modelled and _passes(case) and prepared.running(thread) and not prepared.failed(thread):
             raise _Later
         writers: list[Writer] = ["model"] if modelled else []
         writers += ["extract", "none"] if must else ["extract"]
@@ -196,9 +196,9 @@ class Compactor:
         if ready is None and again:
             if not case.counting:
                 prepared.begin(thread, client, tokens, told, make, since)
-            if not _waits(case):
+            if _passes(case):
                 raise _Later
-            if not case.counting:
+            if _waits(case) and not case.counting:
                 await prepared.wait(thread, self._wait)
                 ready = await prepared.ready(thread, client, told, since)
         if ready is None or work.last < 0 or ready.narrated > work.last + 1:
@@ -273,6 +273,12 @@ class Compactor:
 def _waits(case: Case) -> bool:
     """Whether the request waits for a model's summary, rather than to go on as it is meanwhile."""
     return case.decision.must_succeed or case.decision.forced
+
+
+def _passes(case: Case) -> bool:
+    """Whether the request goes on as it is while a model writes. At a trigger of 0, which folds every request, it does
+    not: an extract does at once."""
+    return not _waits(case) and case.decision.trigger > 0
 
 
 def _thread(case: Case, client: Conversation) -> Thread:

@@ -6,38 +6,54 @@ import re
 from collections.abc import Mapping
 
 from proxy.compaction.case import Thinking
-from proxy.core.conversation import Conversation, Opaque, Reasoning
+from proxy.core.conversation import Conversation, Opaque, Reasoning, Text
 from proxy.core.errors import BadRequest
 from proxy.core.values import dataclass
 
-_HEADER, _PINS = b"x-accordion-compact", b"x-accordion-pin"
+_HEADER, _PINS, _PROJECT = b"x-accordion-compact", b"x-accordion-pin", b"x-accordion-project"
 _WORDS = ("auto", "now", "off", "observe")
 _CALL_ID = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,256}")
 _MOST_PINS = 64
+_LONGEST_PROJECT = 200
 # Models that bind each thinking block to the exact prefix before it, and those that come after them.
 _BOUND = re.compile(
     r"(?:fable|mythos)-5[.-][1-9]|(?:opus|sonnet|haiku)-5[.-][5-9]|(?:opus|sonnet|haiku|fable|mythos)-[6-9]"
 )
 
+# How clients begin when they ask for a summary of what is in the window, to go on from that: Claude Code and what
+# follows it, Codex, OpenCode. Newer ones say so by a header too.
+_ASKS = (
+    "create a detailed summary of the conversation",
+    "create a detailed summary of the RECENT portion of the",
+    "performing a CONTEXT CHECKPOINT COMPACTION",
+    "Provide a detailed prompt for continuing our conversation",
+    "anchored summary from the conversation history",
+    "Update the anchored summary below",
+)
+_BEGINNING = 2_000
+
 
 @dataclass(frozen=True, slots=True)
 class Controls:
     """`word` is `auto`, `now` (fold whatever the size), `off` or `observe` (only report). `pins` are call ids whose
-    results stay. `compacting` says that the client asks for a compaction of its own."""
+    results stay. `compacting` says that the client asks for a compaction of its own. `project` is the one whose
+    memories are meant, empty for those of none; None where the request says nothing of it."""
 
     word: str = "auto"
     pins: frozenset[str] = frozenset()
     compacting: bool = False
+    project: str | None = None
 
 
 _NONE = Controls()
 
 
 def read_controls(fields: Mapping[bytes, bytes], conversation: Conversation, *, compacting: bool) -> Controls:
-    """Reads `x-accordion-compact` and `x-accordion-pin` (call ids with commas between). Raises BadRequest."""
+    """Reads `x-accordion-compact`, `x-accordion-pin` (call ids with commas between) and `x-accordion-project`. Raises
+    BadRequest."""
     compacting = compacting or asks_for_compaction(conversation)
-    said, pins = fields.get(_HEADER), fields.get(_PINS)
-    if said is None and pins is None:
+    said, pins, project = fields.get(_HEADER), fields.get(_PINS), fields.get(_PROJECT)
+    if said is None and pins is None and project is None:
         return Controls(compacting=True) if compacting else _NONE
     word = said.decode("latin-1").strip().lower() if said is not None else "auto"
     if word not in _WORDS:
@@ -48,16 +64,32 @@ def read_controls(fields: Mapping[bytes, bytes], conversation: Conversation, *, 
         raise BadRequest(
             f"x-accordion-pin must hold call ids with commas between, {_MOST_PINS} at most.", param="x-accordion-pin"
         )
-    return Controls(word, frozenset(ids), compacting)
+    return Controls(word, frozenset(ids), compacting, None if project is None else _project(project))
+
+
+def _project(said: bytes) -> str:
+    """The name of a project, as memories have it. Raises BadRequest."""
+    name = " ".join(said.decode(errors="replace").split())
+    if len(name) > _LONGEST_PROJECT or not name.isprintable() or name == "*":
+        raise BadRequest(
+            f"x-accordion-project must name one project, in {_LONGEST_PROJECT} printable characters at most.",
+            param="x-accordion-project",
+        )
+    return name
 
 
 def asks_for_compaction(conversation: Conversation) -> bool:
-    """Whether the request is one for the provider's own compaction: a trigger as the last item of Responses, a
-    top-level `compaction` of Messages."""
+    """Whether the request is one for the provider's own compaction (a trigger as the last item of Responses, a
+    top-level `compaction` of Messages), or for a client's, by what it says last."""
     if conversation.dialect == "messages" and conversation.envelope.get("compaction", b"null") != b"null":
         return True
-    last = conversation.messages[-1].parts if conversation.messages else ()
-    return any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in last)
+    if not conversation.messages:
+        return False
+    last = conversation.messages[-1]
+    if last.role == "user":
+        begins = [part.text[:_BEGINNING] for part in last.parts if isinstance(part, Text)]
+        return any(any(map(text.__contains__, _ASKS)) for text in begins)
+    return any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in last.parts)
 
 
 def thinking_of(conversation: Conversation, beta: str, model: str = "") -> Thinking:

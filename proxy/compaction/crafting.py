@@ -23,6 +23,7 @@ from proxy.compaction.strategies.compact_tool_results import CompactToolResultsO
 from proxy.compaction.telling import utilization_of
 from proxy.compaction.views import view_for
 from proxy.compaction.weights import Weights
+from proxy.core.boundaries import passed_over
 from proxy.core.conversation import Conversation, Message
 from proxy.core.edits import Compaction, Folded
 from proxy.core.plan import Kind, Plan, View
@@ -126,10 +127,7 @@ class Craft:
 
     def refolded(self, case: Case, folded: Folded) -> int:
         """What the request of a case counts with another fold in force."""
-        weigh = self._weigher(case)
-        before, after = (
-            sum(weigh(message) for message in each.conversation.messages) for each in (case.folded, folded)
-        )
+        before, after = (self._weight(case, each.conversation.messages) for each in (case.folded, folded))
         used = case.utilization
         return max(0, used.tokens - round((before - after) * (used.messages + used.media) / max(1, before)))
 
@@ -153,6 +151,10 @@ class Craft:
             asker=case.asker,
             task=Source(slot.origin, messages[slot.origin]) if slot is not None and stays else None,
         )
+
+    def _weight(self, case: Case, messages: Sequence[Message]) -> int:
+        weigh, passed = self._weigher(case), passed_over(messages)
+        return sum(weigh(message) for at, message in enumerate(messages) if at not in passed)
 
     def _weigher(self, case: Case) -> Callable[[Message], int]:
         conversation, model = case.folded.conversation, case.model

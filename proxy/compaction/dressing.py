@@ -40,6 +40,7 @@ class _Worn:
     overlays: tuple[Overlay, ...]
     switches: Mapping[str, bytes]
     laid: Laid
+    size: int
 
 
 class Wardrobe:
@@ -97,11 +98,17 @@ class Wardrobe:
     def _laid(self, laying: Laying, folded: Folded, overlays: tuple[Overlay, ...]) -> Folded:
         name = folded.compaction.id if folded.compaction is not None else folded.conversation.chain[0].hex()
         known, switches = self._worn.get(name), _switches(folded.conversation.envelope)
-        holds = known is not None and known.overlays == overlays and known.switches == switches
-        shown = laying.legal(overlays, known.laid if known is not None and holds else None)
+        laid, size = None, 0
+        if known is not None and known.switches == switches:
+            same = len(known.overlays)
+            # What came in since stands behind what was laid out.
+            if overlays[:same] == known.overlays and laying.behind(known.laid, overlays[same:]):
+                laid, size = known.laid, known.size
+        shown = laying.legal(overlays, laid)
         if (settled := laying.settled) is not None:
-            size = sum(2 * len(message.wire) + _MESSAGE for message in settled.messages)
-            self._worn.put(name, _Worn(overlays, switches, settled), size)
+            new = settled.messages[len(laid.messages) if laid is not None else 0 :]
+            size += sum([2 * len(message.wire) + _MESSAGE for message in new])
+            self._worn.put(name, _Worn(overlays, switches, settled, size), size)
         return shown
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from proxy.compaction.layout import Layout, Unfit
 from proxy.compaction.policy import WORTHWHILE
 from proxy.compaction.records import identified
+from proxy.core.boundaries import passed_over
 from proxy.core.conversation import Message
 from proxy.core.edits import Cause, Compaction, Entry, Folded, Kept, StepRecord, Written, apply
 from proxy.core.plan import Plan, Slot
@@ -131,13 +132,17 @@ class Executor:
             for slot in covered
             if not slot.summary and not slot.edited
         }
-        after = plan.view.tokens - sum(slot.tokens for slot in covered)
+        listed: list[tuple[Message, int | None]] = []
         for entry in compaction.entries:
             if isinstance(entry, Written):
-                after += self._weigh(self._read(entry.wire))
+                listed.append((self._read(entry.wire), None))
             else:
-                for index in range(entry.first, entry.last + 1):
-                    after += known[index] if index in known else self._weigh(messages[index])
+                listed += [(messages[index], known.get(index)) for index in range(entry.first, entry.last + 1)]
+        passed = passed_over([message for message, _ in listed] + list(messages[layout.covered :]))
+        after = plan.view.tokens - sum(slot.tokens for slot in covered)
+        for at, (message, tokens) in enumerate(listed):
+            if at not in passed:
+                after += self._weigh(message) if tokens is None else tokens
         return after
 
     def _check(self, layout: Layout, folded: Folded) -> None:

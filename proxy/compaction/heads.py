@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxy.archive.cache import Cache
 from proxy.compaction.reading import WrittenReader
 from proxy.core.conversation import Conversation
-from proxy.core.edits import Compaction, Folded, Head, apply, head_of
+from proxy.core.edits import Compaction, Folded, Head, apply, head_of, headed
 from proxy.dialects.base import Dialect
 
 _MESSAGE = 400
@@ -22,11 +22,13 @@ class Heads:
 
     def applied(self, dialect: Dialect, space: bytes, conversation: Conversation, compaction: Compaction) -> Folded:
         """The conversation with this compaction. Raises ValueError where it does not hold for it."""
-        read, known = self._reader.of(dialect, space), self._heads.get(compaction.id)
-        if known is None or known.client != conversation.messages[: compaction.covered]:
-            known = head_of(conversation, compaction, read)
-            # A message takes its JSON and about as much for what was read of it.
-            self._heads.put(compaction.id, known, sum(2 * len(message.wire) + _MESSAGE for message in known.client))
+        known = self._heads.get(compaction.id)
+        if known is not None and known.client == conversation.messages[: compaction.covered]:
+            return headed(conversation, compaction, known)
+        read = self._reader.of(dialect, space)
+        known = head_of(conversation, compaction, read)
+        # A message takes its JSON and about as much for what was read of it.
+        self._heads.put(compaction.id, known, sum(2 * len(message.wire) + _MESSAGE for message in known.client))
         return apply(conversation, compaction, read, known)
 
     def forget(self) -> None:

@@ -68,6 +68,13 @@ class Laying:
             self.settled = None
         return shown
 
+    def behind(self, known: Laid, overlays: Sequence[Overlay]) -> bool:
+        """Whether these stand behind all that was laid out for an earlier request."""
+        if not overlays:
+            return True
+        keys = {self._key(at) for at in range(len(known.client) - 1, len(self._folded.conversation.chain))}
+        return all(overlay.anchor in keys for overlay in overlays)
+
     def laid(self, overlays: Sequence[Overlay], known: Laid | None = None) -> Folded | None:
         """The list with these; None where a provider would refuse it, unless the bare one has the same fault."""
         folded, self.settled = self._folded, None
@@ -83,8 +90,10 @@ class Laying:
         if known is not None and known.mark == out.mark:
             # What is new was not touched, and the rest is legal.
             return shown
-        found = Counter(self._dialect.problems(shown.conversation.messages))
-        fault = found and found - Counter(self._dialect.problems(folded.conversation.messages))
+        # What was laid out before is legal and ends where a reply begins, so that nothing reaches across.
+        start, before = (len(known.messages), len(known.client)) if known is not None else (0, 0)
+        found = Counter(self._dialect.problems(shown.conversation.messages[start:]))
+        fault = found and found - Counter(self._dialect.problems(folded.conversation.messages[before:]))
         return None if fault else shown
 
     def _list(self, groups: Mapping[bytes, Sequence[Overlay]], known: Laid | None) -> _List:

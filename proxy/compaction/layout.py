@@ -14,7 +14,7 @@ from proxy.core.boundaries import lone_reasoning, open_places, pairs, refers
 from proxy.core.conversation import Conversation, Message, ToolCall, ToolResult
 from proxy.core.edits import Compaction
 from proxy.core.errors import AccordionError
-from proxy.core.plan import Plan, Replace, Slot, Summarize
+from proxy.core.plan import Plan, Replace, Slot, Summarize, placed
 from proxy.core.values import dataclass
 from proxy.dialects.base import Dialect
 
@@ -76,7 +76,7 @@ def laid_out(plan: Plan, client: Conversation, base: Compaction | None, dialect:
     summaries: list[Summarize] = []
     for step in plan.steps:
         if isinstance(step, Summarize):
-            # What is held fast stays behind the block; a block of this plan is not taken into another one.
+            # What is held fast stays around the block; a block of this plan is not taken into another one.
             leaving = [index for index in range(step.first, step.last + 1) if view.whole[index] and index not in owners]
             owners.update(dict.fromkeys(leaving, len(summaries)))
             summaries.append(step)
@@ -110,7 +110,7 @@ def _blocks(slots: Sequence[Slot], summaries: Sequence[Summarize], owners: Mappi
             first = min(slots[index].first for index in own)
             last = max(slots[index].last for index in own)
             keys = tuple(slots[index].message.key for index in sorted(own))
-            blocks.append(Block(min(own), first, last, step.budget, step.note, keys))
+            blocks.append(Block(placed(slots, sorted(own)), first, last, step.budget, step.note, keys))
     return tuple(sorted(blocks, key=lambda block: block.slot))
 
 

@@ -15,7 +15,7 @@ import msgspec
 import zstandard
 
 from proxy.archive.writing import Archive
-from proxy.compaction.records import label_of
+from proxy.compaction.records import LABEL, label_of
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Key, Outbox, Put
 from proxy.core.values import dataclass
@@ -75,6 +75,8 @@ class Overlays:
         self._capacity = capacity
         self._retention = archive.retention if retention is None else retention
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
+        self._anchors: dict[bytes, set[bytes]] = {}
+        """Those of what is held, by label: most requests have none, or few."""
         self._size = 0
         self._gone: OrderedDict[bytes, None] = OrderedDict()
         """Places whose overlays were let go of, so that the store is asked for them."""
@@ -115,18 +117,18 @@ class Overlays:
             await self._ask(space, label, places)
         elif self._gone and (gone := [anchor for anchor in places if label + anchor in self._gone]):
             await self._ask(space, label, gone)
-        if not self._held:
+        laid = self._anchors.get(label)
+        if not laid:
             return ()
         found: list[Overlay] = []
-        for anchor in places:
-            held = self._held.get(label + anchor)
-            if held is not None:
-                found += self._used(space, label, anchor, held)
+        for anchor in [anchor for anchor in places if anchor in laid]:
+            found += self._used(space, label, anchor, self._held[label + anchor])
         return tuple(found)
 
     def forget(self) -> None:
         """Something was erased: what is in the store is not known any more."""
         self._held.clear()
+        self._anchors.clear()
         self._gone.clear()
         self._size = 0
 
@@ -145,13 +147,21 @@ class Overlays:
         if (former := self._held.pop(name, None)) is not None:
             self._size -= former.size
         self._held[name] = held = _Held(kept, sum(map(_size_of, kept.overlays)), since)
+        self._anchors.setdefault(name[:LABEL], set()).add(name[LABEL:])
         self._size += held.size
         while self._size > self._capacity and len(self._held) > 1:
             gone, old = self._held.popitem(last=False)
             self._size -= old.size
+            self._let_go(gone)
             self._gone[gone] = None
             if len(self._gone) > _GONE:
                 self._gone.popitem(last=False)
+
+    def _let_go(self, name: bytes) -> None:
+        anchors = self._anchors[name[:LABEL]]
+        anchors.discard(name[LABEL:])
+        if not anchors:
+            del self._anchors[name[:LABEL]]
 
     # -- in the store -------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class _Case:
 
     @property
     def trigger(self) -> int:
-        return self.limits.conversation if self.kind == "conversation" else self.limits.generation
+        return _trigger(self.limits, self.kind)
 
     @property
     def share(self) -> str:
@@ -141,6 +141,10 @@ class _Case:
     def overflows(self) -> bool:
         """Whether it is over the hard limit, or more than the window takes as input, and a fold might help."""
         return self.used.tokens > ceiling(self.used, self.limits, self.window) > self.fixed
+
+
+def _trigger(limits: Limits, kind: FoldKind) -> int:
+    return limits.conversation if kind == "conversation" else limits.generation
 
 
 def _decide(case: _Case) -> Decision:
@@ -183,7 +187,8 @@ def _beside_tokens(case: _Case) -> Decision | None:
 
 
 def _by_trigger(case: _Case) -> Decision:
-    kind, trigger, used = case.kind, case.trigger, case.used
+    kind, used = case.kind, case.used
+    trigger, occupied = _trigger(case.limits, kind), used.occupied
     if kind in case.limits.never:
         return Decision("pass", f"{case.share}; folding at the {kind} trigger is switched off")
     if trigger == 0:
@@ -191,11 +196,11 @@ def _by_trigger(case: _Case) -> Decision:
     named = f"the {kind} trigger of {trigger:,} tokens"
     if case.fixed + used.reserved_output >= trigger:
         return Decision("pass", f"{case.share}; {_needless(case)}, over {named}", kind=kind, trigger=trigger)
-    if used.occupied >= trigger:
+    if occupied >= trigger:
         if futile := _futile(case.options.attempt, used):
             return Decision("pass", f"{case.share}, over {named}; {futile}", kind=kind, trigger=trigger)
         return _fold(case, f"over {named}")
-    if used.occupied >= trigger - case.limits.soft and not _futile(case.options.attempt, used):
+    if occupied >= trigger - case.limits.soft and not _futile(case.options.attempt, used):
         reason = f"{case.share}, near {named}: a summary is prepared"
         return Decision("prepare", reason, target=_target(case, kind), kind=kind, trigger=trigger)
     return Decision("pass", f"{case.share}, under {named}", kind=kind, trigger=trigger)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from proxy.archive.recall import Excerpt, Recaller
-from proxy.compaction.dressing import dressed
+from proxy.compaction.dressing import Wardrobe
 from proxy.compaction.overlays import Overlays
 from proxy.compaction.reading import WrittenReader
 from proxy.core.conversation import Conversation
@@ -62,6 +62,7 @@ class Recalling:
     overlays: Overlays
     weavers: Mapping[str, Weaver]
     reader: WrittenReader
+    wardrobe: Wardrobe
     tasks: Tasks
     clock: Clock
     count: Callable[[str, str], int]
@@ -111,9 +112,11 @@ class Recalling:
         dialect, folded = turn.dialect, turn.folded
         since = folded.compaction.covered if folded.compaction is not None else 0
         found = await self.overlays.find(turn.space, turn.scope, turn.client.chain, since, fresh=False)
-        put = partial(dressed, dialect, self.weavers[dialect.name], folded, offer=None)
-        read = self.reader.of(dialect, turn.space)
-        before, after = put(found, read=read), put((*found, recall), read=read)
+        weaver, read = self.weavers[dialect.name], self.reader.of(dialect, turn.space)
+        # The second stays as it is laid out, for the request itself.
+        before, after = (
+            self.wardrobe.dressed(dialect, weaver, folded, put, None, read) for put in (found, (*found, recall))
+        )
         pairs = zip(before.conversation.messages, after.conversation.messages, strict=False)
         changed = next((at for at, (one, two) in enumerate(pairs) if one.wire != two.wire), -1)
         return changed >= 0 and before.spans[changed][0] > turn.base

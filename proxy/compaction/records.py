@@ -18,6 +18,7 @@ from proxy.core.ports import Key
 _VERSION = b"\x01"
 _MOST = 256 * 2**20
 """No record unpacks to more; one that says so is damaged."""
+LABEL = 16
 LEVELS = 6
 """Folds that may lie upon each other at one anchor: of a list that was folded and still was too long."""
 
@@ -89,8 +90,8 @@ def size_of(compaction: Compaction) -> int:
 
 
 def label_of(space: bytes, scope: bytes) -> bytes:
-    """A prefix for the folds of one scope of one tenant, 16 bytes."""
-    return hashlib.sha256(len(space).to_bytes(4, "big") + space + scope).digest()[:16]
+    """A prefix for the folds of one scope of one tenant, of LABEL bytes."""
+    return hashlib.sha256(len(space).to_bytes(4, "big") + space + scope).digest()[:LABEL]
 
 
 def key_of(label: bytes, anchor: bytes, level: int) -> Key:

@@ -57,7 +57,7 @@ class Rendering:
         covered = _covered(folded)
         end = min(covered + 1, len(messages))
         place = _last_written(folded, covered)
-        marked = place >= 0 and _may_mark(folded.conversation, place)
+        marked = dialect.marks and place >= 0 and _may_mark(folded.conversation, place)
         head = self._head(dialect, folded, end, place if marked else -1)
         return [*head, *[message.wire for message in messages[end:]]]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from proxy.accounting.meter import MESSAGE, SEALED_ENVELOPE
 from proxy.compaction.strategies.base import Archive, Draft, media_of, text_of
 from proxy.core.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.plan import OURS, Drop, Replace, Slot, Step, Summarize
+from proxy.core.plan import OURS, Drop, Replace, Slot, Step, Summarize, placed
 
 GONE = Text("")
 """What stands where a part was dropped."""
@@ -142,14 +142,13 @@ class Sketch:
         self._parts.clear()
 
     def _summarize(self, step: Summarize) -> None:
-        """The block takes the first slot that leaves; what stays stands behind it."""
-        first, last, place = OURS, OURS, -1
-        for index in range(step.first, step.last + 1):
-            if not self._whole[index]:
-                continue
+        """The block takes the place that leaving slots have for it; what stays stands around it."""
+        first, last = OURS, OURS
+        leaving = [index for index in range(step.first, step.last + 1) if self._whole[index]]
+        place = placed(self._slots, leaving)
+        for index in leaving:
             slot = self._slots[index]
             first, last = slot.first if first == OURS else first, max(last, slot.last)
-            place = index if place < 0 else place
             if not self._gone[index]:
                 self._leave(index)
             self._whole[index] = self._free[index] = False
@@ -160,12 +159,15 @@ class Sketch:
         self._gone[place] = False
         self.tokens += step.budget + MESSAGE
         self._shrink(place, -(len(step.note.encode()) or 3 * step.budget))
-        self.first = min(self.first, place)
+        self.first = min(self.first, *leaving)
 
     # -- what parts count ----------------------------------------------------------
 
     def _shared(self, slot: Slot, woven: int) -> list[int]:
         message = slot.message
+        if not slot.tokens:
+            # The provider does not read it any more.
+            return [0] * len(message.parts)
         fixed = [self._media(message, at, media_of(part)) for at, part in enumerate(message.parts)]
         lengths = [_length(part) for part in message.parts]
         rest, total = max(0, slot.tokens - woven - MESSAGE - sum(fixed)), sum(lengths) or 1

@@ -3,7 +3,8 @@
 Never free, whatever the kind: messages of system and developer, what is not understood (a provider's compaction item
 among it), the opening request, the task, the newest message, the newest tool batch, which the model has not read yet,
 open calls, and pinned results with their calls; of a sub-agent's list all that it was given before its first reply. A
-mid-generation fold touches only what was produced since the task.
+mid-generation fold touches only what was produced since the task. What the provider does not read any more costs
+nothing, and is free only where there are too many bytes or images.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from proxy.compaction.policy import ceiling
 from proxy.compaction.sketch import images_of
 from proxy.compaction.strategies.base import Digest, Draft, Writable, anything, media_of, no_digest, text_of
 from proxy.compaction.woven import longer, orphans
-from proxy.core.boundaries import groups, opaque, open_places, pairs, refers
+from proxy.core.boundaries import groups, opaque, open_places, pairs, passed_over, refers
 from proxy.core.conversation import Message, Reasoning, ToolCall, ToolResult
 from proxy.core.delegation import Delegation
 from proxy.core.edits import Folded
@@ -66,9 +67,14 @@ def view_of(
     may stand instead of a part. `woven` and `orphans` are as in woven.py. `delegated`: a sub-agent asks; `begun` are
     the delegations that calls of the list began.
     """
-    beside = woven or {}
-    slots, scale = _scaled(folded.slots(count), beside, tokens - overhead)
-    marked = _Marked(slots, pinned, pinned_tools)
+    slots, beside, passed = folded.slots(count), woven or {}, passed_over(folded.conversation.messages)
+    if passed:
+        slots = tuple([_heavier(slot, -slot.tokens) if at in passed else slot for at, slot in enumerate(slots)])
+        beside = {index: more for index, more in beside.items() if index not in passed}
+    slots, scale = _scaled(slots, beside, tokens - overhead)
+    images = sum(images_of(part) for slot in slots for part in slot.message.parts)
+    over = 0 < budgets.images < images or 0 < budgets.body < size
+    marked = _Marked(slots, pinned, pinned_tools, frozenset() if over else passed)
     free = marked.free(kind, thinking, must_succeed)
     if delegated:
         free[: marked.given] = [False] * marked.given
@@ -103,7 +109,7 @@ def view_of(
         digest=digest,
         count=count,
         scale=scale,
-        images=sum(images_of(part) for message in marked.messages for part in message.parts),
+        images=images,
         images_at_most=budgets.images,
         size=size,
         size_at_most=budgets.body,
@@ -195,8 +201,10 @@ def _heavier(slot: Slot, tokens: int) -> Slot:
 class _Marked:
     """What stands where in a list."""
 
-    def __init__(self, slots: Sequence[Slot], pinned: frozenset[str], pinned_tools: frozenset[str]) -> None:
-        self.slots = slots
+    def __init__(
+        self, slots: Sequence[Slot], pinned: frozenset[str], pinned_tools: frozenset[str], passed: frozenset[int]
+    ) -> None:
+        self.slots, self.passed = slots, passed
         self.messages = [slot.message for slot in slots]
         calls = [part for message in self.messages for part in message.parts if isinstance(part, ToolCall)]
         names = {call.name for call in calls}
@@ -236,7 +244,7 @@ class _Marked:
     def _may(self, index: int) -> bool:
         """Whether a message holds anything that could be touched."""
         message = self.messages[index]
-        if message.role in ("system", "developer", "other") or opaque(message):
+        if message.role in ("system", "developer", "other") or index in self.passed or opaque(message):
             return False
         return not message.parts or not all(
             isinstance(part, ToolCall | ToolResult) and part.call_id in self.pinned for part in message.parts

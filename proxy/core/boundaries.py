@@ -61,6 +61,43 @@ def refers(message: Message) -> bool:
     return any(isinstance(part, Opaque) and part.kind == "item_reference" for part in message.parts)
 
 
+def resumes(message: Message) -> bool:
+    """Whether the provider goes on from here and drops what is before: a compaction block or item of its own.
+
+    Sources: Messages, "Compaction" ("automatically drops all message blocks prior to the compaction block"; one without
+    content "represents a failed compaction", a "no-op"); Responses, "Compaction" (the latest item carries what is
+    needed).
+    """
+    # Asked of every message that is counted: a generator would take more than twice as long.
+    for part in message.parts:  # noqa: SIM110
+        if isinstance(part, Opaque) and part.kind == "compaction" and part.size:
+            return True
+    return False
+
+
+def resumption(messages: Sequence[Message], first: int = 0, end: int | None = None) -> int:
+    """The last of `messages[first:end]` from which the provider goes on; -1 where there is none."""
+    for index in range((len(messages) if end is None else end) - 1, first - 1, -1):
+        if resumes(messages[index]):
+            return index
+    return -1
+
+
+def outlasts(message: Message, resumed: Message) -> bool:
+    """Whether a message before the one that the provider resumes from is read all the same. Nothing is before a block;
+    before an item by itself, what `/responses/compact` leaves there: all but what the model, tools and provider said.
+    """
+    return resumed.role == "other" and message.role in ("system", "developer", "user")
+
+
+def passed_over(messages: Sequence[Message]) -> frozenset[int]:
+    """The places of the messages that the provider does not read: it resumes from a later one."""
+    last = resumption(messages)
+    if last <= 0:
+        return frozenset()
+    return frozenset(index for index in range(last) if not outlasts(messages[index], messages[last]))
+
+
 def lone_reasoning(message: Message) -> bool:
     """Whether a message is nothing but reasoning: an item of Responses."""
     return _only(message, Reasoning)

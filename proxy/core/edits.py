@@ -173,12 +173,17 @@ def apply(
     Chain keys of the result stand for the folded list: those of the covered part are made of the compaction's id and
     the position, those behind it of the id and the client's own key.
     """
-    covered, salt = compaction.covered, compaction.id.encode()
+    covered = compaction.covered
     if not 0 < covered <= len(conversation.chain) or conversation.chain[covered - 1] != compaction.anchor:
         raise ValueError("the compaction is of another history")
-    head = known
-    if head is None or head.client != conversation.messages[:covered]:
-        head = head_of(conversation, compaction, read)
+    if known is None or known.client != conversation.messages[:covered]:
+        known = head_of(conversation, compaction, read)
+    return headed(conversation, compaction, known)
+
+
+def headed(conversation: Conversation, compaction: Compaction, head: Head) -> Folded:
+    """The same with a head that holds. Raises ValueError where somebody behind it answers a call that was taken out."""
+    covered, salt = compaction.covered, compaction.id.encode()
     tail = range(covered, len(conversation.messages))
     if head.lost and _answered(conversation.messages[covered:], head.lost):
         raise ValueError("a call that was taken out has been answered since")

@@ -102,6 +102,15 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """Memories, newest first, those of the same time by when they were written. `next` is what `after` says to go on
+    behind them, whatever is written, edited and deleted meanwhile; empty where nothing comes behind."""
+
+    memories: tuple[Memory, ...] = ()
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A memory that a search may give, with its rank among the words' finds and among the vectors' (from 0; -1: not
     among them), and the scores that both gave (higher is better; 0 where it gave none). `tokens` are what the embedder
@@ -159,8 +168,9 @@ class Memories(Protocol):
     async def get(self, space: bytes, ids: Sequence[str]) -> list[Memory | None]:
         """Memories by id, in that order."""
 
-    async def listed(self, space: bytes, wanted: Filter, *, after: str = "", limit: int = 100) -> list[Memory]:
-        """Memories, newest first, from behind the id `after` on."""
+    async def listed(self, space: bytes, wanted: Filter, *, after: str = "", limit: int = 100) -> Listing:
+        """Memories, newest first, from behind the place `after` on; a `limit` of -1 is none. Raises BadRequest where no
+        listing said `after`."""
 
     async def count(self, space: bytes, wanted: Filter) -> int:
         """How many there are."""
@@ -182,6 +192,10 @@ class Memories(Protocol):
 
     def export(self, space: bytes) -> AsyncIterator[bytes]:
         """All of a tenant, a JSON document a line, each complete."""
+
+    async def seal(self, space: bytes) -> bool:
+        """Seals what was written before there was a key, or under another one than now; whether there was anything. A
+        tenant's next write does it too."""
 
     async def erase(self, space: bytes) -> int:
         """Removes all of a tenant, indexes and vectors too; gives how many memories there were."""

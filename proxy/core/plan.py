@@ -6,8 +6,10 @@ the executor carries them out. Whatever a step takes out of the list is archived
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+from proxy.core.boundaries import resumes
 from proxy.core.conversation import Message
 from proxy.core.values import dataclass
 
@@ -47,6 +49,15 @@ class Slot:
     def says(self) -> bool:
         """Whether a person says something here, and no tool. What an earlier fold wrote does not count."""
         return not self.summary and self.message.has_user_text and not self.message.has_tool_result
+
+
+def placed(slots: Sequence[Slot], leaving: Sequence[int]) -> int:
+    """The slot of those that leave (ascending) whose place a block takes: the first; where the provider itself goes on
+    from one that stays between them, the first behind that, or nobody would read the block. -1 where none leaves."""
+    if not leaving:
+        return -1
+    last = max((at for at in range(leaving[0], leaving[-1]) if resumes(slots[at].message)), default=-1)
+    return next(at for at in leaving if at > last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +106,8 @@ class Drop:
 class Summarize:
     """Slots `first` to `last` (inclusive) are to be replaced by one block of text of at most `budget` tokens.
 
-    What is not free in between stays, behind the block. `note` is a fixed text in place of a summary, for the fallback
-    that needs none.
+    What is not free in between stays, around the block (see `placed`). `note` is a fixed text in place of a summary,
+    for the fallback that needs none.
     """
 
     first: int

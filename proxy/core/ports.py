@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from proxy.core.budget import Window
 from proxy.core.records import Exchange
 from proxy.core.values import dataclass
@@ -34,8 +36,7 @@ class Key(NamedTuple):
         return f"{self.collection}\n{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """One write of a batch: `value` replaces what `key` held. `ttl` in seconds, None for ever."""
 
     key: Key
@@ -43,8 +44,7 @@ class Put:
     ttl: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """One write of a batch: `value` goes to the end of the log `key`; only the newest `keep` stay."""
 
     key: Key
@@ -188,8 +188,11 @@ class Router(Protocol):
 class Translator(Protocol):
     """The way to providers that speak another protocol than the client."""
 
-    async def send(self, dialect: str, body: bytes, route: Route, credential: str) -> UpstreamReply:
-        """Ask `route.model` what `body` (in `dialect`) asks; the reply is in `dialect` too, streamed if asked so."""
+    async def send(
+        self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = ""
+    ) -> UpstreamReply:
+        """Ask `route.model` what `body` (in `dialect`) asks; the reply is in `dialect` too, streamed if asked so. An
+        error that has no id of the provider's goes by `request_id`."""
 
     async def close(self) -> None:
         """End what runs."""
@@ -200,6 +203,9 @@ class TokenCounter(Protocol):
 
     def encoding(self, model: str) -> str:
         """The name of the encoding used for a model; counts of one encoding may be kept and added."""
+
+    def loaded(self, encoding: str) -> bool:
+        """Whether counting with it starts at once; else the first count loads it, which takes tenths of a second."""
 
     def count(self, text: str, encoding: str) -> int:
         """Tokens of `text`. Never fails; special tokens are counted as the plain text that they are."""

@@ -39,8 +39,9 @@ class Weave:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """An excerpt of what left the window, put in front of the turn that named it; or what came of it that the user
-    asked for session memories, put behind the message that did, with the ids (`names`). `anchor` is the chain key of
+    """An excerpt of what left the window, put in front of the turn that named it; or memories, put behind the message
+    that they belong to; or what came of it that the user asked for session memories, put behind the message that did,
+    with the ids (`names`). `anchor` is the chain key of
     the client's last message before that, `wire` a user's entry."""
 
     anchor: bytes

@@ -46,6 +46,8 @@ class Dialect(ABC):
     name: str
     listing: str
     """The top-level field that holds the list of messages: `messages` or `input`."""
+    marks: bool = False
+    """Whether entries may have cache breakpoints."""
 
     @abstractmethod
     def message(self, raw: bytes) -> ReadMessage:
@@ -102,7 +104,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def marked(self, wire: bytes) -> bytes:
-        """The entry with a cache breakpoint at its end; as it was where the dialect has none there."""
+        """The entry with a cache breakpoint at its end; as it was where the dialect has none there (`marks`)."""
 
     @abstractmethod
     def problems(self, messages: Sequence[Message]) -> list[str]:

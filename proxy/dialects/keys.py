@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -85,6 +86,7 @@ def message_key(canonical: Any, secret: bytes, dialect: str) -> bytes:
         raise ValueError("the JSON is nested too deeply") from error
 
 
+@lru_cache(1_024)
 def chain_start(secret: bytes, dialect: str) -> bytes:
     """The chain key of an empty list, 32 bytes. It carries the tenant's `secret`; what follows inherits it."""
     return hashlib.sha256(secret + b"chain " + dialect.encode()).digest()

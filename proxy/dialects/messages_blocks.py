@@ -70,13 +70,24 @@ def _inner(block: Any, kind: str) -> Iterable[Inner]:
         return (*texts(block.get("title"), block.get("source")), *_contained(block.get("content")))
     if kind == "web_fetch_result":
         return (*texts(block.get("url")), *_contained(block.get("content")))
+    if kind == "web_search_result":
+        return (*texts(block.get("title"), block.get("url")), *_sealed(string(block.get("encrypted_content"))))
     if kind.endswith("code_execution_result"):
         return (*texts(block.get("stdout"), block.get("stderr")), *_contained(block.get("content")))
+    if kind.endswith("code_execution_output"):
+        return texts(block.get("file_id"))
+    if kind.endswith("_tool_result_error"):
+        return texts(block.get("error_code"), block.get("error_message"))
     if kind == "compaction":
         # A summary that the provider wrote and signed. The model reads it once, whether it is sealed or not.
         held = string(block.get("content")) or string(block.get("encrypted_content"))
         return (Opaque("compaction", len(held.encode())),)
     return (opaque(block),)
+
+
+def _sealed(held: str) -> Iterable[Media]:
+    """A page that only the provider can open. It is text to the model."""
+    return (Media("file", "text/plain", len(held) * 3 // 4),) if held else ()
 
 
 def _image(source: dict[str, Any]) -> Media:

@@ -1,4 +1,4 @@
-"""The model that a request names in a body which no dialect reads: a form (RFC 7578) or a JSON document.
+"""The model that a request names where no dialect reads it: in its target, in a form (RFC 7578) or a JSON document.
 
 Of a large upload only the beginning is there. What names its model later than that names none.
 """
@@ -6,13 +6,37 @@ Of a large upload only the beginning is there. What names its model later than t
 from __future__ import annotations
 
 import re
+from urllib.parse import quote, unquote, unquote_plus
 
+from proxy.core.http import Inbound
 from proxy.dialects.spans import named_model, with_model
 
 _FORM = re.compile(rb"\s*multipart/form-data\s*;", re.IGNORECASE)
 _BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 # All known clients write the name first.
 _MODEL = re.compile(rb'^content-disposition:\s*form-data\s*;\s*name=(?:"model"|model)\s*(?:;.*)?\r?$', re.I | re.M)
+_QUERY = re.compile(r"(?<![^&])model=([^&]*)")
+_MODELS, _REALTIME = "/v1/models/", "/v1/realtime"
+
+
+def named_by(inbound: Inbound) -> str | None:
+    """The model that a request's target names: one that is looked up, or that is spoken with. None where it names none,
+    or would change what it names."""
+    path = inbound.path
+    if path.startswith(_MODELS):
+        return unquote(path[len(_MODELS) :]) or None if inbound.method == "GET" else None
+    spoken = path.startswith(_REALTIME) and path[len(_REALTIME) :][:1] in ("", "/")
+    if spoken and (found := _QUERY.search(inbound.query)):
+        return unquote_plus(found[1]) or None
+    return None
+
+
+def renamed_by(target: str, model: str) -> str:
+    """The same with another model named, and all else as it was; for what `named_by` found one in."""
+    path, mark, query = target.partition("?")
+    if path.startswith(_MODELS):
+        return f"{_MODELS}{quote(model, safe=':')}{mark}{query}"
+    return path + mark + _QUERY.sub(lambda _: f"model={quote(model, safe='')}", query, count=1)
 
 
 def named_in(body: bytes, kind: bytes) -> str | None:

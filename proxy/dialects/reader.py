@@ -150,8 +150,8 @@ class Reader:
                 chain.append(chain_key(chain[-1], key))
             entries.append(Message(key, message.role, message.parts, wire, breakpoints(wire)))
             taken += cost(wire)
-        overhead = [fields.get(name) for name in _OVERHEAD]
-        if lead == base.lead and base.overhead_key and overhead == [base.fields.get(name) for name in _OVERHEAD]:
+        overhead = list(map(fields.get, _OVERHEAD))
+        if lead == base.lead and base.overhead_key and overhead == list(map(base.fields.get, _OVERHEAD)):
             preamble, tools, overhead_key = base.preamble, base.tools, base.overhead_key
         else:
             preamble = (*dialect.preamble(fields), *(part for entry in entries[:lead] for part in entry.parts))
@@ -195,9 +195,7 @@ def _entries(listed: msgspec.Raw | None) -> list[bytes]:
 
 
 def _overhead_key(space: bytes, fields: list[bytes | None], lead: list[Message]) -> bytes:
-    digest = hashlib.sha256(space)
-    for value in fields:
-        digest.update(b"\0" if value is None else len(value).to_bytes(8, "big") + value)
-    for message in lead:
-        digest.update(message.key)
-    return digest.digest()
+    said = [b"\0" * len(fields)]
+    if any(fields):
+        said = [b"\0" if value is None else len(value).to_bytes(8, "big") + value for value in fields]
+    return hashlib.sha256(b"".join([space, *said, *[message.key for message in lead]])).digest()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+
+import msgspec
 
 from proxy.core.conversation import Message, Part
 from proxy.dialects.base import Dialect
@@ -17,8 +18,7 @@ _CANDIDATES = 8
 _OBJECTS = 700
 
 
-@dataclass(slots=True, eq=False)
-class Trail:
+class Trail(msgspec.Struct, eq=False):
     """What was read of one body: its beginning, its list entry by entry, and what was made of it."""
 
     head: bytes
@@ -35,7 +35,7 @@ class Trail:
     """What its entries are reckoned to take."""
     held: int = 0
     """What all of it is reckoned to take while it is remembered."""
-    filed: list[tuple[object, ...]] = field(default_factory=list)
+    filed: list[tuple[object, ...]] = []
 
     def match(self, body: bytes) -> tuple[int, int]:
         """How many entries `body` begins with, and where the last of them ends."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -16,8 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from proxy.compaction.wishes import FORCED_FOR, MOST_PINS, Wishes
-from proxy.core.errors import AccordionError, BadRequest, BodyTooLarge, NotFound
+from proxy.core.errors import AccordionError, BadRequest, NotFound
 from proxy.core.records import Session
+from proxy.faces.asked import answered, body_of, caller_of, number, unknown_session
 from proxy.faces.metrics import Metrics
 from proxy.faces.shown import shown_agent, shown_exchange, shown_limits, shown_model, shown_session
 from proxy.identity.tenants import Caller, Tenants
@@ -90,7 +90,7 @@ class Api:
     # -- endpoints --------------------------------------------------------------
 
     async def _root(self, request: Request) -> Response:
-        return _json(
+        return answered(
             {
                 "name": "accordion",
                 "version": self._version,
@@ -108,12 +108,12 @@ class Api:
         )
 
     async def _health(self, request: Request) -> Response:
-        return _json({"status": "ok"})
+        return answered({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
         # Without its store the proxy still forwards, so it is ready all the same, and says what it lacks.
         available = self._observe().store.available
-        return _json({"status": "ok", "store": "ok" if available else "unavailable"})
+        return answered({"status": "ok", "store": "ok" if available else "unavailable"})
 
     async def _page(self, request: Request) -> Response:
         # With many models and workers there is much to add up.
@@ -122,32 +122,32 @@ class Api:
 
     async def _models(self, request: Request) -> Response:
         found = await self._observe().models(self._tenant(request))
-        return _json({"models": [shown_model(view) for view in found]})
+        return answered({"models": [shown_model(view) for view in found]})
 
     async def _sessions(self, request: Request) -> Response:
-        limit, tenant = _limit(request.query_params.get("limit", "100")), self._tenant(request)
+        limit, tenant = number(request.query_params.get("limit", "100"), "limit", 1, _MOST), self._tenant(request)
         label, after = request.query_params.get("label", ""), _spot(request.query_params.get("cursor", ""))
         # One more than is shown tells whether there is another page.
         found = await self._observe().sessions(tenant, limit=limit + 1, label=label, after=after)
         shown = found[:limit]
         asked = await self._wishes.of(tenant, [session.id for session in shown])
         sessions = [shown_session(*pair) for pair in zip(shown, asked, strict=True)]
-        return _json({"sessions": sessions, "next": _cursor(shown[-1]) if len(found) > limit else None})
+        return answered({"sessions": sessions, "next": _cursor(shown[-1]) if len(found) > limit else None})
 
     async def _session(self, request: Request) -> Response:
         tenant, view = await self._known(request)
         (wish,) = await self._wishes.of(tenant, [view.session.id])
         exchanges = [shown_exchange(exchange) for exchange in view.exchanges]
         shown = shown_session(view.session, wish)
-        return _json({**shown, "limits": shown_limits(view.limits), "exchanges": exchanges})
+        return answered({**shown, "limits": shown_limits(view.limits), "exchanges": exchanges})
 
     async def _tree(self, request: Request) -> Response:
         """The agents that a session's agent works with."""
         session = request.path_params["id"]
         views = await self._observe().tree(self._caller(request), session)
         if views is None:
-            raise _unknown()
-        return _json({"session": session, "agents": [shown_agent(view) for view in views]})
+            raise unknown_session()
+        return answered({"session": session, "agents": [shown_agent(view) for view in views]})
 
     async def _compact(self, request: Request) -> Response:
         """Wants a fold. It is made with the next request: only that has the history."""
@@ -163,24 +163,24 @@ class Api:
             "mode": mode,
             "message": _WILL[mode],
         }
-        return _json(said, 202)
+        return answered(said, 202)
 
     async def _pins(self, request: Request) -> Response:
         tenant, view = await self._known(request)
         session = view.session.id
         if request.method == "PUT":
-            await self._wishes.pin(tenant, session, _call_ids(await _body(request)))
+            await self._wishes.pin(tenant, session, _call_ids(await body_of(request, _BODY)))
         elif request.method == "DELETE":
             await self._wishes.pin(tenant, session, frozenset())
         (wish,) = await self._wishes.of(tenant, [session])
-        return _json({"session": session, "call_ids": sorted(wish.pins)})
+        return answered({"session": session, "call_ids": sorted(wish.pins)})
 
     async def _known(self, request: Request) -> tuple[str, SessionView]:
         """The caller's tenant, and the session that the path names. Raises NotFound."""
         tenant = self._tenant(request)
         view = await self._observe().session(tenant, request.path_params["id"])
         if view is None:
-            raise _unknown()
+            raise unknown_session()
         return tenant, view
 
     # -- errors -----------------------------------------------------------------
@@ -189,7 +189,7 @@ class Api:
         return self._caller(request).tenant
 
     def _caller(self, request: Request) -> Caller:
-        return self._tenants().identify(dict(reversed(request.headers.raw)))
+        return caller_of(request, self._tenants())
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, AccordionError)  # noqa: S101  # it is registered for nothing else
@@ -210,14 +210,6 @@ class Api:
         return Response(body, error.status_code, headers=headers, media_type="application/json")
 
 
-def _unknown() -> NotFound:
-    return NotFound("There is no such session. GET /accordion/sessions lists them.", code="session_not_found")
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
 def _methods(request: Request) -> set[str]:
     """What is answered at a path, by whichever routes."""
     routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
@@ -226,12 +218,6 @@ def _methods(request: Request) -> set[str]:
 
 def _origin(request: Request) -> str:
     return str(request.base_url).rstrip("/")
-
-
-def _limit(given: str) -> int:
-    if len(given) > 4 or not given.isascii() or not given.isdigit() or not 1 <= int(given) <= _MOST:
-        raise BadRequest(f"limit must be a whole number from 1 to {_MOST}.", param="limit")
-    return int(given)
 
 
 def _cursor(session: Session) -> str:
@@ -246,16 +232,6 @@ def _spot(cursor: str) -> Spot | None:
     if not (colon and session and _TIME.fullmatch(updated)):
         raise BadRequest("cursor must be what `next` of the page before says.", param="cursor")
     return Spot(-float(updated), session)
-
-
-async def _body(request: Request) -> bytes:
-    pieces, size = [], 0
-    async for piece in request.stream():
-        pieces.append(piece)
-        size += len(piece)
-        if size > _BODY:
-            raise BodyTooLarge(f"The body is larger than {_BODY:,} bytes.", param="body")
-    return b"".join(pieces)
 
 
 def _call_ids(body: bytes) -> frozenset[str]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -21,16 +20,15 @@ from proxy.archive.reader import Wish
 from proxy.archive.reading_room import ReadingRoom
 from proxy.compaction.wishes import Wishes
 from proxy.core.errors import BadRequest, NotFound
+from proxy.core.memories import Memories
+from proxy.faces.asked import SAFE, answered, caller_of, number, unknown_session
 from proxy.faces.shown import shown_artifact, shown_lent
 from proxy.faces.streaming import in_pieces
 from proxy.identity.tenants import Caller, Tenants
-from proxy.observe import Observe, erase
+from proxy.observe import Observe, erase, forget_memories
 
 _MOST_LISTED = 1_000
 _LARGEST = 10**12
-_DIGITS = 12
-_SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-"""What is archived may hold anything, such as a page that a tool has read."""
 
 
 class ArchiveApi:
@@ -42,11 +40,13 @@ class ArchiveApi:
         tenants: Callable[[], Tenants],
         room: ReadingRoom,
         wishes: Wishes,
+        memories: Callable[[], Memories],
     ) -> None:
         self._observe = observe
         self._tenants = tenants
         self._room = room
         self._wishes = wishes
+        self._memories = memories
 
     def routes(self) -> list[Route]:
         """Where it answers."""
@@ -67,7 +67,7 @@ class ArchiveApi:
         session = given.get("session", "")
         if not session:
             raise BadRequest("Say of which session: /accordion/artifacts?session=…", param="session")
-        limit = _number(given.get("limit", "100"), "limit", 1, _MOST_LISTED)
+        limit = number(given.get("limit", "100"), "limit", 1, _MOST_LISTED)
         try:
             page = await self._room.listed(caller.space, session, given.get("after", ""), limit)
         except ValueError as error:
@@ -75,14 +75,14 @@ class ArchiveApi:
         if not page.artifacts:
             await self._known(caller, session)
         shown = [shown_artifact(each) for each in page.artifacts]
-        return _json({"session": session, "artifacts": shown, "next": page.next or None})
+        return answered({"session": session, "artifacts": shown, "next": page.next or None})
 
     async def _artifact(self, request: Request) -> Response:
         caller, given = self._caller(request), request.query_params
         wish = Wish(
             request.path_params["id"],
-            _number(given.get("offset", "0"), "offset", -_LARGEST, _LARGEST),
-            _number(given.get("limit", "0"), "limit", 0, _LARGEST),
+            number(given.get("offset", "0"), "offset", -_LARGEST, _LARGEST),
+            number(given.get("limit", "0"), "limit", 0, _LARGEST),
             given.get("pattern", ""),
             given.get("path", ""),
         )
@@ -96,9 +96,9 @@ class ArchiveApi:
                 code="artifact_not_found",
             )
         if "application/json" in request.headers.get("accept", ""):
-            return _json(shown_lent(lent))
+            return answered(shown_lent(lent))
         more = {"x-accordion-next": str(lent.part.next)} if lent.part.next else {}
-        return Response(lent.part.text, headers=_SAFE | more, media_type="text/plain; charset=utf-8")
+        return Response(lent.part.text, headers=SAFE | more, media_type="text/plain; charset=utf-8")
 
     async def _original(self, request: Request) -> Response:
         caller, session = self._caller(request), request.path_params["id"]
@@ -112,7 +112,7 @@ class ArchiveApi:
         told = {"x-accordion-dialect": found.dialect, "x-accordion-first": str(found.first)}
         if found.missing:
             told["x-accordion-missing"] = str(found.missing)
-        return Response(found.body, headers=_SAFE | told, media_type="application/json")
+        return Response(found.body, headers=SAFE | told, media_type="application/json")
 
     # -- giving out -------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class ArchiveApi:
         lines = aiter(self._room.custody.export(caller.space, session))
         # A store that is away is found out before anything is said.
         first = await anext(lines)
-        return StreamingResponse(in_pieces(first, lines, _broken), headers=_SAFE, media_type="application/x-ndjson")
+        return StreamingResponse(in_pieces(first, lines, _broken), headers=SAFE, media_type="application/x-ndjson")
 
     # -- erasing ----------------------------------------------------------------
 
@@ -147,28 +147,20 @@ class ArchiveApi:
         count, erased = await erase(self._observe(), self._room.custody, self._wishes, caller, session)
         said: dict[str, Any] = {} if session is None else {"session": session}
         said |= {"sessions": count, **asdict(erased)}
-        return _json(said, 200 if erased.verified else 409)
+        if session is None:
+            before, after = await forget_memories(self._memories(), self._observe().store, caller)
+            said |= {"memories": {"before": before, "after": after}, "verified": erased.verified and not after}
+        return answered(said, 200 if said["verified"] else 409)
 
     # -- who asks ---------------------------------------------------------------
 
     def _caller(self, request: Request) -> Caller:
-        return self._tenants().identify(dict(reversed(request.headers.raw)))
+        return caller_of(request, self._tenants())
 
     async def _known(self, caller: Caller, session: str) -> None:
         """Raises NotFound where the tenant has no such session."""
         if await self._observe().session(caller.tenant, session) is None:
-            raise NotFound("There is no such session. GET /accordion/sessions lists them.", code="session_not_found")
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, headers=_SAFE, media_type="application/json")
-
-
-def _number(given: str, name: str, least: int, most: int) -> int:
-    digits = given.removeprefix("-")
-    if 0 < len(digits) <= _DIGITS and digits.isascii() and digits.isdigit() and least <= int(given) <= most:
-        return int(given)
-    raise BadRequest(f"{name} must be a whole number from {least:,} to {most:,}.", param=name)
+            raise unknown_session()
 
 
 def _broken(message: str) -> object:

@@ -1,11 +1,12 @@
 """One client's connection: uvicorn's protocol, with the head of a response in one packet with what follows at once, and
-with what uvicorn leaves out: clients of HTTP/1.0, and a target that ends in `?`."""
+with what uvicorn leaves out: clients of HTTP/1.0, a target that ends in `?`, and who offers another protocol."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from proxy.faces.http import BARE_QUERY
@@ -21,9 +22,46 @@ class Connection(HttpToolsProtocol):
         """The client is there."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # it does all that is asked
 
+    def data_received(self, data: bytes) -> None:
+        """A piece of requests came."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as end:
+            if self._offers_another():
+                self._read_again(data[end.args[0] :])
+            elif self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:  # CONNECT
+                self._unsupported_upgrade_warning()
+        except HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _offers_another(self) -> bool:
+        return self.parser.should_upgrade() and self._get_upgrade() not in (None, b"websocket")
+
+    def _read_again(self, rest: bytes) -> None:
+        """Reads a request as if it offered no other protocol, which a server may (RFC 9110 7.8). The parser left out
+        its body, of which `rest` is the beginning. Java's own client offers HTTP/2 with every request in the clear."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.data_received(b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *lines, b"\r\n"]) + rest)
+
+    def on_message_complete(self) -> None:
+        """A request is there to its end."""
+        if not self._offers_another():
+            super().on_message_complete()
+
     def on_headers_complete(self) -> None:
         """A request's head is there; its task has not begun yet."""
+        if self._offers_another():
+            return
         super().on_headers_complete()
+        # What comes behind a body in chunks is no header (RFC 9110 6.5.1).
+        self.headers = self.headers.copy()
         if self.url.endswith(b"?"):
             self.scope["extensions"] = {BARE_QUERY: {}}
         if self.scope["http_version"] == "1.0" and self.cycle is not None:
@@ -47,9 +85,6 @@ class Corked:
         self._transport = transport
         self._loop = loop
         self._held = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
         """Writes at once whatever is no head, together with the head before it."""
@@ -76,6 +111,20 @@ class Corked:
     def is_closing(self) -> bool:
         """Whether nothing more can be written."""
         return self._transport.is_closing()
+
+    # A `__getattr__` for the rest of what uvicorn asks would slow each use of an attribute down, those of `write` too.
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As the transport has it."""
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        """As the transport has it."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """As the transport has it."""
+        self._transport.resume_reading()
 
     def uncorked(self) -> asyncio.Transport:
         """The transport itself."""

@@ -14,10 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.core.errors import AccordionError, BodyTooLarge, Stopped
 from proxy.core.http import LEFT, Inbound, Outbound
 from proxy.core.ports import Headers
-from proxy.faces.models import with_configured
+from proxy.dialects.naming import named_by
+from proxy.faces.models import as_configured, with_configured
 from proxy.faces.websocket import Sockets
 from proxy.forward import Forward
 from proxy.gauged import is_anthropic
+from proxy.relay import length_of
 
 BARE_QUERY = "accordion.bare_query"
 """The extension that a scope has whose request's target ends in `?`, with no query behind it (connection.py)."""
@@ -85,7 +87,7 @@ class Http:
             # Whoever reads the body learns of a client that goes away; afterwards nobody would.
             body.on_end = watch.start
         try:
-            await _answer(await self._out(forward, inbound, watch), send)
+            await _answer(await self._out(forward, inbound, watch), send, watch.stop)
         except ClientGone:
             return
         finally:
@@ -94,8 +96,12 @@ class Http:
     async def _out(self, forward: Forward, inbound: Inbound, watch: _Watch) -> Outbound:
         try:
             out = await forward(inbound)
-            if _lists_models(inbound) and (models := forward.gauging.router.models) and forward.admits(inbound):
-                out = await with_configured(out, tuple(models), anthropic=is_anthropic(inbound.path, inbound.fields))
+            if (models := forward.gauging.router.models) and _of_models(inbound) and forward.admits(inbound):
+                anthropic, name = is_anthropic(inbound.path, inbound.fields), named_by(inbound)
+                if name is None:
+                    out = await with_configured(out, tuple(models), anthropic=anthropic)
+                elif name in models:
+                    out = await as_configured(out, name, anthropic=anthropic)
         except asyncio.CancelledError:
             if watch.gone:
                 raise
@@ -103,21 +109,28 @@ class Http:
         return out
 
 
-async def _answer(out: Outbound, send: Send) -> None:
-    """Sends an answer. Returns without an end where the body was cut, so that the server closes the connection."""
+async def _answer(out: Outbound, send: Send, ending: Callable[[], object] = lambda: None) -> None:
+    """Sends an answer; `ending` is called before its end goes out with the last piece. Returns without an end where the
+    body was cut, so that the server closes the connection."""
     start = {"type": "http.response.start", "status": out.status, "headers": out.headers}
     if isinstance(out.body, bytes):
         await send(start)
         await send({"type": "http.response.body", "body": out.body})
         return
+    left, more = length_of(out.headers), True
     try:
         async with aclosing(out.body) as pieces:
             await send(start)
             async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                left -= len(piece)
+                if left == 0:
+                    more = False
+                    ending()
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
     except AccordionError:
         return
-    await send({"type": "http.response.body", "body": b""})
+    if more:
+        await send({"type": "http.response.body", "body": b""})
 
 
 class _Body:
@@ -126,17 +139,12 @@ class _Body:
     def __init__(self, headers: Headers, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._limit = limit
-        self._length: int | None = 0
-        self.kind = b""
+        fields = dict(headers)
+        length = fields.get(b"content-length", b"")
+        self._length = None if b"transfer-encoding" in fields else int(length) if length.isdigit() else 0
+        self.kind = fields.get(b"content-type", b"").lower()
         self.on_end: Callable[[], object] | None = None
         """Called when a body that is streamed has come to its end."""
-        for name, value in headers:
-            if name == b"content-length" and value.isdigit() and self._length is not None:
-                self._length = int(value)
-            elif name == b"transfer-encoding":
-                self._length = None
-            elif name == b"content-type":
-                self.kind = value.lower()
 
     @property
     def small(self) -> bool:
@@ -243,11 +251,12 @@ def _uncancel() -> None:
         task.uncancel()
 
 
-def _lists_models(inbound: Inbound) -> bool:
-    """Whether this asks for the list of models, and not for a later page of it."""
-    if inbound.path != "/v1/models" or inbound.method != "GET":
+def _of_models(inbound: Inbound) -> bool:
+    """Whether this asks for a model, or for the list of them and not for a later page of it."""
+    if inbound.method != "GET" or not inbound.path.startswith("/v1/models"):
         return False
-    return "after_id=" not in inbound.query and "before_id=" not in inbound.query
+    listed = inbound.path == "/v1/models" and "after_id=" not in inbound.query and "before_id=" not in inbound.query
+    return listed or named_by(inbound) is not None
 
 
 def _path(scope: Scope) -> str:

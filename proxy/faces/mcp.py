@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from proxy.core.errors import AccordionError
-from proxy.faces.memory_guard import check_origin
+from proxy.faces.guard import check_origin
 from proxy.faces.memory_rooms import Rooms
 from proxy.identity.tenants import Caller, Tenants
 
@@ -58,8 +58,9 @@ class McpFace:
         await manager.handle_request(scope, receive, send)
 
     def _admitted(self, headers: dict[bytes, bytes]) -> Caller:
-        caller = self._tenants().identify(headers)
-        check_origin(headers, caller)
+        tenants = self._tenants()
+        caller = tenants.identify(headers)
+        check_origin(headers, local=tenants.local)
         return caller
 
     async def _started(self) -> StreamableHTTPSessionManager:

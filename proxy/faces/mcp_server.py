@@ -40,7 +40,8 @@ def server(rooms: Callable[[], Rooms], who: Who, version: str) -> Server[Any]:
     async def on_call(
         context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        call = calls.get(params.name)
+        # Tools are also known by names such as memory.compact_conversation, which providers' APIs do not allow.
+        call = calls.get(params.name.replace(".", "_"))
         if call is None:
             return _failed(f"There is no tool {params.name[:100]!r}. There are {', '.join(calls)}.")
         try:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from proxy.core.errors import BadRequest, BodyTooLarge
-from proxy.faces.memory_guard import check_origin
+from proxy.core.errors import BadRequest
+from proxy.faces.asked import SAFE, answered, body_of, caller_of
 from proxy.faces.memory_moving import brought, erased, exported
 from proxy.faces.memory_openapi import document
 from proxy.faces.memory_rooms import Rooms
@@ -25,8 +24,6 @@ from proxy.identity.tenants import Caller, Tenants
 
 BODY_MOST = 4 * 2**20
 IMPORT_MOST = 256 * 2**20
-_SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-"""What is remembered may hold anything, such as a page that a tool has read."""
 
 
 class MemoryApi:
@@ -52,7 +49,7 @@ class MemoryApi:
         ]
 
     async def _openapi(self, request: Request) -> Response:
-        return _json(self._document)
+        return answered(self._document)
 
     @cached_property
     def _document(self) -> msgspec.Raw:
@@ -63,32 +60,29 @@ class MemoryApi:
         caller = self._caller(request)
         _check_type(request, "application/json")
         try:
-            arguments = msgspec.json.decode(await _body(request, BODY_MOST))
+            arguments = msgspec.json.decode(await body_of(request, BODY_MOST))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRequest(f"The body must be a JSON object. {error}.", code="invalid_json", param="body") from error
-        return _json(await call(self._rooms(), caller, arguments))
+        return answered(await call(self._rooms(), caller, arguments))
 
     async def _export(self, request: Request) -> Response:
         lines = exported(self._rooms(), self._caller(request))
         # A store that is away is found out before anything is said.
         first = await anext(lines, b"")
-        return StreamingResponse(in_pieces(first, lines, _broken), headers=_SAFE, media_type="application/x-ndjson")
+        return StreamingResponse(in_pieces(first, lines, _broken), headers=SAFE, media_type="application/x-ndjson")
 
     async def _import(self, request: Request) -> Response:
         caller = self._caller(request)
         _check_type(request, "application/x-ndjson")
-        body = await _body(request, IMPORT_MOST)
-        return _json(await brought(self._rooms(), caller, body.split(b"\n")))
+        body = await body_of(request, IMPORT_MOST)
+        return answered(await brought(self._rooms(), caller, body.split(b"\n")))
 
     async def _erase(self, request: Request) -> Response:
         done = await erased(self._rooms(), self._caller(request))
-        return _json(done, 200 if done.verified else 409)
+        return answered(done, 200 if done.verified else 409)
 
     def _caller(self, request: Request) -> Caller:
-        headers = dict(reversed(request.headers.raw))
-        caller = self._tenants().identify(headers)
-        check_origin(headers, caller)
-        return caller
+        return caller_of(request, self._tenants())
 
 
 def _check_type(request: Request, kind: str) -> None:
@@ -96,20 +90,6 @@ def _check_type(request: Request, kind: str) -> None:
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != kind:
         raise BadRequest(f"Send the body with content-type: {kind}.", code="invalid_content_type", param="content-type")
-
-
-async def _body(request: Request, most: int) -> bytes:
-    pieces, size = [], 0
-    async for piece in request.stream():
-        pieces.append(piece)
-        size += len(piece)
-        if size > most:
-            raise BodyTooLarge(f"The body is larger than {most:,} bytes.", param="body")
-    return b"".join(pieces)
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, headers=_SAFE, media_type="application/json")
 
 
 def _broken(message: str) -> object:

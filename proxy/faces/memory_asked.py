@@ -71,7 +71,9 @@ class Add(Asked, frozen=True):
             description="One thing, in words that stand alone: who, what and where, without it, this, above or today.",
         ),
     ]
-    type: Annotated[Grain, Meta(description="What kind of thing it is.")] = "fact"
+    type: Annotated[
+        Grain | None, Meta(description="What kind of thing it is. Without it a fact, or what `replace_id` is.")
+    ] = None
     topics: Annotated[
         list[Name], Meta(max_length=NAMES_MOST, description="What it is about, one to six short names.")
     ] = []
@@ -247,6 +249,8 @@ def filter_of(asked: Searching | List, project: str | None) -> Filter:
     since = until = None
     if isinstance(asked, Searching):
         since, until = moment(asked.since, "since"), moment(asked.until, "until")
+        if since is not None and until is not None and since > until:
+            raise BadRequest("since lies behind until: give the earlier as since.", code="invalid_time", param="since")
     conversation = asked.conversation_id if isinstance(asked, Search | List) else None
     return Filter(
         types=tuple(asked.type_filter),

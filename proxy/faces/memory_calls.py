@@ -15,14 +15,13 @@ from proxy.archive.paths import BadPath
 from proxy.archive.reader import BadRequest as Unanswerable
 from proxy.archive.reader import Part, Wish
 from proxy.core.errors import BadRequest, NotFound
-from proxy.core.memories import Change, Conflict, Memory
+from proxy.core.memories import Change, Memory
 from proxy.faces import memory_asked as asked
 from proxy.faces import memory_told as told
 from proxy.faces.memory_rooms import Rooms
 from proxy.identity.tenants import Caller
-from proxy.memory import compact, core_answers, entries
-from proxy.memory.answers import Compacted
-from proxy.memory.consolidate import Overtaken
+from proxy.memory import compact, core_answers
+from proxy.memory.answers import Compacted, Done
 from proxy.memory.core_memory import Options
 from proxy.memory.search import Query
 
@@ -34,38 +33,29 @@ ORIGINALS_MOST = 400_000
 
 async def add(rooms: Rooms, caller: Caller, given: asked.Add) -> told.Added:
     """Remembers one thing."""
-    project = rooms.written_to(given.project)
     memory = Memory(
-        id=given.replace_id or "",
-        type=given.type,
+        id="",
+        type=given.type or "fact",
         content=given.content,
         topics=tuple(given.topics),
         macro_topics=tuple(given.macro_topics),
         entities=tuple(given.entities),
         tags=tuple(given.tags),
-        project=project,
+        project=rooms.written_to(given.project),
         author=given.author,
     )
-    now = rooms.clock.now()
-    made = entries.finished(memory, now=now)
-    (held,) = await rooms.memories.get(caller.space, [made.id])
-    if given.replace_id is None and held is not None and held.revision == made.revision:
-        return told.Added(id=held.id, is_new=False, revision=held.revision)
-    if given.replace_id is not None:
-        made = _reworded(made, held, given)
-    require = ((made.id, held.revision if held is not None else ""),)
-    try:
-        await rooms.memories.write(caller.space, Change(put=(made,), require=require))
-    except Conflict as error:
-        raise _overtaken(made.id) from error
-    return told.Added(id=made.id, is_new=held is None, revision=made.revision)
+    if given.replace_id is None:
+        made, new = await rooms.adding.add(caller.space, memory)
+    else:
+        made, new = await rooms.adding.reword(caller.space, given.replace_id, memory, given.type), False
+    return told.Added(id=made.id, is_new=new, revision=made.revision)
 
 
 async def search(rooms: Rooms, caller: Caller, given: asked.Search) -> told.Results:
     """Searches; of one conversation, says what of it is compacted too."""
     done = None
     if given.conversation_id is not None:
-        done = [told.told_done(each) for each in await rooms.compactions.search(caller.space, given.conversation_id)]
+        done = await rooms.compactions.search(caller.space, given.conversation_id)
         if not given.query.strip():
             return await _of_conversation(rooms, caller, given, done)
     found = await _searched(rooms, caller, given, deep=False)
@@ -81,8 +71,8 @@ async def read(rooms: Rooms, caller: Caller, given: asked.Read) -> told.Reading:
     """Reads in full."""
     found = await rooms.reader.read(caller.space, given.ids, given.proof)
     out, room = [], ORIGINALS_MOST
-    for memory in found.memories:
-        warning = await rooms.search.staleness(caller.space, memory)
+    warnings = await rooms.search.warnings(caller.space, found.memories)
+    for memory, warning in zip(found.memories, warnings, strict=True):
         wires = await _originals(rooms, caller, memory) if given.originals else None
         room -= sum(map(len, wires or ()))
         if room < 0:
@@ -99,14 +89,11 @@ async def read(rooms: Rooms, caller: Caller, given: asked.Read) -> told.Reading:
 async def list_(rooms: Rooms, caller: Caller, given: asked.List) -> told.Page:
     """Lists, newest first."""
     wanted = asked.filter_of(given, rooms.meant(given.project))
-    if given.after is not None and (await rooms.memories.get(caller.space, [given.after])) == [None]:
-        raise BadRequest("after must be what `next` of the page before says.", code="invalid_page", param="after")
-    found = await rooms.memories.listed(caller.space, wanted, after=given.after or "", limit=given.limit + 1)
-    page = found[: given.limit]
+    page = await rooms.memories.listed(caller.space, wanted, after=given.after or "", limit=given.limit)
     return told.Page(
-        memories=[told.told_preview(memory) for memory in page],
+        memories=[told.told_preview(memory) for memory in page.memories],
         total=await rooms.memories.count(caller.space, wanted),
-        next=page[-1].id if len(found) > given.limit else None,
+        next=page.next or None,
     )
 
 
@@ -122,7 +109,8 @@ async def delete(rooms: Rooms, caller: Caller, given: asked.Delete) -> told.Dele
 
 async def compact_conversation(rooms: Rooms, caller: Caller, given: asked.Compact) -> Compacted:
     """Makes memories of recorded messages."""
-    who = compact.Caller(project=rooms.written_to(given.project))
+    # A model's own key is for whom the proxy knows, as everywhere.
+    who = compact.Caller(project=rooms.written_to(given.project), asks=caller.keyed or caller.local)
     return await rooms.compactions.compact(
         caller.space, given.conversation_id, given.start_index, given.end_index, given.focus_topics, who
     )
@@ -204,34 +192,6 @@ async def read_artifact(rooms: Rooms, caller: Caller, given: asked.Artifact) -> 
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _reworded(made: Memory, held: Memory | None, given: asked.Add) -> Memory:
-    """A memory in its new wording, under the id and with the origin that it has. Raises NotFound, BadRequest."""
-    if held is None:
-        raise NotFound(
-            f"There is no memory {given.replace_id!r} to be replaced. memory_search finds the ids.",
-            code="memory_not_found",
-            param="replace_id",
-        )
-    if held.type not in entries.GRAIN:
-        raise BadRequest(
-            "A summary is replaced by memory_consolidate, and a session memory stays as it is.",
-            code="not_replaceable",
-            param="replace_id",
-        )
-    return replace(
-        held,
-        type=made.type,
-        content=made.content,
-        revision=made.revision,
-        updated=made.updated,
-        topics=made.topics or held.topics,
-        macro_topics=made.macro_topics or held.macro_topics,
-        entities=made.entities or held.entities,
-        tags=made.tags or held.tags,
-        author=made.author or held.author,
-    )
-
-
 async def _searched(
     rooms: Rooms, caller: Caller, given: asked.Search | asked.DeepSearch, *, deep: bool
 ) -> told.Results:
@@ -243,12 +203,10 @@ async def _searched(
     )
 
 
-async def _of_conversation(
-    rooms: Rooms, caller: Caller, given: asked.Search, done: list[told.Compaction]
-) -> told.Results:
+async def _of_conversation(rooms: Rooms, caller: Caller, given: asked.Search, done: list[Done]) -> told.Results:
     """What was made of a conversation, newest first, where nothing else is searched for."""
     wanted = asked.filter_of(given, rooms.meant(given.project))
-    held = await rooms.memories.listed(caller.space, wanted, limit=given.limit)
+    held = (await rooms.memories.listed(caller.space, wanted, limit=given.limit)).memories
     results = [told.Scored(**msgspec.structs.asdict(told.told_preview(each)), score=0.0) for each in held]
     return told.Results(results=results, candidates=len(held), proof=given.proof, compactions=done)
 
@@ -276,9 +234,3 @@ def _fitting(part: Part) -> int:
     if "characters" in part.shown:
         return ARTIFACT_MOST
     return max(1, part.text.count("\n", 0, ARTIFACT_MOST))
-
-
-def _overtaken(name: str) -> Overtaken:
-    return Overtaken(
-        f"Memory {name} was changed by somebody else meanwhile. Nothing was written; read it and try again."
-    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from proxy.core.errors import BadRequest
 from proxy.core.memories import Change, Conflict, Entity, Filter, Memories, Memory, Relation
@@ -13,7 +15,11 @@ from proxy.faces.memory_told import Brought, Erased, Held
 from proxy.identity.tenants import Caller
 from proxy.memory import entries
 
-_AT_ONCE = 500
+T = TypeVar("T")
+
+_AT_ONCE = 100
+"""What is written in one part: each text is embedded first, and others wait for their turn behind it."""
+_TRIES = 8
 _READ_AT_ONCE = 50
 """Lines of an import; between them others have their turn."""
 _LONGEST_ID = 100
@@ -32,8 +38,9 @@ async def exported(rooms: Rooms, caller: Caller) -> AsyncIterator[bytes]:
 async def brought(rooms: Rooms, caller: Caller, lines: Iterable[bytes]) -> Brought:
     """Takes in what was exported. What has an id that is taken stays as it is here.
 
-    All lines are read before anything is written: BadRequest names the first that is none. Written in parts; where it
-    is cut short, the same import again completes it.
+    All lines are read before anything is written: BadRequest names the first that is none. Written in parts, each of
+    which rests on those before it: memories, entities, relations, markers. Where it is cut short, the same import again
+    completes it.
     """
     now = rooms.clock.now()
     found: list[entries.Line] = []
@@ -43,27 +50,21 @@ async def brought(rooms: Rooms, caller: Caller, lines: Iterable[bytes]) -> Broug
         if number % _READ_AT_ONCE == 0:
             await asyncio.sleep(0)
     memories = list({each.id: each for each in found if isinstance(each, Memory)}.values())
-    entities = tuple(each for each in found if isinstance(each, Entity))
-    relations = tuple(each for each in found if isinstance(each, Relation))
-    markers = [each for each in found if isinstance(each, tuple)]
-    written = 0
-    for at in range(0, len(memories), _AT_ONCE):
-        part = memories[at : at + _AT_ONCE]
-        held = await rooms.memories.get(caller.space, [each.id for each in part])
-        new = tuple(each for each, there in zip(part, held, strict=True) if there is None)
-        if new:
-            await rooms.memories.write(caller.space, Change(put=new))
-        written += len(new)
-    fresh: tuple[Entity, ...] = ()
-    if entities or relations:
-        fresh = await rooms.memories.write(caller.space, Change(entities=entities, relations=relations))
-    marked = [await _marked(rooms.memories, caller, marker) for marker in markers]
+    entities = [each for each in found if isinstance(each, Entity)]
+    relations = [each for each in found if isinstance(each, Relation)]
+    markers = list({each[0]: each for each in found if isinstance(each, tuple)}.values())
+    store, space = rooms.memories, caller.space
+    written = [await _remembered(store, space, part) for part in _parts(memories)]
+    fresh = [len(await store.write(space, Change(entities=part))) for part in _parts(entities)]
+    for related in _parts(relations):
+        await store.write(space, Change(relations=related))
+    marked = [await _marked(store, space, part) for part in _parts(markers)]
     return Brought(
-        memories=written,
-        entities=len(fresh),
+        memories=sum(written),
+        entities=sum(fresh),
         relations=len(relations),
         markers=sum(marked),
-        kept=len(memories) - written,
+        kept=len(memories) - sum(written),
     )
 
 
@@ -83,13 +84,35 @@ async def _held(memories: Memories, space: bytes) -> Held:
     )
 
 
-async def _marked(memories: Memories, caller: Caller, marker: tuple[str, bytes]) -> bool:
-    """Writes a marker; False where there is one of that name."""
-    try:
-        await memories.write(caller.space, Change(markers=(marker,)))
-    except Conflict:
-        return False
-    return True
+def _parts(found: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    return (tuple(found[at : at + _AT_ONCE]) for at in range(0, len(found), _AT_ONCE))
+
+
+async def _remembered(memories: Memories, space: bytes, part: Sequence[Memory]) -> int:
+    """Writes those whose ids are not taken; gives how many. Raises Overtaken."""
+    for _ in range(_TRIES):
+        held = await memories.get(space, [each.id for each in part])
+        new = tuple(each for each, there in zip(part, held, strict=True) if there is None)
+        with suppress(Conflict):
+            if new:
+                await memories.write(space, Change(put=new, require=tuple((each.id, "") for each in new)))
+            return len(new)
+    raise _overtaken()
+
+
+async def _marked(memories: Memories, space: bytes, part: Sequence[tuple[str, bytes]]) -> int:
+    """Writes those markers whose names are not taken; gives how many. Raises Overtaken."""
+    for _ in range(_TRIES):
+        new = tuple([each for each in part if await memories.marker(space, each[0]) is None])
+        with suppress(Conflict):
+            if new:
+                await memories.write(space, Change(markers=new))
+            return len(new)
+    raise _overtaken()
+
+
+def _overtaken() -> entries.Overtaken:
+    return entries.Overtaken("Others write the same memories at the same time. Import again: what is there stays.")
 
 
 def _parsed(number: int, line: bytes, now: float) -> entries.Line:

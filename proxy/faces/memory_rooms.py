@@ -7,6 +7,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.memories import Memories
 from proxy.core.ports import Clock
 from proxy.core.values import dataclass
+from proxy.memory.adding import Adding
 from proxy.memory.compact import Compactions
 from proxy.memory.consolidate import Consolidation
 from proxy.memory.core_memory import CoreMemory
@@ -23,6 +24,7 @@ class Rooms:
     """The rooms that calls go to. `project` is the one that is meant where none is named, empty for none."""
 
     memories: Memories
+    adding: Adding
     search: Search
     reader: Reader
     compactions: Compactions

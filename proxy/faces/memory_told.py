@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from proxy.core.memories import Memory
 from proxy.memory.answers import Done
-from proxy.memory.entries import preview
+from proxy.memory.core_answers import preview as session_preview
+from proxy.memory.entries import preview, time_of
 from proxy.memory.search import Result
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer."""
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An answer. What is empty in a memory is left out: models read these."""
 
 
 class Range(Told, frozen=True):
@@ -33,19 +33,20 @@ class Link(Told, frozen=True):
     revision: str
 
 
-class Preview(Told, frozen=True):
+class Preview(Told, frozen=True, kw_only=True):
     """A memory in a list: its beginning only."""
 
     id: str
     type: str
     preview: str
-    topics: list[str]
-    project: str
     source_type: str
     created_at: str
+    topics: list[str] = []
+    tags: list[str] = []
+    project: str = ""
 
 
-class Scored(Preview, frozen=True):
+class Scored(Preview, frozen=True, kw_only=True):
     """A memory that a search found. `warning` says why a summary may be out of date; `scores` how it came to stand
     where it does, where that was asked for."""
 
@@ -54,7 +55,7 @@ class Scored(Preview, frozen=True):
     scores: dict[str, float] | None = None
 
 
-class Whole(Told, frozen=True):
+class Whole(Told, frozen=True, kw_only=True):
     """A memory in full. `source` are the messages that it was made of, `sources` the memories that a summary was
     written of, `counted` how many its topic had then, `former_topic` what an archived summary was the summary of.
     `originals` are the messages of `source` as the client sent them, null for one that is not kept any more."""
@@ -62,40 +63,31 @@ class Whole(Told, frozen=True):
     id: str
     type: str
     content: str
-    topics: list[str]
-    macro_topics: list[str]
-    entities: list[str]
-    tags: list[str]
-    project: str
-    author: str
-    description: str
     source_type: str
-    source: Range | None
-    sources: list[Link]
-    counted: int
-    former_topic: str
     revision: str
     created_at: str
     updated_at: str
+    topics: list[str] = []
+    macro_topics: list[str] = []
+    entities: list[str] = []
+    tags: list[str] = []
+    project: str = ""
+    author: str = ""
+    description: str = ""
+    source: Range | None = None
+    sources: list[Link] = []
+    counted: int = 0
+    former_topic: str = ""
     warning: str = ""
     originals: list[msgspec.Raw] | None = None
 
 
 class Added(Told, frozen=True):
-    """A memory was written. `is_new` is false where the same was remembered already, and nothing was written."""
+    """A memory was written. `is_new` is false where the same was remembered already; what it is about was added to."""
 
     id: str
     is_new: bool
     revision: str
-
-
-class Compaction(Told, frozen=True):
-    """A range that is compacted already, and the memories that it gave."""
-
-    start_index: int
-    end_index: int
-    focus_topics: list[str]
-    memories: list[str]
 
 
 class Results(Told, frozen=True):
@@ -104,7 +96,7 @@ class Results(Told, frozen=True):
     results: list[Scored]
     candidates: int
     proof: str
-    compactions: list[Compaction] | None = None
+    compactions: list[Done] | None = None
 
 
 class Reading(Told, frozen=True):
@@ -204,8 +196,7 @@ def told_preview(memory: Memory) -> Preview:
 def told_result(result: Result) -> Scored:
     """A memory that a search found."""
     scores = msgspec.to_builtins(result.scores) if result.scores is not None else None
-    short = _short(result.memory) | {"preview": result.preview}
-    return Scored(**short, score=round(result.score, 4), warning=result.warning, scores=scores)
+    return Scored(**_short(result.memory), score=round(result.score, 4), warning=result.warning, scores=scores)
 
 
 def told_whole(memory: Memory, warning: str, originals: Sequence[bytes] | None) -> Whole:
@@ -227,35 +218,21 @@ def told_whole(memory: Memory, warning: str, originals: Sequence[bytes] | None) 
         counted=memory.counted,
         former_topic=memory.former_topic,
         revision=memory.revision,
-        created_at=told_time(memory.created),
-        updated_at=told_time(memory.updated),
+        created_at=time_of(memory.created),
+        updated_at=time_of(memory.updated),
         warning=warning,
         originals=None if originals is None else [msgspec.Raw(wire) for wire in originals],
     )
-
-
-def told_done(done: Done) -> Compaction:
-    """A range that is compacted already."""
-    return Compaction(
-        start_index=done.start_index,
-        end_index=done.end_index,
-        focus_topics=done.focus_topics,
-        memories=done.memories,
-    )
-
-
-def told_time(at: float) -> str:
-    """A time: UTC, as in ISO 8601."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _short(memory: Memory) -> dict[str, Any]:
     return {
         "id": memory.id,
         "type": memory.type,
-        "preview": preview(memory.content),
+        "preview": session_preview(memory.content) if memory.type == "session" else preview(memory.content),
         "topics": list(memory.topics),
+        "tags": list(memory.tags),
         "project": memory.project,
         "source_type": memory.source,
-        "created_at": told_time(memory.created),
+        "created_at": time_of(memory.created),
     }

@@ -75,6 +75,9 @@ class Metrics:
         self._summaries = Counter(
             "accordion_summary_tokens", "Tokens that writing summaries took", (*model, "direction"), registry=own
         )
+        self._memories = Counter(
+            "accordion_memory_tokens", "Tokens that writing memories took", ("model", "direction"), registry=own
+        )
         self._folding = Histogram(
             "accordion_folding_seconds", "Time that a fold held a request up", model, buckets=_FOLDING, registry=own
         )
@@ -151,6 +154,11 @@ class Metrics:
         """A delegation was found to work for another."""
         if (counter := self._edges.get(evidence)) is not None:
             counter.inc()
+
+    def wrote(self, model: str, taken: int, given: int) -> None:
+        """A model was asked for memories; the tokens that went in and came out."""
+        for direction, tokens in (("input", taken), ("output", given)):
+            self._memories.labels(model, direction).inc(tokens)
 
     def swept(self, swept: Swept) -> None:
         """The archive was looked through, of all tenants or of one; what was too old or too much is gone."""

@@ -1,4 +1,4 @@
-"""`GET /v1/models` where models are configured: they come first, then what the provider lists."""
+"""`GET /v1/models` where models are configured: they come first, then what the provider lists. And each by its name."""
 
 from __future__ import annotations
 
@@ -38,14 +38,34 @@ async def with_configured(out: Outbound, names: tuple[str, ...], *, anthropic: b
         page.setdefault("last_id", page["data"][-1]["id"])
     else:
         page.setdefault("object", "list")
+    return _told(page, out.headers if listed is not None else ())
+
+
+async def as_configured(out: Outbound, name: str, *, anthropic: bool) -> Outbound:
+    """What the provider says of a configured model, under the name that it has here. Where it says nothing, or not in
+    the shape of whoever asks, what is known here."""
+    if out.status in _TELLING and not isinstance(out.body, bytes):
+        return out
+    told, own = await _page(out), _anthropic(name) if anthropic else _openai(name)
+    if told is None or told.get("type" if anthropic else "object") != "model":
+        return _told(own, ())
+    return _told({**told, "id": name}, out.headers)
+
+
+def _told(page: dict[str, Any], headers: Headers) -> Outbound:
     body = msgspec.json.encode(page)
-    kept: Headers = (
-        tuple(pair for pair in out.headers if pair[0].lower() not in _REPLACED) if listed is not None else ()
-    )
+    kept = tuple(pair for pair in headers if pair[0].lower() not in _REPLACED)
     return Outbound(200, (*kept, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))), body)
 
 
 async def _listed(out: Outbound) -> dict[str, Any] | None:
+    page = await _page(out)
+    data = page.get("data") if page is not None else None
+    return page if isinstance(data, list) and all(isinstance(entry, dict) for entry in data) else None
+
+
+async def _page(out: Outbound) -> dict[str, Any] | None:
+    """The object that the provider answered with; None where it gave none."""
     decoder, pieces, size = Decoder(content(out.headers)[1], _MOST), [], 0
     if isinstance(out.body, bytes):
         return None
@@ -60,8 +80,7 @@ async def _listed(out: Outbound) -> dict[str, Any] | None:
         page = msgspec.json.decode(b"".join(pieces)) if out.status == 200 else None
     except (AccordionError, msgspec.MsgspecError, UnicodeError):
         return None
-    data = page.get("data") if isinstance(page, dict) else None
-    return page if isinstance(data, list) and all(isinstance(entry, dict) for entry in data) else None
+    return page if isinstance(page, dict) else None
 
 
 def _openai(name: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from proxy.archive.artifacts import Artifact
 from proxy.archive.reading_room import Lent
@@ -53,7 +54,7 @@ def shown_model(view: ModelView) -> dict[str, Any]:
         "window_source": view.window_source,
         "last": shown_utilization(row.utilization),
         "peak_utilization": round(row.peak, 4),
-        "totals": asdict(row.totals),
+        "totals": structs.asdict(row.totals),
         "updated": row.updated,
     }
 
@@ -75,7 +76,7 @@ def shown_session(session: Session, wish: Wish) -> dict[str, Any]:
         "created": session.created,
         "updated": session.updated,
         "last": shown_utilization(last) if last else None,
-        "totals": asdict(session.totals),
+        "totals": structs.asdict(session.totals),
         "correction": session.correction,
         "pins": sorted(wish.pins),
         "compaction_wanted": wish.forced,
@@ -134,7 +135,7 @@ def shown_lent(lent: Lent) -> dict[str, Any]:
 
 def shown_exchange(exchange: Exchange) -> dict[str, Any]:
     """One request with its reply, and what was folded of it: the record that its response had in its header."""
-    shown = asdict(exchange)
+    shown = msgspec.to_builtins(exchange)
     del shown["session"]
     seen = exchange.compaction
     return {

@@ -18,6 +18,7 @@ from proxy.identity.declared import Declared, declarations, printable
 
 _VALUE = re.compile(r"[A-Za-z0-9_.:-]{8,128}")
 _VENDOR_SESSION = re.compile(rb"x-[a-z0-9-]+-session-id")
+_VENDORS = b"-session-id"
 _BAGGAGE_SESSION = re.compile(r"(?:^|,)\s*session\.id\s*=\s*([^,;\s]+)")
 _CLAUDE_USER = re.compile(r"_session_([A-Za-z0-9-]{8,128})$")
 
@@ -45,6 +46,9 @@ _CLAUDE_CLASS, _CLAUDE_TYPE, _CODEX_AGENT, _CODEX_TURN = (
 )
 _CODEX_FIELDS = frozenset((*_CODEX_SESSION_HEADERS, *_CODEX_AGENT_HEADERS, *_CODEX_PARENT, _CODEX_TURN))
 _SESSION_FIELDS = ("litellm_session_id", "session_id")
+# Where a mark may stand, but for Codex's and other vendors' headers.
+_MARKING = _DELEGATED | {b"x-accordion-session", b"baggage", *_SESSION_HEADERS, _CLAUDE_CLASS, _CLAUDE_TYPE}
+_MARKING_FIELDS = frozenset({*_SESSION_FIELDS, "metadata", "prompt_cache_key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ class Marks:
     declared: Declared | None = None
     """What the request says of its delegation in our own words."""
     scope: str = ""
-    """What divides requests of one label further: their place among the agents, where it is not in the label."""
+    """What divides requests of one label further: their project, and their place among the agents where it is not in
+    the label."""
 
     @property
     def label(self) -> str:
@@ -83,6 +88,10 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     client = client_name(headers.get(b"user-agent", b""))
     codex = client == "codex"
     declared, name = declarations(headers, envelope.get("metadata"))
+    unmarked = _MARKING.isdisjoint(headers) and _MARKING_FIELDS.isdisjoint(envelope)
+    if unmarked and not codex and _VENDORS not in b"\n".join(headers):
+        # Most requests: it would take as long as reading their bodies to look for each mark by itself.
+        return Marks(client=client, name=name, declared=declared)
     if codex and (said := envelope.get("client_metadata")):
         headers = _with_fields(headers, said)
     session = (
@@ -206,8 +215,10 @@ def _first(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str:
 
 
 def _vendor(headers: Mapping[bytes, bytes]) -> str:
+    if _VENDORS not in b"\n".join(headers):
+        return ""
     for name, raw in headers.items():
-        if name.endswith(b"-session-id") and _VENDOR_SESSION.fullmatch(name) and (value := _value(raw)):
+        if _VENDOR_SESSION.fullmatch(name) and (value := _value(raw)):
             return value
     return ""
 

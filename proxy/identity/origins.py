@@ -24,12 +24,10 @@ _LOOK = 0.1
 @dataclass(frozen=False, slots=True)
 class _Met:
     """A conversation that another worker may have a word on. `texts` are how it opened; of one that did not begin here
-    nothing is held: then it is the edge that may come. `looked` says whether the store was asked once."""
+    nothing is held: then it is the edge that may come."""
 
-    tenant: str
     agent: str
     texts: list[str]
-    looked: bool
 
 
 @dataclass(frozen=False, slots=True)
@@ -46,8 +44,8 @@ class Origins:
     """By session, conversations whose call was not found: another worker may not have written it yet."""
     _looks: dict[str, float] = field(default_factory=dict)
     """When the store was last asked for the open calls of a tenant."""
-    _behind: set[str] = field(default_factory=set)
-    """The tenants with conversations that wait for their first look."""
+    _behind: dict[str, list[str]] = field(default_factory=dict)
+    """By tenant, the sessions that wait for their first look."""
 
     async def of(
         self, space: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
@@ -88,7 +86,7 @@ class Origins:
         """The node of a session that this worker has not seen before."""
         self._know(session_id, TOP)
         if not new:
-            self._wait(session_id, _Met(tenant, agent, [], looked=True))
+            self._wait(session_id, _Met(agent, []))
             self.tasks.spawn(self._recalled(tenant, session_id), "delegation")
             return TOP
         texts = opening(conversation)
@@ -96,8 +94,8 @@ class Origins:
         if found:
             await self._infer(tenant, session_id, agent, found)
         elif any(len(text) >= LEAST for text in texts):
-            self._wait(session_id, _Met(tenant, agent, texts, looked=False))
-            self._behind.add(tenant)
+            self._wait(session_id, _Met(agent, texts))
+            self._behind.setdefault(tenant, []).append(session_id)
         return self._sessions[session_id]
 
     def _look(self, space: bytes, tenant: str) -> None:
@@ -109,10 +107,8 @@ class Origins:
         if len(self._looks) >= _WAITING:
             self._looks.clear()
         self._looks[tenant] = now
-        self._behind.discard(tenant)
-        new = {session: met for session, met in self._waiting.items() if met.tenant == tenant and not met.looked}
-        for met in new.values():
-            met.looked = True
+        behind = self._behind.pop(tenant)
+        new = {session: self._waiting[session] for session in behind if session in self._waiting}
         self.tasks.spawn(self._late(space, tenant, new), "delegation")
 
     async def _recalled(self, tenant: str, session_id: str) -> None:

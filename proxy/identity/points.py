@@ -76,14 +76,30 @@ def rounds(conversation: Conversation, index: int) -> int:
     return sum(role == "assistant" != before for before, role in pairwise(roles))
 
 
+def place_id(name: bytes) -> str:
+    """What a place is called in the store, 24 hexadecimal digits."""
+    return hashlib.sha256(b"session:" + name).hexdigest()[:24]
+
+
+def place_key(place: str) -> Key:
+    """Where the store keeps a place, by its id."""
+    return Key("", f"point/{place}")
+
+
 def store_key(name: bytes) -> Key:
-    """Where the store keeps a place."""
-    return Key("", f"point/{name.hex()}")
+    """The same by its name."""
+    return place_key(place_id(name))
 
 
 def listing(session: str) -> str:
-    """The collection that lists the places of a session, by name: they are found by content otherwise."""
+    """The collection that lists the places of a session, by their ids: they are found by content otherwise. The one
+    that the session is named after (`first_of`) is not in it, so that a session of one request needs none."""
     return f"points/{session}"
+
+
+def first_of(session: str) -> str:
+    """The id of the place that a session is named after."""
+    return session.removeprefix("s-")
 
 
 def label_of(caller: Caller, marks: Marks) -> bytes:
@@ -99,4 +115,4 @@ def state_name(caller: Caller, state_id: str) -> bytes:
 
 def fresh_id(label: bytes, content: bytes) -> str:
     """A session id made of content, so that two workers that see the same conversation begin name it alike."""
-    return "s-" + hashlib.sha256(b"session:" + label + content).hexdigest()[:24]
+    return "s-" + place_id(label + content)

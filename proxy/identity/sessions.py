@@ -29,11 +29,14 @@ from proxy.identity.points import (
     ENCODER,
     Point,
     decode,
+    first_of,
     fresh_id,
     joined,
     label_of,
     link,
     listing,
+    place_id,
+    place_key,
     rounds,
     state_name,
     store_key,
@@ -284,11 +287,11 @@ class Sessions:
 
     def keep(self, name: bytes, point: Point) -> None:
         """Puts a place on record."""
-        known = self._points.get(name)
-        if known is None or known.session != point.session:
-            self.outbox.put(Key(listing(point.session), name.hex()), bytes, self.retention)
+        known, place = self._points.get(name), place_id(name)
+        if (known is None or known.session != point.session) and place != first_of(point.session):
+            self.outbox.put(Key(listing(point.session), place), bytes, self.retention)
         self._remember(name, point)
-        self.outbox.put(store_key(name), partial(ENCODER.encode, point), self.retention)
+        self.outbox.put(place_key(place), partial(ENCODER.encode, point), self.retention)
 
     def _remember(self, name: bytes, point: Point) -> None:
         self._points[name] = point

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 
 from proxy.core.errors import Unauthorized
 from proxy.core.values import dataclass
+from proxy.identity.pages import of_a_site
 
 DEFAULT_TENANT = "default"
 LISTED = "tenants"
 """The collection that lists tenants by name."""
+REMEMBERED = "tenants/memories"
+"""The same of those for whom something was remembered; an entry stays until the tenant is erased."""
 
 CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
 """The headers in which clients send a credential."""
@@ -33,7 +36,7 @@ class Caller:
     """Who is asking. `space` is the tenant's own key: every hash of content starts from it, so none matches another's.
 
     `keyed` says that a proxy key was presented; `credential` is the caller's own for the provider, empty where what it
-    presented was the proxy key. `local` says that only this machine can ask.
+    presented was the proxy key. `local` says that this machine asks, and no other can.
     """
 
     tenant: str
@@ -50,21 +53,25 @@ class Tenants:
     """Tells callers apart.
 
     With proxy keys configured: the proxy key's id, and nobody enters without one. Else, on a loopback address: one
-    tenant. Else: a keyed hash of the credential. A claim in an unverified token never names a tenant.
+    tenant, save for web sites. Else: a keyed hash of the credential. A claim in an unverified token names no tenant.
     """
 
     def __init__(self, secret: bytes, keys: tuple[ProxyKey, ...] = (), *, loopback: bool = True) -> None:
         self._secret = secret
         self._keys = [(key.id, key.key.encode()) for key in keys]
-        self._loopback = loopback
+        self.local = loopback and not keys
+        """Whether only this machine can ask, and nobody has to show a key."""
         self._spaces: dict[str, bytes] = {}
 
     def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
         """The caller of a request whose headers (by lower-case name) these are. Raises Unauthorized."""
         credential = presented(headers)
         if not self._keys:
-            tenant = DEFAULT_TENANT if self._loopback else self._hashed(credential)
-            return Caller(tenant, self._space(tenant), False, credential, local=self._loopback)
+            # A web site that asks through a browser on this machine is not who works at it.
+            origin = headers.get(b"origin")
+            local = self.local and (origin is None or not of_a_site(origin))
+            tenant = DEFAULT_TENANT if local else self._hashed(credential)
+            return Caller(tenant, self._space(tenant), False, credential, local=local)
         own = headers.get(b"x-accordion-key")
         found = self._match(own if own is not None else credential.encode("latin-1"))
         if found is None:
@@ -79,6 +86,10 @@ class Tenants:
     def knows(self, value: bytes) -> bool:
         """Whether a header's value holds one of the proxy's own keys, which no provider must see."""
         return self._match(value[7:].strip() if value[:7].lower() == b"bearer " else value) is not None
+
+    def name_of(self, space: bytes) -> str:
+        """Whose space this is, of those who were identified here; empty for others."""
+        return next((name for name, held in self._spaces.items() if held == space), "")
 
     def _match(self, given: bytes) -> str | None:
         # Every key is compared, in constant time each, so that timing tells nothing about which one came close.

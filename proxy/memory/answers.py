@@ -37,7 +37,9 @@ class ExtractedRelation(msgspec.Struct, frozen=True):
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """The answer; `msgspec.to_builtins` makes a JSON document of it."""
+    """The answer; `msgspec.to_builtins` makes a JSON document of it. `writer` is `rules` or the name of the model that
+    wrote the memories, `writer_input` and `writer_output` are the tokens that a model took; `notice` says why the rules
+    wrote in place of a configured one."""
 
     memories_created: list[CreatedMemory]
     entities_extracted: list[ExtractedEntity]
@@ -46,6 +48,10 @@ class Compacted(msgspec.Struct, frozen=True):
     memories_count: int
     entities_count: int
     relations_count: int
+    writer: str
+    writer_input: int
+    writer_output: int
+    notice: str
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -73,4 +79,8 @@ def answer(
         len(memories),
         len(entities),
         len(relations),
+        entry.by.writer,
+        entry.by.input,
+        entry.by.output,
+        entry.by.notice,
     )

@@ -5,80 +5,80 @@ Once for each range: asked again, it gives the first answer. A range that overla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, Final
 
-from proxy.archive.held import Reads
 from proxy.core.conversation import Text
-from proxy.core.errors import BadRequest, RequestError, StoreUnavailable, SummaryFailed
+from proxy.core.errors import BadRequest, StoreUnavailable, SummaryFailed
 from proxy.core.memories import Change, Conflict, Entity, Memories, Memory, Relation
 from proxy.core.ports import Clock, Tasks
-from proxy.core.summarizing import Asker
 from proxy.core.values import dataclass
 from proxy.memory import log
 from proxy.memory.answers import Compacted, Done, answer
 from proxy.memory.choosing import chosen, context_of, fresh, same
-from proxy.memory.entries import finished
+from proxy.memory.entries import Overtaken, finished
 from proxy.memory.extraction import Candidate, candidates, safe, unique
-from proxy.memory.log import Entry
+from proxy.memory.log import Entry, Writing
 from proxy.memory.naming import memory_id
 from proxy.memory.narrated import Narrator
+from proxy.memory.recollected import noted
 from proxy.memory.relations import Found, found_in, related
 from proxy.memory.restoring import wish_of
 from proxy.memory.sentences import Background, Sentence, background_of, folded, sentences
 from proxy.memory.steps import record_of
-from proxy.memory.stretches import Recordings, Stretch, known, stretch_of
+from proxy.memory.stretches import Conversations, Stretch
 from proxy.memory.topics import common_words, topics_of
+from proxy.summaries.author import SummaryRejected
 from proxy.summaries.facts_words import Judge
+
+_log = logging.getLogger("accordion")
 
 _TRIES: Final = 8
 _NEAR: Final = 40
 """Messages among which the two turns before a memory are looked for."""
+_NOT_ASKED: Final = "{} is asked only for callers with a proxy key, or on this machine."
 _TOPICS: Final = 20
 _TOPIC: Final = 100
 
 
-class Busy(RequestError):
-    """Others compact the same conversation at the same time, again and again."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: `project` and `author` of the memories to be; `asks`: the configured model may be asked for them."""
 
-    status = 409
-    code = "conflict"
+    project: str = ""
+    author: str = ""
+    asks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks: `asker` in whose name a model may be asked (None: rules alone), `project` and `author` of the memories
-    to be."""
+class _Heard:
+    """What there is to be remembered of a stretch, who says so, and what was said there and in the turns before."""
 
-    asker: Asker | None = None
-    project: str = ""
-    author: str = ""
+    candidates: list[Candidate]
+    by: Writing
+    said: list[Sentence]
 
 
+@dataclass(frozen=True, slots=True)
 class Compactions:
     """Compacts. Without a narrator, or where its model fails, rules say what is worth remembering."""
 
-    def __init__(
-        self,
-        memories: Memories,
-        recordings: Recordings,
-        dialects: Mapping[str, Reads],
-        tasks: Tasks,
-        clock: Clock,
-        narrator: Narrator | None = None,
-    ) -> None:
-        self._memories, self._recordings, self._dialects = memories, recordings, dialects
-        self._tasks, self._clock, self._narrator = tasks, clock, narrator
-        self._judge = Judge()
+    memories: Memories
+    conversations: Conversations
+    tasks: Tasks
+    clock: Clock
+    narrator: Narrator | None = None
+    judge: Judge = field(default_factory=Judge)
 
     async def search(self, space: bytes, conversation: str) -> list[Done]:
         """What of a conversation is compacted already. It must be asked before a range is compacted, which it lets
         through. Raises NotFound where nothing is recorded, and StoreUnavailable."""
-        await known(self._recordings, space, conversation)
-        found = await log.entries(self._memories, space, conversation)
-        await log.note_search(self._memories, space, conversation, len(found))
+        await self.conversations.known(space, conversation)
+        found = await log.entries(self.memories, space, conversation)
+        await log.note_search(self.memories, space, conversation, len(found))
         return [Done(each.first, each.last, each.focus, each.memories) for each in found]
 
     async def compact(
@@ -93,55 +93,58 @@ class Compactions:
         """Compacts messages `first` to `last` (inclusive, counted from 0 with the system prompt).
 
         Raises NotFound where they are not recorded, BadRequest for a bad range or bad topics and where no search came
-        first, Busy, StoreUnavailable. Nothing is written then.
+        first, Overtaken, StoreUnavailable. Nothing is written then.
         """
         caller, focus = caller or Caller(), checked_topics(focus)
-        stretch = await stretch_of(self._recordings, self._dialects, space, conversation, first, last)
-        stretch = await self._imported(space, stretch)
-        done = await log.entries(self._memories, space, conversation)
-        if same(done, stretch, focus) < 0 and not await log.was_searched(
-            self._memories, space, conversation, len(done)
-        ):
+        stretch = await self._imported(space, await self.conversations.stretch(space, conversation, first, last))
+        done = await log.entries(self.memories, space, conversation)
+        if same(done, stretch, focus) < 0 and not await log.was_searched(self.memories, space, conversation, len(done)):
             raise _unsearched(conversation)
-        found: list[Candidate] | None = None
-        said: list[Sentence] = []
+        heard: _Heard | None = None
         for _ in range(_TRIES):
             if (number := same(done, stretch, focus)) >= 0:
                 return await self._again(space, conversation, number, done[number])
-            if found is None:
-                found, said = await self._found(stretch, focus, caller)
-            made = await self._made(space, stretch, focus, caller, fresh(found, done, stretch, focus), said)
+            if heard is None:
+                heard = await self._heard(stretch, focus, caller)
+            found = fresh(heard.candidates, done, stretch, focus)
+            made = await self._made(space, stretch, focus, caller, found, heard.said)
             try:
-                return await self._written(space, len(done), stretch, focus, made)
+                return await self._written(space, len(done), stretch, focus, made, heard.by)
             except Conflict:
-                done = await log.entries(self._memories, space, conversation)
-        raise Busy(f"Conversation {conversation!r} is being compacted by others right now. Ask again in a moment.")
+                done = await log.entries(self.memories, space, conversation)
+        raise Overtaken(f"Conversation {conversation!r} is being compacted by others right now. Ask again in a moment.")
 
     # -- what is found --------------------------------------------------------------
 
     async def _imported(self, space: bytes, stretch: Stretch) -> Stretch:
-        """The stretch with the session memories that its user asked for as background: they were put into the
-        conversation, and are nobody's new word."""
+        """The stretch with the memories as background that were put into the conversation, because its user asked for
+        them or unasked: they are nobody's new word."""
         asked = (each for each in stretch.conversation.messages if each.role == "user")
         heard = (part.text for each in asked for part in each.parts if isinstance(part, Text))
-        ids = tuple(dict.fromkeys(name for text in heard for name in wish_of(text)))
-        held = await self._memories.get(space, ids) if ids else []
+        recalled = [name for names in await noted(self.memories, space, stretch.session) for name in names]
+        ids = tuple(dict.fromkeys([*(name for text in heard for name in wish_of(text)), *recalled]))
+        held = await self.memories.get(space, ids) if ids else []
         told = tuple(Text(memory.content) for memory in held if memory is not None)
         if not told:
             return stretch
         conversation = stretch.conversation
         return replace(stretch, conversation=replace(conversation, preamble=(*conversation.preamble, *told)))
 
-    async def _found(
-        self, stretch: Stretch, focus: Sequence[str], caller: Caller
-    ) -> tuple[list[Candidate], list[Sentence]]:
-        """All candidates of a stretch, the model's or the rules', and what was said there and in the turns before."""
-        said, by_rule, background = await self._tasks.offload(_by_rule, stretch)
-        if self._narrator is None or caller.asker is None:
-            return by_rule, said
-        with suppress(SummaryFailed):
-            return unique(await self._narrator.candidates(stretch, background, caller.asker, focus)), said
-        return by_rule, said
+    async def _heard(self, stretch: Stretch, focus: Sequence[str], caller: Caller) -> _Heard:
+        """All candidates of a stretch: the model's or, where there is none or it fails, the rules'."""
+        said, by_rule, background = await self.tasks.offload(_by_rule, stretch)
+        if self.narrator is None:
+            return _Heard(by_rule, Writing(), said)
+        if not caller.asks:
+            return _Heard(by_rule, Writing(notice=_NOT_ASKED.format(self.narrator.asker.model)), said)
+        try:
+            told = await self.narrator.told(stretch, background, focus)
+        except SummaryFailed as error:
+            name = self.narrator.asker.model
+            _log.warning("memories are written by the rules; %s could not: %s", name, error.message)
+            spent = (error.input, error.output) if isinstance(error, SummaryRejected) else (0, 0)
+            return _Heard(by_rule, Writing("rules", *spent, f"{name} could not write them: {error.message}."), said)
+        return _Heard(unique(told.candidates), Writing(told.writer, told.input, told.output), said)
 
     async def _made(
         self,
@@ -154,9 +157,20 @@ class Compactions:
     ) -> list[tuple[Memory, Found]]:
         """The memories to be written: the best of what nobody has stored, in the order in which it was said."""
         named = {memory_id("compaction", caller.project, folded(each.text)): each for each in found}
-        held = await self._memories.get(space, list(named))
+        held = await self.memories.get(space, list(named))
         new = [(name, each) for (name, each), memory in zip(named.items(), held, strict=True) if memory is None]
         picked = chosen(new, focus, stretch.last - stretch.first + 1)
+        return await self.tasks.offload(self._memories_of, picked, stretch, focus, caller, said)
+
+    def _memories_of(
+        self,
+        picked: Sequence[tuple[str, Candidate]],
+        stretch: Stretch,
+        focus: Sequence[str],
+        caller: Caller,
+        said: Sequence[Sentence],
+    ) -> list[tuple[Memory, Found]]:
+        """Slow: half a millisecond each."""
         common = common_words(each.text for each in said if each.at + stretch.shift >= stretch.first)
         return [self._memory(name, each, stretch, focus, caller, common, said) for name, each in picked]
 
@@ -170,7 +184,7 @@ class Compactions:
         common: Sequence[str],
         said: Sequence[Sentence],
     ) -> tuple[Memory, Found]:
-        found = found_in(each.text, self._judge)
+        found = found_in(each.text, self.judge)
         memory = Memory(
             id=name,
             type=each.kind,
@@ -186,12 +200,18 @@ class Compactions:
             context=context_of(each.first - stretch.shift, said),
             entities=tuple(entity.name for entity in found.entities),
         )
-        return finished(memory, now=self._clock.now()), found
+        return finished(memory, now=self.clock.now()), found
 
     # -- what is written ------------------------------------------------------------
 
     async def _written(
-        self, space: bytes, number: int, stretch: Stretch, focus: Sequence[str], made: Sequence[tuple[Memory, Found]]
+        self,
+        space: bytes,
+        number: int,
+        stretch: Stretch,
+        focus: Sequence[str],
+        made: Sequence[tuple[Memory, Found]],
+        by: Writing,
     ) -> Compacted:
         """Writes all of it, or nothing. Raises Conflict."""
         entities, relations = related([(memory.id, found) for memory, found in made])
@@ -203,6 +223,7 @@ class Compactions:
             [memory.id for memory, _ in made],
             [(entity.name, entity.type) for entity in entities],
             [(each.start, each.end, each.type) for each in relations],
+            by,
         )
         change = Change(
             put=tuple(memory for memory, _ in made),
@@ -211,17 +232,17 @@ class Compactions:
             markers=(log.marker(stretch.session, number, entry),),
             require=tuple((memory.id, "") for memory, _ in made),
         )
-        new = {(entity.name, entity.type) for entity in await self._memories.write(space, change)}
+        new = {(entity.name, entity.type) for entity in await self.memories.write(space, change)}
         with suppress(StoreUnavailable, Conflict):
             # What the first answer says is new is to be said again; it is known only now.
             if new:
-                await log.note_new(self._memories, space, stretch.session, number, sorted(new))
+                await log.note_new(self.memories, space, stretch.session, number, sorted(new))
         return answer([memory for memory, _ in made], entities, new, relations, entry)
 
     async def _again(self, space: bytes, conversation: str, number: int, entry: Entry) -> Compacted:
         """The answer that a compaction gave, without memories that somebody deleted since."""
-        new = await log.noted_new(self._memories, space, conversation, number)
-        held = [memory for memory in await self._memories.get(space, entry.memories) if memory is not None]
+        new = await log.noted_new(self.memories, space, conversation, number)
+        held = [memory for memory in await self.memories.get(space, entry.memories) if memory is not None]
         entities = [Entity(name, kind) for name, kind in entry.entities]
         return answer(held, entities, new, [Relation(*each) for each in entry.relations], entry)
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from proxy.core.errors import BadRequest, RequestError
+from proxy.core.errors import BadRequest
 from proxy.core.memories import Change, Conflict, Filter, Memories, Memory
 from proxy.core.ports import Clock
 from proxy.core.values import dataclass
 from proxy.memory.corpus import corpus, topic_of, wanted
-from proxy.memory.entries import CONTENT_MOST, finished
+from proxy.memory.entries import CONTENT_MOST, Overtaken, finished
 from proxy.memory.naming import memory_id
 from proxy.memory.reading import Proof, verified
 from proxy.memory.substance import honest_tokens
@@ -33,13 +33,6 @@ _CITED: Final = re.compile(r"\bmem-[0-9a-zA-Z-]{4,60}")
 _FOOTER: Final = re.compile(r'\n+---\nWritten \d{4}-\d{2}-\d{2} of [\d,]+ memories on "[^\n]*"\.[ \t]*(?=\n|$)')
 _WARNED: Final = re.compile(r"(?m)^\[?This summary may be out of date: [^\n]*(?:\n|$)")
 """What a search says of a stale summary."""
-
-
-class Overtaken(RequestError):
-    """Somebody else wrote the topic's summary in the meantime. Nothing was written."""
-
-    status = 409
-    code = "conflict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +137,7 @@ class Consolidation:
         """Writes the summary, and the one before it under another id. Raises Overtaken."""
         same = Filter(types=("summary",), topics=(topic,), project=summary.project)
         # Summaries that came from elsewhere, by an import, are active under ids of their own.
-        others = [each for each in await self._memories.listed(space, same) if each.id != summary.id]
+        others = [each for each in (await self._memories.listed(space, same)).memories if each.id != summary.id]
         put, archived = [summary], ""
         for each in (*([old] if old is not None and old.type == "summary" else []), *others):
             former = _archived(each, topic, self._clock.now())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
 
 from proxy.core.memories import Memory
 from proxy.memory.entries import preview as beginning
+from proxy.memory.entries import time_of
 from proxy.memory.sections import NONE
 
 _PREVIEW: Final = 100
@@ -82,7 +82,7 @@ def preview(text: str) -> str:
 
 def written_at(memory: Memory) -> str:
     """When a memory was saved: UTC, as in ISO 8601."""
-    return f"{datetime.fromtimestamp(memory.created, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return time_of(memory.created)
 
 
 def box(name: str) -> str:

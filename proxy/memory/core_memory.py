@@ -7,12 +7,11 @@ number behind it where that is taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from proxy.archive.held import Reads
 from proxy.core.errors import BadRequest, NotFound, StoreUnavailable
 from proxy.core.memories import Change, Conflict, Filter, Memories, Memory
 from proxy.core.ports import Clock, Tasks
@@ -22,7 +21,7 @@ from proxy.memory.entries import finished, names
 from proxy.memory.recovery import latest_plan, session_text
 from proxy.memory.search import RESULTS, Query, Search
 from proxy.memory.sections import NONE, parsed
-from proxy.memory.stretches import Recordings, Stretch, known, stretch_of
+from proxy.memory.stretches import Conversations, Stretch
 
 MOST, FOUND_MOST = 100, RESULTS
 """Memories that are listed at once, and found."""
@@ -48,20 +47,15 @@ class Options:
     author: str = ""
 
 
+@dataclass(frozen=True, slots=True)
 class CoreMemory:
     """The four operations. Every one is of one tenant (`space` is its key): what another has is as if it were not."""
 
-    def __init__(
-        self,
-        memories: Memories,
-        recordings: Recordings,
-        dialects: Mapping[str, Reads],
-        tasks: Tasks,
-        clock: Clock,
-        search: Search,
-    ) -> None:
-        self._memories, self._recordings, self._dialects = memories, recordings, dialects
-        self._tasks, self._clock, self._search = tasks, clock, search
+    memories: Memories
+    conversations: Conversations
+    searching: Search
+    tasks: Tasks
+    clock: Clock
 
     async def import_(
         self,
@@ -109,7 +103,7 @@ class CoreMemory:
     async def find(self, space: bytes, name: str) -> Memory | None:
         """A session memory by its id; None where this tenant has none of it. Raises BadRequest for what is no id, and
         StoreUnavailable."""
-        (memory,) = await self._memories.get(space, [name_of(name)])
+        (memory,) = await self.memories.get(space, [name_of(name)])
         return memory if memory is not None and memory.type == "session" else None
 
     async def list_(
@@ -122,15 +116,13 @@ class CoreMemory:
         limit: int = 20,
     ) -> Listed:
         """Session memories, newest first, each with a preview; those with the tags, where some are named. `after` is
-        the id that another page ended with. Raises BadRequest and StoreUnavailable."""
+        what `next` of another page says. Raises BadRequest and StoreUnavailable."""
         _check_limit(limit, MOST)
         wanted = Filter(types=_SESSIONS, tags=_tags(tags), project=project)
-        found = await self._memories.listed(space, wanted, after=name_of(after) if after else "", limit=limit + 1)
-        page = found[:limit]
-        more = page[-1].id if len(found) > limit else ""
-        return Listed(
-            f"{len(page)} of the memories saved" if more else f"{len(page)} memories saved", shown(page), more
-        )
+        page = await self.memories.listed(space, wanted, after=after, limit=limit)
+        count = len(page.memories)
+        told = f"{count} of the memories saved" if page.next else f"{_so_many(count)} saved"
+        return Listed(told, shown(page.memories), page.next)
 
     async def search(
         self, space: bytes, query: str, *, tags: Sequence[str] = (), project: str | None = None, limit: int = 10
@@ -138,16 +130,16 @@ class CoreMemory:
         """Session memories by what they say, best first. Raises BadRequest and StoreUnavailable."""
         _check_limit(limit, FOUND_MOST)
         wanted = Filter(types=_SESSIONS, tags=_tags(tags), project=project)
-        results = await self._search.search(space, Query(query, wanted, limit=limit))
+        results = await self.searching.search(space, Query(query, wanted, limit=limit))
         found = [each.memory for each in results.results]
-        return Found(query, f"{len(found)} memories found", shown(found))
+        return Found(query, f"{_so_many(len(found))} found", shown(found))
 
     # -- saving -------------------------------------------------------------------
 
     async def _recorded(self, space: bytes, conversation: str) -> Stretch:
         """All that is recorded of a conversation. What is not kept any more of it is left out."""
-        end = len(await known(self._recordings, space, conversation)) - 1
-        return await stretch_of(self._recordings, self._dialects, space, conversation, end, end)
+        end = len(await self.conversations.known(space, conversation)) - 1
+        return await self.conversations.stretch(space, conversation, end, end)
 
     async def _text(self, text: str, stretch: Stretch | None) -> str:
         if stretch is None:
@@ -160,8 +152,8 @@ class CoreMemory:
                 )
             return text.replace("\r\n", "\n")
         if not text.strip():
-            return await self._tasks.offload(session_text, stretch.conversation)
-        plan = await self._tasks.offload(latest_plan, stretch.conversation)
+            return await self.tasks.offload(session_text, stretch.conversation)
+        plan = await self.tasks.offload(latest_plan, stretch.conversation)
         text = text.replace("\r\n", "\n")
         if plan is not None and plan.source in _KEPT_WHOLE and plan.text.replace("\r\n", "\n") not in text:
             raise BadRequest(
@@ -187,7 +179,7 @@ class CoreMemory:
             tags=options.tags,
             description=options.description,
         )
-        return finished(made, now=self._clock.now())
+        return finished(made, now=self.clock.now())
 
     async def _saved(self, space: bytes, memory: Memory) -> Memory:
         """Writes a memory under the first free id of this second. Two that write at once get two ids."""
@@ -195,7 +187,7 @@ class CoreMemory:
         while number < _IN_A_SECOND:
             named = replace(memory, id=_numbered(stem, number))
             try:
-                await self._memories.write(space, Change(put=(named,), require=((named.id, ""),)))
+                await self.memories.write(space, Change(put=(named,), require=((named.id, ""),)))
             except Conflict:
                 number = await self._free(space, stem, number + 1)
                 continue
@@ -206,7 +198,7 @@ class CoreMemory:
         """The first number from here on under which nothing was saved when it was looked."""
         while number < _IN_A_SECOND:
             ids = [_numbered(stem, each) for each in range(number, number + _AT_ONCE)]
-            for at, held in enumerate(await self._memories.get(space, ids)):
+            for at, held in enumerate(await self.memories.get(space, ids)):
                 if held is None:
                     return number + at
             number += _AT_ONCE
@@ -240,6 +232,10 @@ def _tags(given: Sequence[str]) -> tuple[str, ...]:
 def _check_limit(limit: Any, most: int) -> None:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
         raise BadRequest(f"`limit` must be a whole number from 1 to {most}.", code="bad_limit", param="limit")
+
+
+def _so_many(count: int) -> str:
+    return "1 memory" if count == 1 else f"{count} memories"
 
 
 def _numbered(stem: str, number: int) -> str:

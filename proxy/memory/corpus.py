@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from proxy.core.errors import BadRequest
 from proxy.core.memories import Filter, Memories, Memory
 from proxy.memory.entries import GRAIN, NAME_MOST, name
 
-_PAGE: Final = 500
 _MOST: Final = 20_000
 """Memories of one topic that are gone through."""
 
@@ -26,13 +26,6 @@ def wanted(topic: str, project: str | None) -> Filter:
     return Filter(types=GRAIN, topics=(topic,), project=project)
 
 
-async def corpus(memories: Memories, space: bytes, topic: str, project: str | None) -> list[Memory]:
-    """All memories of a topic, newest first. Raises StoreUnavailable."""
-    found: list[Memory] = []
-    while len(found) < _MOST:
-        after = found[-1].id if found else ""
-        page = await memories.listed(space, wanted(topic, project), after=after, limit=_PAGE)
-        found += page
-        if len(page) < _PAGE:
-            break
-    return found
+async def corpus(memories: Memories, space: bytes, topic: str, project: str | None) -> Sequence[Memory]:
+    """All memories of a topic, newest first, as they are at one moment. Raises StoreUnavailable."""
+    return (await memories.listed(space, wanted(topic, project), limit=_MOST)).memories

@@ -14,6 +14,7 @@ from typing import Final
 
 from proxy.core.errors import BadRequest
 from proxy.core.memories import Memories, Memory
+from proxy.core.ports import Tasks
 from proxy.core.values import dataclass
 from proxy.memory.consolidate import FEWEST, summary_id
 from proxy.memory.corpus import corpus, topic_of
@@ -76,39 +77,45 @@ class _Line:
         return f"- {self.text} [{', '.join(self.ids[:_NAMED])}]"
 
 
+@dataclass(frozen=True, slots=True)
 class Drafting:
     """Writes drafts. `count` counts tokens of a text."""
 
-    def __init__(self, memories: Memories, count: Callable[[str], int]) -> None:
-        self._memories, self._count = memories, count
+    memories: Memories
+    count: Callable[[str], int]
+    tasks: Tasks
 
     async def draft(self, space: bytes, topic: str, *, project: str | None = None) -> Draft:
         """A draft of 300 to 500 tokens, less where the memories say less. Raises BadRequest where the topic has too few
         of them, and StoreUnavailable."""
         topic = topic_of(topic)
-        held = await corpus(self._memories, space, topic, project)
+        held = await corpus(self.memories, space, topic, project)
         if len(held) < FEWEST:
             raise BadRequest(
                 f"Topic {topic!r} has {len(held)} memories; a summary needs at least {FEWEST}. Read them instead.",
                 code="too_few_memories",
                 param="topic",
             )
-        old = (await self._memories.get(space, [summary_id(topic, project)]))[0]
+        old = (await self.memories.get(space, [summary_id(topic, project)]))[0]
+        current = old.id if old is not None and old.type == "summary" else ""
+        return await self.tasks.offload(self._drafted, topic, held, current)
+
+    def _drafted(self, topic: str, held: Sequence[Memory], current: str) -> Draft:
+        """Slow: up to a second for the largest topics."""
         chosen = self._fitted(topic, _lines(topic, held))
         text = _text(topic, chosen)
         named = tuple(dict.fromkeys(name for line in chosen for name in line.ids[:_NAMED]))
-        current = old.id if old is not None and old.type == "summary" else ""
-        return Draft(topic, text, self._count(text), len(held), named, current)
+        return Draft(topic, text, self.count(text), len(held), named, current)
 
     def _fitted(self, topic: str, lines: Sequence[_Line]) -> list[_Line]:
         """The best lines of each part within its share of the room; then the best of the rest."""
-        room = _AIM - self._count(_text(topic, ()))
+        room = _AIM - self.count(_text(topic, ()))
         left = [room * share for share in _SHARES]
         best = (
             nlargest(_BEST, [line for line in lines if line.part == part], key=_worth) for part in range(len(PARTS))
         )
         ranked = sorted(chain.from_iterable(best), key=_worth, reverse=True)
-        sizes = {id(line): self._count(f"{line}\n") for line in ranked}
+        sizes = {id(line): self.count(f"{line}\n") for line in ranked}
         chosen: list[_Line] = []
         for line in ranked:
             if sizes[id(line)] <= left[line.part]:
@@ -119,7 +126,7 @@ class Drafting:
             if line not in chosen and sizes[id(line)] <= room:
                 room -= sizes[id(line)]
                 chosen.append(line)
-        while chosen and self._count(_text(topic, chosen)) > MOST:
+        while chosen and self.count(_text(topic, chosen)) > MOST:
             chosen.pop()
         return chosen
 

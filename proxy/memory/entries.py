@@ -7,11 +7,12 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, RequestError
 from proxy.core.memories import Entity, Memory, MemoryType, Relation
 from proxy.memory.naming import memory_id
 
@@ -26,6 +27,14 @@ _SESSION_TIMES = 10
 
 Line = Memory | Entity | Relation | tuple[str, bytes]
 """What an export has in a line; the pair is a marker with its value."""
+
+
+class Overtaken(RequestError):
+    """Somebody else wrote the same in the meantime. Nothing was written."""
+
+    status = 409
+    code = "conflict"
+
 
 _SPACES = re.compile(r"\s+")
 
@@ -119,6 +128,11 @@ def parsed(text: bytes) -> Line:
         return msgspec.convert(value, {"memory": Memory, "entity": Entity, "relation": Relation}[kind])
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
         raise BadRequest(f"This is no line of an export of memories: {error}", code="bad_line") from error
+
+
+def time_of(at: float) -> str:
+    """A time: UTC, as in ISO 8601."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def preview(text: str, most: int = 50) -> str:

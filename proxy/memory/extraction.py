@@ -16,7 +16,7 @@ from proxy.core.values import dataclass
 from proxy.memory import speech
 from proxy.memory.credentials import has_credential
 from proxy.memory.sentences import Background, Sentence, folded
-from proxy.memory.standing import claims, content, stands
+from proxy.memory.standing import claims, content, stands, tells
 from proxy.memory.steps import Record, Step
 from proxy.summaries.facts import trouble
 
@@ -192,7 +192,7 @@ def _of_assistant(said: Sentence, reported: _Reported) -> Candidate | None:
             return replace(made, worth=made.worth + min(3, named) * 0.3, weak=kind == "solution" and not named)
     if named and speech.STATES.search(text):
         return replace(_made("fact", said), worth=1.0 + min(4, named) * 0.35)
-    return replace(_made("fact", said), weak=True, worth=0.5)
+    return replace(_made("fact", said), weak=True, worth=0.5) if tells(text) else None
 
 
 _SPEAKS: Final[tuple[tuple[Kind, Callable[[str], object]], ...]] = (

@@ -45,7 +45,8 @@ _LIMITS: Final = re.compile(
 _ISSUE: Final = re.compile(
     r"\b(?:known (?:issue|limitation|bug)s?|limitations?:|not (?:yet|currently) (?:\w+ )?(?:implemented|handled|"
     r"supported|fixed|covered|tested|working)|still (?:fail(?:s|ing)?|broken|missing|open|doesn['’]?t|not)|flaky"
-    r"|out of scope|follow-?up|defer(?:red)?|workaround|TO[- ]?DO|FIX[- ]?ME|unrelated (?:failure|issue)|race condition)\b"
+    r"|out of scope|follow-?up|defer(?:red)?|workaround|TO[- ]?DO|FIX[- ]?ME|unrelated (?:failure|issue)"
+    r"|race condition)\b"
 )
 _HUNCH: Final = re.compile(
     r"\b(?:suspect|hypothes[ie]s|probably|likely because|might be|may be (?:because|due)|could be (?:because|due|that)"

@@ -15,6 +15,15 @@ from proxy.core.memories import Change, Conflict, Memories
 _MOST: Final = 100_000
 
 
+class Writing(msgspec.Struct, frozen=True):
+    """Who wrote the memories: the rules, or a model; the tokens that a model took; what there is to be said of it."""
+
+    writer: str = "rules"
+    input: int = 0
+    output: int = 0
+    notice: str = ""
+
+
 class Entry(msgspec.Struct, frozen=True):
     """One compaction. `keys` are the short keys of the messages of its range, `memories` the ids that it stored,
     `entities` (name, type) and `relations` (from, to, type) what it found. No text of a memory stands here: what is
@@ -27,6 +36,7 @@ class Entry(msgspec.Struct, frozen=True):
     memories: list[str]
     entities: list[tuple[str, str]]
     relations: list[tuple[str, str, str]]
+    by: Writing = Writing()
 
 
 _DECODER: Final = msgspec.json.Decoder(Entry)

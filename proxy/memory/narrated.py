@@ -12,11 +12,12 @@ from typing import Final
 
 from proxy.core.ports import Tasks
 from proxy.core.summarizing import Asker, Summarizer
+from proxy.core.values import dataclass
 from proxy.memory.extraction import REPORTED, Candidate, Kind, safe
 from proxy.memory.sentences import Background, own_parts
 from proxy.memory.standing import stands
 from proxy.memory.stretches import Stretch
-from proxy.summaries.author import Author, SummaryTask
+from proxy.summaries.author import Author, SummaryRejected, SummaryTask
 from proxy.summaries.extractive import Extractor, Source
 from proxy.summaries.prompts import Prompts
 from proxy.summaries.schema import CONVERSATION, cited, uncited
@@ -56,26 +57,40 @@ _OF: Final = {section.label: section.path for section in CONVERSATION}
 _TOOL: Final = " (reported by a tool)"
 
 
+@dataclass(frozen=True, slots=True)
+class Narrated:
+    """What a model told of a stretch, its name, and the tokens that it took."""
+
+    candidates: list[Candidate]
+    writer: str
+    input: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
 class Narrator:
-    """Asks the configured model. `prompts` are those of summaries; `count` counts tokens."""
+    """Asks the configured model, in the name of `asker`. `prompts` are those of summaries; `count` counts tokens."""
 
-    def __init__(
-        self, summarizer: Summarizer, extractor: Extractor, tasks: Tasks, prompts: Prompts, count: Callable[[str], int]
-    ) -> None:
-        self._summarizer, self._extractor, self._tasks = summarizer, extractor, tasks
-        self._prompts, self._count = prompts, count
+    summarizer: Summarizer
+    asker: Asker
+    extractor: Extractor
+    tasks: Tasks
+    prompts: Prompts
+    count: Callable[[str], int]
 
-    async def candidates(
-        self, stretch: Stretch, background: Background, asker: Asker, focus: Sequence[str]
-    ) -> list[Candidate]:
-        """What the model tells of a stretch and the messages bear out. Raises SummaryFailed."""
+    async def told(self, stretch: Stretch, background: Background, focus: Sequence[str]) -> Narrated:
+        """What the model tells of a stretch and the messages bear out. Raises SummaryFailed, SummaryRejected where that
+        cost something."""
         asked = _ALONE + (_FOCUS.format(", ".join(focus)) if focus else "")
-        prompts = replace(self._prompts, rules=self._prompts.rules + asked)
-        author = Author(self._summarizer, self._extractor, self._tasks, prompts)
-        task = SummaryTask("conversation", _sources(stretch), (), _BUDGET, self._count, asker=asker)
+        prompts = replace(self.prompts, rules=self.prompts.rules + asked)
+        author = Author(self.summarizer, self.extractor, self.tasks, prompts)
+        task = SummaryTask("conversation", _sources(stretch), (), _BUDGET, self.count, asker=self.asker)
         summary = await author.write(task)
         lines = (_candidate(line) for line in summary.narrative.splitlines())
-        return [each for each in lines if each is not None and not background.holds(each.text)]
+        found = [each for each in lines if each is not None and not background.holds(each.text)]
+        if not found:
+            raise SummaryRejected("none of what it told can stand alone", input=summary.input, output=summary.output)
+        return Narrated(found, summary.writer, summary.input, summary.output)
 
 
 def _sources(stretch: Stretch) -> tuple[Source, ...]:

@@ -43,21 +43,26 @@ class Restored:
 
 def wishes(conversation: Conversation) -> tuple[str, ...]:
     """The ids of the memories that the newest words of the user ask for; none in the middle of an agent's work."""
+    found = [name for text in newest(conversation) for name in wish_of(text)]
+    return tuple(dict.fromkeys(found))[:MOST]
+
+
+def newest(conversation: Conversation) -> list[str]:
+    """The texts that stand in the user's name behind the last message of the model's, in order."""
     said: list[str] = []
     for message in reversed(conversation.messages):
         if message.role == "assistant":
             break
         if message.role == "user":
-            said += [part.text for part in message.parts if isinstance(part, Text)]
-    found = [name for text in reversed(said) for name in wish_of(text)]
-    return tuple(dict.fromkeys(found))[:MOST]
+            said[:0] = [part.text for part in message.parts if isinstance(part, Text)]
+    return said
 
 
 def wish_of(text: str) -> tuple[str, ...]:
     """The ids of the memories that a user's text asks for, in capital letters; none where it only names them."""
     if _MARK not in text.lower():
         return ()
-    own = _unquoted(spoken(text))
+    own = unquoted(spoken(text))
     found: list[str] = []
     for named in _ID.finditer(own):
         before = own[max(0, named.start() - _BEFORE) : named.start()]
@@ -130,8 +135,8 @@ async def restored(memories: Memories, space: bytes, names: Sequence[str], room:
     return Restored("\n\n".join(texts), tuple(found), tuple(missing), tuple(left))
 
 
-def _unquoted(text: str) -> str:
-    """A text without quoted lines and fenced code; empty where all of it is the proxy's own."""
+def unquoted(text: str) -> str:
+    """What a user wrote, without quoted lines and fenced code; empty where all of it is the proxy's own."""
     if ours(text):
         return ""
     out, fenced = list[str](), False

@@ -10,7 +10,7 @@ from proxy.core.memories import Candidate, Embedder, Filter, Memories, Memory
 from proxy.core.ports import Clock
 from proxy.core.values import dataclass
 from proxy.memory.corpus import wanted as of_topic
-from proxy.memory.entries import clean, preview
+from proxy.memory.entries import clean
 from proxy.memory.ranking import Scores, named, ordered, words
 from proxy.memory.reading import issue, verified, with_search
 
@@ -19,7 +19,6 @@ DEEP_RESULTS, DEEP_POOL = 100, 256
 GROWTH: Final = 0.2
 """How much a topic may have grown before its summary counts as stale (systems/README D3)."""
 QUERY_MOST: Final = 2_000
-PREVIEW: Final = 50
 _NAMED = 5
 _AT_ONCE: Final = 500
 """Sources of summaries that are read in one go: a store does nothing long."""
@@ -40,12 +39,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A memory that was found. `preview` is its beginning; `warning` says why a summary may no longer be right;
-    `scores` why it stands where it does, where that was asked for."""
+    """A memory that was found. `warning` says why a summary may no longer be right; `scores` why it stands where it
+    does, where that was asked for."""
 
     memory: Memory
     score: float
-    preview: str
     warning: str = ""
     scores: Scores | None = None
 
@@ -93,7 +91,6 @@ class Search:
             Result(
                 candidate.memory,
                 scores.score,
-                preview(candidate.memory.content, PREVIEW),
                 warning,
                 scores if query.explain else None,
             )
@@ -101,10 +98,6 @@ class Search:
         ]
         proof = with_search(proof, text, _topics(text, query.wanted, found), deep=query.deep)
         return Results(tuple(results), len(found), issue(proof, now=now))
-
-    async def staleness(self, space: bytes, memory: Memory) -> str:
-        """Why a summary may no longer be right. Empty for one that is fresh, and for everything else."""
-        return (await self.warnings(space, [memory]))[0]
 
     async def warnings(self, space: bytes, memories: Sequence[Memory]) -> list[str]:
         """Why each may no longer be right: of a summary, because its topic has grown by a fifth, or memories that it

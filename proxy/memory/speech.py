@@ -54,6 +54,11 @@ STATES: Final = re.compile(
     r"belongs?|works?|maintains?|owns?|listens?|points?|matches|needs?)\b",
     re.IGNORECASE,
 )
+MAY: Final = re.compile(
+    r"\b(?:can|could|will|would|should|shall|must|may|might|do|does|did|cannot)\b|n['’]t\b|['’](?:s|re|ll|ve|d)\b",
+    re.IGNORECASE,
+)
+"""Verbs that stand beside others."""
 PLANS: Final = re.compile(
     r"^(?:(?:now|ok|okay|great|good|perfect|alright|first|next|then|so|well|excellent|right|also|and|finally|wait|hmm|"
     r"actually|i see|yes|no|sure|absolutely|certainly|of course)\b[,.!:–— -]*)*"
@@ -69,7 +74,10 @@ VERBS: Final = (
     r"implement|refactor|rename|move|test|investigate|debug|generate|build|confirm|provide|engage|search|verify|identify|"
     r"ensure|maintain|extract|collect|submit|document|do|tell|give|try|use"
 )
-BIDS: Final = re.compile(rf"(?:{VERBS})\b", re.IGNORECASE)
+BIDS: Final = re.compile(
+    rf"(?:(?:now|next|then|also|and|finally|first(?:ly)?|second(?:ly)?|third(?:ly)?|lastly)\b[,:]? +)*(?:{VERBS})\b",
+    re.IGNORECASE,
+)
 """How a sentence begins that says what is to be done."""
 ASKS: Final = re.compile(
     r"^(?:(?:hi|hey|hello|ok|okay|so|now|and|also|then|yes|no|great|good|nice|cool|alright)\b[,.! ]*)*"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from proxy.memory import speech
 from proxy.summaries.evidence import is_claim
 
 _OPENS: Final = re.compile(
@@ -28,6 +29,13 @@ _VAGUE: Final = re.compile(
     re.IGNORECASE,
 )
 _PRONOUN: Final = re.compile(r"\b(?:it|its|they|them|their|this|those|these)\b", re.IGNORECASE)
+_SUBJECTLESS: Final = re.compile(
+    r"(?!(?:does|across|besides|unless|plus|minus|versus|towards|always|perhaps|sometimes|whereas|regardless|afterwards)\b)"
+    r"[a-z]{3,}s (?:(?:the|an?|all|each|any|every|existing|its|whether|if|by|no)\b|`)|needs? to\b",
+    re.IGNORECASE,
+)
+"""How a sentence begins that leaves out who does what it says: `Returns the id`."""
+_GERUND: Final = re.compile(r"(?!(?:any|every|some|no)thing\b|during\b)[a-z]{2,}ing\b", re.IGNORECASE)
 _EITHER: Final = re.compile(r"[A-Za-z]+/[A-Za-z]+")
 """Plain language with a stroke."""
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
@@ -59,6 +67,8 @@ def stands(text: str) -> bool:
     if (
         (opens and not (text.endswith("?") and opens.group().lower() in {"who", "which"}))
         or _VAGUE.search(text)
+        or (_SUBJECTLESS.match(text) and not text.endswith("?"))
+        or ((doing := _GERUND.match(text)) and not tells(text[doing.end() :]))
         or text.endswith(("…", "...", ":", ","))
     ):
         return False
@@ -67,6 +77,11 @@ def stands(text: str) -> bool:
     pronoun = _PRONOUN.search(text)
     # A pronoun within a sentence stands for what came before it there, where enough did.
     return pronoun is None or len(_WORD.findall(text, 0, pronoun.start())) >= _ANTECEDENT
+
+
+def tells(text: str) -> bool:
+    """Whether a text says something of what it names: it has a verb, as far as that is known by rule."""
+    return speech.STATES.search(text) is not None or speech.MAY.search(text) is not None
 
 
 def claims(text: str) -> tuple[str, ...]:

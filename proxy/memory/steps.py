@@ -16,7 +16,9 @@ Who = Literal["user", "assistant", "summary"]
 
 _INJECTED: Final = (
     *("system-reminder", "environment_context", "user_instructions", "environment_details", "env", "task-notification"),
-    *("local-command-caveat", "local-command-stdout", "command-name", "command-message", "command-args"),
+    *("local-command-caveat", "local-command-stdout", "local-command-stderr"),
+    *("command-name", "command-message", "command-args", "bash-input", "bash-stdout", "bash-stderr"),
+    *("ide_opened_file", "ide_selection", "user-prompt-submit-hook"),
 )
 """What clients put into a user's message on their own, between tags of these names."""
 _CONTINUED: Final = (
@@ -25,8 +27,14 @@ _CONTINUED: Final = (
 )
 _NOT_SAID: Final = (
     *("[Request interrupted by user", "Caveat: The messages below", "# AGENTS.md instructions for"),
-    "Base directory for this skill",
+    *("Base directory for this skill", "Operation stopped by hook:", "Stop hook feedback:"),
 )
+_POINTER: Final = re.compile(
+    r"^If you need specific details from before (?:exiting plan mode|compaction) \([^\n]*read the full transcript at:"
+    r"[^\n]*$",
+    re.MULTILINE,
+)
+"""What Claude Code writes below a plan that it hands over, and below a summary of its own."""
 _OURS: Final = re.compile(r"core_memory|read_artifact|compact_conversation|memory_\w+")
 """Our own tools (faces/memory_table.py)."""
 _FAILED: Final = re.compile(
@@ -133,7 +141,7 @@ def record_of(conversation: Conversation) -> Record:
 
 def spoken(text: str) -> str:
     """What a user wrote, without the blocks that clients add; empty where nothing is left."""
-    text = unadded(text).strip()
+    text = _POINTER.sub("", unadded(text)).strip()
     return "" if text.startswith(_NOT_SAID) else text
 
 

@@ -10,6 +10,7 @@ from proxy.archive.held import Reads
 from proxy.archive.transcript_log import Transcript, system_json
 from proxy.core.conversation import Conversation, Message, Part
 from proxy.core.errors import BadRequest, NotFound
+from proxy.core.ports import Tasks
 from proxy.core.values import dataclass
 
 _DIGITS: Final = 8
@@ -42,17 +43,40 @@ class Stretch:
     ends: bool = True
 
 
-async def known(recordings: Recordings, space: bytes, session: str) -> Transcript:
-    """The transcript of a session. Raises NotFound where nothing was recorded, and StoreUnavailable."""
-    found = await recordings.find(space, session) if session else None
-    if found is None or not len(found):
-        raise NotFound(
-            f"Nothing is recorded of a conversation {session[:200]!r}. Give the id of one that went through this proxy "
-            "while transcripts were recorded (archive.record in the configuration says whose are).",
-            code="conversation_not_recorded",
-            param="conversation_id",
-        )
-    return found
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """Recorded conversations; `dialects` read what clients said, by their names."""
+
+    recordings: Recordings
+    dialects: Mapping[str, Reads]
+    tasks: Tasks
+
+    async def known(self, space: bytes, session: str) -> Transcript:
+        """The transcript of a session. Raises NotFound where nothing was recorded, and StoreUnavailable."""
+        found = await self.recordings.find(space, session) if session else None
+        if found is None or not len(found):
+            raise NotFound(
+                f"Nothing is recorded of a conversation {session[:200]!r}. Give the id of one that went through this "
+                "proxy while transcripts were recorded (archive.record in the configuration says whose are).",
+                code="conversation_not_recorded",
+                param="conversation_id",
+            )
+        return found
+
+    async def stretch(self, space: bytes, session: str, first: int, last: int) -> Stretch:
+        """A stretch, and all before it. Raises NotFound where the conversation, or a message of the stretch, is not
+        recorded; BadRequest for a bad range; StoreUnavailable."""
+        transcript = await self.known(space, session)
+        first, last = checked_range(first, last, len(transcript))
+        wires = await self.recordings.read(space, session, 0, last)
+        if gone := [first + at for at, wire in enumerate(wires[first : last + 1]) if wire is None]:
+            raise NotFound(
+                f"Of messages {first} to {last} these are not kept any more: {_listed(gone)}. Give a range without "
+                "them.",
+                code="range_not_recorded",
+            )
+        dialect = self.dialects[transcript.dialect]
+        return await self.tasks.offload(_stretch, transcript, dialect, session, first, last, wires)
 
 
 def checked_range(first: Any, last: Any, length: int) -> tuple[int, int]:
@@ -74,22 +98,6 @@ def checked_range(first: Any, last: Any, length: int) -> tuple[int, int]:
             param="start_index",
         )
     return first, last
-
-
-async def stretch_of(
-    recordings: Recordings, dialects: Mapping[str, Reads], space: bytes, session: str, first: int, last: int
-) -> Stretch:
-    """A stretch, and all before it. Raises NotFound where the conversation, or a message of the stretch, is not
-    recorded; BadRequest for a bad range; StoreUnavailable."""
-    transcript = await known(recordings, space, session)
-    first, last = checked_range(first, last, len(transcript))
-    wires = await recordings.read(space, session, 0, last)
-    if gone := [first + at for at, wire in enumerate(wires[first : last + 1]) if wire is None]:
-        raise NotFound(
-            f"Of messages {first} to {last} these are not kept any more: {_listed(gone)}. Give a range without them.",
-            code="range_not_recorded",
-        )
-    return _stretch(transcript, dialects[transcript.dialect], session, first, last, wires)
 
 
 def _stretch(

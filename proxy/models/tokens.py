@@ -40,7 +40,7 @@ RUN = re.compile(r"[A-Za-z0-9+/=_-]*")
 SAMPLES, SAMPLE = 4, 256
 BYTES_PER_TOKEN = 4  # where no encoding can be loaded
 REMEMBERED_MODELS = 1_024
-REMEMBERED_FROM = 400  # characters: a shorter text is counted as quickly as it is looked up
+REMEMBERED_FROM = 32  # characters: a shorter text is counted as quickly as it is looked up
 REMEMBERED_TEXTS = 8_192  # in each of two generations, about 200 bytes each
 
 

@@ -42,15 +42,17 @@ class LiteLLMTranslator:
         self._load = load
         self._worker = Worker("translate")
 
-    async def send(self, dialect: str, body: bytes, route: Route, credential: str) -> UpstreamReply:
+    async def send(
+        self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = ""
+    ) -> UpstreamReply:
         """Ask `route.model` what `body` asks; returns when the first piece of the answer, or its error, is there.
 
-        `credential` is the key that the provider is asked with, bare. Raises UpstreamCut if `close` comes before the
-        head does. Cancelling it cancels the call.
+        `credential` is the key that the provider is asked with, bare; an error that has no id of the provider's goes by
+        `request_id`. Raises UpstreamCut if `close` comes before the head does. Cancelling it cancels the call.
         """
         loop = self._worker.loop()
         channel = Channel(receiver=asyncio.get_running_loop(), sender=loop)
-        ask = Ask(dialect, body, route, credential)
+        ask = Ask(dialect, body, route, credential, request_id)
         work = asyncio.run_coroutine_threadsafe(self._serve(ask, channel), loop)
         try:
             head = await channel.receive()

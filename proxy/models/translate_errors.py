@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -73,7 +72,10 @@ def read_problem(raised: Exception, ask: Ask, *, begun: bool) -> Problem:
     headers = kept_headers(said) if isinstance(said, Mapping) else ()
     error = raised if isinstance(raised, AccordionError) else _error(raised, ask, begun=begun)
     ids = [value.decode("latin-1") for name, value in headers if name in (b"request-id", b"x-request-id")]
-    return Problem(error, headers, ids[0] if ids else f"req_{uuid.uuid4().hex}")
+    if ids or not ask.request_id:
+        return Problem(error, headers, "".join(ids[:1]))
+    named = b"request-id" if ask.dialect == "messages" else b"x-request-id"
+    return Problem(error, (*headers, (named, ask.request_id.encode())), ask.request_id)
 
 
 def _error(raised: Exception, ask: Ask, *, begun: bool) -> AccordionError:

@@ -64,6 +64,7 @@ class Ask:
     body: bytes
     route: Route
     credential: str
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

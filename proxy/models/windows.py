@@ -19,18 +19,16 @@ What the table's `max_input_tokens` means (checked over the whole table in tests
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from threading import Lock
+from collections.abc import Mapping
+from dataclasses import replace
 
+from proxy.accounting.limits import Limits, Whose
 from proxy.core.budget import Window
 from proxy.core.errors import ConfigError
 from proxy.models.table import LONGEST_ID, ModelTable, names
 
 DEFAULT_WINDOW = 120_000
 LEARNT_FOR = 24 * 3600.0
-LEARNT_AT_MOST = 1_024
 REMEMBERED = 1_024
 
 INPUT_LIMITS = {272_000: 400_000, 922_000: 1_050_000, 111_616: 128_000}
@@ -44,80 +42,49 @@ LONG_CONTEXT = 1_000_000
 models have them without."""
 
 
-_LearntKey = tuple[str, str, str, bool]  # tenant, upstream, model, long context
-
-
-@dataclass(frozen=True, slots=True)
-class _Learnt:
-    limit: int
-    expires: float
-
-
 class ModelWindows:
     """Windows (core/ports.py). Safe to use from several threads.
 
     `overrides` maps a model id to its `max_input_tokens` and, where wanted, `max_output_tokens`, as the config has
-    them; they are taken literally. `base_models` says which id of the table a configured name stands for. `now` gives
-    seconds, of any origin. Learnt limits hold for `learnt_for` seconds.
+    them; they are taken literally. `base_models` says which id of the table a configured name stands for. What is
+    learnt goes into `limits` for `learnt_for` seconds.
     Raises ConfigError for an override that is not a number above 0.
     """
 
     def __init__(
         self,
-        now: Callable[[], float],
+        limits: Limits,
         overrides: Mapping[str, Mapping[str, object]] | None = None,
         *,
         default: int = DEFAULT_WINDOW,
         learnt_for: float = LEARNT_FOR,
-        learnt_at_most: int = LEARNT_AT_MOST,
         base_models: Mapping[str, str] | None = None,
         table: ModelTable | None = None,
     ) -> None:
-        self._now = now
+        self._limits = limits
         self._overrides = {model: _override(model, values) for model, values in (overrides or {}).items()}
         # One for all forms of an id; a provider prefix in the config means that provider only.
         self._override_names = {next(names(m), m): w for m, w in self._overrides.items() if "/" not in m}
         self._default = Window(size=default, usable_input=default, source="default")
         self._learnt_for = learnt_for
-        self._learnt_at_most = learnt_at_most
-        self._learnt: OrderedDict[_LearntKey, _Learnt] = OrderedDict()
         self._base_models = dict(base_models or {})
         self._table = table if table is not None else ModelTable()
         self._known: dict[tuple[str, bool], Window] = {}
-        self._lock = Lock()
 
     def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
         """The window of `model` at `upstream`; `beta` holds beta flags, of which the window-changing ones are read."""
         long = _is_long(model, beta)
         known = self._known.get((model, long)) or self._look_up(model, long)
-        if known.source == "config" or not self._learnt:
+        if known.source == "config" or not self._limits.held:
             return known
-        limit = self._learnt_limit((tenant, upstream, model, long))
+        limit = self._limits.of(Whose(tenant, upstream, model, long))
         return known if limit is None else _relearn(model, known, limit)
 
     def learn(self, model: str, upstream: str, beta: str, tenant: str, limit: int) -> None:
         """Remember a limit that an overflow error named, for this tenant alone; it expires."""
         if limit <= 0 or len(model) > LONGEST_ID:
             return
-        key = (tenant, upstream, model, _is_long(model, beta))
-        with self._lock:
-            self._learnt[key] = _Learnt(limit, self._now() + self._learnt_for)
-            self._learnt.move_to_end(key)
-            while len(self._learnt) > self._learnt_at_most:
-                self._learnt.popitem(last=False)
-
-    def inherit(self, former: ModelWindows) -> None:
-        """Take over what `former` has learnt, when settings change."""
-        with self._lock, former._lock:
-            self._learnt.update(former._learnt)
-
-    def _learnt_limit(self, key: _LearntKey) -> int | None:
-        with self._lock:
-            learnt = self._learnt.get(key)
-            if learnt is not None and learnt.expires <= self._now():
-                del self._learnt[key]
-                return None
-        return learnt.limit if learnt else None
+        self._limits.learn(Whose(tenant, upstream, model, _is_long(model, beta)), limit, self._learnt_for)
 
     def _look_up(self, model: str, long: bool) -> Window:
         window = self._configured(model) or self._listed(model, long) or self._default

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from proxy.accounting.limits import Limits
 from proxy.archive.artifacts import Artifact
 from proxy.archive.custody import Custody
 from proxy.archive.erasures import Erasures
@@ -31,17 +32,20 @@ from proxy.compaction.exporting import described
 from proxy.compaction.reading import WrittenReader
 from proxy.compaction.wishes import Wishes
 from proxy.core.errors import AccordionError, ConfigError
+from proxy.core.memories import Memories
 from proxy.core.ports import Store
 from proxy.faces.shown import shown_artifact, shown_lent
 from proxy.identity.tenants import Caller
-from proxy.observe import Observe
+from proxy.models.embedder import StaticEmbedder
+from proxy.observe import Observe, forget_memories
 from proxy.observe import erase as erased_of
 from proxy.offline.tenants import caller_of, named, rows
 from proxy.settings import Settings
-from proxy.storage.opening import open_store
+from proxy.storage.opening import open_memories, open_store
 from proxy.storage.outbox import GatheringOutbox
 from proxy.storage.sealed import open_sealer
 from proxy.storage.spool import LocalSpool, open_spool
+from proxy.wiring.memory import folder_of
 from proxy.wiring.tables import dialects, thresholds, windows
 
 TIMEOUT = 60.0
@@ -84,9 +88,14 @@ def export(settings: Settings, tenant: str | None, session: str | None) -> int:
 
 
 def erase(settings: Settings, tenant: str | None, session: str | None, sure: Callable[[str], bool]) -> int:
-    """Removes all that is kept, of a session or of all, once `sure` says so; returns the exit code: 1 where it does
-    not, or where something is left."""
-    return _run(settings, tenant, lambda shelves: _erase(shelves, session, sure))
+    """Removes all that is kept of a session, or of all with the memories, once `sure` says so; returns the exit code: 1
+    where it does not, or where something is left."""
+
+    async def work(shelves: Shelves) -> int:
+        async with remembered(settings) as memories:
+            return await _erase(shelves, memories, session, sure)
+
+    return _run(settings, tenant, work)
 
 
 def tenants(settings: Settings, as_json: bool) -> int:
@@ -95,12 +104,14 @@ def tenants(settings: Settings, as_json: bool) -> int:
     async def run() -> int:
         store = open_store(settings.store.url.reveal(), timeout=TIMEOUT)
         try:
-            found = await rows(settings, store)
+            async with remembered(settings) as memories:
+                found = await rows(settings, store, memories)
         finally:
             await store.close()
-        table = Table("tenant", "sessions", "bytes", box=None, pad_edge=False, header_style="dim")
+        table = Table("tenant", "sessions", "bytes", "memories", box=None, pad_edge=False, header_style="dim")
         for row in found:
-            table.add_row(row.tenant, f"{row.sessions:,}", f"{row.held:,}")
+            memories_of = "sealed" if row.memories is None else f"{row.memories:,}"
+            table.add_row(row.tenant, f"{row.sessions:,}", f"{row.held:,}", memories_of)
             if as_json:
                 _line(row)
         if not as_json:
@@ -152,12 +163,26 @@ async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelve
         )
         transcripts = Transcripts(archive, tasks, clock, "off")
         room = ReadingRoom(archive, transcripts, custody, spoken, tasks, clock)
-        observe = Observe(store, GatheringOutbox(store), windows(settings, clock), thresholds(settings))
+        observe = Observe(store, GatheringOutbox(store), windows(settings, Limits(clock.now)), thresholds(settings))
         yield Shelves(room, observe, Wishes(store), caller)
     finally:
         await tasks.close()
         await spool.close()
         await store.close()
+
+
+@asynccontextmanager
+async def remembered(settings: Settings) -> AsyncIterator[Memories]:
+    """The memories beside the configured store, until they are no longer needed. Raises StoreUnavailable."""
+    sealer = open_sealer(settings.archive.key.reveal(), lasting=False)
+    memories = open_memories(
+        settings.store.url.reveal(), folder_of(settings), StaticEmbedder(),
+        timeout=TIMEOUT, sealer=sealer, wrote=lambda _: None,
+    )  # fmt: skip
+    try:
+        yield memories
+    finally:
+        await memories.close()
 
 
 def _spool(settings: Settings, store: Store, erasures: Erasures) -> LocalSpool:
@@ -233,9 +258,9 @@ async def _export(shelves: Shelves, session: str | None) -> int:
     return 0
 
 
-async def _erase(shelves: Shelves, session: str | None, sure: Callable[[str], bool]) -> int:
+async def _erase(shelves: Shelves, memories: Memories, session: str | None, sure: Callable[[str], bool]) -> int:
     caller = shelves.caller
-    whose = f"of session {session}" if session is not None else "of all sessions"
+    whose = f"of session {session}" if session is not None else "of all sessions, and all memories,"
     if not sure(f"Erase all that is kept {whose} of the tenant {caller.tenant!r}? It cannot be had again."):
         return 1
     sessions, erased = await erased_of(shelves.observe, shelves.room.custody, shelves.wishes, caller, session)
@@ -244,7 +269,15 @@ async def _erase(shelves: Shelves, session: str | None, sure: Callable[[str], bo
     sys.stdout.write(
         f"erased: {sessions:,} sessions, {erased.entries:,} entries, {erased.values:,} values{shared}{left}\n"
     )
-    return 0 if erased.verified else 1
+    forgotten = session is not None or await _forget(shelves, memories)
+    return 0 if erased.verified and forgotten else 1
+
+
+async def _forget(shelves: Shelves, memories: Memories) -> bool:
+    """Removes all memories, and says how many there were and are; whether none is left."""
+    before, after = await forget_memories(memories, shelves.observe.store, shelves.caller)
+    sys.stdout.write(f"memories: {before:,} before, {after:,} after\n")
+    return not after
 
 
 def _line(value: object) -> None:

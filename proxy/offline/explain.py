@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from proxy.core.boundaries import passed_over
 from proxy.core.budget import Limits, Utilization, Window
 from proxy.core.conversation import Conversation, Message
 from proxy.core.errors import AccordionError, Unreadable
@@ -68,7 +69,8 @@ class Understood:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How full the window would be, in tokens; `utilization` as a share of it."""
+    """How full the window would be, in tokens; `utilization` as a share of it. `passed_over` messages are not counted,
+    since the provider goes on from a compaction of its own behind them."""
 
     tokens: int
     occupied: int
@@ -77,6 +79,7 @@ class Counted:
     window: Window
     limits: Limits
     largest: tuple[Large, ...]
+    passed_over: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +183,15 @@ def _counted(gauge: Gauge, rooms: Rooms) -> Counted | None:
         return None
     conversation, used = gauge.place.conversation, gauge.utilization
     lead = entries(gauge.plain, gauge.dialect.listing) - len(conversation.messages)
-    model = gauge.model
+    model, passed = gauge.model, passed_over(conversation.messages)
     large = [
         Large(lead + index, message.role, dict(kinds(message)), _tokens(rooms, message, conversation, model))
         for index, message in enumerate(conversation.messages)
+        if index not in passed
     ]
     large.sort(key=lambda one: -one.tokens)
     return Counted(
-        used.tokens, used.occupied, used.ratio, used, gauge.window, gauge.limits, tuple(large[:LARGEST])
+        used.tokens, used.occupied, used.ratio, used, gauge.window, gauge.limits, tuple(large[:LARGEST]), len(passed)
     )  # fmt: skip
 
 

@@ -163,6 +163,8 @@ def _counted(count: Counted) -> Iterable[tuple[str, str | Text]]:
     yield "tokens", f"{count.tokens:,}"
     for name in ("preamble", "tools", "messages", "media"):
         yield f"  {name}", f"{getattr(parts, name):,}"
+    if count.passed_over:
+        yield "  not counted", f"{count.passed_over:,} messages before a compaction of the provider's own"
     if parts.unfolded:
         yield "  unfolded", f"{parts.unfolded:,} that were read back or recalled"
     if parts.reserved_output:

@@ -33,7 +33,7 @@ from proxy.offline.artifacts import TIMEOUT, opened, told
 from proxy.settings import Settings
 from proxy.storage.opening import open_store
 from proxy.wiring.house import TENANT_SECRET
-from proxy.wiring.memory import Library
+from proxy.wiring.memory import Library, note
 
 _CALLS = {call.name: call for call in CALLS}
 
@@ -177,11 +177,16 @@ async def _desk(asking: Asking, *, creates: bool) -> AsyncIterator[Desk]:
     tasks = LoopTasks()
     async with opened(settings, asking.tenant) as shelves:
         room = shelves.room
-        library = Library(lambda: settings, room, room.transcripts, TiktokenCounter(), tasks, LoopClock())
+        outbox, tenant = shelves.observe.outbox, shelves.caller.tenant
+        library = Library(
+            lambda: settings, room, room.transcripts, TiktokenCounter(), tasks, LoopClock(),
+            wrote=lambda _: note(outbox, tenant),
+        )  # fmt: skip
         try:
             yield Desk(library.rooms(), shelves.caller)
         finally:
             await library.close()
+            await outbox.flush()
             await tasks.close()
 
 
@@ -259,9 +264,9 @@ def _table(out: Console, rows: Sequence[Any]) -> None:
     table.add_column("id", no_wrap=True)
     table.add_column("type", no_wrap=True)
     table.add_column("what it says", overflow="fold")
-    table.add_column("topics", overflow="fold")
+    table.add_column("topics, tags", overflow="fold")
     for row in rows:
-        kind, labels = ("session", row.tags) if isinstance(row, Shown) else (row.type, row.topics)
+        kind, labels = ("session", row.tags) if isinstance(row, Shown) else (row.type, [*row.topics, *row.tags])
         warning = f"\n{row.warning}" if getattr(row, "warning", "") else ""
         table.add_row(Text(row.id), kind, Text(row.preview + warning), Text(", ".join(labels)))
     out.print(table)

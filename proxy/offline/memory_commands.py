@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -45,6 +45,13 @@ def _asking(config: Path | None, tenant: str | None, as_json: bool = False) -> A
     return Asking(settings_of(config), tenant, as_json)
 
 
+def _ask(asking: Asking, name: str, *, creates: bool = False, **given: object) -> NoReturn:
+    """Makes one call, shows its answer, and ends with its exit code."""
+    from proxy.offline.memory import ask  # noqa: PLC0415
+
+    raise typer.Exit(ask(asking, name, given, creates=creates))
+
+
 @memory.command()
 def search(
     query: Annotated[str, typer.Argument(help="What to look for.")] = "",
@@ -64,16 +71,13 @@ def search(
     config: Config = None,
 ) -> None:
     """Search memories."""
-    from proxy.offline.memory import ask  # noqa: PLC0415
-
     if deep and session is not None:
         raise typer.BadParameter("--deep searches all; with --session it means nothing.")
-    given = {
-        "query": query, "topics": topic, "tags": tag, "type_filter": type_, "conversation_id": session,
-        "explain": explain, "limit": limit, "proof": proof, "project": project,
-    }  # fmt: skip
-    name = "memory_deep_search" if deep else "memory_search"
-    raise typer.Exit(ask(_asking(config, tenant, as_json), name, given))
+    _ask(
+        _asking(config, tenant, as_json), "memory_deep_search" if deep else "memory_search",
+        query=query, topics=topic, tags=tag, type_filter=type_, conversation_id=session, explain=explain, limit=limit,
+        proof=proof, project=project,
+    )  # fmt: skip
 
 
 @memory.command()
@@ -86,10 +90,7 @@ def show(
     config: Config = None,
 ) -> None:
     """Show memories in full."""
-    from proxy.offline.memory import ask  # noqa: PLC0415
-
-    given = {"ids": ids, "originals": originals, "proof": proof}
-    raise typer.Exit(ask(_asking(config, tenant, as_json), "memory_read", given))
+    _ask(_asking(config, tenant, as_json), "memory_read", ids=ids, originals=originals, proof=proof)
 
 
 @memory.command("list")
@@ -98,7 +99,7 @@ def list_(
     tag: Tags = None,
     type_: Types = None,
     session: Annotated[str | None, typer.Option(help="Made of this session.", show_default=False)] = None,
-    after: Annotated[str | None, typer.Option(help="Behind this one.", show_default=False)] = None,
+    after: Annotated[str | None, typer.Option(help="What `next` of the page before says.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     project: Project = None,
     tenant: Tenant = None,
@@ -106,19 +107,23 @@ def list_(
     config: Config = None,
 ) -> None:
     """List memories, newest first; sessions with --type session."""
-    from proxy.offline.memory import ask  # noqa: PLC0415
-
-    given = {
-        "topics": topic, "tags": tag, "type_filter": type_, "conversation_id": session, "after": after,
-        "limit": limit, "project": project,
-    }  # fmt: skip
-    raise typer.Exit(ask(_asking(config, tenant, as_json), "memory_list", given))
+    _ask(
+        _asking(config, tenant, as_json), "memory_list", topics=topic, tags=tag, type_filter=type_,
+        conversation_id=session, after=after, limit=limit, project=project,
+    )  # fmt: skip
 
 
 @memory.command()
 def add(
     content: Annotated[str, typer.Argument(help="What is to be remembered.")],
-    type_: Annotated[str, typer.Option("--type", help="fact, decision, preference, solution or question.")] = "fact",
+    type_: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            help="fact, decision, preference, solution or question; else a fact, or what it takes the place of.",
+            show_default=False,
+        ),
+    ] = None,
     topic: Topics = None,
     tag: Tags = None,
     replace: Annotated[
@@ -130,12 +135,10 @@ def add(
     config: Config = None,
 ) -> None:
     """Remember one thing."""
-    from proxy.offline.memory import ask  # noqa: PLC0415
-
-    given = {
-        "content": content, "type": type_, "topics": topic, "tags": tag, "replace_id": replace, "project": project,
-    }  # fmt: skip
-    raise typer.Exit(ask(_asking(config, tenant, as_json), "memory_add", given, creates=True))
+    _ask(
+        _asking(config, tenant, as_json), "memory_add", creates=True, content=content, type=type_, topics=topic,
+        tags=tag, replace_id=replace, project=project,
+    )  # fmt: skip
 
 
 @memory.command()
@@ -150,13 +153,10 @@ def compact(
     config: Config = None,
 ) -> None:
     """Turn messages of a session into memories; search with --session first."""
-    from proxy.offline.memory import ask  # noqa: PLC0415
-
-    given = {
-        "conversation_id": session, "start_index": first, "end_index": last, "focus_topics": topic,
-        "project": project,
-    }  # fmt: skip
-    raise typer.Exit(ask(_asking(config, tenant, as_json), "memory_compact_conversation", given))
+    _ask(
+        _asking(config, tenant, as_json), "memory_compact_conversation", conversation_id=session, start_index=first,
+        end_index=last, focus_topics=topic, project=project,
+    )  # fmt: skip
 
 
 @memory.command()
@@ -168,10 +168,7 @@ def draft(
     config: Config = None,
 ) -> None:
     """Draft a topic's summary from all of its memories."""
-    from proxy.offline.memory import ask  # noqa: PLC0415
-
-    given = {"topic": topic, "project": project}
-    raise typer.Exit(ask(_asking(config, tenant, as_json), "memory_consolidate_draft", given))
+    _ask(_asking(config, tenant, as_json), "memory_consolidate_draft", topic=topic, project=project)
 
 
 @memory.command()
@@ -241,9 +238,7 @@ def delete(
     config: Config = None,
 ) -> None:
     """Delete memories for good."""
-    from proxy.offline.memory import ask  # noqa: PLC0415
-
-    raise typer.Exit(ask(_asking(config, tenant, as_json), "memory_delete", {"ids": ids}))
+    _ask(_asking(config, tenant, as_json), "memory_delete", ids=ids)
 
 
 @memory.command()
@@ -252,3 +247,11 @@ def erase(yes: Yes = False, tenant: Tenant = None, as_json: AsJson = False, conf
     from proxy.offline.memory import erase as run  # noqa: PLC0415
 
     raise typer.Exit(run(_asking(config, tenant, as_json), lambda question: yes or typer.confirm(question)))
+
+
+@memory.command()
+def seal(config: Config = None) -> None:
+    """Seal all tenants' memories with the first key of archive.key."""
+    from proxy.offline.sealing import seal as run  # noqa: PLC0415
+
+    raise typer.Exit(run(settings_of(config)))

@@ -102,6 +102,8 @@ async def _replay(files: Sequence[str], settings: Settings, options: Options) ->
     finally:
         bar.stop()
         await rooms.close()
+    if not (done or problems):
+        bar.say("No conversation stands in what was read.")
     if options.as_json:
         for said in _last(done, options):
             _write(said)
@@ -153,6 +155,8 @@ def _last(done: Sequence[Shown], options: Options) -> Iterator[dict[str, Any]]:
 
 
 def _shown(one: Shown, options: Options, out: Console) -> RenderableType:
+    if not one.rows:
+        return tables.without_requests(one)
     if isinstance(one, Refolded):
         return fold_tables.conversation(one, out, every=options.every)
     return tables.conversation(one, out, every=options.every)

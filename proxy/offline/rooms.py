@@ -76,7 +76,9 @@ class Rooms:
 
     async def carried_out(self, gauge: Gauge) -> Gauge:
         """The second half of that: what was gauged, folded where that is decided."""
-        return await replace(self._house.forward.folding, gauging=self.gauging).fold(gauge, lambda _gauge: None)
+        # Nobody's memories are here to be recalled.
+        folding = replace(self._house.forward.folding, gauging=self.gauging, recollecting=None)
+        return await folding.fold(gauge, lambda _gauge: None)
 
     async def artifacts(self, ids: Sequence[str], caller: Caller) -> list[Artifact]:
         """What left the window, by id, in that order."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.padding import Padding
@@ -73,6 +73,12 @@ def conversation(replayed: Replayed, console: Console, *, every: bool) -> Render
         shown += ["", *plot(ratios, turns, limits, console.width - 2, ascii_only=ascii_only)]
     shown += ["", summary(replayed)]
     return Padding(Group(*shown), (1, 1))
+
+
+def without_requests(requests: Requests[Any]) -> RenderableType:
+    """A conversation in which nothing was asked."""
+    said = "It holds no request: a request is what stands before a message of the assistant's."
+    return Padding(Group(*heading(requests), "", said), (1, 1))
 
 
 def heading(requests: Requests[R]) -> list[RenderableType]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from proxy.accounting.journal import sessions_of
 from proxy.archive import holdings
 from proxy.archive.artifacts import tenant_of
-from proxy.core.errors import ConfigError
+from proxy.core.errors import ConfigError, StoreUnavailable
+from proxy.core.memories import Filter, Memories
 from proxy.core.ports import Store
 from proxy.core.values import dataclass
-from proxy.identity.tenants import DEFAULT_TENANT, LISTED, Caller, ProxyKey, Tenants
+from proxy.identity.tenants import DEFAULT_TENANT, LISTED, REMEMBERED, Caller, ProxyKey, Tenants
+from proxy.memory.entries import EVERY
 from proxy.settings import Settings
 from proxy.wiring.house import TENANT_SECRET
 
@@ -19,21 +23,35 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:
-    """A tenant, how many sessions are on record, and the bytes that are held of it, at most."""
+    """A tenant, how many sessions are on record, the bytes that are held of it, at most, and how many memories."""
 
     tenant: str
     sessions: int
     held: int
+    memories: int | None
+    """None where they are sealed and their key is not in the config."""
 
 
 async def known(settings: Settings, store: Store) -> list[str]:
-    """The tenants that there are: those of proxy keys, and all that used the store of late. Raises StoreUnavailable."""
-    names = {key.id: None for key in settings.proxy_keys}
-    after = ""
-    while page := await store.scan(LISTED, after=after, limit=_PAGE):
-        names.update((name, None) for name, _ in page)
+    """The tenants that there are: those of proxy keys, all that used the store of late, and all for whom something was
+    remembered. Raises StoreUnavailable."""
+    names = [key.id for key in settings.proxy_keys]
+    return list(dict.fromkeys([*names, *await _listed(store, LISTED), *await _listed(store, REMEMBERED)]))
+
+
+async def _listed(store: Store, collection: str) -> list[str]:
+    names, after = list[str](), ""
+    while page := await store.scan(collection, after=after, limit=_PAGE):
+        names += [name for name, _ in page]
         after = page[-1][0]
-    return list(names)
+    return names
+
+
+async def _remembered(memories: Memories, space: bytes) -> int | None:
+    """How many memories there are; None where they are sealed with another key."""
+    with suppress(StoreUnavailable):
+        return await memories.count(space, Filter(types=EVERY))
+    return None
 
 
 async def named(settings: Settings, store: Store, given: str | None) -> str:
@@ -55,7 +73,7 @@ async def named(settings: Settings, store: Store, given: str | None) -> str:
     raise ConfigError(f"there is no tenant {given!r}{there}", path="$.proxy_keys")
 
 
-async def rows(settings: Settings, store: Store) -> list[TenantRow]:
+async def rows(settings: Settings, store: Store, memories: Memories) -> list[TenantRow]:
     """Every tenant with what is kept of it. Raises StoreUnavailable."""
     made = []
     for name in await known(settings, store):
@@ -67,7 +85,7 @@ async def rows(settings: Settings, store: Store) -> list[TenantRow]:
         while found := await store.scan(sessions_of(name), after=after, limit=_PAGE):
             sessions.update(row.partition(".")[0] for row, _ in found)
             after = found[-1][0]
-        made.append(TenantRow(name, len(sessions), held))
+        made.append(TenantRow(name, len(sessions), held, await _remembered(memories, caller.space)))
     return made
 
 

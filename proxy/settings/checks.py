@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from proxy.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResultsOptions
 from proxy.core.errors import ConfigError
 from proxy.models.table import ModelTable
+from proxy.models.windows import shape
 from proxy.settings.pipelines import Strategy
 from proxy.settings.text import step
-from proxy.settings.thresholds import stated_at
+from proxy.settings.thresholds import SMALL, stated_at
 from proxy.settings.values import Settings
-from proxy.upstream.routes import DEFAULT_NAMES, family_of
+from proxy.upstream.providers import AMBIENT
+from proxy.upstream.routes import DEFAULT_NAMES, family_of, provider_of
 
 _NEVER_USED = "never used; it is for callers that present a proxy key, and there are no `proxy_keys`"
 
@@ -24,7 +26,8 @@ def check(settings: Settings) -> None:
 
 
 def hints(settings: Settings) -> tuple[str, ...]:
-    """Sentences about settings that are legal and have no effect; for the start's log and `accordion check`."""
+    """Sentences about settings that are legal and have no effect, or not the one that is stated; for the start's log
+    and `accordion check`."""
     found = []
     if settings.server.workers > 1 and settings.store.url.reveal() == "memory://":
         found.append("$.store.url: with memory:// each worker knows its own conversations only")
@@ -32,6 +35,7 @@ def hints(settings: Settings) -> tuple[str, ...]:
         if getattr(settings.upstreams, name).api_key and not settings.proxy_keys:
             found.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
     remembering = {asked.model for _, asked in settings.memory.asked() if asked.api_base is None}
+    remembering.add(settings.memory.model)
     for index, model in enumerate(settings.model_list):
         path = f"$.model_list[{index}].litellm_params"
         params = model.litellm_params
@@ -40,6 +44,9 @@ def hints(settings: Settings) -> tuple[str, ...]:
         options = [name for name in params.options if name != "custom_llm_provider"]
         if options and family_of(model.entry())[0] != "litellm":
             found.append(f"{path}: only requests that need translating use {', '.join(options)}")
+    for path, (own, message) in _late(settings).items():
+        if not own:
+            found.append(f"{path}: {message}")
     for path, strategy in _strategies(settings):
         if _digest_is_lost(strategy.options):
             found.append(f"{path}.digest_characters: only `replacement: {REFERENCE}` has a digest")
@@ -62,6 +69,7 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _models(settings)
     yield from _keys(settings)
     yield from _thresholds(settings)
+    yield from _remembered(settings)
     yield from _summarizers(settings)
     yield from _asked(settings)
 
@@ -113,10 +121,35 @@ def _thresholds(settings: Settings) -> Iterator[tuple[str, str]]:
                     stated_at(places, "reserved_output")[0],
                     f"it leaves nothing of the window of `{model.model_name}`",
                 )
+    yield from ((path, message) for path, (own, message) in _late(settings).items() if own)
+
+
+def _late(settings: Settings) -> dict[str, tuple[bool, str]]:
+    """By path the triggers above the hard limit of a model of model_list whose window is known: whether they are stated
+    for that model alone, and a sentence."""
+    found: dict[str, tuple[bool, str]] = {}
+    table = ModelTable()
+    for model in settings.model_list:
+        name, size = model.model_name, model.model_info.max_input_tokens
+        if next(settings.thresholds.late(name, SMALL), None) is None:
+            # Not even if its window were small: the table need not be read.
+            continue
+        if size is None:
+            listed = model.model_info.base_model or model.litellm_params.model
+            figures = table.find(listed)
+            size = shape(listed, *figures).size if figures is not None else None
+        for path, own, hard in settings.thresholds.late(name, size) if size else ():
+            window = f"{hard:g} of its window of {size:,} tokens"
+            if own:
+                found[path] = True, f"expected at most {hard:g}, the hard limit of `{name}`, which has {size:,} tokens"
+            else:
+                told = f"`{name}` is folded from its hard limit on, {window}, where requests wait for their summaries"
+                found.setdefault(path, (False, told))
+    return found
 
 
 def _summarizers(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Models that are to write summaries: what may be sent to them must be known."""
+    """Models that are to write: what may be sent to them must be known."""
     base = {
         model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
     }
@@ -129,6 +162,21 @@ def _summarizers(settings: Settings) -> Iterator[tuple[str, str]]:
                 "its window is not known: expected a model of model_list with `max_input_tokens`, or one that "
                 "LiteLLM's table knows",
             )
+
+
+def _remembered(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The model that is to write memories, which is asked in its own name; their project, and recall."""
+    if settings.memory.recall.enabled and not settings.memory.enabled:
+        yield "$.memory.recall.enabled", "expected `false` where `memory.enabled` is false: there is nothing to recall"
+    if settings.memory.project.strip() == "*":
+        yield "$.memory.project", "expected the name of one project, or nothing; in calls `*` stands for all"
+    entry = next((each.entry() for each in settings.model_list if each.model_name == settings.memory.model), None)
+    if not settings.memory.model:
+        return
+    if entry is None:
+        yield "$.memory.writer", "expected `rules`, or the name of a model of model_list"
+    elif not (entry.api_key or entry.api_base or entry.extra_headers or provider_of(entry)[0] in AMBIENT):
+        yield "$.memory.writer", "expected a model with an `api_key` of its own: it is asked in nobody else's name"
 
 
 def _asked(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -147,9 +195,11 @@ def _asked(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _writers(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Each model that is named as a writer of summaries, and the path of its name."""
+    """Each model that is named as a writer of summaries or memories, and the path of its name."""
     if settings.summaries.model:
         yield "$.summaries.writer", settings.summaries.model
+    if settings.memory.model:
+        yield "$.memory.writer", settings.memory.model
     for path, strategy in _strategies(settings):
         if model := getattr(strategy.options, "model", None):
             yield f"{path}.model", model

@@ -15,8 +15,10 @@ from proxy.settings.text import step
 Reserve = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 _STANDARD = Thresholds()
+SMALL = 99_999
+"""A window of the class with the lowest hard limit, where the size decides it, in tokens."""
 _SIZES = (
-    (99_999, "with a window below 100,000 tokens"),
+    (SMALL, "with a window below 100,000 tokens"),
     (499_999, "with a window below 500,000 tokens"),
     (10**9, "with a window of 500,000 tokens or more"),
 )
@@ -81,6 +83,18 @@ class AllThresholds(Shares, frozen=True):
             return particular + general
         return particular[1:] + general[1:]
 
+    def late(self, model: str, size: int) -> Iterator[tuple[str, bool, float]]:
+        """The triggers above the hard limit of `model`, whose window has `size` tokens: the path of each, whether it is
+        stated for this model, and the limit as a share of the window."""
+        for delegated in (False, True):
+            places, found = self.places(model, delegated=delegated), self.of(model, delegated=delegated)
+            limits = found.limits(size)
+            for kind in ("conversation", "generation"):
+                # Each figure is floored by itself, so one token is no contradiction.
+                if kind not in limits.never and getattr(limits, kind) > limits.hard + 1:
+                    path = stated_at(places, kind)[0]
+                    yield path, path.startswith(step("$.thresholds.models", model)), round(limits.hard / size, 2)
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Paths and sentences for thresholds that contradict each other, at every place where any may stand."""
         for model in ("", *self.models):
@@ -112,7 +126,7 @@ def _problems(found: Thresholds, places: tuple[Place, ...]) -> Iterator[tuple[st
                 broken.setdefault(rule, []).append(words)
         for (names, message), where in broken.items():
             everywhere = len(where) == len(classes)
-            # A trigger for large windows may be above the limit that small ones have; it is met there, a little late.
+            # A trigger for large windows may be above the limit that small ones have: those are folded at that limit.
             if everywhere or names[0] != "hard":
                 yield stated_at(places, *names)[0], message if everywhere else f"{message} ({where[0]})"
 

@@ -65,6 +65,7 @@ class SettingsFile:
         self._environ = dict(environ)
         self._overrides = dict(overrides or {})
         self._digest = b""
+        self._filled = False
         self._seen = self._settled = self._stamp()
         self.settings = self._read()
 
@@ -103,9 +104,12 @@ class SettingsFile:
     def _read(self) -> Settings:
         data = read(self.path, self._required)
         self._digest = _digest(data)
+        if self._filled and not data.strip():
+            raise ConfigError("the file is empty; for the defaults, leave a section such as `server:` in it")
         settings = build(data, self._environ, self._overrides)
-        # A file that was there once is missed when it goes: without it, proxy keys would be gone too.
-        self._required = self._required or bool(data)
+        # A file that was there once is missed when it goes, and what it held when that goes: without it, proxy keys
+        # would be gone too.
+        self._required, self._filled = self._required or bool(data), bool(data.strip())
         return settings
 
     def _stamp(self) -> _Stamp:

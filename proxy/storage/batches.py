@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from proxy.core.ports import Append, Key, Put
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct):
     """Entries that go to the end of one log, one after the other, under the same terms."""
 
     key: Key
     keep: int | None
     ttl: float | None
-    values: list[bytes] = field(default_factory=list)
+    values: list[bytes] = []
 
 
 def split(batch: Sequence[Put | Append]) -> tuple[list[Put], list[Run]]:

@@ -1,4 +1,4 @@
-"""Choosing among a tenant's memories by the packed lists that Redis keeps of them. Imports numpy at first need."""
+"""Choosing among a tenant's memories by packed lists of them. Imports numpy at first need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.core.memories import Filter, Memory, MemoryType
+from proxy.core.errors import BadRequest
+from proxy.core.memories import Filter, Listing, Memory, MemoryType
 from proxy.core.values import dataclass
 from proxy.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT, fuse
 from proxy.storage import memories_labels
@@ -31,9 +32,14 @@ _CODES: Final[Mapping[MemoryType, int]] = {
 """What a type is in a row. Stores hold them: none may change."""
 _TYPES: Final = {str(code): kind for kind, code in _CODES.items()}
 
-_ROW = [("row", "<u4"), ("words", "<u4"), ("created", "<f8"), ("type", "u1")]
-_POSTING = [("row", "<u4"), ("times", "<u2", (3,))]
-_FEW = 0xFFFF
+# How rows and posting lists are packed.
+ROW: Final = [("row", "<u4"), ("words", "<u4"), ("created", "<f8"), ("type", "u1")]
+POSTING: Final = [("row", "<u4"), ("times", "<u2", (3,))]
+_FEW: Final = 0xFF
+
+Place = tuple[float, int]
+"""Where a memory stands in a list: when it was made, and its row."""
+_PLACE: Final = struct.Struct(">dI")
 
 _SATURATION, _LENGTH = 1.2, 0.75
 """BM25's k1 and b, and the least that a word which most memories have counts: as FTS5 has them."""
@@ -95,17 +101,33 @@ def count(held: Held, wanted: Filter) -> int:
     return int(_chosen(_table(held), held, wanted).sum())
 
 
-def newest(held: Held, wanted: Filter, behind: int | None) -> list[int]:
-    """The rows that the filter lets through, newest first; where a row is given, from behind it on."""
+def newest(held: Held, wanted: Filter, behind: Place | None) -> list[int]:
+    """The rows that the filter lets through, newest first; where a place is given, from behind it on."""
     import numpy as np  # noqa: PLC0415  # slow to import, and not wanted by all
 
     table = _table(held)
-    order = np.lexsort((table["row"], table["created"]))[::-1]
+    chosen = _chosen(table, held, wanted)
     if behind is not None:
-        at = np.flatnonzero(table["row"][order] == behind)
-        order = order[at[0] + 1 :] if len(at) else order[:0]
-    chosen = _chosen(table, held, wanted)[order]
-    return [int(row) for row in table["row"][order][chosen]]
+        created, row = behind
+        chosen &= (table["created"] < created) | ((table["created"] == created) & (table["row"] < row))
+    found = table[chosen]
+    return [int(row) for row in found["row"][np.lexsort((found["row"], found["created"]))[::-1]]]
+
+
+def place(after: str) -> Place | None:
+    """The place that a listing named; None for the beginning. Raises BadRequest."""
+    try:
+        return _PLACE.unpack(bytes.fromhex(after)) if after else None
+    except (ValueError, struct.error) as error:
+        raise BadRequest(
+            "after must be what `next` of the page before says.", code="invalid_page", param="after"
+        ) from error
+
+
+def listing(shown: Sequence[tuple[int, Memory]], *, more: bool) -> Listing:
+    """Memories with their rows, as a list has them; whether more come behind."""
+    ends = _PLACE.pack(shown[-1][1].created, shown[-1][0]).hex() if shown and more else ""
+    return Listing(tuple(memory for _, memory in shown), ends)
 
 
 def picked(held: Held, vector: bytes, wanted: Filter, pool: int) -> list[Pick]:
@@ -125,7 +147,7 @@ def picked(held: Held, vector: bytes, wanted: Filter, pool: int) -> list[Pick]:
 def _table(held: Held) -> NDArray[Any]:
     import numpy as np  # noqa: PLC0415
 
-    return np.frombuffer(_joined(held.rows), _ROW)
+    return np.frombuffer(_joined(held.rows), ROW)
 
 
 def _joined(chunks: Sequence[bytes]) -> bytes:
@@ -175,7 +197,7 @@ def _times(table: NDArray[Any], stems: Sequence[bytes]) -> NDArray[np.float64]:
 
     least: NDArray[np.float64] | None = None
     for packed in stems:
-        entries = np.frombuffer(packed, _POSTING)
+        entries = np.frombuffer(packed, POSTING)
         at = np.minimum(table["row"].searchsorted(entries["row"]), len(table) - 1)
         # The lists are read one after the other: one may know a row that another does not.
         both = table["row"][at] == entries["row"]

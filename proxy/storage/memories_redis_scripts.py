@@ -1,6 +1,6 @@
 """Where a tenant's memories are in Redis or Valkey, and the Lua scripts that change them.
 
-A tenant has fifteen keys, `accordion:{memories/<tenant>}#memory:<name>`, all in one slot of a cluster:
+A tenant has sixteen keys, `accordion:{memories/<tenant>}#memory:<name>`, all in one slot of a cluster:
 
     heads      hash  a memory's id: its row and its revision. Rows count up from 1 and are never given twice
     values     hash  row: the memory (msgpack);  tokens  hash  row: the embedder's tokens
@@ -11,7 +11,8 @@ A tenant has fifteen keys, `accordion:{memories/<tenant>}#memory:<name>`, all in
     names      hash  an entity's key and type: its name;  entities  sorted set  the same by name
     relations  hash  number: the relation (msgpack);  numbers  hash  ends, type and memory: the number
     ends       hash  an entity (`e:`), a memory (`m:`) or nothing (all): numbers of relations
-    markers    hash;  counters  hash  the last row and number
+    markers    hash;  counters  hash  the last row and number, and how many changes there were
+    veil       hash  `secret`: what names and values are sealed with (see `memories_veil`), where they are
 
 Lists are packed: entries of one width that begin with the row (or number; four bytes, the lowest first), in that order.
 So a list is read in one piece, appended to, and searched by halves. Those of rows and vectors are cut into chunks, so
@@ -43,6 +44,7 @@ NAMES: Final = (
     "ends",
     "markers",
     "counters",
+    "veil",
 )
 
 ROW_BYTES, POSTING_BYTES = 17, 10
@@ -55,16 +57,21 @@ def keys(space: bytes) -> dict[str, bytes]:
     return {name: lead + name.encode() for name in NAMES}
 
 
+_HEAD: Final = (
+    "local " + ", ".join(NAMES) + " = unpack(KEYS)\n"
+    f"local row_bytes, posting_bytes = {ROW_BYTES}, {POSTING_BYTES}\n"
+    "local call = redis.call\n"
+    # What was packed for another veil must not be written.
+    "if (call('HGET', veil, 'secret') or '') ~= ARGV[2] then return -1 end\n"
+)
+
 # Nothing may fail behind the first thing that is written: a script that breaks off is not undone.
-WRITE = Script(
-    "local " + ", ".join(NAMES) + " = unpack(KEYS)\n" + f"local row_bytes, posting_bytes = {ROW_BYTES}, {POSTING_BYTES}"
-    """
+_BODY: Final = """
 -- ARGV: the change (msgpack): require {{id, revision}}, markers {{name, value}}, delete {id}, put {{id, revision,
 -- value, tokens, its entry in rows without the row, {{stem, entry}}, {label}, kind of vector, vector}},
--- entities {{key, type, name}}, relations {{unique, {end}, value}}.
--- Returns 1 or 0 for each entity: whether it is new; or what is in conflict, as a string.
+-- entities {{key, type, value}}, relations {{unique, {end}, value}}; the secret that it was packed with.
+-- Returns 1 or 0 for each entity: whether it is new; what is in conflict, as a string; -1: there is another secret.
 local change = cmsgpack.unpack(ARGV[1])
-local call = redis.call
 
 local function chunk(row, size) return tostring(math.floor(row / size)) end
 local function vector_field(kind, row) return kind .. '.' .. chunk(row, 256) end
@@ -135,7 +142,7 @@ local function unrelate(field)
     local number = struct.unpack('<I4', held, at)
     local held_relation = call('HGET', relations, number)
     if held_relation then
-      local relation = cmsgpack.unpack(held_relation)
+      local relation = cmsgpack.unpack(held_relation:sub(5, 4 + struct.unpack('<I4', held_relation)))
       call('HDEL', relations, number)
       call('HDEL', numbers, relation[1])
       for _, name in ipairs(relation[2]) do drop(ends, name, number, 4) end
@@ -143,19 +150,20 @@ local function unrelate(field)
   end
 end
 
-for _, wanted in ipairs(change.require) do
+for at, wanted in ipairs(change.require) do
   local head = call('HGET', heads, wanted[1])
   local revision = head and string.match(head, '^%d+ (.*)$')
   if (revision or '') ~= wanted[2] or (revision and wanted[2] == '') then
-    return 'memory ' .. wanted[1] .. ' was changed meanwhile'
+    return 'memory ' .. at
   end
 end
 local named = {}
-for _, marker in ipairs(change.markers) do
-  if named[marker[1]] or call('HEXISTS', markers, marker[1]) == 1 then return marker[1] .. ' exists already' end
+for at, marker in ipairs(change.markers) do
+  if named[marker[1]] or call('HEXISTS', markers, marker[1]) == 1 then return 'marker ' .. at end
   named[marker[1]] = true
 end
 
+call('HINCRBY', counters, 'change', 1)
 for _, marker in ipairs(change.markers) do call('HSET', markers, marker[1], marker[2]) end
 local labelled = {}
 for _, id in ipairs(change.delete) do
@@ -207,15 +215,30 @@ end
 settle()
 return fresh
 """
+
+WRITE = Script(_HEAD + _BODY)
+
+REWRITE = Script(
+    _HEAD
+    + """
+-- Puts all that there is under another secret. ARGV besides: the new secret, how many changes there were when it was
+-- read. Rows count on, so that nobody who chose a row before reads another memory there.
+if (call('HGET', counters, 'change') or '0') ~= ARGV[4] then return -1 end
+for at, key in ipairs(KEYS) do
+  if key ~= counters then call('UNLINK', key) end
+end
+call('HSET', veil, 'secret', ARGV[3])
+"""
+    + _BODY
 )
 
 GET = Script(
     """
--- KEYS: heads, values. ARGV: id... Returns the memories, each or nil.
-local found = {}
+-- KEYS: heads, values, veil. ARGV: id... Returns the secret, and the memories, each or nil.
+local found = {redis.call('HGET', KEYS[3], 'secret')}
 for at, id in ipairs(ARGV) do
   local head = redis.call('HGET', KEYS[1], id)
-  found[at] = head and redis.call('HGET', KEYS[2], string.match(head, '^%d+'))
+  found[at + 1] = head and redis.call('HGET', KEYS[2], string.match(head, '^%d+'))
 end
 return found
 """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
 from proxy.core.errors import ConfigError
 from proxy.core.memories import Embedder, Memories
-from proxy.core.ports import Store
+from proxy.core.ports import Sealer, Store
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.memories_sqlite import SqliteMemories
 from proxy.storage.sqlite import SqliteStore
@@ -36,16 +37,20 @@ def open_store(url: str, *, timeout: float) -> Store:
     )
 
 
-def open_memories(url: str, folder: Path, embedder: Embedder, *, timeout: float) -> Memories:
-    """The memories that go with the store that `url` names: in the same Redis or Valkey, else files in `folder`."""
+def open_memories(
+    url: str, folder: Path, embedder: Embedder, *, timeout: float, sealer: Sealer, wrote: Callable[[bytes], object]
+) -> Memories:
+    """The memories that go with the store that `url` names: in the same Redis or Valkey, else files in `folder`.
+
+    `wrote` hears the space for which something was written."""
     server = _server(url)
     if server is None:
-        return SqliteMemories(folder, embedder, timeout=timeout)
+        return SqliteMemories(folder, embedder, timeout=timeout, sealer=sealer, wrote=wrote)
     # See below.
     from proxy.storage.memories_redis import RedisMemories  # noqa: PLC0415
 
     address, cluster = server
-    return RedisMemories(address, embedder, timeout=timeout, cluster=cluster)
+    return RedisMemories(address, embedder, timeout=timeout, cluster=cluster, sealer=sealer, wrote=wrote)
 
 
 def _server(url: str) -> tuple[str, bool] | None:

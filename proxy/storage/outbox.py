@@ -92,7 +92,10 @@ class GatheringOutbox:
 
     async def _write_some(self) -> None:
         behind = max(len(self._puts), len(self._appends)) > _BATCH
-        puts = {key: self._puts.pop(key) for key in list(islice(self._puts, _BATCH))}
+        if len(self._puts) <= _BATCH:
+            puts, self._puts = self._puts, {}
+        else:
+            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, _BATCH))}
         appends, self._appends = self._appends[:_BATCH], self._appends[_BATCH:]
         batch: list[Put | Append] = []
         try:

@@ -140,7 +140,11 @@ class SqliteStore:
 
     def _wipe(self) -> None:
         self._wiping = None
-        self._keeper.post(wipe)
+        self._keeper.post(self._wiped, asyncio.get_running_loop())
+
+    def _wiped(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
+        if not wipe(connection):
+            loop.call_soon_threadsafe(self._wipe_soon)
 
     def _keep(self, connection: sqlite3.Connection, now: float) -> None:
         self._purged = _transaction(connection, rows.purge, self._purged, PURGE_ROWS, now)

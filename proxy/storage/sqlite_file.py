@@ -91,16 +91,20 @@ def checkpoint(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
-def wipe(connection: sqlite3.Connection) -> None:
-    """The same, and empties the log, in which what was deleted is still to be read. Writers wait for the last bit."""
+def wipe(connection: sqlite3.Connection) -> bool:
+    """The same, and empties the log, in which what was deleted is still to be read. Writers wait for the last bit.
+    Whether nobody who still reads stood in the way."""
     checkpoint(connection)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     # In WAL mode this loses nothing when the process dies, and at most the last writes when the machine does.
     connection.execute("PRAGMA synchronous = NORMAL")
+    # A statement of many rows notes what it changes, to undo it if it fails; in a file that costs as much as the rows.
+    connection.execute("PRAGMA temp_store = MEMORY")
     # What was deleted is written over; SQLite is built so or otherwise.
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -70,9 +71,10 @@ _PURGE_END = "SELECT max(id) FROM (SELECT id FROM {} WHERE id > ? ORDER BY id LI
 _PURGE_LOG = "DELETE FROM log_entry WHERE id IN (SELECT id FROM log_entry WHERE id >= ? AND id < ? LIMIT ?)"
 
 
-def raw(key: Key) -> tuple[bytes, bytes]:
-    """A key as its two columns."""
-    return name_bytes(key.collection), name_bytes(key.name)
+def raw(key: Key) -> tuple[bytearray, bytearray]:
+    """A key as its two columns. Bytes that can be changed are bound at once; for others Python looks for an adapter
+    each time, which takes longer than to copy a small row."""
+    return bytearray(name_bytes(key.collection)), bytearray(name_bytes(key.name))
 
 
 def get(connection: sqlite3.Connection, key: Key, now: float) -> bytes | None:
@@ -90,9 +92,8 @@ def get_many(connection: sqlite3.Connection, keys: Iterable[Key], now: float) ->
 
 def put_all(connection: sqlite3.Connection, puts: Iterable[Put], now: float) -> None:
     """Values in place of what was there."""
-    _run_wide(
-        connection, _PUT, [(*raw(put.key), None if put.ttl is None else now + put.ttl, put.value) for put in puts]
-    )
+    rows = [(*raw(put.key), None if put.ttl is None else now + put.ttl, bytearray(put.value)) for put in puts]
+    _run_wide(connection, _PUT, rows)
 
 
 def put_if_absent(connection: sqlite3.Connection, put: Put, now: float) -> bytes:
@@ -188,25 +189,33 @@ def _run_wide(
             fields = [*chain.from_iterable(rows[at : at + size]), *end]
             found += connection.execute(statements[size], fields).fetchall()
             at += size
+            if size == _SIZES[0]:
+                _step_aside()
     return found
+
+
+def _step_aside() -> None:
+    """Lets whoever waits for this core go first: it may be the event loop, whose requests wait for it."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
 
 
 def _append_round(connection: sqlite3.Connection, runs: Iterable[Run], now: float) -> None:
     """Entries to the ends of logs of which each occurs once. An expired log is removed, and made anew."""
-    given = {raw(run.key): run for run in runs}
-    logs = [(*key, None if run.ttl is None else now + run.ttl, len(run.values)) for key, run in given.items()]
+    given = {(name_bytes(run.key.collection), name_bytes(run.key.name)): run for run in runs}
+    logs = [(*raw(run.key), None if run.ttl is None else now + run.ttl, len(run.values)) for run in given.values()]
     grown = _run_wide(connection, _GROW, logs, now)
     if len(grown) < len(logs):
         alive = {(collection, name) for collection, name, _, _ in grown}
-        expired = [log for log in logs if log[:2] not in alive]
+        expired = [log for key, log in zip(given, logs, strict=True) if key not in alive]
         for log in expired:
             _delete_log(connection, connection.execute(_LOG_ID, log[:2]).fetchone()[0])
         grown += _run_wide(connection, _GROW, expired, now)
-    entries: list[tuple[int, bytes]] = []
+    entries: list[tuple[int, bytearray]] = []
     beyond: list[tuple[int, int]] = []
     for collection, name, log, following in grown:
         run, start = given[collection, name], log * _STRIDE
-        entries += enumerate(run.values, start + following - len(run.values))
+        entries += enumerate(map(bytearray, run.values), start + following - len(run.values))
         if run.keep is not None and following > run.keep:
             beyond.append((start, start + following - run.keep))
     _run_wide(connection, _ADD, entries)

@@ -12,11 +12,8 @@ COLUMNS = ("body", "context", "author")
 Counts = dict[str, list[int]]
 """Of a text: for each stem how often it is there, by column."""
 
-WORDS = "CREATE VIRTUAL TABLE words USING fts5 (body, context, author, content = '', tokenize = 'porter unicode61')"
-"""The full-text index. It holds no text of its own; what it is to forget must be told it word by word."""
-
-_TABLES = f"""
-{WORDS};
+_TABLES = """
+CREATE VIRTUAL TABLE words USING fts5 (body, context, author, content = '', tokenize = 'porter unicode61');
 CREATE VIRTUAL TABLE stems USING fts5vocab (words, 'instance');
 """
 
@@ -24,8 +21,13 @@ CREATE VIRTUAL TABLE stems USING fts5vocab (words, 'instance');
 def connect() -> sqlite3.Connection:
     """An index in memory that texts only pass through. Raises sqlite3.Error."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript(_TABLES)
+    prepare(connection)
     return connection
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Makes the index in a database in memory. Raises sqlite3.Error."""
+    connection.executescript(_TABLES)
 
 
 def counted(connection: sqlite3.Connection, texts: Sequence[tuple[str, str, str]]) -> list[Counts]:

@@ -86,7 +86,10 @@ class Judge(dict[bytes, Verdict]):
         if numbers:
             found["number"] = found["id"]
         plain = text if text.isascii() else _FOREIGN.sub(" ", text)
-        for kind, words in map(self.__getitem__, dict.fromkeys(_bytes(plain).translate(_SPACED).split())):
+        distinct = dict.fromkeys(_bytes(plain).translate(_SPACED).split())
+        # Most are plain words, about which nothing needs to be remembered.
+        telling = [word for word in distinct if not (word.isalpha() and word.islower())]
+        for kind, words in map(self.__getitem__, telling):
             if not words:
                 continue
             if kind:

@@ -64,6 +64,9 @@ class Incoming:
             return self._rest(error)
         if piece:
             self._delivered += len(piece)
+            if self.delimited and self._payload.at_eof():
+                # Its end came with it.
+                self._let_go()
             return piece
         protocol = self._connection.protocol
         if protocol is not None and isinstance(protocol.exception(), aiohttp.ClientOSError):

@@ -47,7 +47,7 @@ class Origin:
 
     def head(self, method: str, target: str, headers: Headers) -> bytes:
         """The head of a request, as it goes out. Raises LocalProtocolError for what would not be one head."""
-        lines = [name + b": " + value for name, value in headers]
+        lines = list(map(b": ".join, headers))
         if self._prefix and self._authorization:
             lines.append(b"Proxy-Authorization: " + self._authorization.encode())
         ends = len(lines) + 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import random
 import secrets
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,9 @@ from starlette.types import ASGIApp
 from proxy import __version__
 from proxy.accounting.calibration import Calibrations
 from proxy.accounting.journal import Journal
+from proxy.accounting.limits import Limits
 from proxy.accounting.meter import Meter
+from proxy.accounting.taught import Taught
 from proxy.clockwork import LoopClock, LoopTasks
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Observer
@@ -24,6 +27,7 @@ from proxy.dialects.reader import Reader
 from proxy.faces.api import Api
 from proxy.faces.archive import ArchiveApi
 from proxy.faces.http import Http
+from proxy.faces.lines import Lines
 from proxy.faces.metrics import Metrics
 from proxy.faces.websocket import Sockets
 from proxy.folding import Folding
@@ -47,7 +51,7 @@ from proxy.upstream.routes import Routes
 from proxy.upstream.sockets import SocketClosed, open_socket
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from proxy.wiring.kitchen import Kitchen
-from proxy.wiring.memory import Library
+from proxy.wiring.memory import Library, note
 from proxy.wiring.seats import Seats
 from proxy.wiring.tables import base_models, counters, dialects, is_loopback, routes, rules, spans, thresholds, windows
 from proxy.wiring.vault import Vault
@@ -85,12 +89,13 @@ class House:
     def _lasting(self, settings: Settings, environ: Mapping[str, str]) -> None:
         """The rooms that keep what they know when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
-        observers: list[Observer] = [self.metrics]
+        observers: list[Observer] = [self.metrics, Lines()]
         if (provider := spans(environ)) is not None:
             observers.append(provider)
         self._reader = Reader(limits.body_cache_bytes)
         self._meter = Meter(self.counter, limits.count_cache_entries)
-        self._calibrations = Calibrations()
+        self._calibrations, self._limits = Calibrations(), Limits(self.clock.now)
+        self._taught = Taught(self.store, self.outbox, self.clock, self._limits, self._calibrations, retention)
         self._sessions = Sessions(
             self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention,
             alone=settings.server.workers == 1 and settings.store.url.reveal().startswith(("sqlite:", "memory:")),
@@ -106,12 +111,12 @@ class House:
         )  # fmt: skip
         self._vault.erasures.listen(self._seats.forget)
         self.library = Library(
-            lambda: self.settings, self._kitchen.room, self._vault.transcripts, self.counter, self.tasks, self.clock
-        )
+            lambda: self.settings, self._kitchen.room, self._vault.transcripts, self.counter, self.tasks, self.clock,
+            self.metrics.wrote, lambda space: note(self.outbox, self.tenants.name_of(space)),
+        )  # fmt: skip
         self._journal = Journal(self.outbox, observers, self._worker, limits.exchanges_per_session, retention)
         self._translator = LiteLLMTranslator({dialect.name: dialect for dialect in self.dialects.values()})
         self._upstream = self._connect(settings)
-        self._windows: ModelWindows | None = None
 
     def _apply(self, settings: Settings) -> None:
         """The rooms that settings shape."""
@@ -120,10 +125,7 @@ class House:
             tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
             loopback=is_loopback(settings.server.host),
         )
-        former, self._windows = self._windows, windows(settings, self.clock)
-        if former is not None:
-            self._windows.inherit(former)
-        router = routes(settings)
+        router, known = routes(settings), windows(settings, self._limits)
         gauging = Gauging(
             dialects=self.dialects,
             counters=counters(self.dialects),
@@ -134,7 +136,7 @@ class House:
             seating=self._seats.seating(settings),
             meter=self._meter,
             calibrations=self._calibrations,
-            windows=self._windows,
+            windows=known,
             folds=self._kitchen.folds,
             wishes=self._kitchen.wishes,
             rules=rules(settings),
@@ -143,11 +145,10 @@ class House:
             tasks=self.tasks,
             max_body=settings.server.max_body_bytes,
             dresser=self._kitchen.dresser(settings),
+            mentions=self.library.mentions(settings),
         )
         sending = Sending(self.tenants, router, self._upstream, self._translator)
-        self._compactors = self._kitchen.compactors(
-            settings, partial(self._summarizer, settings, router, self._windows)
-        )
+        self._compactors = self._kitchen.compactors(settings, partial(self._summarizer, settings, router, known))
         folding = Folding(
             gauging,
             self._compactors,
@@ -155,6 +156,7 @@ class House:
             self._kitchen.wishes,
             self._kitchen.recalling(settings),
             self.library.importing(settings, self._kitchen.overlays),
+            self.library.recollecting(settings, self._kitchen.overlays),
         )
         self.forward = Forward(
             self.tenants,
@@ -169,7 +171,7 @@ class House:
             self.library.remembering(settings),
         )
         self.observe = Observe(
-            self.store, self.outbox, self._windows, thresholds(settings), settings.compaction.mode_of,
+            self.store, self.outbox, known, thresholds(settings), settings.compaction.mode_of,
             gauging.seating.lineage,
         )  # fmt: skip
         self.settings = settings
@@ -202,14 +204,17 @@ class House:
             await self.store.ping()
         if not self._shared and not await self._share_secret():
             self.tasks.spawn(self._share_secret_later(), "share the tenant key")
+        await self._taught.look()
         self.tasks.spawn(self._keep_looking(), "look for what was asked by the API")
         self.tasks.spawn(self._vault.keep_house(asyncio.sleep), "bound the archive")
         self.tasks.offload(self.counter.warm)
+        self.tasks.spawn(self.library.warm(), "open the memories")
 
     async def stop(self) -> None:
         """Ends what runs, and writes what is left to write."""
         await self.tasks.cancel()
         await self._vault.close()
+        self._taught.hand_in()
         await self.outbox.close()
         await self._upstream.close()
         await self._translator.close()
@@ -226,14 +231,15 @@ class House:
     def app(self) -> ASGIApp:
         """The ASGI application."""
         openai = self.dialects["/v1/chat/completions"]
-        kept = ArchiveApi(lambda: self.observe, lambda: self.tenants, self._kitchen.room, self._kitchen.wishes)
+        room, wishes = self._kitchen.room, self._kitchen.wishes
+        kept = ArchiveApi(lambda: self.observe, lambda: self.tenants, room, wishes, self.library.memories)
         api = Api(
             lambda: self.observe,
             lambda: self.tenants,
             self.metrics,
             lambda error: openai.error(error, new_id()),
             __version__,
-            self._kitchen.wishes,
+            wishes,
             [*kept.routes(), *self.library.routes(lambda: self.tenants, __version__)],
         )
         sockets = Sockets(
@@ -265,9 +271,10 @@ class House:
         return True
 
     async def look(self) -> None:
-        """Learns what other workers were asked to do, and what was erased. Never fails."""
+        """Learns what other workers were asked to do, were taught and erased. Never fails."""
         await self._kitchen.wishes.look()
         await self._vault.erasures.look()
+        await self._taught.look()
 
     async def _keep_looking(self) -> None:
         while True:
@@ -288,4 +295,5 @@ async def _close_when_idle(upstream: HttpUpstream) -> None:
 
 def new_id() -> str:
     """A request id."""
-    return "req_" + secrets.token_hex(12)
+    # Not from the system: asking it lets another thread take the interpreter, and a name need not be a secret.
+    return f"req_{random.getrandbits(96):024x}"

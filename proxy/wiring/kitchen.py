@@ -18,6 +18,7 @@ from proxy.compaction.background import Bounds, Preparations
 from proxy.compaction.compactor import Compactor, Rooms
 from proxy.compaction.crafting import HANDOFFS, Craft
 from proxy.compaction.dresser import Dresser
+from proxy.compaction.dressing import Wardrobe
 from proxy.compaction.exporting import described
 from proxy.compaction.overlays import Overlays
 from proxy.compaction.planner import Planner
@@ -90,6 +91,7 @@ class Kitchen:
         self.archive = self._archive
         self.reader = self._reader
         self.overlays = Overlays(self._archive, outbox, clock, capacity=capacity // 4, retention=retention)
+        self._wardrobe = Wardrobe()
         self._recaller = Recaller(_claims(Judge()), capacity // 4)
         self._weavers = weavers()
         spoken = {dialect.name: dialect for dialect in dialects().values()}
@@ -144,7 +146,8 @@ class Kitchen:
 
     def dresser(self, settings: Settings) -> Dresser:
         """Who puts what was read back in place, and offers our tool where that is wanted."""
-        return Dresser(self.overlays, self._weavers, self._reader, offer if settings.unfold.tool else None)
+        tool = offer if settings.unfold.tool else None
+        return Dresser(self.overlays, self._weavers, self._reader, tool, self._wardrobe)
 
     def recalling(self, settings: Settings) -> Recalling | None:
         """Who recalls what is named; None where nothing is to be recalled."""
@@ -154,6 +157,7 @@ class Kitchen:
             self.overlays,
             self._weavers,
             self._reader,
+            self._wardrobe,
             self._tasks,
             self._clock,
             lambda text, model: counter.count(text, counter.encoding(model)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,32 +13,43 @@ from starlette.routing import Route
 
 from proxy.archive.reading_room import ReadingRoom
 from proxy.archive.transcripts import Transcripts
+from proxy.clockwork import LoopWaiting
 from proxy.compaction.overlays import Overlays
-from proxy.core.ports import Clock, Tasks, TokenCounter
+from proxy.core.errors import AccordionError
+from proxy.core.memories import Memories
+from proxy.core.ports import Clock, Key, Outbox, Tasks, TokenCounter
 from proxy.faces.mcp import McpFace
 from proxy.faces.memory import MemoryApi
 from proxy.faces.memory_rooms import Rooms
-from proxy.identity.tenants import Tenants
-from proxy.importing import Importing
+from proxy.identity.tenants import REMEMBERED, Tenants
+from proxy.importing import EVERYWHERE, Importing, Mentions
+from proxy.memory.adding import Adding
 from proxy.memory.compact import Compactions
 from proxy.memory.consolidate import Consolidation
 from proxy.memory.core_memory import CoreMemory
 from proxy.memory.drafting import Drafting
 from proxy.memory.reading import Reader
-from proxy.memory.search import Search
+from proxy.memory.search import Query, Search
+from proxy.memory.stretches import Conversations
+from proxy.models.bounded import Spent
 from proxy.models.embedder import StaticEmbedder
 from proxy.models.embedding_endpoint import EndpointEmbedder, Endpoints
+from proxy.models.translate import LiteLLMTranslator
+from proxy.recollecting import Bounds, Recollecting
 from proxy.remembering import Remembering
 from proxy.settings import Settings
 from proxy.storage.opening import open_memories
+from proxy.storage.sealed import open_sealer
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.transport import AiohttpTransport
 from proxy.wiring.endpoints import endpoints
 from proxy.wiring.tables import dialects
+from proxy.wiring.writing import narrator
 
 
 class Library:
-    """Opens the memories when they are first wanted. `room` reads artifacts, `transcripts` what was said."""
+    """Opens the memories when they are first wanted. `room` reads artifacts, `transcripts` what was said; `spent` hears
+    what the model that writes memories takes, `wrote` for whose space something was remembered."""
 
     def __init__(
         self,
@@ -47,26 +59,36 @@ class Library:
         counter: TokenCounter,
         tasks: Tasks,
         clock: Clock,
+        spent: Spent = lambda model, taken, given: None,
+        wrote: Callable[[bytes], object] = lambda space: None,
     ) -> None:
         self._settings, self._room, self._transcripts = settings, room, transcripts
-        self._counter, self._tasks, self._clock = counter, tasks, clock
+        self._counter, self._tasks, self._clock, self._spent = counter, tasks, clock, spent
+        self._wrote = wrote
         self._rooms: Rooms | None = None
         self._passing: TemporaryDirectory[str] | None = None
-        self._upstream: HttpUpstream | None = None
+        # Connections of its own; there are none until there is an endpoint or a model to ask.
+        self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
+        self._spoken = {dialect.name: dialect for dialect in dialects().values()}
+        self._translator = LiteLLMTranslator(self._spoken)
         self._endpoints = Endpoints()
         self._settled: Settings | None = None
 
     def rooms(self) -> Rooms:
-        """The rooms, with the project and the endpoints that are configured now. Raises NoMemories."""
-        settings = self._settings()
-        if settings is not self._settled:
+        """The rooms, with the project, the endpoints and the writer that are configured now."""
+        settings, rooms = self._settings(), self._rooms or self._built()
+        if self._rooms is None or settings is not self._settled:
             self._endpoints, self._settled = endpoints(settings), settings
-        if self._rooms is None:
-            self._rooms = self._built()
-        project = settings.memory.project
-        if self._rooms.project != project:
-            self._rooms = replace(self._rooms, project=project)
-        return self._rooms
+            writer = narrator(
+                settings, self._upstream, self._translator, self._tasks, self._clock, self._count, self._spent
+            )
+            compactions = replace(rooms.compactions, narrator=writer)
+            self._rooms = rooms = replace(rooms, project=settings.memory.project, compactions=compactions)
+        return rooms
+
+    def memories(self) -> Memories:
+        """What the rooms keep, whether or not anybody may come in."""
+        return self.rooms().memories
 
     def importing(self, settings: Settings, overlays: Overlays) -> Importing | None:
         """Who puts session memories into conversations; None where there are to be none."""
@@ -74,11 +96,47 @@ class Library:
             return None
         counter = self._counter
         return Importing(
-            lambda: self.rooms().memories,
+            self.memories,
             overlays,
             self._clock,
             lambda text, model: counter.count(text, counter.encoding(model)),
         )
+
+    def mentions(self, settings: Settings) -> Mentions:
+        """Who tells whether memories may stand in a list."""
+        recall = settings.memory.recall
+        project = EVERYWHERE if recall.all_projects else settings.memory.project
+        return Mentions(unasked=recall.enabled, project=project)
+
+    def recollecting(self, settings: Settings, overlays: Overlays) -> Recollecting | None:
+        """Who gives turns memories unasked; None where nobody does."""
+        recall, counter = settings.memory.recall, self._counter
+        if not recall.enabled:
+            return None
+        return Recollecting(
+            lambda: self.rooms().search,
+            self.memories,
+            overlays,
+            self._tasks,
+            LoopWaiting(),
+            self._clock,
+            lambda text, model: counter.count(text, counter.encoding(model)),
+            Bounds(
+                tokens=recall.tokens,
+                memories=recall.memories,
+                relevance=recall.relevance,
+                seconds=recall.wait_seconds,
+                project=settings.memory.project,
+                everywhere=recall.all_projects,
+            ),
+        )
+
+    async def warm(self) -> None:
+        """Makes ready what the first turn that is given memories would else wait for; nobody is asked for it."""
+        asked = self._settings().memory
+        if asked.recall.enabled and asked.embeddings is None:
+            with suppress(AccordionError):
+                await self.rooms().search.search(b"", Query("what is there"))
 
     def remembering(self, settings: Settings) -> Remembering | None:
         """Who makes memories of what is folded; None where nobody does."""
@@ -100,36 +158,38 @@ class Library:
         if self._rooms is not None:
             await self._rooms.memories.close()
             self._rooms = None
-        if self._upstream is not None:
-            await self._upstream.close()
+        await self._upstream.close()
+        await self._translator.close()
         if self._passing is not None:
             self._passing.cleanup()
 
     def _built(self) -> Rooms:
-        clock, tasks, encoding = self._clock, self._tasks, self._counter.encoding("")
-
-        def count(text: str) -> int:
-            return self._counter.count(text, encoding)
-
-        # Connections of its own, made when there is an endpoint to ask.
-        self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
+        clock, tasks, count = self._clock, self._tasks, self._count
         embedder = EndpointEmbedder(StaticEmbedder(), self._upstream, lambda: self._endpoints, clock.monotonic)
         store = self._settings().store
-        memories = open_memories(store.url.reveal(), self._folder(), embedder, timeout=store.write_timeout_seconds)
-        spoken = {dialect.name: dialect for dialect in dialects().values()}
+        sealer = open_sealer(self._settings().archive.key.reveal(), lasting=False)
+        memories = open_memories(
+            store.url.reveal(), self._folder(), embedder,
+            timeout=store.write_timeout_seconds, sealer=sealer, wrote=self._wrote,
+        )  # fmt: skip
+        conversations = Conversations(self._transcripts, self._spoken, tasks)
         search = Search(memories, embedder, clock)
         return Rooms(
             memories,
+            Adding(memories, clock),
             search,
             Reader(memories, clock),
-            Compactions(memories, self._transcripts, spoken, tasks, clock),
+            Compactions(memories, conversations, tasks, clock),
             Consolidation(memories, clock, count),
-            Drafting(memories, count),
-            CoreMemory(memories, self._transcripts, spoken, tasks, clock, search),
+            Drafting(memories, count, tasks),
+            CoreMemory(memories, conversations, search, tasks, clock),
             self._transcripts,
             self._room,
             clock,
         )
+
+    def _count(self, text: str) -> int:
+        return self._counter.count(text, self._counter.encoding(""))
 
     def _folder(self) -> Path:
         """Where files of them are: beside the store's; for a store in memory, in a folder that goes when it does."""
@@ -137,4 +197,15 @@ class Library:
         if store.url.reveal() == "memory://":
             self._passing = TemporaryDirectory(prefix="accordion-memories-")
             return Path(self._passing.name)
-        return Path(f"{store.file()}.memories")
+        return folder_of(self._settings())
+
+
+def folder_of(settings: Settings) -> Path:
+    """Where the memories' files stand beside a store in a file."""
+    return Path(f"{settings.store.file()}.memories")
+
+
+def note(outbox: Outbox, tenant: str) -> None:
+    """Lists a tenant, where its name is known, among those for whom something was remembered."""
+    if tenant:
+        outbox.put(Key(REMEMBERED, tenant), bytes)

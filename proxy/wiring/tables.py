@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from proxy import __version__
-from proxy.clockwork import LoopClock
+from proxy.accounting.limits import Limits
 from proxy.core.budget import Thresholds
 from proxy.core.ports import Observer
 from proxy.dialects.base import Dialect
@@ -43,8 +43,8 @@ def weavers() -> dict[str, Weaver]:
     return {"chat": ChatWeaver(), "responses": ResponsesWeaver(), "messages": MessagesWeaver()}
 
 
-def windows(settings: Settings, clock: LoopClock) -> ModelWindows:
-    """Windows as configured, with the table behind."""
+def windows(settings: Settings, limits: Limits) -> ModelWindows:
+    """Windows as configured, with what is learnt, and the table behind."""
     overrides: dict[str, dict[str, object]] = {}
     for model in settings.model_list:
         info = model.model_info
@@ -52,7 +52,7 @@ def windows(settings: Settings, clock: LoopClock) -> ModelWindows:
             given = {"max_input_tokens": info.max_input_tokens, "max_output_tokens": info.max_output_tokens}
             overrides[model.model_name] = {name: value for name, value in given.items() if value is not None}
     return ModelWindows(
-        clock.monotonic,
+        limits,
         overrides,
         default=settings.windows.default,
         learnt_for=settings.windows.learnt_hours * 3600,

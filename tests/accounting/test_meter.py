@@ -36,6 +36,9 @@ class Words:
     def encoding(self, model: str) -> str:
         return "other" if model.startswith("gpt-4-") else "words"
 
+    def loaded(self, encoding: str) -> bool:
+        return encoding == "words"
+
     def count(self, text: str, encoding: str) -> int:
         self.counted.append(text)
         return len(re.findall(r"\S+", text))
@@ -134,6 +137,57 @@ def test_a_fork_counts_only_what_its_nearest_kept_sum_leaves() -> None:
     assert words.counted[-1] == "another way"
 
 
+def from_model(*parts: Part | str) -> Message:
+    return replace(message(*parts), role="assistant")
+
+
+def test_what_a_provider_drops_before_its_own_compaction_block_is_not_counted() -> None:
+    words = Words()
+    history, block = turns(20), from_model(Opaque("compaction", 40), "so far")
+    asked = conversation(*history, block, *history[:2], dialect="messages")
+    alone = conversation(block, *history[:2], dialect="messages")
+    meter = Meter(words)
+    assert meter.measure(asked, WINDOW) == Meter(Words()).measure(alone, WINDOW)
+    assert not any("turn 5" in text for text in words.counted), "what costs nothing need not be counted"
+    # From kept sums too, and where the block itself is not the newest message that is counted.
+    longer = conversation(*asked.messages, *turns(3), dialect="messages")
+    assert meter.measure(longer, WINDOW).tokens == meter.measure(asked, WINDOW).tokens + 3 * (4 + rules.MESSAGE)
+    before = conversation(*history, dialect="messages")
+    assert meter.measure(before, WINDOW).messages == 20 * (4 + rules.MESSAGE) + rules.REPLY
+
+
+def test_what_people_said_before_a_compaction_item_counts_and_what_models_and_tools_said_does_not() -> None:
+    """As `/responses/compact` gives it back: what the user said, and the item."""
+    called, gave = from_model(ToolCall("a", "read", "{}")), replace(message("a long result"), role="tool")
+    item = replace(message(Opaque("compaction", 40)), role="other")
+    asked = conversation(
+        message("one two"), called, gave, from_model("done"), item, message("three"), dialect="responses"
+    )
+    alone = conversation(message("one two"), item, message("three"), dialect="responses")
+    assert Meter(Words()).measure(asked, WINDOW) == Meter(Words()).measure(alone, WINDOW)
+
+
+def test_of_several_compactions_the_latest_counts() -> None:
+    first, last = from_model(Opaque("compaction", 400)), from_model(Opaque("compaction", 40))
+    asked = conversation(*turns(3), first, *turns(3), last, message("now"), dialect="messages")
+    assert Meter(Words()).measure(asked, WINDOW).messages == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.REPLY
+
+
+def test_a_compaction_that_failed_drops_nothing() -> None:
+    asked = conversation(*turns(3), from_model(Opaque("compaction", 0)), dialect="messages")
+    assert Meter(Words()).measure(asked, WINDOW).messages == 3 * 4 + 4 * rules.MESSAGE + rules.REPLY
+
+
+def test_what_stands_behind_a_place_is_all_that_counts_where_a_compaction_is_behind_it() -> None:
+    block = from_model(Opaque("compaction", 40))
+    asked = conversation(*turns(3), block, message("now"), dialect="messages")
+    meter = Meter(Words())
+    whole = meter.after(asked, -1)
+    assert whole.tokens == 10 + 1 + 2 * rules.MESSAGE
+    assert meter.after(asked, 1) == whole
+    assert meter.after(asked, 3).tokens == 1 + rules.MESSAGE
+
+
 def test_preamble_and_tools_are_counted_once_for_each_overhead_key() -> None:
     words = Words()
     meter = Meter(words)
@@ -189,6 +243,14 @@ def test_pending_text_is_what_measuring_would_have_to_count() -> None:
     assert meter.pending(asked) == 0
     assert meter.pending(conversation(*history, message("q" * 7), overhead_key=b"k")) == 7
     assert meter.pending(replace(asked, overhead_key=b"other")) == 15
+
+
+def test_long_text_and_an_encoding_that_is_not_loaded_are_for_a_thread() -> None:
+    meter, long, short = Meter(Words()), conversation(message("q" * 40_000)), conversation(message("q"))
+    assert [meter.slow(asked, "", 50_000) for asked in (long, short)] == [True, False]
+    meter.measure(long, WINDOW)
+    assert not meter.slow(long, "", 50_000), "it is counted already"
+    assert meter.slow(short, "gpt-4-turbo", 100), "it must be loaded"
 
 
 def test_pending_text_leaves_media_out() -> None:

@@ -85,6 +85,24 @@ def test_what_stands_in_the_arguments_of_a_call_is_shown_from_there() -> None:
     assert "> value_321 = 321" in found.text.split("\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (r'{"note": "from \u0074op of hill"}', "top of hill"),
+        (r'{"path": "src\/billing\/late_fees.py"}', "src/billing/late_fees.py"),
+        (r'{"note": "from \u03b4elta of hill"}', "δelta of hill"),
+        (r'{"note": "say \"when\" and stop"}', 'when" and stop'),
+        ('{"at": 1e+20, "near": "rain and wind"}', "near: rain"),
+    ],
+)
+def test_what_a_call_was_given_is_found_however_its_json_was_written(arguments: str, named: str) -> None:
+    made = call("note", {}, "c")
+    made["tool_calls"][0]["function"]["arguments"] = arguments
+    client = read([user("Begin."), made, result("c", "ok"), user(f"What of `{named}`?")])
+    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("Noted.")).encode(), 1, 2)], 3)
+    assert Recaller(claims).excerpt(SPACE, shown, client, range(3, 4), count) is not None
+
+
 def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
     reference = Written(json.dumps(result("call_1", "[Result moved]")).encode(), 2, 2, edited=True)
@@ -159,6 +177,34 @@ def test_plain_words_recall_nothing() -> None:
 def test_what_is_still_in_view_is_not_recalled() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")], said="W5918442 was looked at.")
     assert Recaller(claims).excerpt(SPACE, shown, client, newest, count) is None
+
+
+def test_a_name_within_another_word_is_not_in_view() -> None:
+    found = recalled([call("show", {"order": "W5918442"}, "c"), result("c", "There are W59184421 and xW5918442.")])
+    assert found is not None
+    assert "7706410293" in found.text
+
+
+@pytest.mark.parametrize(
+    ("told", "comes"),
+    [("W5918442 again.", False), ("W59184420 and _W5918442.", True), ("src/billing/rules.py", True)],
+)
+def test_what_came_into_view_since_the_first_look_is_in_view(told: str, comes: bool) -> None:
+    recaller, told_so_far = Recaller(claims), [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}]
+    client, shown, newest = summarized(told_so_far[:1])
+    assert recaller.excerpt(SPACE, shown, client, newest, count) is not None
+    turn = [user("Go on."), {"role": "assistant", "content": told}, user("And W5918442?")]
+    client, shown, _ = summarized([user("Hello."), told_so_far[1], *turn])
+    newest = range(len(client.messages) - 1, len(client.messages))
+    found = recaller.excerpt(SPACE, shown, client, newest, count)
+    assert (found is not None) == comes
+
+
+def test_a_path_whose_words_stand_apart_in_view_comes_back() -> None:
+    told = "Of rules in billing, src has some: py."
+    found = recalled([user(told), {"role": "assistant", "content": told}, user("What is in src/billing/rules.py?")])
+    assert found is not None
+    assert "round_half_even" in found.text
 
 
 def test_what_the_system_prompt_says_is_in_view() -> None:

@@ -80,6 +80,17 @@ async def test_requests_that_come_at_once_are_written_together_and_in_order():
     assert store.rows() == 12
 
 
+async def test_of_requests_that_come_at_once_only_those_are_logged_that_no_later_one_begins_with():
+    store = EphemeralStore(max_bytes=2**30)
+    vault = Vault(store)
+    other = chat("0", "else", system="You are another agent.")
+    for request in (chat("0"), chat("0", "1"), chat("0", "1", "2"), other, chat("0", "1", "2", "3")):
+        vault.transcripts.record(SPACE, "s-1", request, folded=True)
+    await vault.tasks.done()
+    assert len(await store.read(transcript_key(tenant_of(SPACE), "s-1"))) == 3
+    assert await all_of(vault) == ["You are an agent.", "0", "1", "2", "3"]
+
+
 async def test_what_comes_within_a_moment_is_written_with_what_came_before():
     vault, gate = Vault(), asyncio.Event()
     waits: list[float] = []

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from msgspec import structs
+
 from proxy.accounting.meter import REPLY, Meter
 from proxy.archive.references import artifact_id, reference, size_of
 from proxy.archive.writing import Archive, Spool
@@ -215,7 +217,8 @@ class House:
 
     def __post_init__(self) -> None:
         self.clock, self.tasks, self.waiting = FakeClock(), LoopTasks(), Loop()
-        self.weights = Weights(Meter(WordCounter()))
+        self.meter = Meter(WordCounter())
+        self.weights = Weights(self.meter)
         self.archive = Archive(self.store, sealer=self.sealer, clock=self.clock)
         self.reader = WrittenReader()
         self.folds = Folds(self.store, reader=self.reader, sealer=self.sealer)
@@ -238,7 +241,7 @@ class House:
     def case(self, client: Conversation, folded: Folded | None = None, **changes: Any) -> Case:
         """A request over its trigger."""
         folded = folded or unfolded(client)
-        tokens = sum(self.weights.of(message, client, "") for message in folded.conversation.messages)
+        tokens = self.meter.measure(folded.conversation, WINDOW).tokens - REPLY
         kind = "conversation" if client.starts_turn else "generation"
         decision = Decision("compact", "a test", target=tokens // 4, kind=kind, trigger=max(1, tokens // 2))
         if "decision" in changes:
@@ -258,7 +261,7 @@ class House:
         folded = await self.folds.find(dialect, SPACE, SCOPE, client, fresh=fresh)
         window = Window(self.window, self.window, "config")
         case = self.case(client, folded, window=window, limits=Thresholds().limits(self.window), asker=asker)
-        used = replace(case.utilization, window=self.window)
+        used = structs.replace(case.utilization, window=self.window)
         decision = decide(folded, used, case.limits, window, options=Options())
         return await self.compactor.fold(replace(case, utilization=used, decision=decision), client)
 

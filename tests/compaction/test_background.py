@@ -113,6 +113,21 @@ async def test_while_a_model_writes_and_there_is_room_the_request_passes_unfolde
     assert TOLD in said(await ask(rooms, asked))
 
 
+async def test_at_a_trigger_of_zero_an_extract_does_until_the_model_has_written():
+    """It folds every request; nobody waits, and none passes unfolded."""
+    rooms = house()
+    teller(rooms).may.clear()
+    for turns in (6, 9):
+        outcome = await ask(rooms, client(turns), decision={"trigger": 0})
+        assert outcome.folded.compaction is not None
+        assert outcome.folded.compaction.writer == "extractive"
+        await settle()
+    assert len(teller(rooms).asked) == 1
+    teller(rooms).may.set()
+    await rooms.tasks.done()
+    assert TOLD in said(await ask(rooms, client(12), decision={"trigger": 0}))
+
+
 async def test_a_request_that_must_be_folded_waits_for_the_model():
     rooms = house()
     teller(rooms).may.clear()

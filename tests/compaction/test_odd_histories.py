@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.archive.artifacts import Artifact, artifact_text
 from proxy.compaction.strategies import SHIPPED, build
-from tests.compaction.making import DIALECTS, House, read
+from proxy.core.boundaries import resumes
+from tests.compaction.making import DIALECTS, SCOPE, SPACE, WINDOW, House, read
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 
@@ -90,6 +92,87 @@ async def test_a_history_of_screenshots_is_folded_though_no_text_may_stand_in_th
     assert (outcome.seen.state, outcome.seen.reason.count("cannot be changed")) == ("folded", 0)
     assert outcome.seen.after < outcome.seen.before / 2
     assert DIALECTS["responses"].problems(outcome.folded.conversation.messages) == []
+
+
+def searching(turns: int) -> dict[str, Any]:
+    """Questions that the provider itself looks up: what was found stands, sealed, in each reply."""
+    messages: list[dict[str, Any]] = []
+    for at in range(turns):
+        found = [
+            {"type": "web_search_result", "title": f"Page {at}", "url": f"https://example.org/{at}/{one}",
+             "encrypted_content": f"E{at}x" * 400, "page_age": None}
+            for one in range(4)
+        ]  # fmt: skip
+        failed = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
+        reply = [
+            {"type": "server_tool_use", "id": f"srvtoolu_{at}", "name": "web_search", "input": {"query": f"q {at}"}},
+            {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_{at}", "content": found if at % 5 else failed},
+            {"type": "text", "text": f"It is {at}."},
+        ]
+        messages += [{"role": "user", "content": f"What is it, {at}?"}, {"role": "assistant", "content": reply}]
+    messages.append({"role": "user", "content": "And now?"})
+    return {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": messages}
+
+
+async def test_replies_with_searches_of_the_providers_own_are_folded() -> None:
+    client = read(searching(14), "messages")
+    outcome = await house(10_000).step(client)
+    assert outcome.seen is not None
+    assert outcome.seen.state == "folded"
+    assert outcome.seen.after < outcome.seen.before / 2
+    assert DIALECTS["messages"].problems(outcome.folded.conversation.messages) == []
+
+
+def resumed(dialect: str, before: int, after: int) -> dict[str, Any]:
+    """Talk of so many turns before and after the provider has compacted it by itself."""
+    name, item = "messages", {"role": "assistant", "content": [{"type": "compaction", "content": "In short."}]}
+    if dialect == "responses":
+        name, item = "input", {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl" * 40}
+    said: list[dict[str, Any]] = []
+    for at in range(before + after):
+        said.append({"role": "user", "content": f"Question {at}: " + "word " * 200})
+        said += [item] if at == before else [{"role": "assistant", "content": f"Answer {at}."}]
+    said.append({"role": "user", "content": "And now?"})
+    return {"model": "m", "max_tokens": 100, name: said}
+
+
+@pytest.mark.parametrize("dialect", ["messages", "responses"])
+async def test_what_the_provider_compacted_itself_stands_before_the_record_of_what_came_later(dialect: str) -> None:
+    """A provider drops what is before its own compaction; there nobody would read the record."""
+    rooms = house(8_000)
+    for after in (20, 28, 36, 44):
+        client = read(resumed(dialect, 10, after), dialect)
+        outcome = await rooms.step(client)
+        wires = [message.wire.decode() for message in outcome.folded.conversation.messages]
+        own = next(at for at, wire in enumerate(wires) if '"compaction"' in wire)
+        records = [at for at, wire in enumerate(wires) if "[Record of messages" in wire]
+        assert records
+        assert min(records) > own
+        assert DIALECTS[dialect].problems(outcome.folded.conversation.messages) == []
+
+
+async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_saves() -> None:
+    """What costs nothing is neither counted nor touched, though an earlier fold had left its own there."""
+    rooms, before = house(8_000), read(resumed("messages", 40, 1), "messages")
+    early = replace(before, messages=before.messages[:79], chain=before.chain[:79])
+    first = await rooms.step(early)
+    assert first.seen is not None
+    assert first.seen.state == "folded"
+    later = await rooms.folds.find(DIALECTS["messages"], SPACE, SCOPE, before, fresh=False)
+    assert later.compaction is not None
+    case = rooms.case(before)
+    assert rooms.compactor._craft.refolded(case, later) == case.utilization.tokens < 400, "it saves nothing any more"
+    client = read(resumed("messages", 40, 30), "messages")
+    replayed = rooms.folds.local(DIALECTS["messages"], SPACE, SCOPE, client)
+    outcome = await rooms.step(client)
+    assert outcome.seen is not None
+    assert outcome.seen.state == "folded"
+    assert outcome.seen.before == rooms.meter.measure(replayed.conversation, WINDOW).tokens
+    assert outcome.seen.after == rooms.meter.measure(outcome.folded.conversation, WINDOW).tokens
+    own = next(at for at, message in enumerate(replayed.conversation.messages) if resumes(message))
+    assert [message.wire for message in outcome.folded.conversation.messages[: own + 1]] == [
+        message.wire for message in replayed.conversation.messages[: own + 1]
+    ]
 
 
 async def test_a_later_fold_leaves_what_an_earlier_one_said_of_a_result() -> None:

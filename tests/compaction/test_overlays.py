@@ -506,6 +506,39 @@ def test_a_list_is_laid_out_behind_what_was_laid_out_before():
     assert not any(asked[4:])
 
 
+def test_what_is_put_in_later_is_laid_out_behind_what_was_laid_out_before():
+    talk, wardrobe, weaver = Talk("chat"), Wardrobe(), Counting()
+    read_one = talk.reader.of(talk.spoken, SPACE)
+    for number in range(6):
+        talk.reply(2 * (not number), 1)
+        wardrobe.dressed(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
+    talk.recall()
+    talk.says("Go on.")
+    before = weaver.asked
+    shown = wardrobe.dressed(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
+    assert shown == talk.dressed()
+    assert weaver.asked == before
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_an_overlay_that_would_break_the_list_behind_what_was_laid_out_before_is_left_out(dialect: DialectName):
+    talk, wardrobe = Talk(dialect), Wardrobe()
+    read_one = talk.reader.of(talk.spoken, SPACE)
+    for number in range(6):
+        talk.reply(2 * (not number), 1)
+        wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
+    talk.says("Go on.")
+    talk.reply(1, 0)
+    whole = talk.overlays[-1]
+    assert isinstance(whole, Weave)
+    talk.says("Thank you.")
+    for rounds, comes in (((Round(whole.rounds[0].said), whole.rounds[1]), False), (whole.rounds, True)):
+        talk.overlays[-1] = Weave(whole.anchor, rounds, (), whole.text, 9.0)
+        shown = wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
+        assert shown == talk.dressed()
+        assert any(b"our_7_0" in message.wire for message in shown.conversation.messages) == comes
+
+
 @pytest.mark.parametrize("dialect", NAMES)
 @given(
     moves=st.lists(

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from msgspec import structs
 
 from proxy.accounting.meter import REPLY
 from proxy.compaction.case import Budgets
+from proxy.compaction.sketch import Sketch
 from proxy.compaction.views import view_for, view_of
 from proxy.core.boundaries import open_places
 from proxy.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -113,8 +115,52 @@ def test_what_is_not_understood_stays_even_within_a_result() -> None:
 
 def test_a_providers_compaction_item_stays_and_so_does_the_opening_before_it() -> None:
     item = message("other", Opaque("compaction", 500))
-    folded = listed(says("opening"), answers("ok"), item, says("more"), answers("ok"), says("task"))
+    folded = listed(says("opening"), says("and"), item, says("more"), answers("ok"), says("task"))
     assert free(folded) == whole(folded) == [1, 3, 4]
+
+
+RESUMED = listed(
+    says("opening"),  # 0
+    *batch("a", "x" * 4_000),  # 1, 2
+    message("user", IMAGE),  # 3
+    message("assistant", Opaque("compaction", 400)),  # 4
+    says("more"),  # 5
+    *batch("b", "y" * 400),  # 6, 7
+    answers("ok"),  # 8
+    says("task"),  # 9
+)
+"""A history whose beginning the provider has compacted by itself."""
+
+
+def test_what_the_provider_no_longer_reads_costs_nothing_and_is_left_alone() -> None:
+    view = viewed(RESUMED)
+    assert [slot.tokens for slot in view.slots[:4]] == [0] * 4
+    assert view.slots[4].tokens == count(view.slots[4].message)
+    assert sum(slot.tokens for slot in view.slots) + OVERHEAD == view.tokens
+    assert free(RESUMED) == whole(RESUMED) == [5, 6, 7, 8]
+    assert not any(view.reach[:4]), "nor as a last resort"
+
+
+def test_what_was_read_back_where_the_provider_no_longer_reads_costs_nothing_either() -> None:
+    view = viewed(RESUMED, woven={5: 100})
+    assert view.woven[5] == 100
+    assert viewed(RESUMED).tokens + 100 == view.tokens
+    apart = view_of(
+        RESUMED, "conversation", tokens=view.tokens, overhead=OVERHEAD, target=0, window=9_000, count=count,
+        woven={2: 700, 5: 100},
+    )  # fmt: skip
+    assert (apart.slots, apart.woven) == (view.slots, view.woven)
+
+
+@pytest.mark.parametrize("budgets", [Budgets(body=10), Budgets(images=1)])
+def test_it_is_free_where_the_request_has_more_bytes_or_images_than_the_provider_takes(budgets: Budgets) -> None:
+    two = replace(RESUMED, conversation=replace(RESUMED.conversation, messages=(
+        *RESUMED.conversation.messages[:-1], message("user", Text("task"), IMAGE),
+    )))  # fmt: skip
+    view = viewed(two, budgets=budgets, size=5_000)
+    assert free(two, budgets=budgets, size=5_000) == [1, 2, 3, 5, 6, 7, 8]
+    sketch = Sketch(view)
+    assert [sketch.part_tokens(slot) for slot in range(4)] == [[0]] * 4
 
 
 def test_an_earlier_folds_block_is_free_where_the_kind_may_reach_it() -> None:
@@ -208,7 +254,7 @@ def _unread(messages: tuple[Message, ...], index: int, each: Message) -> bool:
 def test_what_was_read_back_is_a_part_of_the_messages_and_no_overhead() -> None:
     house, client = House(), conversation(long_history(3), "chat")
     case = house.case(client)
-    used = replace(case.utilization, preamble=10, tools=20, unfolded=500)
+    used = structs.replace(case.utilization, preamble=10, tools=20, unfolded=500)
     view = view_for(replace(case, utilization=used), "conversation", count=count)
     assert (view.tokens, view.overhead) == (used.tokens, 30 + REPLY)
     assert sum(slot.tokens for slot in view.slots) == used.messages + 500 - REPLY

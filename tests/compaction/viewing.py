@@ -9,7 +9,7 @@ from typing import Any
 
 from proxy.compaction.strategies.base import Draft
 from proxy.compaction.views import view_of
-from proxy.core.boundaries import pairs
+from proxy.core.boundaries import pairs, passed_over
 from proxy.core.conversation import (
     Conversation,
     Media,
@@ -96,7 +96,9 @@ def listed(*messages: Message) -> Folded:
 
 def viewed(folded: Folded, kind: Any = "conversation", *, target: int = 0, **fields: Any) -> Draft:
     """A list as strategies see it; what it counts is the sum of its messages and a fixed overhead."""
-    tokens = OVERHEAD + sum(count(message) for message in folded.conversation.messages)
+    messages = folded.conversation.messages
+    passed = passed_over(messages)
+    tokens = OVERHEAD + sum(count(message) for index, message in enumerate(messages) if index not in passed)
     tokens += sum(fields.get("woven", {}).values())
     given: dict[str, Any] = {"window": 100_000, "limit": 90_000, "space": SPACE, "count": count} | fields
     return view_of(folded, kind, tokens=tokens, overhead=OVERHEAD, target=target, **given)

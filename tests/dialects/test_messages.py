@@ -102,13 +102,20 @@ BLOCKS = [
         {
             "type": "web_search_tool_result",
             "tool_use_id": "s",
-            "content": [{"type": "web_search_result", "encrypted_content": "x"}],
+            "content": [
+                {"type": "web_search_result", "title": "T", "url": "u", "encrypted_content": "eHh4eHh4"},
+                {"type": "web_search_result", "title": "T", "url": "v"},
+            ],
         },
-        (ToolResult("s", (Opaque("web_search_result", 52),)),),
+        (ToolResult("s", (Text("T"), Text("u"), Media("file", "text/plain", 6), Text("T"), Text("v"))),),
     ),
     (
-        {"type": "web_search_tool_result", "tool_use_id": "s", "content": {"type": "web_search_tool_result_error"}},
-        (ToolResult("s", (Opaque("web_search_tool_result_error", 39),), True),),
+        {
+            "type": "web_search_tool_result",
+            "tool_use_id": "s",
+            "content": {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"},
+        },
+        (ToolResult("s", (Text("max_uses_exceeded"),), True),),
     ),
     (
         {
@@ -131,10 +138,10 @@ BLOCKS = [
                 "stdout": "out",
                 "stderr": "err",
                 "return_code": 1,
-                "content": [],
+                "content": [{"type": "bash_code_execution_output", "file_id": "file_1"}],
             },
         },
-        (ToolResult("s", (Text("out"), Text("err"))),),
+        (ToolResult("s", (Text("out"), Text("err"), Text("file_1"))),),
     ),
     ({"type": "container_upload", "file_id": "f"}, (Opaque("container_upload", 41),)),
     ({"type": "compaction", "content": "summed up", "signature": "x"}, (Opaque("compaction", 9),)),

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.naming import named_in, renamed_in
+from proxy.core.http import Inbound
+from proxy.dialects.naming import named_by, named_in, renamed_by, renamed_in
 
 FORM = b'multipart/form-data; boundary="x--y"'
 PART = b'--x--y\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
@@ -65,3 +66,37 @@ def test_of_the_beginning_of_a_document_too(end: int) -> None:
     assert named_in(begun, b"text/plain") == ("smart" if there else None)
     if there:
         assert renamed_in(begun, b"", "new") == begun.replace(b'"smart"', b'"new"')
+
+
+def inbound(target: str, method: str = "GET") -> Inbound:
+    path, _, query = target.partition("?")
+    return Inbound(method, path, query, (), b"", "req-1")
+
+
+@pytest.mark.parametrize(
+    ("target", "named", "renamed"),
+    [
+        ("/v1/models/smart", "smart", "/v1/models/gpt-%C3%A9%2F1:x"),
+        ("/v1/models/a%2Fb%20c?x=1", "a/b c", "/v1/models/gpt-%C3%A9%2F1:x?x=1"),
+        ("/v1/models/a/b", "a/b", "/v1/models/gpt-%C3%A9%2F1:x"),
+        ("/v1/realtime?model=smart", "smart", "/v1/realtime?model=gpt-%C3%A9%2F1%3Ax"),
+        ("/v1/realtime?a=%20&model=a%2Fb+c&model=z", "a/b c", "/v1/realtime?a=%20&model=gpt-%C3%A9%2F1%3Ax&model=z"),
+        ("/v1/realtime/calls?model=smart", "smart", "/v1/realtime/calls?model=gpt-%C3%A9%2F1%3Ax"),
+    ],
+)
+def test_a_target_may_name_a_model_and_keeps_all_else(target: str, named: str, renamed: str) -> None:
+    assert named_by(inbound(target)) == named
+    assert renamed_by(target, "gpt-é/1:x") == renamed
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/v1/models", "/v1/models/", "/v1/models?model=smart", "/v1/realtime", "/v1/realtime?models=smart",
+     "/v1/realtime?submodel=smart", "/v1/realtime?model=", "/v1/realtimes?model=smart", "/v1/files?model=smart"],
+)  # fmt: skip
+def test_a_target_that_names_no_model_names_none(target: str) -> None:
+    assert named_by(inbound(target)) is None
+
+
+def test_what_would_delete_a_model_is_not_taken_for_one_of_ours() -> None:
+    assert named_by(inbound("/v1/models/smart", "DELETE")) is None

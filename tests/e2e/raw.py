@@ -56,7 +56,7 @@ class Client:
         """The head of a request that `reply` will be about."""
         self._method = method
         framing = [] if length is None else [("Content-Length", str(length))]
-        lines = [f"{name}: {value}" for name, value in [("Host", "proxy.test"), *framing, *headers]]
+        lines = [f"{name}: {value}" for name, value in [("Host", "localhost"), *framing, *headers]]
         return "\r\n".join([f"{method} {target} HTTP/1.1", *lines, "\r\n"]).encode("latin-1")
 
     async def head(self) -> Reply:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import socket
 
 import pytest
 
@@ -135,6 +136,57 @@ async def test_configured_models_are_listed_while_the_provider_is_away(aliased: 
     assert ("has_more" in page, page.get("object")) == ((True, None) if anthropic else (False, "list"))
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "shape"),
+    [("smart", "/east/v1/models/gpt-5.2", "object"), ("clever", "/north/v1/models/claude-haiku-4-5", "type")],
+)
+async def test_a_configured_model_is_found_by_its_name(aliased: Proxy, name: str, target: str, shape: str):
+    version = [("anthropic-version", "2023-06-01")] if shape == "type" else []
+    told = {"id": "its own name", shape: "model", "more": [1]}
+    async with aliased.provider(replies_json(told, 200, [("x-request-id", "up")], encoding="gzip")) as provider:
+        reply = await ask(aliased, "GET", f"/v1/models/{name}", [BEARER, *version])
+    assert provider.requests[0].target == target
+    assert (reply.status, json.loads(reply.body)) == (200, told | {"id": name})
+    assert reply.header("x-request-id") == "up"
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.parametrize("anthropic", [False, True])
+async def test_of_a_model_that_its_provider_says_nothing_of_its_name_is_said(
+    aliased: Proxy, status: int, anthropic: bool
+):
+    headers = [BEARER, *([("anthropic-version", "2023-06-01")] if anthropic else [])]
+    async with aliased.provider(replies_json({"error": {"message": "no such model"}}, status)):
+        reply = await ask(aliased, "GET", "/v1/models/smart", headers)
+    told = json.loads(reply.body)
+    assert (reply.status, told["id"], told["type" if anthropic else "object"]) == (200, "smart", "model")
+
+
+async def test_a_wrong_key_does_not_find_a_model_either(aliased: Proxy):
+    async with aliased.provider(replies_json({"error": {"message": "no"}}, 401)):
+        reply = await ask(aliased, "GET", "/v1/models/smart", [BEARER])
+    assert (reply.status, json.loads(reply.body)) == (401, {"error": {"message": "no"}})
+
+
+async def test_what_would_change_a_model_means_the_providers_own(aliased: Proxy):
+    async with aliased.provider(replies_json({"deleted": True})) as provider:
+        reply = await ask(aliased, "DELETE", "/v1/models/smart", [BEARER])
+    assert (provider.requests[0].target, json.loads(reply.body)) == ("/v1/models/smart", {"deleted": True})
+
+
+async def test_a_model_that_is_asked_to_speak_is_named_in_the_query(aliased: Proxy):
+    body, odd = b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\n", "/v1/realtime?x=%2F&model=smart&y=model="
+    async with aliased.provider(replies_json({})) as provider:
+        for path in (odd, "/v1/realtime/calls?model=smart", "/v1/realtime?model=other"):
+            await ask(aliased, "POST", path, [BEARER, ("Content-Type", "application/sdp")], body)
+    assert [request.target for request in provider.requests] == [
+        "/east/v1/realtime?x=%2F&model=gpt-5.2&y=model=",
+        "/east/v1/realtime/calls?model=gpt-5.2",
+        "/v1/realtime?model=other",
+    ]
+    assert all(request.body == body for request in provider.requests)
+
+
 # -- the two upstreams, and the environment --------------------------------------------------------------------------
 
 
@@ -199,6 +251,14 @@ async def test_logs_may_be_json_lines(start: Start):
 def test_a_wrong_config_is_told_with_the_keys_path_and_nothing_starts(start: Start, text: str, path: str):
     with pytest.raises(RuntimeError, match=rf"config: \${path}: "):
         start(text)
+
+
+def test_an_address_that_is_taken_is_told_with_what_to_do(start: Start):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        said = rf"config: \$\.server: nothing can listen on 127\.0\.0\.1:{taken}\. .*--port"
+        with pytest.raises(RuntimeError, match=said):
+            start("", "--port", str(taken))
 
 
 def test_a_wrong_variable_is_told_by_its_name_and_nothing_starts(start: Start):

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kept import KEY, api, ask, fold, found, said, sealing, workers
+from proxy.core.memories import Filter
+from proxy.identity.tenants import REMEMBERED
+from proxy.memory.entries import EVERY
+from tests.e2e.kept import CANARY, KEY, api, ask, fold, found, said, sealing, workers
+from tests.memories import memory, put
 
 
 @pytest.mark.parametrize("config", ["", sealing(KEY)], ids=["plain", "sealed"])
@@ -32,6 +36,22 @@ async def test_of_what_was_erased_nothing_stands_in_the_files(tmp_path: Path, co
                 await asyncio.sleep(0.05)
     assert found(tmp_path) == []
     assert session_rows(tmp_path / "kept.db", session) == ([] if whole else ["erased"])
+
+
+@pytest.mark.parametrize("config", ["", "memory: {enabled: false}\n"], ids=["on", "off"])
+async def test_of_a_tenant_that_was_erased_no_memory_is_left_either(tmp_path: Path, config: str):
+    async with workers(tmp_path, config, "") as [one, other]:
+        for house in (one, other):
+            space = house.tenants.identify({}).space
+            await put(house.library.memories(), memory(f"The {CANARY} of {id(house)}."), space=space)
+            await house.outbox.flush()
+        assert found(tmp_path / "kept.db.memories")
+        assert [name for name, _ in await other.store.scan(REMEMBERED)]
+        reply = await api(one, "DELETE", "/accordion/archive")
+        assert (reply.status_code, reply.json()["memories"]) == (200, {"before": 2, "after": 0})
+        assert await other.library.memories().count(space, Filter(types=EVERY)) == 0
+        assert await other.store.scan(REMEMBERED) == []
+        assert found(tmp_path / "kept.db.memories") == []
 
 
 def session_rows(path: Path, session: str) -> list[str]:

@@ -72,7 +72,11 @@ async def test_requests_of_every_kind_and_fate(talkative: Proxy):
             for path, body in zip(paths, bodies, strict=True):
                 await post(talkative, f"{path}?key={SECRETS['QUERY']}", body, *HEADERS)
     for path, body in zip(paths, bodies, strict=True):
-        assert (await post(talkative, f"{path}?key={SECRETS['QUERY']}", body, *HEADERS)).status == 502
+        reply = await post(talkative, f"{path}?key={SECRETS['QUERY']}", body, *HEADERS)
+        named = reply.header("x-request-id") or reply.header("request-id")
+        assert reply.status == 502
+        assert named is not None
+        assert any(named in line and "upstream_unreachable" in line for line in talkative.log.splitlines())
     smart = CHAT.body(SAID).replace(CHAT.model.encode(), b"smart")
     async with talkative.provider(CHAT.answers(SAID)):
         for headers in (HEADERS, HEADERS[:1], [("Authorization", f"Bearer {SECRETS['PROXY_KEY']}")]):

@@ -87,6 +87,7 @@ async def test_what_is_added_is_found_and_read_in_full(proxy: Proxy, way: str):
         found = await call(client, "memory_search", query=f"{way} gateway token validation", topics=["gateway"])
         assert found["results"][0]["id"] == added["id"]
         assert len(found["results"][0]["preview"]) <= 50
+        assert set(found["results"][0]) == {"id", "type", "preview", "topics", "source_type", "created_at", "score"}
         read = await call(client, "memory_read", ids=[added["id"], "mem-none"], proof=found["proof"])
     assert [memory["content"] for memory in read["memories"]] == [content]
     assert read["missing"] == ["mem-none"]
@@ -138,7 +139,8 @@ async def test_a_topic_is_consolidated_only_by_who_searched_deeply_and_read(prox
         assert made["memories"] == 24
         assert made["archived"] == ""
         found = await call(client, "memory_search", query=f"what is the {topic}", type_filter=["summary"])
-    assert [(each["id"], each["warning"]) for each in found["results"] if topic in each["topics"]] == [(made["id"], "")]
+    about = [each for each in found["results"] if topic in each["topics"]]
+    assert [(each["id"], "warning" in each) for each in about] == [(made["id"], False)]
 
 
 @EACH
@@ -166,6 +168,7 @@ async def test_what_is_asked_badly_is_answered_as_an_error_of_the_tool_that_says
         assert "no such artifact" in await refused(client, "read_artifact", id="art_000000000000")
         assert "id" in await refused(client, "core_memory", operation="export")
         assert "There are memory_add" in await refused(client, "memory_forget")
+        assert "recorded" in await refused(client, "memory.compact_conversation", **unknown)
 
 
 @pytest.mark.parametrize("way", HTTP)

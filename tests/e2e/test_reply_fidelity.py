@@ -13,7 +13,7 @@ import zstandard
 from tests.e2e.ledger import session
 from tests.e2e.raw import connected, post
 from tests.e2e.replies import CHAT, DIALECTS, RESPONSES, Dialect
-from tests.loopback import Answer, Recorded, encoded, replies_bytes, replies_events
+from tests.loopback import Answer, Recorded, encoded, replies_bytes, replies_events, replies_json
 from tests.proxying import Proxy
 
 EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
@@ -50,6 +50,17 @@ async def test_status_and_headers_come_back_in_their_order_and_as_often_as_they_
     assert reply.status == 203
     assert [(n.lower(), v) for n, v in reply.foreign] == [(n.lower(), v) for n, v in own]
     assert reply.body == b"{}"
+
+
+async def test_what_another_proxy_behind_this_one_says_of_itself_is_not_said_twice(proxy: Proxy):
+    theirs = [("X-Accordion-Window", "7"), ("x-accordion-compaction", "{}"), ("X-Request-Id", "up-1")]
+    async with proxy.provider(replies_json(CHAT.json(), 200, theirs)):
+        reply = await post(proxy, CHAT.path, CHAT.body("Which window?"))
+    own = [(name, value) for name, value in reply.headers if name.lower().startswith(b"x-accordion-")]
+    assert [name for name, _ in own if name.lower() == b"x-accordion-window"] == [b"x-accordion-window"]
+    assert reply.header("x-accordion-window") == "128000"
+    assert reply.header("x-accordion-compaction") is None
+    assert reply.header("x-request-id") == "up-1"
 
 
 @EACH

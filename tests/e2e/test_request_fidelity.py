@@ -194,6 +194,16 @@ async def test_a_chunked_body_arrives_whole(proxy: Proxy, provider: Loopback):
     assert provider.requests[0].body == body
 
 
+async def test_what_stands_behind_a_chunked_body_is_no_header(proxy: Proxy, provider: Loopback):
+    body = CHAT.body("Trailers.")
+    async with connected(proxy) as client:
+        head = client.head_of("POST", CHAT.path, [("Transfer-Encoding", "chunked"), ("Trailer", "X-Sum")])
+        await client.send(head + b"%x\r\n%b\r\n0\r\nX-Sum: 1\r\nAuthorization: late\r\n\r\n" % (len(body), body))
+        assert (await client.reply()).status == 400
+    request = provider.requests[-1]
+    assert (request.body, request.header("x-sum"), request.header("authorization")) == (body, None, None)
+
+
 async def test_requests_one_after_the_other_without_waiting_are_answered_in_order(proxy: Proxy):
     async with proxy.provider(CHAT.answers()), connected(proxy) as client:
         for text in ("one", "two", "three"):

@@ -169,6 +169,23 @@ async def test_a_provider_that_does_not_answer_the_upgrade_is_given_up_after_the
     assert "within 0.5 s" in CHAT.error_of(caught.value.response.body)["message"]
 
 
+async def test_a_model_of_ones_own_is_spoken_with_where_it_is(start: Start):
+    proxy = start(
+        "proxy_keys: [{id: one, key: '${OWN}'}]\nmodel_list:\n- model_name: voice\n"
+        "  litellm_params: {model: openai/gpt-realtime, api_base: '{upstream}/in', api_key: k}\n",
+        OWN="accordion-own-key-1234",
+    )
+    async with provider(proxy, echo) as seen:
+        headers = {"Authorization": "Bearer accordion-own-key-1234"}
+        url = f"ws://127.0.0.1:{proxy.port}/v1/realtime?model=voice"
+        async with connect(url, proxy=None, additional_headers=headers, open_timeout=60) as socket:
+            await socket.send("hello")
+            assert await socket.recv() == "hello"
+    assert seen[0].request is not None
+    assert seen[0].request.path == "/in/realtime?model=gpt-realtime"
+    assert seen[0].request.headers["authorization"] == "Bearer k"
+
+
 async def test_an_upgrade_of_a_path_of_our_own_is_refused(proxy: Proxy):
     with pytest.raises(InvalidStatus) as caught:
         async with client(proxy, "/accordion/sessions"):

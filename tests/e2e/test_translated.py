@@ -80,6 +80,20 @@ async def test_a_provider_that_is_away_is_told_in_the_clients_dialect(translatin
     assert KEY not in str(reply)
 
 
+@pytest.mark.parametrize(("dialect", "model"), [(CHAT, "clever"), (RESPONSES, "clever"), (MESSAGES, "smart")])
+async def test_an_error_has_the_id_by_which_the_ledger_knows_it(translating: Proxy, dialect: Dialect, model: str):
+    label = f"failed-{dialect.name}"
+    headers = [("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"), ("x-session-id", label)]
+    async with translating.provider(replies_json("<html>", 500)):
+        reply = await ask(translating, "POST", dialect.path, headers, dialect.body("Fail.", model=model))
+    named = reply.header("request-id" if dialect is MESSAGES else "x-request-id")
+    assert reply.status == 500
+    assert named is not None
+    assert named in reply.body.decode()
+    (exchange,) = await until(lambda: exchanges(translating, label))
+    assert exchange["request_id"] == named
+
+
 async def test_what_cannot_be_translated_is_refused_plainly(translating: Proxy):
     reply = await post(translating, "/v1/embeddings", b'{"model": "smart", "input": "x"}')
     assert reply.status == 502, "an OpenAI model's other paths are not translated but forwarded"

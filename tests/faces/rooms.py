@@ -12,6 +12,7 @@ from proxy.faces.api import Api
 from proxy.faces.archive import ArchiveApi
 from proxy.faces.metrics import Metrics
 from proxy.wiring import dialects
+from tests.memory.keeping import FakeMemories
 from tests.world import World
 
 
@@ -27,11 +28,12 @@ def reading_room(world: World) -> ReadingRoom:
     return ReadingRoom(archive, transcripts, custody, spoken, world.tasks, world.clock)
 
 
-def client(world: World, room: ReadingRoom | None = None) -> TestClient:
+def client(world: World, room: ReadingRoom | None = None, memories: FakeMemories | None = None) -> TestClient:
     """A client of the API."""
     more = ArchiveApi(
-        lambda: world.observe, lambda: world.forward.tenants, room or reading_room(world), world.kitchen.wishes
-    )
+        lambda: world.observe, lambda: world.forward.tenants, room or reading_room(world), world.kitchen.wishes,
+        lambda: memories or FakeMemories(),
+    )  # fmt: skip
     api = Api(
         lambda: world.observe,
         lambda: world.forward.tenants,

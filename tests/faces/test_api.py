@@ -1,10 +1,10 @@
 import asyncio
 import json
-from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from proxy.accounting.journal import sessions_of
 from proxy.core.budget import Utilization
@@ -172,9 +172,9 @@ def test_what_was_read_back_within_a_reply_is_shown_with_its_exchange() -> None:
         1.0, "r", "s", "m", "openai", CHAT, True, 200, 3, Utilization(1_000, unfolded=40), "", unfolded=back
     )  # fmt: skip
     shown = shown_exchange(exchange)
-    assert shown["unfolded"] == {"rounds": 1, "calls": 2, "input": 700, "first": asdict(Usage(input=650))}
+    assert shown["unfolded"] == {"rounds": 1, "calls": 2, "input": 700, "first": structs.asdict(Usage(input=650))}
     assert shown["utilization"]["parts"]["unfolded"] == 40
-    assert shown_exchange(replace(exchange, unfolded=None))["unfolded"] is None
+    assert shown_exchange(structs.replace(exchange, unfolded=None))["unfolded"] is None
 
 
 def chat_reply(message: dict[str, Any], finish: str, prompt: int) -> FakeReply:

@@ -12,10 +12,13 @@ from proxy.archive.custody import Erased
 from proxy.compaction.wishes import Wish
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
-from proxy.identity.tenants import Caller, ProxyKey
+from proxy.identity.points import Point, decode
+from proxy.identity.tenants import REMEMBERED, Caller, ProxyKey
 from proxy.storage.ephemeral import EphemeralStore
 from tests.archive.vaults import chat
 from tests.faces.rooms import client, reading_room
+from tests.memories import memory, put
+from tests.memory.keeping import FakeMemories
 from tests.talks import FOLDS_AT, Talk, call_id, small
 from tests.world import World, header
 
@@ -329,6 +332,26 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
     assert await world.kitchen.archive.rows(caller(world).space, rows) == {}
 
 
+@pytest.mark.parametrize("answers", [0, 1, 3])
+async def test_the_places_of_an_erased_session_are_gone_and_those_of_others_stay(answers: int) -> None:
+    world = World()
+    other = header(await world_asks(world, "Something else."), "x-accordion-session")
+    texts = [("user", "assistant")[at % 2] + f" {at}" for at in range(2 * answers + 1)]
+    for end in range(1, len(texts) + 1, 2):
+        said = [{"role": text.split()[0], "content": text} for text in texts[:end]]
+        asked, _ = await world.ask("/v1/chat/completions", {"model": "m", "messages": said})
+    session = header(asked, "x-accordion-session")
+    await world.outbox.flush()
+    assert [point.session for point in places(world)].count(session) == answers + 1
+    assert client(world).delete(f"/accordion/sessions/{session}").status_code == 200
+    assert [point.session for point in places(world)] == [other]
+
+
+def places(world: World) -> list[Point]:
+    values = [held.value for key, held in world.store._values.items() if key.name.startswith("point/")]
+    return [point for value in values if (point := decode(value)) is not None]
+
+
 async def test_a_session_is_forgotten_by_its_whole_name_only() -> None:
     world = small()
     session, _ = await folded(world)
@@ -361,7 +384,46 @@ async def test_a_tenant_erases_all_of_its_own_and_nothing_else() -> None:
     assert http.get(f"/accordion/sessions/{theirs}", headers=own).status_code == 200
     assert all(http.get(f"/accordion/artifacts/{each['id']}", headers=own).status_code == 200 for each in listed)
     again = http.delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
-    assert again.json() == {"sessions": 0, "entries": 0, "values": 0, "shared": 0, "verified": True}
+    nothing = {"sessions": 0, "entries": 0, "values": 0, "shared": 0, "verified": True}
+    assert again.json() == {**nothing, "memories": {"before": 0, "after": 0}}
+
+
+class Late(FakeMemories):
+    """Something is written as soon as all was erased."""
+
+    async def erase(self, space: bytes) -> int:
+        found = await super().erase(space)
+        await put(self, memory("The gate is red."), space=space)
+        return found
+
+
+async def test_a_tenant_s_memories_are_erased_with_the_rest_and_not_with_a_session() -> None:
+    world, memories = small(keys=(ONE, TWO)), FakeMemories()
+    session, _ = await folded(world, "key-one")
+    mine, theirs = caller(world, "key-one"), caller(world, "key-two")
+    session_memory = memory("All of it.", type="session")
+    await put(memories, memory("The gate is red."), session_memory, space=mine.space)
+    await put(memories, memory("The gate is blue."), space=theirs.space)
+    for each in (mine, theirs):
+        await world.store.put(Key(REMEMBERED, each.tenant), b"")
+    http, key = client(world, memories=memories), {"x-accordion-key": "key-one"}
+    told = http.delete(f"/accordion/sessions/{session}", headers=key).json()
+    assert (told["verified"], "memories" in told, len(memories.of(mine.space).memories)) == (True, False, 2)
+    told = http.delete("/accordion/archive", headers=key).json()
+    assert (told["verified"], told["memories"]) == (True, {"before": 2, "after": 0})
+    assert memories.of(mine.space).memories == {}
+    assert len(memories.of(theirs.space).memories) == 1
+    assert [name for name, _ in await world.store.scan(REMEMBERED)] == [theirs.tenant]
+
+
+async def test_memories_that_are_written_meanwhile_are_told_by_the_status() -> None:
+    world = small(keys=(ONE,))
+    mine = caller(world, "key-one")
+    await world.store.put(Key(REMEMBERED, mine.tenant), b"")
+    answer = client(world, memories=Late()).delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
+    assert (answer.status_code, answer.json()["verified"]) == (409, False)
+    assert answer.json()["memories"] == {"before": 0, "after": 1}
+    assert [name for name, _ in await world.store.scan(REMEMBERED)] == [mine.tenant]
 
 
 async def test_what_could_not_be_verified_is_told_by_the_status() -> None:

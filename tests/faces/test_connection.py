@@ -19,6 +19,7 @@ class Wire:
     def __init__(self) -> None:
         self.writes: list[bytes] = []
         self.closing = False
+        self.reading = True
 
     def write(self, data: bytes) -> None:
         assert not self.closing
@@ -30,8 +31,14 @@ class Wire:
     def is_closing(self) -> bool:
         return self.closing
 
-    def get_extra_info(self, name: str) -> str:
+    def get_extra_info(self, name: str, default: object = None) -> str:
         return f"the {name}"
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
 
 def corked(wire: Wire) -> Corked:
@@ -94,7 +101,13 @@ async def test_another_protocol_gets_the_bare_transport_with_nothing_held_back()
 
 
 async def test_all_else_is_the_transports_own() -> None:
-    assert corked(Wire()).get_extra_info("peername") == "the peername"
+    wire = Wire()
+    transport = corked(wire)
+    assert transport.get_extra_info("peername") == "the peername"
+    transport.pause_reading()
+    assert not wire.reading
+    transport.resume_reading()
+    assert wire.reading
 
 
 @given(st.lists(st.one_of(st.just(HEAD), st.binary(max_size=8), st.none()), max_size=20))

@@ -77,6 +77,31 @@ async def test_an_answer_is_sent_as_it_comes_and_ended() -> None:
     ]
 
 
+async def test_an_answer_of_known_length_ends_with_its_last_piece() -> None:
+    world = World()
+    world.upstream.answers.append(FakeReply(pieces=(b"{", b"}"), headers=((b"content-length", b"2"),)))
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await face(world)(scope(), whole, send)
+    assert [(message["body"], message["more_body"]) for message in sent[1:]] == [(b"{", True), (b"}", False)]
+    assert [(seen.status, seen.error) for seen in world.seen.exchanges] == [(200, "")]
+
+
+async def test_an_answer_of_known_length_without_a_body_is_ended_too() -> None:
+    world = World()
+    world.upstream.answers.append(FakeReply(pieces=(), headers=((b"content-length", b"0"),)))
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await face(world)(scope(), whole, send)
+    assert [(message["body"], message.get("more_body", False)) for message in sent[1:]] == [(b"", False)]
+
+
 class Stuck(FakeReply):
     """A stream that says one thing, and then nothing more."""
 

@@ -19,6 +19,7 @@ from proxy.core.errors import BadRequest, StoreUnavailable
 from proxy.faces.memory_moving import brought
 from proxy.faces.memory_table import CALLS
 from proxy.identity.tenants import Caller
+from proxy.memory.sections import rendered
 from proxy.wiring import House
 from tests.e2e.kept import ask, said, workers
 from tests.e2e.remembered import SUMMARY, notes
@@ -129,6 +130,7 @@ async def test_every_answer_is_as_the_document_says(tmp_path: Path):
         ("add", {"content": "x", "project": "*"}, (400, "invalid_project", "project")),
         ("search", {"query": "?"}, (400, "search_without_words", "query")),
         ("search", {"query": "x", "since": "soon"}, (400, "invalid_time", "since")),
+        ("search", {"query": "x", "since": "2026-02-01", "until": "2026-01-01"}, (400, "invalid_time", "since")),
         ("search", {"query": "x", "limit": 33}, (400, "invalid_arguments", "limit")),
         ("search", {"query": "x", "proof": "made-up"}, (400, "reading_token_invalid", "proof")),
         ("search", {"conversation_id": "s-none"}, (404, "conversation_not_recorded", "conversation_id")),
@@ -309,6 +311,27 @@ async def test_two_that_reword_one_memory_at_once_do_not_lose_a_wording_unseen(t
         assert shown["content"] in texts
 
 
+@pytest.mark.parametrize(
+    ("caller", "asks"),
+    [
+        (Caller("one", b"one", keyed=True, credential=""), True),
+        (Caller("one", b"one", keyed=False, credential="", local=True), True),
+        (Caller("one", b"one", keyed=False, credential="sk-own"), False),
+    ],
+)
+async def test_a_models_own_key_is_only_used_for_whom_the_proxy_knows(caller: Caller, asks: bool):
+    seen = []
+
+    class Compactions:
+        async def compact(self, *given: Any) -> None:
+            seen.append(given[-1].asks)
+
+    rooms: Any = SimpleNamespace(compactions=Compactions(), written_to=lambda project: "")
+    call = next(call for call in CALLS if call.name == "memory_compact_conversation")
+    await call(rooms, caller, {"conversation_id": "s-1", "start_index": 0, "end_index": 1})
+    assert seen == [asks]
+
+
 async def test_lists_go_on_where_they_ended(tmp_path: Path):
     async with api(tmp_path) as http:
         ids = {(await http.told("add", **note))["id"] for note in notes(7)}
@@ -322,6 +345,30 @@ async def test_lists_go_on_where_they_ended(tmp_path: Path):
             after = {"after": page["next"]}
         assert len(seen) == 7
         assert set(seen) == ids
+
+
+@pytest.mark.parametrize("call", ["list", "core_memory"])
+async def test_a_list_goes_on_when_the_last_one_shown_was_deleted_meanwhile(tmp_path: Path, call: str):
+    asked = {"operation": "list"} if call == "core_memory" else {"type_filter": ["session"]}
+    async with api(tmp_path) as http:
+        for at in range(3):
+            text = rendered({"Objective": f"Aim {at}", "Notes": "x"})
+            await http.told("core_memory", operation="import", text=text)
+        page = await http.told(call, limit=1, **asked)
+        await http.told("delete", ids=[page["memories"][0]["id"]])
+        rest = await http.told(call, after=page["next"], **asked)
+        assert [each["preview"] for each in rest["memories"]] == ["Aim 1", "Aim 0"]
+        assert not rest["next"]
+        assert await http.refused(call, after="mem-none", **asked) == (400, "invalid_page", "after")
+
+
+async def test_a_saved_session_is_listed_and_found_by_what_it_was_for(tmp_path: Path):
+    async with api(tmp_path) as http:
+        text = rendered({"Objective": "Mend gate B7.", "Notes": "It rusts."})
+        await http.told("core_memory", operation="import", text=text)
+        (listed,) = (await http.told("list", type_filter=["session"]))["memories"]
+        (found,) = (await http.told("search", query="rust", type_filter=["session"]))["results"]
+    assert listed["preview"] == found["preview"] == "Mend gate B7."
 
 
 async def test_messages_that_were_compacted_are_given_with_the_memory(tmp_path: Path):
@@ -363,7 +410,7 @@ async def test_a_store_that_is_away_is_said_so(tmp_path: Path, monkeypatch: pyte
 
     async with api(tmp_path) as http:
         await http.told("add", content="Something.")
-        for name in ("write", "get", "listed"):
+        for name in ("write", "_read"):
             monkeypatch.setattr(SqliteMemories, name, away)
         assert (await http.refused("add", content="Other."))[:2] == (503, "store_unavailable")
         assert problem(await http.http.get("/accordion/memory/export"))[:2] == (503, "store_unavailable")

@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.archive.bounds import Swept
@@ -88,7 +89,7 @@ def test_no_tenant_is_named_in_the_metrics() -> None:
 def folding(*folds: CompactionSeen) -> dict[tuple[str, tuple[str, ...]], float]:
     metrics = Metrics()
     for each in folds:
-        metrics.exchange("t", replace(exchange(), compaction=each), "")
+        metrics.exchange("t", structs.replace(exchange(), compaction=each), "")
     return samples(metrics)
 
 
@@ -121,7 +122,7 @@ def test_what_is_only_observed_saves_nothing() -> None:
 )
 def test_failures_are_counted_under_a_few_reasons_and_never_in_free_text(reason: str, label: str) -> None:
     metrics = Metrics()
-    metrics.exchange("t", replace(exchange(), compaction=CompactionSeen("failed", reason=reason)), "")
+    metrics.exchange("t", structs.replace(exchange(), compaction=CompactionSeen("failed", reason=reason)), "")
     assert samples(metrics)["accordion_compaction_failures_total", tuple(sorted(("m", "main", "openai", label)))] == 1
     assert reason not in metrics.page()[0].decode()
 
@@ -134,14 +135,14 @@ def test_a_fold_of_which_no_kind_is_known_is_counted_too() -> None:
 def test_the_folds_of_a_flood_of_model_names_are_counted_as_one() -> None:
     metrics = Metrics()
     for number in range(400):
-        metrics.exchange("t", replace(exchange(model=f"model-{number}"), compaction=FOLDED), "")
+        metrics.exchange("t", structs.replace(exchange(model=f"model-{number}"), compaction=FOLDED), "")
     assert samples(metrics)["accordion_tokens_saved_total", ("main", "openai", "other")] == 200 * 600
 
 
 def test_what_was_read_back_is_counted() -> None:
     metrics = Metrics()
     for back in (Unfolded(rounds=2, calls=3, input=900), None, Unfolded(rounds=0, calls=1)):
-        metrics.exchange("t", replace(exchange(), unfolded=back), "")
+        metrics.exchange("t", structs.replace(exchange(), unfolded=back), "")
     found = samples(metrics)
     assert found["accordion_unfold_calls_total", ("m", "main", "openai")] == 4
     assert found["accordion_unfold_rounds_total", ("m", "main", "openai")] == 2
@@ -163,7 +164,7 @@ def test_the_archive_is_seen_to_hold_and_to_lose() -> None:
 def test_agents_are_told_apart_by_two_words_alone_and_what_they_were_not_shown_is_counted() -> None:
     metrics = Metrics()
     for number in range(3):
-        metrics.exchange("t", replace(exchange(), agent=AgentSeen(name=f"agent-{number}", hidden=number)), "")
+        metrics.exchange("t", structs.replace(exchange(), agent=AgentSeen(name=f"agent-{number}", hidden=number)), "")
     metrics.exchange("t", exchange(), "")
     found = samples(metrics)
     assert found["accordion_requests_total", ("2xx", "delegated", "m", "openai")] == 3

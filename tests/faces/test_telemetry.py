@@ -2,6 +2,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -80,7 +81,7 @@ def test_a_failed_exchange_is_a_failed_span() -> None:
 
 
 def attributes(seen: CompactionSeen | None) -> dict[str, object]:
-    (span,) = spans(replace(exchange(), compaction=seen)).get_finished_spans()
+    (span,) = spans(structs.replace(exchange(), compaction=seen)).get_finished_spans()
     return dict(span.attributes or {})
 
 
@@ -127,7 +128,7 @@ def test_a_figure_that_is_null_is_left_out() -> None:
 
 def test_what_was_read_back_is_on_the_span() -> None:
     back, used = Unfolded(rounds=2, calls=3, input=900), Utilization(1_000, messages=250, unfolded=40)
-    (span,) = spans(replace(exchange(), unfolded=back, utilization=used)).get_finished_spans()
+    (span,) = spans(structs.replace(exchange(), unfolded=back, utilization=used)).get_finished_spans()
     given = dict(span.attributes or {})
     assert {name: given[f"accordion.unfold.{name}"] for name in ("rounds", "calls", "input")} == {
         "rounds": 2,
@@ -162,7 +163,9 @@ def test_traces_are_sent_only_where_an_exporter_is_configured(environ: Mapping[s
 def test_the_agent_is_told_by_the_conventions_and_only_what_is_known_of_it() -> None:
     seen = AgentSeen(name="Finder", delegation="web", parent="research", evidence="header", hidden=3)
     known, named, plain = spans(
-        replace(exchange(), agent=seen), replace(exchange(), agent=AgentSeen(delegated=False, name="Lead")), exchange()
+        structs.replace(exchange(), agent=seen),
+        structs.replace(exchange(), agent=AgentSeen(delegated=False, name="Lead")),
+        exchange(),
     ).get_finished_spans()
 
     def said(span: ReadableSpan) -> dict[str, object]:

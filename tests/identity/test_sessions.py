@@ -11,6 +11,7 @@ from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.reader import Reader
 from proxy.dialects.responses import Responses
 from proxy.identity.marks import Marks
+from proxy.identity.points import first_of, listing, store_key
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 from proxy.storage.ephemeral import EphemeralStore
@@ -216,6 +217,17 @@ async def test_places_expire_with_the_retention() -> None:
     assert all(isinstance(key, Key) for key in [write.key for write in world.outbox.taken])
 
 
+async def test_the_place_that_a_session_is_named_after_is_not_listed() -> None:
+    world = World()
+    session = (await world.ask("task")).session.id
+    await world.ask("other")
+    await world.ask("task", "a1", "b")
+    first, later = chat("task").chain[-1], chat("task", "a1", "b").chain[-1]
+    assert store_key(first).name == f"point/{first_of(session)}"
+    listed = [write.key for write in world.outbox.taken if write.key.collection.startswith("points/")]
+    assert listed == [Key(listing(session), store_key(later).name.removeprefix("point/"))]
+
+
 @pytest.mark.parametrize("noise", [b"", b"\x00", b"\x81\xa1x\xa1y"])
 async def test_a_record_that_cannot_be_read_counts_as_none(noise: bytes) -> None:
     here = World()
@@ -292,7 +304,7 @@ async def test_a_retry_of_what_was_taken_over_stays_where_it_was() -> None:
 async def test_a_record_from_before_there_were_branches_still_counts() -> None:
     old = msgspec.msgpack.encode({"session": "s-old", "next": b"", "reported": 7, "counted": 6, "overhead_key": b"o"})
     world = World()
-    await world.store.put(Key("", f"point/{chat('u1').chain[-1].hex()}"), old)
+    await world.store.put(store_key(chat("u1").chain[-1]), old)
     place = await world.ask("u1", "a1", "u2")
     assert (place.session.id, place.base.reported) == ("s-old", 7)
 

@@ -57,3 +57,11 @@ def test_a_credential_is_found_in_each_of_the_usual_places() -> None:
     assert presented({b"authorization": b"Basic abc"}) == "Basic abc"
     assert presented({b"x-api-key": b"k"}) == "k"
     assert presented({}) == ""
+
+
+def test_a_web_site_that_asks_through_a_browser_is_not_who_works_at_this_machine() -> None:
+    tenants = Tenants(SECRET)
+    site = tenants.identify({**bearer("a"), b"origin": b"https://evil.example"})
+    assert (site.tenant, site.local) == (Tenants(SECRET, loopback=False).identify(bearer("a")).tenant, False)
+    own = tenants.identify({**bearer("a"), b"origin": b"http://localhost:3000"})
+    assert (own.tenant, own.local) == ("default", True)

@@ -8,6 +8,7 @@ from proxy.core.conversation import Conversation
 from proxy.memory.answers import Compacted
 from proxy.memory.compact import Caller, Compactions
 from proxy.memory.narrated import Narrator
+from proxy.memory.stretches import Conversations
 from tests.archive.vaults import SPACE, Vault
 from tests.compaction.making import DIALECTS, read
 from tests.fakes import FakeClock, FakeTasks
@@ -67,9 +68,8 @@ class House:
 
     def __init__(self, narrator: Narrator | None = None) -> None:
         self.vault, self.memories, self.clock = Vault(), FakeMemories(), FakeClock()
-        self.compactions = Compactions(
-            self.memories, self.vault.transcripts, DIALECTS, FakeTasks(), self.clock, narrator
-        )
+        conversations = Conversations(self.vault.transcripts, DIALECTS, FakeTasks())
+        self.compactions = Compactions(self.memories, conversations, FakeTasks(), self.clock, narrator)
 
     async def record(self, messages: list[dict[str, Any]], session: str = ID, space: bytes = SPACE) -> None:
         await self.vault.say(session, chat(messages, space), space=space)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from proxy.core.errors import StoreUnavailable
-from proxy.core.memories import Candidate, Change, Conflict, Entity, Filter, Memory, Relation
+from proxy.core.memories import Candidate, Change, Conflict, Entity, Filter, Listing, Memory, Relation
 
 _HIDDEN = {"summary_archived", "session"}
 
@@ -62,16 +62,16 @@ class FakeMemories:
         topics = {topic.lower() for topic in wanted.topics}
         return [
             each
-            for each in sorted(self.of(space).memories.values(), key=lambda m: (-m.created, m.id))
+            for each in sorted(self.of(space).memories.values(), key=_place)
             if (each.type in wanted.types if wanted.types else each.type not in _HIDDEN)
             and (not topics or topics & {topic.lower() for topic in (*each.topics, *each.macro_topics)})
             and wanted.project in (None, each.project)
         ]
 
-    async def listed(self, space: bytes, wanted: Filter, *, after: str = "", limit: int = 100) -> list[Memory]:
-        found = self._matching(space, wanted)
-        start = next((at + 1 for at, each in enumerate(found) if each.id == after), 0)
-        return found[start : start + limit]
+    async def listed(self, space: bytes, wanted: Filter, *, after: str = "", limit: int = 100) -> Listing:
+        found = [each for each in self._matching(space, wanted) if not after or _place(each) > _place_of(after)]
+        page = tuple(found[:limit])
+        return Listing(page, f"{page[-1].created!r} {page[-1].id}" if len(page) < len(found) else "")
 
     async def count(self, space: bytes, wanted: Filter) -> int:
         return len(self._matching(space, wanted))
@@ -99,3 +99,12 @@ class FakeMemories:
 
     async def close(self) -> None:
         return
+
+
+def _place(memory: Memory) -> tuple[float, str]:
+    return -memory.created, memory.id
+
+
+def _place_of(after: str) -> tuple[float, str]:
+    created, _, name = after.partition(" ")
+    return -float(created), name

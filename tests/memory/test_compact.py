@@ -1,17 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.clockwork import LoopTasks
 from proxy.core.errors import BadRequest, NotFound, StoreUnavailable
 from proxy.core.memories import Memory
+from proxy.memory import compact
 from proxy.memory.compact import Caller
 from proxy.memory.standing import claims
+from proxy.memory.stretches import Conversations
 from tests.archive.vaults import OTHER, SPACE
+from tests.compaction.making import DIALECTS
+from tests.fakes import FakeTasks
 from tests.memory.compacting import ID, SYSTEM, called, entry, house_of, talk
 
 ALL = (0, 16)
@@ -27,7 +34,9 @@ async def test_the_answer_is_the_documented_one():
     assert list(answer) == [
         "memories_created", "entities_extracted", "relations_extracted",
         "messages_processed", "memories_count", "entities_count", "relations_count",
+        "writer", "writer_input", "writer_output", "notice",
     ]  # fmt: skip
+    assert (answer["writer"], answer["writer_input"], answer["notice"]) == ("rules", 0, "")
     assert answer["messages_processed"] == 17
     for name, key in (("memories", "memories_created"), ("entities", "entities_extracted")):
         assert answer[f"{name}_count"] == len(answer[key]) > 0
@@ -207,7 +216,7 @@ async def test_messages_that_are_not_kept_any_more_are_named():
             wires = await house.vault.transcripts.read(space, session, first, last)
             return [None if at in {3, 7} else wire for at, wire in enumerate(wires)]
 
-    house.compactions._recordings = Lossy()
+    house.compactions = replace(house.compactions, conversations=Conversations(Lossy(), DIALECTS, FakeTasks()))
     with pytest.raises(NotFound, match="not kept any more: 3, 7") as error:
         await house.compact(2, 9, search=False)
     assert error.value.code == "range_not_recorded"
@@ -380,3 +389,25 @@ async def test_of_what_is_imported_only_ones_own_is_background():
     house.memories.of(OTHER).memories[name] = Memory(name, "session", told)
     await house.compact(0, 1)
     assert any("eu-west-7" in each.content for each in kept(house))
+
+
+async def test_others_go_on_while_a_long_conversation_is_compacted(monkeypatch):
+    threads = dict[str, set[int]]()
+
+    def watched(name: str):
+        real = getattr(compact, name)
+
+        def call(*given):
+            threads.setdefault(name, set()).add(threading.get_ident())
+            return real(*given)
+
+        return call
+
+    for name in ("found_in", "sentences", "record_of"):
+        monkeypatch.setattr(compact, name, watched(name))
+    house, tasks = await house_of(), LoopTasks()
+    house.compactions = replace(house.compactions, tasks=tasks)
+    await house.compact(*ALL)
+    await tasks.close()
+    assert len(threads) == 3
+    assert all(threading.get_ident() not in each for each in threads.values())

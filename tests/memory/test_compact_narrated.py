@@ -14,10 +14,14 @@ from proxy.summaries.extractive import Extractor
 from proxy.summaries.prompts import load
 from tests.archive.vaults import SPACE
 from tests.fakes import FakeTasks
-from tests.memory.compacting import SYSTEM, called, entry, house_of, talk
+from tests.memory.compacting import ID, SYSTEM, House, called, entry, house_of, talk
 from tests.summarizing import ASKER, FakeSummarizer, line, words
 
 BY_RULE = "The user said: "
+ALL_OF_IT = {
+    "overview": [line("It uses PostgreSQL 16 on port 5433", 12), line("It does that", 13)],
+    "continuation": {"next_steps": [line("It is still unclear and needs further investigation", 14)]},
+}
 
 
 def answer(**changes: Any) -> dict[str, Any]:
@@ -36,11 +40,14 @@ def answer(**changes: Any) -> dict[str, Any]:
     return told | changes
 
 
-async def told(summarizer: FakeSummarizer, messages: list[dict[str, Any]] | None = None, **more: Any):
-    narrator = Narrator(summarizer, Extractor(), FakeTasks(), load(), words)
-    house = await house_of(messages, narrator=narrator)
-    last = len(messages or talk()) - 1
-    await house.compact(0, last, *more.pop("focus", ()), caller=Caller(asker=more.pop("asker", ASKER)))
+async def house_with(summarizer: FakeSummarizer, messages: list[dict[str, Any]] | None = None) -> House:
+    narrator = Narrator(summarizer, ASKER, Extractor(), FakeTasks(), load(), words)
+    return await house_of(messages, narrator=narrator)
+
+
+async def told(summarizer: FakeSummarizer, messages: list[dict[str, Any]] | None = None, focus: tuple[str, ...] = ()):
+    house = await house_with(summarizer, messages)
+    await house.compact(0, len(messages or talk()) - 1, *focus)
     return {memory.content: memory for memory in house.memories.of(SPACE).memories.values()}
 
 
@@ -84,11 +91,57 @@ async def test_where_the_model_fails_the_rules_say_what_is_remembered(failing):
     assert any(content.startswith(BY_RULE) for content in found)
 
 
-async def test_nobody_is_asked_where_nobody_may_be_asked_in_whose_name():
+async def test_the_answer_says_who_wrote_and_what_it_took_and_says_so_again():
     summarizer = FakeSummarizer([answer()])
-    found = await told(summarizer, asker=None)
+    house = await house_with(summarizer)
+    first = await house.compact(0, 16)
+    assert (first.writer, first.notice) == ("writer-model", "")
+    assert (first.writer_input, first.writer_output) == (100, 10)
+    assert await house.compact(0, 16) == first
+    assert summarizer.askers == [ASKER]
+
+
+@pytest.mark.parametrize(
+    ("failing", "why", "calls"),
+    [
+        (SummaryFailed("the model is away"), "the model is away", 0),
+        ("no JSON at all", "did not pass, twice", 2),
+        (ALL_OF_IT, "stand alone", 1),
+    ],
+)
+async def test_where_rules_stand_in_for_a_model_the_answer_says_so_and_why(failing, why, calls, caplog):
+    house = await house_with(FakeSummarizer([failing]))
+    first = await house.compact(0, 16)
+    assert first.writer == "rules"
+    assert first.memories_count > 0
+    assert first.notice.startswith("gpt-4o could not write them: ")
+    assert why in first.notice
+    assert (first.writer_input, first.writer_output) == (100 * calls, 10 * calls)
+    assert why in caplog.text
+    assert await house.compact(0, 16) == first
+
+
+async def test_for_whom_the_model_may_not_be_asked_the_rules_write_and_the_answer_says_so():
+    summarizer = FakeSummarizer([answer()])
+    house = await house_with(summarizer)
+    made = await house.compact(0, 16, caller=Caller(asks=False))
     assert summarizer.requests == []
-    assert any(content.startswith(BY_RULE) for content in found)
+    assert (made.writer, made.notice) == (
+        "rules",
+        "gpt-4o is asked only for callers with a proxy key, or on this machine.",
+    )
+    assert made.memories_count > 0
+
+
+async def test_a_compaction_that_was_written_before_there_were_writers_is_read_as_one_of_the_rules():
+    house = await house_of()
+    await house.compact(0, 16)
+    markers = house.memories.of(SPACE).markers
+    name = f"compacted/0/{ID}"
+    old = json.loads(markers[name])
+    assert old.pop("by")["writer"] == "rules"
+    markers[name] = json.dumps(old).encode()
+    assert (await house.compact(0, 16)).writer == "rules"
 
 
 async def test_the_model_reads_no_system_text_and_nothing_out_of_memory_and_is_told_the_topics():

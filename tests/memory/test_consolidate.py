@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
 from random import Random
 from string import ascii_lowercase
@@ -9,17 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.clockwork import LoopTasks
 from proxy.core.errors import BadRequest
 from proxy.core.memories import Change, Filter, Memory
-from proxy.memory.consolidate import Consolidated, Consolidation, Overtaken, summary_id
+from proxy.memory.consolidate import Consolidated, Consolidation, summary_id
+from proxy.memory.corpus import corpus
 from proxy.memory.drafting import PARTS, Drafting
-from proxy.memory.entries import revision
+from proxy.memory.entries import Overtaken, revision
 from proxy.memory.reading import Reader, issue, nothing, verified, with_reads, with_search
 from proxy.memory.search import Query, Results, Search
 from proxy.memory.substance import honest_tokens
 from proxy.models.tokens import TiktokenCounter
 from tests.archive.vaults import OTHER, SPACE
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, FakeTasks
 from tests.memory.keeping import FakeMemories
 
 COUNTER = TiktokenCounter()
@@ -98,10 +101,10 @@ class Room:
         return await Search(self.memories, Nothing(), self.clock).search(SPACE, query)
 
     async def active(self, topic: str = "auth") -> list[Memory]:
-        return await self.memories.listed(SPACE, Filter(types=("summary",), topics=(topic,)))
+        return [*(await self.memories.listed(SPACE, Filter(types=("summary",), topics=(topic,)))).memories]
 
     async def archived(self) -> list[Memory]:
-        return await self.memories.listed(SPACE, Filter(types=("summary_archived",)))
+        return [*(await self.memories.listed(SPACE, Filter(types=("summary_archived",)))).memories]
 
 
 async def test_a_summary_is_written_with_its_count_its_date_and_links_to_its_sources():
@@ -342,12 +345,12 @@ async def test_topics_and_projects_have_summaries_of_their_own():
 async def test_a_summary_is_told_to_be_stale_when_its_topic_grew_by_a_fifth():
     room = Room(20)
     made = (await room.consolidate()).summary
-    told = Search(room.memories, Nothing(), room.clock).staleness
+    told = Search(room.memories, Nothing(), room.clock).warnings
     for at in range(3):
         room.add(f"mem-new{at}", f"New {at}", topics=("auth",))
-    assert await told(SPACE, made) == ""
+    assert await told(SPACE, [made]) == [""]
     room.add("mem-new3", "New 3", topics=("auth",))
-    assert "of 20 memories, and the topic now has 24" in await told(SPACE, made)
+    assert "of 20 memories, and the topic now has 24" in (await told(SPACE, [made]))[0]
 
 
 async def test_a_summary_is_told_to_be_stale_when_a_source_was_edited_or_deleted():
@@ -355,7 +358,7 @@ async def test_a_summary_is_told_to_be_stale_when_a_source_was_edited_or_deleted
     made = (await room.consolidate()).summary
     room.add("mem-0001", "Edited.", topics=("auth",))
     await room.memories.write(SPACE, Change(delete=("mem-0002",)))
-    warning = await Search(room.memories, Nothing(), room.clock).staleness(SPACE, made)
+    (warning,) = await Search(room.memories, Nothing(), room.clock).warnings(SPACE, [made])
     assert "edited since (mem-0001)" in warning
     assert "deleted since (mem-0002)" in warning
     with pytest.raises(BadRequest, match="0 tokens that count"):
@@ -387,7 +390,7 @@ async def test_what_is_no_topic_is_refused(topic):
 
 async def test_a_draft_has_four_parts_and_each_line_names_its_memories():
     room = Room(60, alike=True)
-    draft = await Drafting(room.memories, count).draft(SPACE, "Auth")
+    draft = await Drafting(room.memories, count, FakeTasks()).draft(SPACE, "Auth")
     assert 300 <= draft.tokens <= 500
     assert draft.tokens == count(draft.text)
     assert [line[3:] for line in draft.text.splitlines() if line.startswith("## ")] == list(PARTS)
@@ -405,7 +408,7 @@ async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
     room.add("mem-q", 'Open question of the user: "Who rotates the auth keys?"', topics=("auth",), type="question")
     room.add("mem-s", "Auth failed because of NTP; chrony solves it.", topics=("auth",), type="solution")
     room.add("mem-f", "The auth gateway was written in Go and used chi.", topics=("auth",))
-    text = (await Drafting(room.memories, count).draft(SPACE, "auth")).text
+    text = (await Drafting(room.memories, count, FakeTasks()).draft(SPACE, "auth")).text
     parts = dict(zip(PARTS, text.split("\n## ")[1:], strict=True))
     assert "We decide to keep PostgreSQL 16 for auth. [mem-d2, mem-d1]" in parts["Present state and key decisions"]
     assert "Who rotates the auth keys? [mem-q]" in parts["Open questions"]
@@ -415,7 +418,7 @@ async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
 
 async def test_a_draft_names_the_summary_that_is_to_be_extended_and_can_be_consolidated():
     room = Room(60, alike=True)
-    drafting = Drafting(room.memories, count)
+    drafting = Drafting(room.memories, count, FakeTasks())
     draft = await drafting.draft(SPACE, "auth")
     assert draft.summary == ""
     made = (await room.consolidate(draft.text)).summary
@@ -425,13 +428,39 @@ async def test_a_draft_names_the_summary_that_is_to_be_extended_and_can_be_conso
 
 async def test_a_draft_of_too_few_memories_is_refused():
     with pytest.raises(BadRequest, match="has 9 memories"):
-        await Drafting(Room(9).memories, count).draft(SPACE, "auth")
+        await Drafting(Room(9).memories, count, FakeTasks()).draft(SPACE, "auth")
+
+
+async def test_what_is_deleted_while_a_topic_is_gone_through_takes_nothing_else_with_it():
+    class Shrinking(FakeMemories):
+        async def listed(self, space, wanted, *, after="", limit=100):
+            found = await super().listed(space, wanted, after=after, limit=limit)
+            self.of(space).memories.pop(found.memories[-1].id)
+            return found
+
+    memories = Shrinking()
+    memories.tenants = Room(1200).memories.tenants
+    assert len(await corpus(memories, SPACE, "auth", None)) == 1200
+
+
+async def test_others_go_on_while_a_draft_is_written():
+    tasks = LoopTasks()
+    threads = set[int]()
+
+    def counted(text: str) -> int:
+        threads.add(threading.get_ident())
+        return count(text)
+
+    await Drafting(Room(60).memories, counted, tasks).draft(SPACE, "auth")
+    await tasks.close()
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_a_short_corpus_makes_a_short_draft_that_says_what_is_missing():
     room = Room(0)
     for at in range(10):
         room.add(f"mem-{at}", f"Port {8000 + at} is open.", topics=("ports",))
-    text = (await Drafting(room.memories, count).draft(SPACE, "ports")).text
+    text = (await Drafting(room.memories, count, FakeTasks()).draft(SPACE, "ports")).text
     assert "## Open questions\n(nothing is remembered)" in text
     assert "Port 8000 is open. [mem-0]" in text

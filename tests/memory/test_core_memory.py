@@ -18,7 +18,7 @@ from proxy.memory.core_memory import CoreMemory, Options
 from proxy.memory.recovery import latest_plan
 from proxy.memory.search import Search
 from proxy.memory.sections import PLAN, TITLES, parsed, plan_in, rendered
-from proxy.memory.stretches import Recordings
+from proxy.memory.stretches import Conversations, Recordings
 from proxy.storage.memories_sqlite import SqliteMemories
 from tests.archive.vaults import OTHER, SPACE, Vault
 from tests.compaction.making import DIALECTS
@@ -68,7 +68,7 @@ class House:
     def core_of(self, memories: Memories, recordings: Recordings | None = None) -> CoreMemory:
         search = Search(memories, NoVectors(), self.clock)
         recordings = recordings or self.vault.transcripts
-        return CoreMemory(memories, recordings, DIALECTS, FakeTasks(), self.clock, search)
+        return CoreMemory(memories, Conversations(recordings, DIALECTS, FakeTasks()), search, FakeTasks(), self.clock)
 
     async def record(self, session: str = "s-1", space: bytes = SPACE) -> None:
         await self.vault.say(
@@ -275,7 +275,10 @@ async def test_a_list_has_the_newest_first_with_previews_and_pages(house: House)
     assert ([each.preview[:5] for each in rest.memories], rest.next) == (["Aim 0"], "")
     tagged = await house.core.list_(SPACE, tags=["ODD"])
     assert [each.preview[:5] for each in tagged.memories] == ["Aim 1"]
+    assert (page.message, rest.message) == ("2 of the memories saved", "1 memory saved")
     assert (await house.core.list_(OTHER)).memories == []
+    house.memories.of(SPACE).memories.pop(page.memories[-1].id)
+    assert await house.core.list_(SPACE, limit=2, after=page.next) == rest
 
 
 async def test_a_search_finds_by_words_and_needs_some(house: House) -> None:

@@ -93,6 +93,7 @@ def test_an_assistant_s_sentence_is_what_it_says(text, kind):
         "Let me look at src/parse/lexer.rs.", "Now I'll update config/app.yaml.", "Would you like me to fix app.py?",
         "Next, let's check src/a.py.", "I can change app.py for you.", "Coder: Write the test in test_a.py.",
         "Here's the content of config.yaml in full.", "Run the tests in tests/unit first.",
+        "Now remove the unused session import from app.py.", "First, add the guard to lock.py, then call it.",
     ],
 )  # fmt: skip
 def test_what_an_assistant_only_means_to_do_is_left_out(text):
@@ -105,11 +106,34 @@ def test_what_an_assistant_only_means_to_do_is_left_out(text):
         "It uses port 8443 and TLS 1.3.", "This is in src/a.py.", "I'd go with option 4 for now.",
         "As mentioned above, app.py is broken.", "We will ship version 2.1 tomorrow.", "Do the same in b.py.",
         "These files are in src/x.", "Fix that one in app.py please.",
+        "Returns the existing session ID of `lock.py` where one is found.", "Scans `.git/state.json` for older files.",
+        "Scanning `.git/state.json` for state files.", "Need to handle errors in lock.py.",
     ],
 )  # fmt: skip
 def test_what_points_elsewhere_does_not_stand_alone(text):
     assert not stands(text)
     assert told(user(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Running the suite of app.py takes nine minutes.", "Tests of lock.py need PostgreSQL 16.",
+        "Across the fleet port 8443 is open.", "Always the second replica of db-7 is slow.",
+        "Added the flag --strict to lock.py.", "Nothing in lock.py handles an expired token.",
+        "During the night job_7 holds the lock.", "Unless the lock of job_7 is stale, runs wait.",
+    ],
+)  # fmt: skip
+def test_what_only_looks_as_if_it_had_no_subject_stands(text):
+    assert stands(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Temporary checkpoints (shadow branches)", "New sessions of the harbour team", "`lock.py` - guards of doors"],
+)
+def test_what_an_assistant_only_names_is_not_told_of_whatever_is_asked_for(text):
+    assert not [each for each in found(user("Hi."), assistant(text)) if each.label.startswith("The assistant")]
 
 
 def test_a_sentence_that_goes_on_from_one_that_stands_is_told_with_it():
@@ -204,6 +228,13 @@ def test_system_text_is_nobody_s_word():
         f"<environment_context>{FACT}</environment_context>",
         f"# AGENTS.md instructions for x\n{FACT}",
         f"You are a careful agent. {FACT}",
+        f"<bash-input>cat notes</bash-input>\n<bash-stdout>{FACT}</bash-stdout><bash-stderr>{FACT}</bash-stderr>",
+        f"<local-command-stderr>{FACT}</local-command-stderr>",
+        f"<ide_selection>{FACT}</ide_selection>",
+        f"Stop hook feedback:\n{FACT}",
+        f"Operation stopped by hook: {FACT}",
+        "If you need specific details from before exiting plan mode (like exact code snippets, error messages, or "
+        "content you generated), read the full transcript at: /home/ann/.claude/projects/a/b.jsonl",
         f"This session is being continued from a previous conversation. {FACT}",
         f"{label('conversation', 0, 9)}\n\n{FACT}",
         f"{OPENING}\n\n{FACT}",
@@ -404,6 +435,23 @@ async def test_memories_of_recorded_conversations_are_borne_out_by_their_message
             seen.add(folded(text))
         made += len(seen)
     assert made
+
+
+CODERS = [path for path in RECORDED if path.name.startswith("coding_claude_code")]
+TEMPLATES = re.compile(r"</?(?:bash|local-command|ide)[-_]\w+>|specific details from before|stopped by hook")
+
+
+@pytest.mark.skipif(not CODERS, reason="no recorded transcripts here: set ACCORDION_TRAJECTORIES to their folder")
+@pytest.mark.parametrize("path", CODERS, ids=lambda path: path.name.removesuffix(".jsonl.gz"))
+def test_nobody_said_what_claude_code_puts_into_recorded_conversations(path):
+    met = 0
+    for messages in recorded(path, 1_000):
+        asked = [each for each in messages if each["role"] == "user"]
+        met += sum(TEMPLATES.search(str(each["content"])) is not None for each in asked)
+        # A summary of the client's own tells of what it put there.
+        said = [each.text for each in sentences(record_of(chat(messages))) if each.speaker == "user"]
+        assert [text for text in said if re.match(TEMPLATES, text) or "read the full transcript at" in text] == []
+    assert met or "subagents" in path.name
 
 
 async def test_what_is_compacted_twice_with_the_memory_tools_in_between_stays_as_it_is():

@@ -62,13 +62,12 @@ def search(shelf) -> Search:
     return Search(shelf, Plain(), FakeClock())
 
 
-async def test_the_best_comes_first_with_a_short_preview(shelf, search):
+async def test_the_best_comes_first(shelf, search):
     for at in range(5):
         shelf.add(f"Something else, number {at}.")
     shelf.add("The dog is ill, " + "and so on " * 20)
     found = (await search.search(SPACE, Query("the dog"))).results
     assert found[0].memory.content.startswith("The dog")
-    assert len(found[0].preview) == 50
     assert found[0].score >= found[1].score
 
 
@@ -190,7 +189,7 @@ async def test_the_sources_of_all_summaries_are_read_at_once_and_a_topic_is_coun
     found = (await search.search(SPACE, Query("summary", deep=True))).results
     assert (shelf.gets, shelf.counts) == (1, 1)
     assert [each.memory.content for each in found if each.warning] == ["summary 2"]
-    assert [await search.staleness(SPACE, each.memory) for each in found] == [each.warning for each in found]
+    assert await search.warnings(SPACE, [each.memory for each in found]) == [each.warning for each in found]
 
 
 async def test_a_search_that_finds_no_summary_asks_the_store_for_nothing_more(shelf, search):

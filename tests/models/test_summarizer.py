@@ -105,7 +105,7 @@ class FakeTranslator:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any], Route, str]] = []
 
-    async def send(self, dialect: str, body: bytes, route: Route, credential: str) -> FakeReply:
+    async def send(self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = "") -> FakeReply:
         self.asked.append((dialect, json.loads(body), route, credential))
         return answers(dialect)
 

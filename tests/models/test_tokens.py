@@ -197,9 +197,10 @@ def test_counting_works_offline_and_imports_neither_litellm_nor_a_network_client
         "def refuse(*a, **k): raise OSError('no network')\n"
         "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
         "from proxy.models.tokens import TiktokenCounter\n"
+        "from proxy.accounting.limits import Limits\n"
         "from proxy.models.windows import ModelWindows\n"
         "print(TiktokenCounter().count('hello world', 'o200k_base'))\n"
-        "print(ModelWindows(lambda: 0.0).window('gpt-4o').size)\n"
+        "print(ModelWindows(Limits(lambda: 0.0)).window('gpt-4o').size)\n"
         "print('litellm' in sys.modules, 'requests' in sys.modules, 'httpx' in sys.modules)\n"
     )
     clean = {name: value for name, value in os.environ.items() if not name.endswith("_CACHE_DIR")}

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.accounting.limits import Limits
 from proxy.core.budget import Thresholds, Window
 from proxy.core.errors import ConfigError
 from proxy.models import table as table_module
@@ -21,9 +22,8 @@ class Time:
         return self.seconds
 
 
-def windows(**options: object) -> ModelWindows:
-    options.setdefault("now", Time())
-    return ModelWindows(table=TABLE, **options)  # type: ignore[arg-type]
+def windows(limits: Limits | None = None, **options: object) -> ModelWindows:
+    return ModelWindows(limits or Limits(Time()), table=TABLE, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -219,23 +219,18 @@ def test_betas_that_do_not_change_the_window_do_not_split_what_was_learnt() -> N
 
 def test_a_learnt_limit_expires() -> None:
     time = Time()
-    known = windows(now=time, learnt_for=60.0)
+    known = windows(Limits(time), learnt_for=60.0)
     known.learn("gpt-4o", "", "", "", 64_000)
     time.seconds += 59
     assert known.window("gpt-4o").source == "learnt"
     time.seconds += 1
     assert known.window("gpt-4o").source == "table"
-    assert not known._learnt
 
 
-def test_the_newest_limit_counts_and_their_number_is_bounded() -> None:
-    known = windows(learnt_at_most=10)
-    for number in range(100):
-        known.learn(f"model-{number}", "", "", "", 1_000 + number)
-    known.learn("model-99", "", "", "", 5_000)
-    assert known.window("model-99").size == 5_000
-    assert known.window("model-0").source == "default"
-    assert len(known._learnt) == 10
+def test_other_settings_do_not_forget_what_was_learnt() -> None:
+    limits = Limits(Time())
+    windows(limits).learn("gpt-4o", "", "", "", 64_000)
+    assert windows(limits, default=9_000).window("gpt-4o").source == "learnt"
 
 
 @pytest.mark.parametrize("limit", [0, -5])
@@ -291,7 +286,7 @@ def test_of_several_entries_for_one_name_the_makers_own_wins_then_the_most_commo
 
 def test_without_the_table_every_model_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "package_file", lambda *path: None)
-    assert ModelWindows(Time()).window("gpt-4o").source == "default"
+    assert ModelWindows(Limits(Time())).window("gpt-4o").source == "default"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"a": 1}', b"\xff"])
@@ -301,7 +296,7 @@ def test_a_table_of_another_form_is_as_good_as_none(
     file = tmp_path_factory.mktemp("table") / "table.json"
     file.write_bytes(content)
     monkeypatch.setattr(table_module, "package_file", lambda *path: file)
-    assert ModelWindows(Time()).window("gpt-4o").source == "default"
+    assert ModelWindows(Limits(Time())).window("gpt-4o").source == "default"
 
 
 def test_the_table_is_kept_compact() -> None:

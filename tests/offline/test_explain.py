@@ -143,6 +143,36 @@ def test_the_text_says_what_the_json_says(body: Any) -> None:
     assert text["body"] == found["changed"]["body"]
 
 
+def turns(block: dict[str, Any]) -> list[dict[str, Any]]:
+    """Twenty long turns, what a provider made of them, and a question."""
+    said: list[dict[str, Any]] = []
+    for at in range(20):
+        said.append({"role": "user", "content": "Go on."})
+        said.append({"role": "assistant", "content": f"Answer {at}: " + "word " * 300})
+    return [*said, {"role": "user", "content": "Go on."}, block, {"role": "user", "content": "And now?"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "passed"),
+    [
+        ("messages", {"role": "assistant", "content": [{"type": "compaction", "content": "In short."}]}, 41),
+        ("input", {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3Bh" * 10}, 20),
+    ],
+)
+def test_what_the_provider_no_longer_reads_is_not_counted(name: str, block: dict[str, Any], passed: int) -> None:
+    body = {"model": "claude-sonnet-4-5" if name == "messages" else "gpt-5", name: turns(block)}
+    if name == "messages":
+        body["max_tokens"] = 100
+    count = explained(body)["counted"]
+    assert count["passed_over"] == passed
+    assert count["tokens"] < 300
+    assert {large["tokens"] < 30 for large in count["largest"]} == {True}
+    assert lines_of(explain(body))["not counted"].startswith(f"{passed} messages")
+    whole = explained({**body, name: [entry for entry in turns(block) if entry is not block]})
+    assert whole["counted"]["tokens"] > 6_000
+    assert whole["counted"]["passed_over"] == 0
+
+
 def test_neither_content_nor_credentials_are_shown() -> None:
     config = configured(
         "model_list:\n- model_name: gpt-4o\n  litellm_params:\n    {model: openai/gpt-4o, api_key: sk-models-own,"

@@ -89,6 +89,17 @@ def test_a_saved_session_is_shown_first_and_its_recovery_id_stands_in_a_box(kept
     assert "No memory CMEM-20200101-000000" in unknown.stderr
 
 
+def test_saved_sessions_are_listed_by_what_they_were_for_with_their_tags(tmp_path: Path):
+    kept, file = fresh(tmp_path), tmp_path / "own.md"
+    file.write_text(rendered({"Objective": "Mend gate B7.", "Notes": "It rusts."}))
+    assert kept.run("save", "--text", str(file), "--tag", "harbour,b7", "--force").exit_code == 0
+    listed = kept.run("list", "--type", "session").stdout
+    assert "Mend gate B7." in listed
+    assert "harbour, b7" in listed
+    (told,) = kept.told("list", "--type", "session", "--tag", "B7")["memories"]
+    assert told["tags"] == ["harbour", "b7"]
+
+
 def test_a_text_of_ones_own_is_saved_without_asking_where_that_is_forced(tmp_path: Path):
     kept, text = fresh(tmp_path), tmp_path / "text.md"
     text.write_text(rendered({"Objective": "Mend gate B7."}))

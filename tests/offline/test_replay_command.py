@@ -150,6 +150,25 @@ def test_lines_that_cannot_be_read_are_named_the_others_shown_and_the_exit_code_
     assert "none.jsonl: No such file" in result.stderr
 
 
+@pytest.mark.parametrize("more", [(), ("--json",), ("--fold",)])
+def test_where_there_is_no_conversation_that_is_said(tmp_path: Path, more: tuple[str, ...]) -> None:
+    file = tmp_path / "empty.jsonl"
+    file.write_text("\n")
+    result = replay(str(file), *more)
+    assert result.exit_code == 0
+    assert "No conversation" in result.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--fold",)])
+def test_a_conversation_without_a_request_is_not_said_to_be_unreadable(tmp_path: Path, more: tuple[str, ...]) -> None:
+    file = tmp_path / "begun.jsonl"
+    file.write_text('{"messages": [{"role": "user", "content": "Nobody answered."}]}\n')
+    result = replay(str(file), *more)
+    assert result.exit_code == 0
+    assert "holds no request" in result.stdout
+    assert "could" not in result.stdout
+
+
 def test_thresholds_and_windows_are_those_of_the_config(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("thresholds: {conversation: 0.25}\nwindows: {default: 10000}\n")

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from proxy.clockwork import LoopClock
+from proxy.accounting.limits import Limits
 from proxy.settings import Settings
 from proxy.settings.load import build
 from proxy.settings.pipelines import Strategy
@@ -68,6 +68,7 @@ def section_in(kind: Any) -> Any:
 
 async def test_every_key_is_read_where_the_rooms_are_made() -> None:
     text = with_examples().replace("url: sqlite:///~/.local/state/accordion/accordion.db", "url: memory://")
+    text = text.replace("    enabled: false", "    enabled: true")
     read: set[str] = set()
     watched: Any = Watched(build(text.encode(), {}, {}), "", read)
     house = House(watched, {})
@@ -82,14 +83,14 @@ async def test_every_key_is_read_where_the_rooms_are_made() -> None:
 
 
 def test_the_window_of_a_model_that_nobody_knows_is_the_configured_one() -> None:
-    known = windows(build(b"windows: {default: 5000}", {}, {}), LoopClock())
+    known = windows(build(b"windows: {default: 5000}", {}, {}), Limits(FakeClock().now))
     assert (known.window("nobodys").size, known.window("nobodys").known) == (5_000, False)
 
 
 @pytest.mark.parametrize(("hours", "size"), [(1.9, 120_000), (2.1, 7_000)])
 def test_a_limit_that_was_learnt_is_forgotten_after_the_configured_hours(hours: float, size: int) -> None:
     clock: Any = FakeClock()
-    known = windows(build(b"windows: {learnt_hours: %r}" % hours, {}, {}), clock)
+    known = windows(build(b"windows: {learnt_hours: %r}" % hours, {}, {}), Limits(clock.now))
     known.learn("nobodys", "openai", "", "tenant", 7_000)
     clock.advance(2 * 3600)
     assert known.window("nobodys", "openai", "", "tenant").size == size

@@ -18,7 +18,8 @@ from tests.loopback import Answer, Loopback, Recorded
 LISTED = (
     "model_list: [{model_name: vectors, litellm_params: {model: openai/text-embedding-3-small, api_key: k-1, "
     "extra_headers: {X-Team: a}}}, {model_name: own, litellm_params: {model: hosted_vllm/bge, "
-    "api_base: 'http://here.test/v1/'}}, {model_name: far, litellm_params: {model: bedrock/titan}}]\n"
+    "api_base: 'http://here.test/v1/'}}, {model_name: far, litellm_params: {model: bedrock/titan}}, "
+    "{model_name: keyless, litellm_params: {model: openai/gpt-4o}}]\n"
 )
 
 
@@ -52,6 +53,12 @@ def test_with_a_base_of_its_own_the_list_is_not_looked_at() -> None:
         ("rerank: {model: own, dimensions: 3}", "$.memory.rerank.dimensions", "unknown key"),
         ("embeddings: {api_base: 'http://h/v1'}", "$.memory.embeddings.model", "required"),
         ("embeddings: {model: m, api_base: here}", "$.memory.embeddings.api_base", "URL"),
+        ("project: '*'", "$.memory.project", "one project"),
+        ("writer: nobodys", "$.memory.writer", "`rules`"),
+        ("writer: request", "$.memory.writer", "`rules`"),
+        ("writer: ''", "$.memory.writer", ""),
+        ("writer: keyless", "$.memory.writer", "`api_key`"),
+        ("writer: own", "$.memory.writer", "window"),
     ],
 )
 def test_what_cannot_be_asked_is_an_error_at_its_key(text: str, path: str, words: str) -> None:
@@ -95,3 +102,24 @@ async def test_the_endpoints_of_the_file_are_asked_and_follow_it(monkeypatch: py
     assert [each.memory.id for each in found.results] == ["a"]
     assert [request.target for request in server.requests] == ["/v1/embeddings", "/v1/rerank"]
     assert {request.header("authorization") for request in server.requests} == {"Bearer k"}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        "{model: openai/gpt-4o, api_key: k}",
+        "{model: anthropic/claude-sonnet-4-5, api_key: k}",
+        "{model: gemini/gemini-2.5-pro, api_key: k}",
+        "{model: openai/gpt-4o, api_base: 'http://here.test/v1'}",
+        "{model: openai/gpt-4o, extra_headers: {authorization: k}}",
+        "{model: bedrock/anthropic.claude-3-5-sonnet-20240620-v1:0}",
+    ],
+)
+def test_a_model_that_can_be_asked_in_its_own_name_may_write_memories(params: str) -> None:
+    settings = read(f"model_list: [{{model_name: w, litellm_params: {params}}}]\nmemory: {{writer: w}}")
+    assert settings.memory.model == "w"
+    assert not [hint for hint in hints(settings) if "never used" in hint]
+
+
+def test_rules_write_memories_where_nobody_else_is_named() -> None:
+    assert read("").memory.model == read("memory: {writer: rules}").memory.model == ""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.core.budget import Thresholds
 from proxy.core.errors import ConfigError
-from proxy.settings import Settings
+from proxy.settings import Settings, hints
 from proxy.settings.load import build
 
 
@@ -119,6 +119,50 @@ def test_a_contradiction_that_no_window_escapes_names_no_window():
 def test_a_trigger_for_large_windows_may_be_above_the_limit_of_small_ones():
     limits = read("thresholds: {generation: 0.89}").thresholds.of("any").limits(200_000)
     assert (limits.generation, limits.hard) == (178_000, 180_000)
+
+
+SMALL = "model_list: [{model_name: small, litellm_params: {model: openai/gpt-3.5-turbo}}]\n"
+"""LiteLLM's table knows its window: 16,385 tokens, so that its hard limit is 0.85 of them."""
+CONFIGURED = "model_list: [{model_name: small, litellm_params: {model: x}, model_info: {max_input_tokens: 16000}}]\n"
+
+
+@pytest.mark.parametrize("models", [SMALL, CONFIGURED])
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("models: {small: {conversation: 0.9}}", "$.thresholds.models.small.conversation"),
+        ("models: {small: {generation: 0.9}}", "$.thresholds.models.small.generation"),
+        ("models: {small: {delegated: {generation: 0.9}}}", "$.thresholds.models.small.delegated.generation"),
+    ],
+)
+def test_a_models_own_trigger_above_the_limit_of_its_own_window_is_refused(models: str, text: str, path: str):
+    with pytest.raises(ConfigError) as caught:
+        read(models + f"thresholds: {{{text}}}")
+    assert caught.value.path == path
+    assert "expected at most 0.85, the hard limit of `small`" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: {small: {conversation: 0.85, generation: 0.85}}",
+        "models: {small: {conversation: 0.9, hard: 0.9}}",
+        "models: {small: {conversation: 1.0}}",
+        "models: {other: {conversation: 0.9}}",
+    ],
+)
+def test_a_trigger_at_its_models_limit_or_for_a_model_that_is_not_known_is_none_of_that(text: str):
+    assert hints(read(SMALL + f"thresholds: {{{text}}}")) == ()
+
+
+def test_a_trigger_for_all_models_above_the_limit_of_a_small_one_is_said():
+    """Large models may have it; the small one is folded at its limit all the same."""
+    (hint,) = hints(read(SMALL + "thresholds: {conversation: 0.9}"))
+    assert hint.startswith("$.thresholds.conversation: `small` is folded from its hard limit on, 0.85 of its window")
+    own = "models: {small: {conversation: 0.6}}"
+    assert hints(read(SMALL + f"thresholds: {{conversation: 0.9, {own}}}")) == ()
+    (hint,) = hints(read(SMALL + "thresholds: {delegated: {generation: 0.9}}"))
+    assert hint.startswith("$.thresholds.delegated.generation: ")
 
 
 def test_room_for_the_answer_that_fills_a_configured_window_is_refused():

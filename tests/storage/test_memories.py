@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
-from proxy.core.memories import Change, Conflict, Entity, Filter, Relation
+from proxy.core.errors import BadRequest
+from proxy.core.memories import Change, Conflict, Entity, Filter, Listing, Relation
 from proxy.memory.entries import parsed
 from proxy.storage.memories_redis import RedisMemories
 from proxy.storage.memories_sqlite import SqliteMemories
+from proxy.storage.sealed import AesSealer
 from tests.memories import OTHER, PET, SPACE, WORK, Embedder, found, memory, put
 from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
 
 
-@pytest.fixture(params=["sqlite", "valkey", "cluster"])
+@pytest.fixture(params=["sqlite", "sqlite sealed", "valkey", "valkey sealed", "cluster"])
 async def opened(request, tmp_path):
     """Opens stores of one kind, all over the same memories."""
     made = []
+    kind, _, sealed = request.param.partition(" ")
+    sealer = AesSealer([b"k" * 32]) if sealed else None
 
     def another():
-        if request.param == "sqlite":
-            made.append(SqliteMemories(tmp_path / "memories", Embedder(), timeout=20.0))
+        if kind == "sqlite":
+            made.append(SqliteMemories(tmp_path / "memories", Embedder(), timeout=20.0, sealer=sealer))
         else:
-            cluster = request.param == "cluster"
+            cluster = kind == "cluster"
             server: Valkey = request.getfixturevalue("valkey_cluster" if cluster else "valkey_server")
             if not made:
                 server.command("FLUSHALL")
-            made.append(RedisMemories(server.url, Embedder(), timeout=20.0, cluster=cluster))
+            made.append(RedisMemories(server.url, Embedder(), timeout=20.0, cluster=cluster, sealer=sealer))
         return made[-1]
 
     yield another
@@ -61,7 +66,7 @@ async def test_a_tenant_finds_nothing_of_another(store):
     await store.write(SPACE, Change(put=(one,), entities=(Entity("Ann", "person"),), markers=(("m", b"1"),)))
     assert await store.get(OTHER, [one.id]) == [None]
     assert await found(store, "secret", vector=WORK, space=OTHER) == []
-    assert await store.listed(OTHER, Filter()) == []
+    assert await store.listed(OTHER, Filter()) == Listing()
     assert await store.entities(OTHER) == []
     assert await store.marker(OTHER, "m") is None
 
@@ -77,7 +82,7 @@ async def test_a_memory_that_is_written_again_takes_the_place_of_the_old(store):
     assert await store.count(SPACE, Filter()) == 1
     assert await found(store, "words") == []
     assert [each.memory for each in await found(store, "text")] == [new]
-    assert await store.listed(SPACE, Filter(topics=("before",))) == []
+    assert await store.listed(SPACE, Filter(topics=("before",))) == Listing()
 
 
 async def test_a_change_that_conflicts_writes_nothing(store):
@@ -113,7 +118,7 @@ async def test_of_two_that_write_at_once_one_wins(store, opened):
     winners = [at for at, each in enumerate(done) if not isinstance(each, Conflict)]
     assert len(winners) == 1
     assert await store.marker(SPACE, "once") == b"%d" % winners[0]
-    assert [each.content for each in await store.listed(SPACE, Filter())] == [f"by {winners[0]}"]
+    assert [each.content for each in (await store.listed(SPACE, Filter())).memories] == [f"by {winners[0]}"]
 
 
 async def test_a_marker_named_twice_in_a_change_is_a_conflict(store):
@@ -131,9 +136,8 @@ async def test_a_memory_that_is_deleted_is_found_by_nothing(store):
     wanted = Filter(topics=("a",), tags=("b",), conversation="c")
     assert {each.memory.id for each in await found(store, "pet", wanted=wanted)} == left
     assert {each.memory.id for each in await found(store, vector=PET, wanted=wanted)} == left
-    assert {each.id for each in await store.listed(SPACE, wanted)} == left
+    assert {each.id for each in (await store.listed(SPACE, wanted)).memories} == left
     assert await store.count(SPACE, wanted) == 4
-    assert await store.listed(SPACE, wanted, after=many[0].id) == []
 
 
 async def test_a_limit_of_minus_one_is_none(store):
@@ -230,7 +234,7 @@ async def test_a_filter_holds_for_lists_counts_words_and_vectors(store, wanted, 
         memory("old word", type="summary_archived", created=4.0),
         memory("session word", type="session", created=5.0),
     )
-    assert {each.content.split()[0] for each in await store.listed(SPACE, wanted)} == names
+    assert {each.content.split()[0] for each in (await store.listed(SPACE, wanted)).memories} == names
     assert await store.count(SPACE, wanted) == len(names)
     assert {each.memory.content.split()[0] for each in await found(store, "word", wanted=wanted)} == names
     assert {each.memory.content.split()[0] for each in await found(store, wanted=wanted, vector=WORK)} == names
@@ -239,10 +243,33 @@ async def test_a_filter_holds_for_lists_counts_words_and_vectors(store, wanted, 
 async def test_lists_are_newest_first_page_by_page(store):
     await put(store, *(memory(f"{at}", created=float(at // 2)) for at in range(9)))
     seen, after = [], ""
-    while page := await store.listed(SPACE, Filter(), after=after, limit=4):
-        seen += [each.content for each in page]
-        after = page[-1].id
+    while after or not seen:
+        page = await store.listed(SPACE, Filter(), after=after, limit=3)
+        seen += [each.content for each in page.memories]
+        after = page.next
     assert seen == [str(at) for at in reversed(range(9))]
+    assert (await store.listed(SPACE, Filter(), limit=9)).next == ""
+    assert len((await store.listed(SPACE, Filter(), limit=-1)).memories) == 9
+
+
+@pytest.mark.parametrize("created", [0.0, 1e-9, 1_767_225_600.123456, 253_402_300_799.0])
+async def test_a_list_goes_on_behind_what_was_deleted_or_edited_meanwhile(store, created):
+    many = [memory(f"number {at}", created=created) for at in range(6)]
+    await put(store, *many)
+    page = await store.listed(SPACE, Filter(), limit=2)
+    assert page.memories == (many[5], many[4])
+    await store.write(SPACE, Change(delete=(many[4].id, many[3].id)))
+    await put(store, memory("written meanwhile", created=created), replace(many[5], content="edited"))
+    assert (await store.listed(SPACE, Filter(), after=page.next)).memories == (many[2], many[1], many[0])
+
+
+@pytest.mark.parametrize("after", ["mem-none", "00", "00" * 13, "zz" * 12])
+async def test_a_list_that_nobody_began_does_not_go_on(store, after):
+    for _ in range(2):
+        with pytest.raises(BadRequest) as raised:
+            await store.listed(SPACE, Filter(), after=after)
+        assert (raised.value.code, raised.value.param) == ("invalid_page", "after")
+        await put(store, memory("one"))
 
 
 # -- entities and relations ------------------------------------------------------------------------------------------

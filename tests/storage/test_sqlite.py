@@ -14,7 +14,7 @@ import pytest
 
 from proxy.core.errors import ConfigError, StoreUnavailable
 from proxy.core.ports import Append, Key, Put
-from proxy.storage.sqlite import SqliteStore
+from proxy.storage.sqlite import KEEP_EVERY, SqliteStore
 from proxy.storage.sqlite_file import VERSION, connect
 from proxy.storage.sqlite_rows import purge
 
@@ -329,3 +329,19 @@ async def test_expired_rows_are_removed_in_small_steps(path: Path):
     assert held[-1] == [600, 1, 1, 0]
     for table in range(4):
         assert all(before[table] - now[table] <= 500 for before, now in pairwise(held))
+
+
+async def test_what_was_deleted_leaves_the_log_when_a_reader_in_its_way_is_gone(store: SqliteStore, path: Path):
+    key, log = Key("c", "secret"), path.with_name(f"{path.name}-wal")
+    await store.put(key, b"a word that is soon deleted")
+    with closing(connect(path, timeout=SOON)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT value FROM entry").fetchone()
+        await store.delete([key])
+        await asyncio.sleep(KEEP_EVERY + 3 * SOON)
+        assert b"soon deleted" in log.read_bytes()
+    for _ in range(200):
+        if b"soon deleted" not in log.read_bytes():
+            break
+        await asyncio.sleep(0.05)
+    assert b"soon deleted" not in log.read_bytes()

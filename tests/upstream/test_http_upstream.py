@@ -50,6 +50,20 @@ async def pieces(*parts):
         yield part
 
 
+async def test_a_connection_is_free_again_with_the_last_piece_of_a_body(upstream):
+    async with Loopback(OK) as server:
+        reply = await upstream.send(ask(server.url))
+        assert upstream.busy
+        body = reply.chunks()
+        assert json.loads(await anext(body)) == {"ok": True}
+        assert not upstream.busy
+        assert [piece async for piece in body] == []
+        await reply.close()
+        _, again = await fetch(upstream, ask(server.url))
+        assert json.loads(again) == {"ok": True}
+        assert server.connections == 1
+
+
 async def test_a_request_goes_out_exactly_as_given_but_for_its_host(upstream):
     body = b'{"a": 1,  "a":2, "\\ud800": 1e999}\xff\x00'
     headers = (

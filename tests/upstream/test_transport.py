@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import datetime
-import ipaddress
 import ssl
-from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from proxy.core.errors import Unreachable
 from proxy.core.ports import UpstreamRequest
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from tests.loopback import Answer, Loopback, Recorded, replies_json
+from tests.way_out import certificate, tunnel
 
 OK = replies_json({"ok": True})
 
@@ -109,29 +103,6 @@ async def test_a_closed_transport_connects_no_more():
         with pytest.raises(httpx.ConnectError):
             await transport.open(origin, "GET", target, ((b"Host", b"x"),))
     assert server.connections == 1
-
-
-def certificate(path: Path) -> Path:
-    """A self-signed certificate for localhost with its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    path.write_bytes(made.public_bytes(pem) + key.private_bytes(pem, form, serialization.NoEncryption()))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -227,23 +198,6 @@ async def test_without_trust_in_the_environment_no_proxy_is_used(monkeypatch, un
     async with Loopback(OK) as server:
         assert await fetch(upstream, ask(server.url)) == b'{"ok": true}'
     await upstream.close()
-
-
-async def tunnel(request: Recorded, answer: Answer) -> None:
-    """What an HTTP proxy does with CONNECT, to this machine whatever name it is asked for."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(request.target.rpartition(":")[2]))
-    await answer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-
-    async def back() -> None:
-        while data := await reader.read(65536):
-            await answer.send(data)
-
-    returning = asyncio.create_task(back())
-    while data := await answer.receive(65536):
-        writer.write(data)
-    writer.close()
-    returning.cancel()
-    await answer.close()
 
 
 async def test_a_tls_request_goes_through_a_tunnel_of_the_http_proxy(monkeypatch, trusting, server_tls):

@@ -1,0 +1,136 @@
+"""A configured model writes memories: asked in its own name, checked, accounted apart; the rules stand in for it."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.ledger import look
+from tests.e2e.remembered import MESSAGES, RECORDED, say
+from tests.e2e.test_memory_mcp import call, connected
+from tests.loopback import Answer, Recorded
+from tests.proxying import Proxy
+from tests.summarizing import line
+
+CONFIG = f"""{RECORDED}
+memory: {{writer: scribe}}
+model_list:
+- model_name: scribe
+  litellm_params: {{model: openai/scribe-1, api_key: "${{SCRIBE_KEY}}"}}
+  model_info: {{max_input_tokens: 60000, max_output_tokens: 4000}}
+"""
+TOLD = {
+    "overview": [line("The ledger service listens on port 5433 of host db-7.example.org", 6)],
+    "flow": {"decisions": [line("The user decided to move the ledger service to PostgreSQL 16", 1)]},
+    "goals": {"secondary": [line("The user prefers that migrations of the ledger service run in one transaction", 7)]},
+}
+LIED = {
+    "overview": [line("The ledger service listens on port 9999 of host evil.example.org", 6)],
+    "flow": {"decisions": [line("The user decided to move the ledger service to Oracle 23", 1)]},
+}
+EACH = pytest.mark.parametrize("way", ["rest", "mcp"])
+
+
+@pytest.fixture(scope="module")
+def proxy(start: Start) -> Proxy:
+    return start(CONFIG, SCRIBE_KEY="sk-scribe")
+
+
+@asynccontextmanager
+async def scribe(proxy: Proxy, answer: object, status: int = 200) -> AsyncIterator[list[Recorded]]:
+    """A provider whose model tells what it is told to."""
+    text = answer if isinstance(answer, str) else json.dumps(answer)
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    usage = {"prompt_tokens": 700, "completion_tokens": 90, "total_tokens": 790}
+    reply = {"id": "c", "object": "chat.completion", "model": "scribe-1", "choices": [choice], "usage": usage}
+
+    async def script(request: Recorded, out: Answer) -> None:
+        body = json.dumps(reply if status == 200 else {"error": {"message": "no", "type": "server_error"}}).encode()
+        await out.head(status, [("Content-Type", "application/json")], length=len(body))
+        await out.send(body)
+
+    async with proxy.provider(script) as provider:
+        yield provider.requests
+
+
+async def compacted(proxy: Proxy, way: str, session: str) -> dict[str, Any]:
+    """The whole of a session, by REST or MCP, with the search that must come first."""
+    asked = {"conversation_id": session, "start_index": 0, "end_index": len(MESSAGES)}
+    if way == "mcp":
+        async with connected(proxy) as client:
+            await call(client, "memory_search", conversation_id=session)
+            return await call(client, "memory_compact_conversation", **asked)
+    async with httpx.AsyncClient(trust_env=False, timeout=60, base_url=f"{proxy.url}/accordion/memory/") as client:
+        await client.post("search", json={"conversation_id": session})
+        reply = await client.post("compact_conversation", json=asked)
+        assert reply.status_code == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
+
+
+async def spent(proxy: Proxy, direction: str) -> float:
+    page = (await look(proxy, "/metrics")).text
+    rows = [row for row in page.splitlines() if row.startswith("accordion_memory_tokens_total")]
+    return sum(float(row.rpartition(" ")[2]) for row in rows if f'direction="{direction}",model="scribe"' in row)
+
+
+def asking(way: str, what: str) -> list[dict[str, Any]]:
+    return [*MESSAGES, {"role": "user", "content": f"Go on for {way}: {what}."}]
+
+
+@EACH
+async def test_what_the_model_tells_and_the_messages_bear_out_is_remembered(proxy: Proxy, way: str):
+    session = await say(proxy, asking(way, "truly"))
+    before = await spent(proxy, "input"), await spent(proxy, "output")
+    async with scribe(proxy, TOLD) as requests:
+        first = await compacted(proxy, way, session)
+        assert await compacted(proxy, way, session) == first
+    (asked,) = requests
+    assert (asked.target, asked.header("authorization")) == ("/v1/chat/completions", "Bearer sk-scribe")
+    assert asked.json()["model"] == "scribe-1"
+    assert "sk-own" not in asked.raw.decode()
+    assert (first["writer"], first["notice"]) == ("scribe-1", "")
+    assert (first["writer_input"], first["writer_output"]) == (700, 90)
+    told = [each["content"] for each in first["memories_created"]]
+    if way == "rest":
+        # The second conversation says the same, and what is remembered already is not stored again.
+        assert any("Decision: " in content and "PostgreSQL 16" in content for content in told)
+    assert (await spent(proxy, "input") - before[0], await spent(proxy, "output") - before[1]) == (700, 90)
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("answer", "status", "calls", "why"),
+    [
+        ("Here is your summary!", 200, 2, "did not pass, twice"),
+        (LIED, 200, 2, "did not pass, twice"),
+        ("", 500, 0, "status 500"),
+    ],
+)
+async def test_a_model_that_fails_leaves_the_writing_to_the_rules_and_the_answer_says_so(
+    proxy: Proxy, way: str, answer: object, status: int, calls: int, why: str
+):
+    room = f"{way}-{calls}-{type(answer).__name__}"
+    decided = {"role": "user", "content": f"We decided to keep the canaries of {room} in the northern hall of Turin."}
+    session = await say(proxy, [*MESSAGES, decided])
+    async with scribe(proxy, answer, status):
+        made = await compacted(proxy, way, session)
+    assert made["writer"] == "rules"
+    assert made["notice"].startswith("scribe could not write them: ")
+    assert why in made["notice"]
+    assert (made["writer_input"], made["writer_output"]) == (700 * calls, 90 * calls)
+    told = " ".join(each["content"] for each in made["memories_created"])
+    assert f"canaries of {room}" in told
+    assert "9999" not in told
+    assert "Oracle" not in told
+
+
+async def test_a_model_that_cannot_be_reached_is_an_answer_by_the_rules(proxy: Proxy):
+    session = await say(proxy, asking("nobody", "alone"))
+    made = await compacted(proxy, "rest", session)
+    assert made["writer"] == "rules"
+    assert "could not be asked" in made["notice"]

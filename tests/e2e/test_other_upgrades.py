@@ -1,0 +1,66 @@
+"""Who offers another protocol than a WebSocket is answered in HTTP/1.1, as if it had not (RFC 9110 7.8). Java's own
+client offers HTTP/2 with every request that is not encrypted, whatever its body."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from tests.e2e.raw import connected
+from tests.e2e.replies import CHAT, DIALECTS, Dialect
+from tests.loopback import replies_json
+from tests.proxying import Proxy
+
+OFFER = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQAAAAAAAIAAAAA")]
+EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+
+
+def chunked(body: bytes, size: int) -> bytes:
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+@EACH
+async def test_its_request_arrives_whole(proxy: Proxy, dialect: Dialect):
+    body = dialect.body("Offered.")
+    async with proxy.provider(replies_json(dialect.json())) as provider, connected(proxy) as client:
+        await client.ask("POST", dialect.path, OFFER, body)
+        assert (await client.reply()).status == 200
+    (request,) = provider.requests
+    assert (request.body, request.header("upgrade"), request.header("http2-settings")) == (body, None, None)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+async def test_wherever_it_is_split(proxy: Proxy, framing: str):
+    body = CHAT.body("Offered in pieces.")
+    async with proxy.provider(replies_json(CHAT.json())) as provider, connected(proxy) as client:
+        for size in (1, 7, 100, 300):
+            if framing == "chunks":
+                head = client.head_of("POST", CHAT.path, [*OFFER, ("Transfer-Encoding", "chunked")])
+                raw = head + chunked(body, 11)
+            else:
+                raw = client.head_of("POST", CHAT.path, OFFER, len(body)) + body
+            for start, end in itertools.pairwise([*range(0, len(raw), size), len(raw)]):
+                await client.send(raw[start:end])
+                await asyncio.sleep(0)
+            assert (await client.reply()).status == 200
+    assert [request.body for request in provider.requests] == [body] * 4
+
+
+async def test_what_it_sends_behind_it_is_answered_in_order(proxy: Proxy):
+    first, second = CHAT.body("Offered first."), CHAT.body("Behind it.")
+    async with proxy.provider(replies_json(CHAT.json())) as provider, connected(proxy) as client:
+        offered = client.head_of("POST", CHAT.path, OFFER, len(first)) + first
+        plain = client.head_of("POST", CHAT.path, (), len(second)) + second
+        bare = client.head_of("GET", "/v1/models", OFFER)
+        await client.send(offered + plain + bare + offered)
+        for _ in range(4):
+            assert (await client.reply()).status == 200
+    assert [request.body for request in provider.requests] == [first, second, b"", first]
+
+
+@pytest.mark.parametrize("headers", [[], OFFER], ids=["", "offered"])
+async def test_a_tunnel_is_refused(proxy: Proxy, headers: list[tuple[str, str]]):
+    async with connected(proxy) as client:
+        await client.send(client.head_of("CONNECT", "api.test:443", headers))
+        assert (await client.reply()).status in (400, 404)

@@ -1,0 +1,58 @@
+import logging
+
+import pytest
+
+from proxy.core.budget import Utilization
+from proxy.core.records import Exchange
+from proxy.faces.lines import Lines
+
+
+def exchange(error: str, status: int, session: str = "s-1") -> Exchange:
+    return Exchange(
+        at=0.0,
+        request_id="req_1",
+        session=session,
+        model="purple-giraffe",
+        upstream="openai",
+        path="/v1/purple-giraffe",
+        stream=False,
+        status=status,
+        messages=1,
+        utilization=Utilization(window=0),
+        decision="purple-giraffe",
+        error=error,
+        duration=1.23456,
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "level"),
+    [
+        ("upstream_unreachable", 502, "WARNING"),
+        ("upstream_disconnected", 200, "WARNING"),
+        ("provider_error", 429, "INFO"),
+        ("context_length_exceeded", 400, "INFO"),
+    ],
+)
+def test_a_request_that_failed_is_a_line_with_its_id(
+    error: str, status: int, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "accordion")
+    Lines().exchange("tenant", exchange(error, status), "")
+    (line,) = caplog.records
+    assert (line.levelname, line.request_id, line.error, line.status) == (level, "req_1", error, status)  # type: ignore[attr-defined]
+    assert (line.upstream, line.session, line.seconds) == ("openai", "s-1", 1.235)  # type: ignore[attr-defined]
+    assert "purple-giraffe" not in str(vars(line))
+
+
+@pytest.mark.parametrize("error", ["", "client_disconnected"])
+def test_what_went_well_and_who_went_away_are_no_lines(error: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "accordion")
+    Lines().exchange("tenant", exchange(error, 200), "")
+    assert caplog.records == []
+
+
+def test_what_is_not_known_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "accordion")
+    Lines().exchange("tenant", exchange("upstream_timeout", 504, session=""), "")
+    assert not hasattr(caplog.records[0], "session")

@@ -1,0 +1,27 @@
+import pytest
+
+from proxy.identity.pages import of_a_site, on_this_machine
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [b"", b"http://localhost:3000", b"http://LOCALHOST", b"https://tauri.localhost", b"http://127.0.0.1:8787",
+     b"http://127.8.9.1", b"http://[::1]:3000", b"app://obsidian.md", b"vscode-webview://1a2b", b"file://"],
+)  # fmt: skip
+def test_what_runs_on_this_machine_is_no_site(origin: bytes) -> None:
+    assert not of_a_site(origin)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [b"https://evil.example", b"HTTP://evil.example:8787", b"null", b"http://localhost.evil.example", b"http://[",
+     b"http://127.0.0.1.evil.example", b"http://notlocalhost", b"http://192.168.0.7", b"http://0x7f.1", b"http://",
+     b"http://localhost@evil.example", b"http://\xff"],
+)  # fmt: skip
+def test_whatever_else_a_browser_says_is_a_site(origin: bytes) -> None:
+    assert of_a_site(origin)
+
+
+def test_a_name_with_its_dot_is_the_same_name() -> None:
+    assert on_this_machine("//localhost.:8787")
+    assert not on_this_machine("//:8787")

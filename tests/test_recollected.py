@@ -1,0 +1,493 @@
+"""Memories that belong to a turn are put behind it unasked and stay there: whole house in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.clockwork import LoopTasks, LoopWaiting
+from proxy.compaction.waiting import Waiting
+from proxy.core.errors import StoreUnavailable
+from proxy.core.memories import Candidate, Embedded, Filter, Memory
+from proxy.faces.metrics import Metrics
+from proxy.identity.tenants import ProxyKey
+from proxy.importing import Importing, Mentions
+from proxy.memory.ranking import words
+from proxy.memory.recollected import noted
+from proxy.memory.search import Search
+from proxy.recollecting import Bounds, Recollecting
+from tests.fakes import FakeWindows
+from tests.memory.keeping import FakeMemories
+from tests.test_recalled import LISTING, PATHS, called, request, said, sent, user
+from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+
+Json = dict[str, Any]
+ASK = "Which region does the ledger replicate to?"
+TOLD = "Region: the ledger does replicate to eu-west-7."
+OPENING = "[From the memory"
+COUNT = "/v1/messages/count_tokens"
+
+
+class Shared:
+    """An embedder whose relevance is the share of a query's words that a memory has."""
+
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedded]:
+        return [Embedded() for _ in texts]
+
+    async def query(self, text: str) -> bytes:
+        return b""
+
+    async def relevance(self, query: str, candidates: Sequence[Candidate]) -> list[float]:
+        asked = set(words(query))
+        return [len(asked & set(words(each.memory.content))) / len(asked) for each in candidates]
+
+
+class Kept(FakeMemories):
+    """Notes what is searched for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, ...]] = []
+
+    async def candidates(
+        self, space: bytes, words: Sequence[str], vector: bytes, wanted: Filter, *, pool: int
+    ) -> list[Candidate]:
+        self.asked.append(tuple(words))
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().candidates(space, words, vector, wanted, pool=pool)
+
+
+class TooLate(LoopWaiting):
+    """Nothing comes in time."""
+
+    async def within(self, seconds: float, work: Awaitable[Any]) -> Any:
+        await super().within(10, work)
+        raise TimeoutError
+
+
+def world(memories: FakeMemories, waiting: Waiting | None = None, /, **given: Any) -> World:
+    named = {name: given.pop(name) for name in list(given) if name in Bounds.__slots__}
+    made = World(windows=FakeWindows(given.pop("window", 4_000)), **given)
+
+    def count(text: str, _model: str) -> int:
+        return len(text.split())
+
+    recollecting = Recollecting(
+        lambda: Search(memories, Shared(), made.clock), lambda: memories, made.kitchen.overlays, made.tasks,
+        waiting or LoopWaiting(), made.clock, count, Bounds(**{"seconds": 10, **named}),
+    )  # fmt: skip
+    importing = Importing(lambda: memories, made.kitchen.overlays, made.clock, count)
+    gauging = replace(
+        made.forward.gauging,
+        mentions=Mentions(unasked=True, project="*" if named.get("everywhere") else named.get("project", "")),
+    )
+    folding = replace(made.forward.folding, gauging=gauging, recollecting=recollecting, importing=importing)
+    made.forward = replace(made.forward, gauging=gauging, folding=folding)
+    return made
+
+
+def keep(of: World, memories: FakeMemories, *more: Memory, key: str = "", **fields: Any) -> None:
+    caller = of.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
+    for each in more or (Memory("mem-a", "fact", TOLD, **fields),):
+        memories.of(caller.space).memories[each.id] = each
+
+
+def asking(path: str, *entries: Any, **more: Any) -> Json:
+    named = {"model": "gpt-5"} if path != MESSAGES else {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    return {**named, LISTING[path]: list(entries), **more}
+
+
+def there(of: World, path: str) -> bool:
+    return OPENING in json.dumps(sent(of, path))
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_for_byte(path: str):
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    history = [user("Hello there."), said(path, "Hi."), user(ASK)]
+    out, _ = await made.ask(path, asking(path, *history))
+    before = sent(made, path)
+    text = json.dumps(before)
+    assert text.index(ASK) < text.index(OPENING) < text.index(TOLD)
+    assert header(out, "x-accordion-memory") == "mem-a recalled"
+    for number in range(3):
+        history += [said(path, f"Done {number}."), user(f"Go on {number}."), *called(path, f"c{number}", "x", path="p")]
+        out, _ = await made.ask(path, asking(path, *history))
+        now = sent(made, path)
+        assert now[: len(before)] == before
+        assert json.dumps(now).count(TOLD) == 1
+        assert header(out, "x-accordion-memory") is None
+        before = now
+    assert len(memories.asked) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
+    memories, metrics = Kept(), Metrics()
+    made = world(memories)
+    keep(made, memories)
+    await made.ask(path, asking(path, user(ASK)))
+    await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
+    first, second = made.seen.exchanges
+    assert first.recalled is not None
+    assert (first.recalled.sources, first.recalled.memories) == (1, ("mem-a recalled",))
+    assert second.recalled is None
+    for each in (first, second):
+        assert first.recalled.tokens <= each.utilization.unfolded < first.recalled.tokens + 10
+        metrics.exchange("t", each, "")
+    told = [line.rsplit(" ", 1) for line in metrics.page()[0].decode().splitlines() if "recall" in line]
+    counted = {name.split("{")[0]: float(value) for name, value in told if name[0] != "#" and "_total" in name}
+    assert counted == {"accordion_recalls_total": 1.0, "accordion_recall_tokens_total": float(first.recalled.tokens)}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("text", ["Go on, please.", "Which colour has the parser of the billing desk?"])
+async def test_what_nothing_belongs_to_goes_on_as_it_came(path: str, text: str):
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    body = asking(path, user("Hello."), said(path, "Hi."), user(text))
+    out, _ = await made.ask(path, body)
+    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert header(out, "x-accordion-memory") is None
+    assert made.seen.exchanges[-1].recalled is None
+
+
+# -- whose ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_another_tenants_memories_are_never_recalled(path: str):
+    memories = Kept()
+    made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")), everywhere=True)
+    keep(made, memories, key="key-1")
+    for key, found in (("key-2", False), ("key-1", True), ("key-2", False)):
+        await made.ask(path, asking(path, user(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"})
+        assert there(made, path) is found
+
+
+@pytest.mark.parametrize(
+    ("of", "named", "given", "found"),
+    [
+        ("", "", None, True),
+        ("billing", "", None, False),
+        ("billing", "billing", None, True),
+        ("", "billing", None, False),
+        ("other", "billing", None, False),
+        ("other", "billing", "other", True),
+        ("billing", "billing", "other", False),
+        ("my project", "", " my   project ", True),
+        ("", "billing", "", True),
+    ],
+)
+async def test_only_those_of_the_project_that_the_request_or_the_config_names(
+    of: str, named: str, given: str | None, found: bool
+):
+    memories = Kept()
+    made = world(memories, project=named)
+    keep(made, memories, project=of)
+    await made.ask(CHAT, asking(CHAT, user(ASK)), {"x-accordion-project": given} if given is not None else {})
+    assert there(made, CHAT) is found
+    assert not [name for name, _ in made.upstream.requests[-1].headers if name.startswith(b"x-accordion")]
+
+
+async def test_those_of_all_projects_where_that_is_wanted():
+    memories = Kept()
+    made = world(memories, project="billing", everywhere=True)
+    keep(made, memories, project="other")
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert "mem-a, fact of project other" in json.dumps(sent(made, CHAT))
+
+
+@pytest.mark.parametrize("agent", [{}, {"x-accordion-delegation": "a", "x-accordion-parent": "main"}])
+@pytest.mark.parametrize("path", PATHS)
+async def test_conversations_of_two_projects_that_begin_alike_share_nothing(path: str, agent: dict[str, str]):
+    memories = Kept()
+    made = world(memories, project="billing")
+    keep(made, memories, *(Memory(f"mem-{name}", "fact", TOLD, project=name) for name in ("billing", "other")))
+    for headers, name in (({}, "billing"), ({"x-accordion-project": "other"}, "other"), ({}, "billing")):
+        await made.ask(path, asking(path, user(ASK)), {**headers, **agent})
+        ids = [each for each in ("mem-billing", "mem-other") if each in json.dumps(sent(made, path))]
+        assert ids == [f"mem-{name}"]
+    for project in ("other", "third"):
+        again = world(memories, store=made.store, project=project)
+        await again.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")), agent)
+        assert ("mem-other" in json.dumps(sent(again, path))) is (project == "other")
+        assert "mem-billing" not in json.dumps(sent(again, path))
+
+
+@pytest.mark.parametrize(("of", "found"), [("", True), ("other", False)])
+async def test_a_summary_of_no_project_that_was_written_of_anothers_memories_is_not_recalled(of: str, found: bool):
+    memories = Kept()
+    made = world(memories)
+    source = Memory("mem-s", "fact", "Something else.", project=of)
+    keep(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", ""),)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert there(made, CHAT) is found
+
+
+async def test_a_summary_that_may_be_out_of_date_says_so():
+    memories = Kept()
+    made = world(memories)
+    source = Memory("mem-s", "fact", "Something else.", revision="new")
+    keep(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", "old"),)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert "1 of its sources was edited since" in json.dumps(sent(made, CHAT))
+
+
+# -- no memory twice ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_what_stands_in_the_list_is_not_put_in_again(path: str):
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    history = [user(ASK), said(path, "There."), user(f"Once more. {ASK}")]
+    await made.ask(path, asking(path, *history[:1]))
+    await made.ask(path, asking(path, *history))
+    assert json.dumps(sent(made, path)).count(TOLD) == 1
+    assert len(memories.asked) == 2
+
+
+async def test_what_the_client_says_itself_is_not_put_in():
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    await made.ask(CHAT, asking(CHAT, user(TOLD), said(CHAT, "So it is."), user(ASK)))
+    assert not there(made, CHAT)
+
+
+async def test_what_was_made_of_this_very_session_waits_until_its_messages_have_left_the_window():
+    memories = Kept()
+    made = world(memories, window=3_000)
+    start, rest = (asked := request(CHAT)["messages"])[:3], asked[3:-1]
+    await made.ask(CHAT, asking(CHAT, *start))
+    session = made.seen.exchanges[-1].session
+    keep(made, memories, conversation=session, first=1, last=1)
+    history = [*start, said(CHAT, "Done."), user(ASK)]
+    await made.ask(CHAT, asking(CHAT, *history))
+    assert not there(made, CHAT)
+    await made.ask(CHAT, asking(CHAT, *history, *rest, user(f"Well. {ASK}")))
+    assert made.seen.exchanges[-1].session == session
+    assert made.seen.exchanges[-1].compaction is not None
+    assert there(made, CHAT)
+
+
+async def test_beside_a_session_memory_that_was_asked_for_nothing_is_put():
+    memories = Kept()
+    made = world(memories)
+    name = "CMEM-20260101-100510"
+    keep(made, memories, Memory(name, "session", "All of it."), Memory("mem-a", "fact", TOLD))
+    await made.ask(CHAT, asking(CHAT, user(f"Please import memory {name}. {ASK}")))
+    assert f"[Session memory {name}" in json.dumps(sent(made, CHAT))
+    assert not there(made, CHAT)
+
+
+# -- the same again -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: str):
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    for _ in range(3):
+        await made.ask(path, asking(path, user(ASK)))
+        keep(made, memories, Memory("mem-b", "fact", f"{TOLD} Since Thursday."))
+        made.clock.advance(5)
+    one, *others = [each.body for each in made.upstream.requests]
+    assert others == [one, one]
+    assert [each.recalled is not None for each in made.seen.exchanges] == [True, False, False]
+
+
+async def test_what_was_sent_without_stays_without():
+    memories = Kept()
+    made = world(memories)
+    body = asking(CHAT, user("Hello."), said(CHAT, "Hi."), user(ASK))
+    await made.ask(CHAT, body)
+    keep(made, memories)
+    await made.ask(CHAT, body)
+    one, two = made.upstream.requests
+    assert one.body == two.body
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_other_workers_and_later_runs_put_it_in_as_well(path: str):
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    await made.ask(path, asking(path, user(ASK)))
+    before = sent(made, path)
+    other = world(memories, store=made.store)
+    memories.tenants.clear()
+    await other.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
+    assert sent(other, path)[: len(before)] == before
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(path: str):
+    memories = Kept()
+    made = world(memories, window=3_000)
+    keep(made, memories)
+    body = request(path)
+    listing = body[LISTING[path]]
+    await made.ask(path, {**body, LISTING[path]: [user(ASK)]})
+    listing[0] = user(ASK)
+    await made.ask(path, body)
+    assert made.seen.exchanges[-1].compaction is not None
+    assert not there(made, path)
+    before = sent(made, path)
+    listing += [said(path, "Nothing."), user(f"Again. {ASK}")]
+    await made.ask(path, body)
+    now = sent(made, path)
+    assert now[: len(before)] == before
+    assert json.dumps(now).count(OPENING) == 1
+
+
+# -- what is not to be changed, and what is in the way ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
+async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    body = asking(CHAT, user(ASK))
+    await made.ask(CHAT, body, headers)
+    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert memories.asked == []
+
+
+async def test_a_history_that_the_provider_keeps_is_left_alone():
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    body = asking(RESPONSES, user(ASK), previous_response_id="resp_1")
+    await made.ask(RESPONSES, body)
+    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert memories.asked == []
+
+
+async def test_who_counts_or_asks_for_a_summary_of_its_own_recalls_nothing():
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    await made.ask(COUNT, asking(MESSAGES, user(ASK)))
+    await made.ask(MESSAGES, asking(MESSAGES, user(ASK), compaction={"type": "auto"}))
+    assert memories.asked == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_in_the_middle_of_an_agents_work_nothing_is_searched_for(path: str):
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    await made.ask(path, asking(path, user("Hello."), *called(path, "c1", ASK, path="a.txt")))
+    assert memories.asked == []
+    assert not there(made, path)
+
+
+async def test_a_sub_agent_is_given_what_belongs_to_its_task():
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    headers = {"x-accordion-delegation": "a", "x-accordion-parent": "main"}
+    await made.ask(CHAT, asking(CHAT, user(ASK)), headers)
+    assert made.seen.exchanges[-1].agent is not None
+    assert there(made, CHAT)
+
+
+async def test_a_search_that_takes_too_long_leaves_the_turn_alone_and_the_next_ones_for_a_while():
+    memories = Kept()
+    made = world(memories, TooLate())
+    keep(made, memories)
+    for number in range(3):
+        await made.ask(CHAT, asking(CHAT, user(f"{ASK} {number}")))
+        assert not there(made, CHAT)
+    assert len(memories.asked) == 1
+    made.clock.advance(60)
+    await made.ask(CHAT, asking(CHAT, user(f"{ASK} now")))
+    assert len(memories.asked) == 2
+
+
+async def test_a_store_that_never_answers_is_not_waited_for():
+    class Stuck(Kept):
+        async def candidates(self, *_args: Any, **_named: Any) -> list[Candidate]:
+            await asyncio.Event().wait()
+            return []
+
+    memories = Stuck()
+    made = world(memories, seconds=0.01)
+    body = asking(CHAT, user(ASK))
+    out, _ = await made.ask(CHAT, body)
+    assert out.status == 200
+    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+
+
+async def test_memories_that_are_away_leave_the_turn_alone_and_what_was_recalled_stays(
+    caplog: pytest.LogCaptureFixture,
+):
+    memories = Kept()
+    made = world(memories)
+    keep(made, memories)
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    before = sent(made, CHAT)
+    memories.away = True
+    out, _ = await made.ask(CHAT, asking(CHAT, user(ASK), said(CHAT, "Done."), user(f"And now? {ASK}")))
+    assert out.status == 200
+    assert sent(made, CHAT)[: len(before)] == before
+    assert "memories could not be searched" in caplog.text
+
+
+@pytest.mark.parametrize(("tokens", "found"), [(800, True), (5, False)])
+async def test_no_more_is_put_in_than_the_settings_say(tokens: int, found: bool):
+    memories = Kept()
+    made = world(memories, tokens=tokens)
+    keep(made, memories)
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert there(made, CHAT) is found
+
+
+async def test_the_best_are_put_in_and_no_more_than_the_settings_say():
+    memories = Kept()
+    made = world(memories, memories=2)
+    keep(made, memories, *(Memory(f"mem-{at}", "fact", f"{TOLD} {at}") for at in range(5)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert made.seen.exchanges[-1].recalled is not None
+    assert made.seen.exchanges[-1].recalled.memories == ("mem-0 recalled", "mem-1 recalled")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
+    memories = Kept()
+    made = world(memories, window=150)
+    keep(made, memories)
+    out, _ = await made.ask(path, asking(path, user(ASK)))
+    assert out.status == 200
+    assert not there(made, path)
+
+
+async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
+    memories, tasks = Kept(), LoopTasks()
+    made = world(memories, tasks=tasks)
+    keep(made, memories)
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    space = made.forward.tenants.identify({}).space
+    session = made.seen.exchanges[-1].session
+    await LoopWaiting().within(10, _until_noted(memories, space, session))
+    await tasks.close()
+    assert await noted(memories, space, session) == [["mem-a"]]
+
+
+async def _until_noted(memories: FakeMemories, space: bytes, session: str) -> None:
+    while not await noted(memories, space, session):
+        await asyncio.sleep(0)
