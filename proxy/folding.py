@@ -67,7 +67,7 @@ class Folding:
                 gauge = await self._anew(gauge, place)
                 place = gauge.place or place
             gauge = await self._fold(gauge, place, asker, cause)
-            if cause != "overflow":
+            if cause != "overflow" and not (gauge.counting or gauge.controls.compacting):
                 gauge = await self._recalled(await self._imported(gauge, place), place)
                 gauge = await self._recollected(gauge, place)
             if gauge.utilization.unfolded and gauge.window is not None and refuse(gauge.utilization, gauge.window):
@@ -89,8 +89,10 @@ class Folding:
     ) -> Gauge | None:
         """The request folded once more because the provider said that it does not fit; None where it cannot be made
         smaller, or is not to be touched. The limit that the provider named is learnt."""
-        limit = overflow.limit or 0
         self.gauging.overflowed(gauge, overflow)
+        if overflow.quotes(gauge.plain):
+            # Its figures may be anybody's.
+            overflow = replace(overflow, limit=None, requested=None)
         if gauge.foldable and gauge.place is not None:
             gauge = await self._anew(gauge, gauge.place)
         if gauge.place is None or gauge.limits is None or gauge.window is None or gauge.folded is None:
@@ -102,7 +104,7 @@ class Folding:
         window = self.gauging.windows.window(
             gauge.place.conversation.model, gauge.route.name, gauge.beta, gauge.caller.tenant
         )
-        limits = gauge.rules.thresholds.limits(min(window.size, limit or window.size))
+        limits = gauge.rules.thresholds.limits(min(window.size, overflow.limit or window.size))
         kind: FoldKind = "conversation" if gauge.place.conversation.starts_turn else "generation"
         target = limits.conversation_target if kind == "conversation" else limits.generation_target
         decision = Decision(
@@ -151,11 +153,11 @@ class Folding:
 
     async def _recalled(self, gauge: Gauge, place: Place) -> Gauge:
         """The request with an excerpt of what its newest turn names and only the archive holds, where a fold is in
-        force and the client is neither counting nor asking for a summary of its own."""
+        force."""
         folded, shown, limits = gauge.folded, gauge.dressed, gauge.limits
-        if self.recalling is None or folded is None or shown is None or limits is None or not gauge.fold:
+        if self.recalling is None or folded is None or shown is None or limits is None:
             return gauge
-        if not gauge.foldable or gauge.counting or gauge.controls.compacting:
+        if not (gauge.fold and gauge.foldable):
             return gauge
         turn = Turn(
             dialect=gauge.dialect,
@@ -171,20 +173,12 @@ class Folding:
             # Some of the providers that are translated to refuse a user's message directly behind results.
             amid=gauge.route.family != "litellm",
         )
-        found = await self.recalling.recalled(turn)
-        if found is None:
-            return gauge
-        return structs.replace(
-            await self.gauging.refolded(gauge, folded), recalled=found + (gauge.recalled or Recalled())
-        )
+        return await self._with(gauge, await self.recalling.recalled(turn))
 
     async def _imported(self, gauge: Gauge, place: Place) -> Gauge:
         """The request with the session memories that the user asks for in it. What a main agent says to a sub-agent is
         no user's word."""
-        folded, limits = gauge.folded, gauge.limits
-        if self.importing is None or not gauge.remembers or folded is None or limits is None:
-            return gauge
-        if gauge.counting or gauge.delegated or gauge.controls.compacting:
+        if self.importing is None or not gauge.remembers or gauge.delegated or gauge.limits is None:
             return gauge
         asking = Asking(
             dialect=gauge.dialect,
@@ -193,30 +187,27 @@ class Folding:
             session=place.session.id,
             model=gauge.model,
             client=place.conversation,
-            room=limits.hard - gauge.utilization.occupied,
+            room=gauge.limits.hard - gauge.utilization.occupied,
         )
-        found = await self.importing.imported(asking)
-        if found is None:
-            return gauge
-        return structs.replace(await self.gauging.refolded(gauge, folded), recalled=found)
+        return await self._with(gauge, await self.importing.imported(asking))
 
     async def _recollected(self, gauge: Gauge, place: Place) -> Gauge:
         """The request with memories that belong to what the user, or who delegates, says last."""
         folded, limits = gauge.folded, gauge.limits
         if self.recollecting is None or not gauge.remembers or folded is None or limits is None:
             return gauge
-        if gauge.counting or gauge.controls.compacting:
-            return gauge
         moment = Moment(
             gauge.dialect, gauge.caller.space, place, gauge.model, folded, gauge.dressed or folded,
             limits.hard - gauge.utilization.occupied, gauge.controls.project,
         )  # fmt: skip
-        found = await self.recollecting.recollected(moment)
-        if found is None:
+        return await self._with(gauge, await self.recollecting.recollected(moment))
+
+    async def _with(self, gauge: Gauge, found: Recalled | None) -> Gauge:
+        """The request with what was just recorded to be put into it; None: nothing was."""
+        if found is None or gauge.folded is None:
             return gauge
-        return structs.replace(
-            await self.gauging.refolded(gauge, folded), recalled=found + (gauge.recalled or Recalled())
-        )
+        again = await self.gauging.refolded(gauge, gauge.folded)
+        return structs.replace(again, recalled=found + (gauge.recalled or Recalled()))
 
     async def _without(self, gauge: Gauge) -> Gauge:
         """The request without what was read back, which is the first to go where there is no room for it; and without

@@ -149,4 +149,4 @@ class Seating:
 
 def seat_marks(marks: Marks, seat: Seat) -> Marks:
     """The marks by which places are divided: those of requests that share a label, but not a seat, too."""
-    return replace(marks, scope=f"{marks.scope}\n{seat.scope}" if marks.scope else seat.scope) if seat.scope else marks
+    return replace(marks, scope="\n".join(filter(None, (marks.scope, seat.scope)))) if seat.scope else marks

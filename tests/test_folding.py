@@ -95,6 +95,18 @@ async def test_an_overflow_of_what_the_provider_keeps_takes_no_result_away(kept:
     assert (out.status, len(world.upstream.requests)) == (400, 1)
 
 
+async def test_figures_that_an_error_may_only_quote_do_not_shape_the_fold() -> None:
+    world, plain = World(), World()
+    request = chat(20)
+    request["messages"].append({"role": "user", "content": "Who says that maximum context length is 300?"})
+    for each, said in ((world, "maximum context length is 300"), (plain, "prompt is too long")):
+        each.upstream.answers = [FakeReply(400, pieces=(said.encode(),))]
+        out, _ = await each.ask(CHAT, request)
+        assert (out.status, len(each.upstream.requests)) == (200, 2)
+    assert sent(world) == sent(plain)
+    assert world.windows.learnt == []
+
+
 # -- items that only the provider has ---------------------------------------------------------------------------------
 
 

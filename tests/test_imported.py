@@ -17,6 +17,7 @@ from tests.fakes import FakeReply, FakeWindows
 from tests.memory.keeping import FakeMemories
 from tests.test_folding import refused
 from tests.test_recalled import LISTING, PATHS, called, request, said, sent, user
+from tests.turns import asking, keep, stays, unchanged
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
 
 Json = dict[str, Any]
@@ -48,13 +49,15 @@ def world(memories: FakeMemories, **given: Any) -> World:
 
 
 def saved(of: World, memories: FakeMemories, key: str = "", text: str = TOLD) -> None:
-    caller = of.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
-    memories.of(caller.space).memories[ID] = Memory(ID, "session", text)
+    keep(of, memories, Memory(ID, "session", text), key=key)
 
 
-def asked(path: str, *entries: Any, **more: Any) -> Json:
-    named = {"model": "gpt-5"} if path != MESSAGES else {"model": "claude-sonnet-4-5", "max_tokens": 9}
-    return {**named, LISTING[path]: list(entries), **more}
+def ready(text: str = TOLD, **given: Any) -> tuple[World, Counted]:
+    """A house with the memory saved."""
+    memories = Counted()
+    made = world(memories, **given)
+    saved(made, memories, text=text)
+    return made, memories
 
 
 def told(listed: list[Json]) -> list[int]:
@@ -64,11 +67,9 @@ def told(listed: list[Json]) -> list[int]:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(path: str):
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
+    made, memories = ready()
     history = [user(ASK)]
-    out, _ = await made.ask(path, asked(path, *history))
+    out, _ = await made.ask(path, asking(path, *history))
     before = sent(made, path)
     assert TOLD in json.dumps(before)
     assert told(before) == [1 if path == RESPONSES else 0]
@@ -76,7 +77,7 @@ async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(p
     assert header(out, "x-accordion-memory") == f"{ID} imported"
     for number in range(3):
         history += [said(path, f"Done {number}."), user(f"Go on {number}.")]
-        out, _ = await made.ask(path, asked(path, *history))
+        out, _ = await made.ask(path, asking(path, *history))
         now = sent(made, path)
         assert now[: len(before)] == before
         assert json.dumps(now).count(TOLD) == 1
@@ -87,11 +88,9 @@ async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(p
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_is_counted_in_the_gauge_and_told_in_the_ledger(path: str):
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
-    await made.ask(path, asked(path, user(ASK)))
-    await made.ask(path, asked(path, user(ASK), said(path, "Done."), user("Go on.")))
+    made, _ = ready()
+    await made.ask(path, asking(path, user(ASK)))
+    await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
     first, second = made.seen.exchanges
     assert first.recalled is not None
     assert first.recalled.memories == (f"{ID} imported",)
@@ -102,23 +101,19 @@ async def test_it_is_counted_in_the_gauge_and_told_in_the_ledger(path: str):
 
 
 async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_item():
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
+    made, _ = ready()
     await made.ask(RESPONSES, {"model": "gpt-5", "input": ASK})
     one, two = sent(made, RESPONSES)
     assert (one["role"], two["role"]) == ("user", "user")
     assert ASK in json.dumps(one)
     assert TOLD in json.dumps(two)
-    await made.ask(RESPONSES, asked(RESPONSES, user(ASK), said(RESPONSES, "Done."), user("Go on.")))
+    await made.ask(RESPONSES, asking(RESPONSES, user(ASK), said(RESPONSES, "Done."), user("Go on.")))
     assert sent(made, RESPONSES)[1] == two
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_behind_a_fold_it_is_put_in_as_well(path: str):
-    memories = Counted()
-    made = world(memories, window=3_000)
-    saved(made, memories)
+    made, _ = ready(window=3_000)
     body = request(path)
     await made.ask(path, body)
     body[LISTING[path]] += [said(path, "Nothing."), user(ASK)]
@@ -134,11 +129,11 @@ async def test_behind_a_fold_it_is_put_in_as_well(path: str):
 async def test_an_id_of_which_there_is_nothing_is_said_plainly_and_stays(path: str):
     memories = Counted()
     made = world(memories)
-    out, _ = await made.ask(path, asked(path, user(ASK)))
+    out, _ = await made.ask(path, asking(path, user(ASK)))
     before = sent(made, path)
     assert unknown(ID) in json.dumps(before)
     assert header(out, "x-accordion-memory") == f"{ID} unknown"
-    await made.ask(path, asked(path, user(ASK), said(path, "There is none."), user("Go on.")))
+    await made.ask(path, asking(path, user(ASK), said(path, "There is none."), user("Go on.")))
     assert sent(made, path)[: len(before)] == before
 
 
@@ -148,7 +143,7 @@ async def test_another_tenants_memory_is_unknown(path: str):
     made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")))
     saved(made, memories, "key-1")
     for key, there in (("key-2", False), ("key-1", True), ("key-2", False)):
-        await made.ask(path, asked(path, user(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"})
+        await made.ask(path, asking(path, user(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"})
         listed = json.dumps(sent(made, path))
         assert (TOLD in listed) is there
         assert (unknown(ID) in listed) is not there
@@ -156,11 +151,9 @@ async def test_another_tenants_memory_is_unknown(path: str):
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_retry_is_sent_the_same(path: str):
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
+    made, _ = ready()
     for _ in range(3):
-        await made.ask(path, asked(path, user(ASK)))
+        await made.ask(path, asking(path, user(ASK)))
         made.clock.advance(5)
     one, *others = [each.body for each in made.upstream.requests]
     assert others == [one, one]
@@ -171,51 +164,45 @@ async def test_asked_for_again_in_the_same_words_it_is_looked_up_again():
     """What was not there a moment ago may be now; and what was deleted does not come back."""
     memories = Counted()
     made = world(memories)
-    await made.ask(CHAT, asked(CHAT, user(ASK)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
     assert TOLD not in json.dumps(sent(made, CHAT))
     saved(made, memories)
     made.clock.advance(5)
-    await made.ask(CHAT, asked(CHAT, user(ASK)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
     assert TOLD in json.dumps(sent(made, CHAT))
     assert unknown(ID) not in json.dumps(sent(made, CHAT))
     memories.tenants.clear()
     made.clock.advance(5)
-    await made.ask(CHAT, asked(CHAT, user(ASK)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
     assert TOLD not in json.dumps(sent(made, CHAT))
 
 
 async def test_memories_that_are_away_are_told_of_in_one_line():
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
+    made, memories = ready()
     memories.away = True
-    out, _ = await made.ask(CHAT, asked(CHAT, user(ASK)))
+    out, _ = await made.ask(CHAT, asking(CHAT, user(ASK)))
     assert out.status == 200
     assert unreachable(ID) in json.dumps(sent(made, CHAT))
     assert header(out, "x-accordion-memory") == f"{ID} unavailable"
     memories.away = False
     made.clock.advance(5)
-    await made.ask(CHAT, asked(CHAT, user(ASK)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
     assert TOLD in json.dumps(sent(made, CHAT))
 
 
 async def test_a_later_wish_leaves_all_that_was_sent_before_as_it_is():
     """Ids of items without their reasoning too: nothing was folded that they could lead to."""
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
+    made, _ = ready()
     history = [user("Hello."), said(RESPONSES, "Hi."), user(ASK)]
-    await made.ask(RESPONSES, asked(RESPONSES, *history))
+    await made.ask(RESPONSES, asking(RESPONSES, *history))
     assert sent(made, RESPONSES)[:-1] == history
 
 
 async def test_what_was_imported_stays_while_memories_are_away():
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
-    await made.ask(CHAT, asked(CHAT, user(ASK)))
+    made, memories = ready()
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
     memories.away = True
-    await made.ask(CHAT, asked(CHAT, user(ASK)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
     one, two = made.upstream.requests
     assert one.body == two.body
 
@@ -225,21 +212,14 @@ async def test_one_that_there_is_no_room_for_is_told_of(path: str):
     memories = Counted()
     made = world(memories, window=1_000)
     saved(made, memories, text="word " * 2_000)
-    out, _ = await made.ask(path, asked(path, user(ASK)))
+    out, _ = await made.ask(path, asking(path, user(ASK)))
     assert header(out, "x-accordion-memory") == f"{ID} too long"
     assert "has no room" in json.dumps(sent(made, path))
 
 
 async def test_other_workers_and_later_runs_put_it_in_as_well():
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
-    await made.ask(CHAT, asked(CHAT, user(ASK)))
-    before = sent(made, CHAT)
-    other = world(memories, store=made.store)
-    memories.tenants.clear()
-    await other.ask(CHAT, asked(CHAT, user(ASK), said(CHAT, "Done."), user("Go on.")))
-    assert sent(other, CHAT)[: len(before)] == before
+    made, memories = ready()
+    await stays(made, world(memories, store=made.store), memories, CHAT, ASK)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -249,60 +229,52 @@ async def test_other_workers_and_later_runs_put_it_in_as_well():
 async def test_what_asks_for_no_memory_goes_on_as_it_came(path: str, text: str):
     memories = Counted()
     made = world(memories)
-    body = asked(path, user("Hello."), said(path, "Hi."), user(text))
+    body = asking(path, user("Hello."), said(path, "Hi."), user(text))
     await made.ask(path, body)
-    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert unchanged(made, body)
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_what_a_tool_says_asks_for_nothing(path: str):
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
-    body = asked(path, user("Look."), *called(path, "c1", ASK, path="a.txt"))
+    made, memories = ready()
+    body = asking(path, user("Look."), *called(path, "c1", ASK, path="a.txt"))
     await made.ask(path, body)
-    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert unchanged(made, body)
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
 async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
-    body = asked(CHAT, user(ASK))
+    made, _ = ready()
+    body = asking(CHAT, user(ASK))
     await made.ask(CHAT, body, headers)
-    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert unchanged(made, body)
 
 
 async def test_who_only_counts_records_nothing():
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
-    await made.ask(COUNT, asked(MESSAGES, user(ASK)))
+    made, memories = ready()
+    await made.ask(COUNT, asking(MESSAGES, user(ASK)))
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_words_that_went_unanswered_are_not_heard_twice(path: str):
-    memories = Counted()
-    made = world(memories)
-    saved(made, memories)
-    await made.ask(path, asked(path, user(ASK)))
-    await made.ask(path, asked(path, user(ASK), user("And go on.")))
+    made, _ = ready()
+    await made.ask(path, asking(path, user(ASK)))
+    await made.ask(path, asking(path, user(ASK), user("And go on.")))
     assert json.dumps(sent(made, path)).count(TOLD) == 1
 
 
 async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory():
     made = World(windows=FakeWindows(4_000))
     mentions = made.forward.gauging.mentions
-    await made.ask(CHAT, asked(CHAT, user("hello")))
-    await made.ask(CHAT, asked(CHAT, user("hello"), said(CHAT, "hi"), user("go on")))
+    await made.ask(CHAT, asking(CHAT, user("hello")))
+    await made.ask(CHAT, asking(CHAT, user("hello"), said(CHAT, "hi"), user("go on")))
     assert list(mentions._known.values()) == [False, False]
     longer = [user("hello"), said(CHAT, "hi"), user("go on"), said(CHAT, "so I do"), user(ASK)]
-    await made.ask(CHAT, asked(CHAT, *longer))
-    await made.ask(CHAT, asked(CHAT, *longer, said(CHAT, "here it is"), user("thanks")))
+    await made.ask(CHAT, asking(CHAT, *longer))
+    await made.ask(CHAT, asking(CHAT, *longer, said(CHAT, "here it is"), user("thanks")))
     assert list(mentions._known.values()) == [False, False, True, True]
 
 
@@ -314,12 +286,12 @@ async def test_where_there_is_no_room_for_it_any_more_the_thinking_that_is_bound
     made = world(memories)
     saved(made, memories, text="ledger " * 1_200)
     history = [user(ASK)]
-    await made.ask(MESSAGES, asked(MESSAGES, *history, model=model))
+    await made.ask(MESSAGES, asking(MESSAGES, *history, model=model))
     assert told(sent(made, MESSAGES)) == [0]
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk" * 9}
     history += [{"role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]}, user("Go on.")]
     made.upstream.answers = [refused(1_000, 1_300), FakeReply()]
-    out, _ = await made.ask(MESSAGES, asked(MESSAGES, *history, model=model))
+    out, _ = await made.ask(MESSAGES, asking(MESSAGES, *history, model=model))
     now = sent(made, MESSAGES)
     assert (out.status, told(now)) == (200, [])
     assert json.dumps(now).count("signature") == left

@@ -24,6 +24,7 @@ from proxy.recollecting import Bounds, Recollecting
 from tests.fakes import FakeWindows
 from tests.memory.keeping import FakeMemories
 from tests.test_recalled import LISTING, PATHS, called, request, said, sent, user
+from tests.turns import asking, keep, stays, unchanged
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
 
 Json = dict[str, Any]
@@ -92,15 +93,16 @@ def world(memories: FakeMemories, waiting: Waiting | None = None, /, **given: An
     return made
 
 
-def keep(of: World, memories: FakeMemories, *more: Memory, key: str = "", **fields: Any) -> None:
-    caller = of.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
-    for each in more or (Memory("mem-a", "fact", TOLD, **fields),):
-        memories.of(caller.space).memories[each.id] = each
+def ready(**given: Any) -> tuple[World, Kept]:
+    """A house with one memory kept."""
+    memories = Kept()
+    made = world(memories, **given)
+    keep(made, memories, memory())
+    return made, memories
 
 
-def asking(path: str, *entries: Any, **more: Any) -> Json:
-    named = {"model": "gpt-5"} if path != MESSAGES else {"model": "claude-sonnet-4-5", "max_tokens": 9}
-    return {**named, LISTING[path]: list(entries), **more}
+def memory(**fields: Any) -> Memory:
+    return Memory("mem-a", "fact", TOLD, **fields)
 
 
 def there(of: World, path: str) -> bool:
@@ -109,9 +111,7 @@ def there(of: World, path: str) -> bool:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_for_byte(path: str):
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, memories = ready()
     history = [user("Hello there."), said(path, "Hi."), user(ASK)]
     out, _ = await made.ask(path, asking(path, *history))
     before = sent(made, path)
@@ -133,7 +133,7 @@ async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_fo
 async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
     memories, metrics = Kept(), Metrics()
     made = world(memories)
-    keep(made, memories)
+    keep(made, memories, memory())
     await made.ask(path, asking(path, user(ASK)))
     await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
     first, second = made.seen.exchanges
@@ -151,12 +151,10 @@ async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("text", ["Go on, please.", "Which colour has the parser of the billing desk?"])
 async def test_what_nothing_belongs_to_goes_on_as_it_came(path: str, text: str):
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, _ = ready()
     body = asking(path, user("Hello."), said(path, "Hi."), user(text))
     out, _ = await made.ask(path, body)
-    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert unchanged(made, body)
     assert header(out, "x-accordion-memory") is None
     assert made.seen.exchanges[-1].recalled is None
 
@@ -168,7 +166,7 @@ async def test_what_nothing_belongs_to_goes_on_as_it_came(path: str, text: str):
 async def test_another_tenants_memories_are_never_recalled(path: str):
     memories = Kept()
     made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")), everywhere=True)
-    keep(made, memories, key="key-1")
+    keep(made, memories, memory(), key="key-1")
     for key, found in (("key-2", False), ("key-1", True), ("key-2", False)):
         await made.ask(path, asking(path, user(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"})
         assert there(made, path) is found
@@ -193,7 +191,7 @@ async def test_only_those_of_the_project_that_the_request_or_the_config_names(
 ):
     memories = Kept()
     made = world(memories, project=named)
-    keep(made, memories, project=of)
+    keep(made, memories, memory(project=of))
     await made.ask(CHAT, asking(CHAT, user(ASK)), {"x-accordion-project": given} if given is not None else {})
     assert there(made, CHAT) is found
     assert not [name for name, _ in made.upstream.requests[-1].headers if name.startswith(b"x-accordion")]
@@ -202,7 +200,7 @@ async def test_only_those_of_the_project_that_the_request_or_the_config_names(
 async def test_those_of_all_projects_where_that_is_wanted():
     memories = Kept()
     made = world(memories, project="billing", everywhere=True)
-    keep(made, memories, project="other")
+    keep(made, memories, memory(project="other"))
     await made.ask(CHAT, asking(CHAT, user(ASK)))
     assert "mem-a, fact of project other" in json.dumps(sent(made, CHAT))
 
@@ -248,9 +246,7 @@ async def test_a_summary_that_may_be_out_of_date_says_so():
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_what_stands_in_the_list_is_not_put_in_again(path: str):
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, memories = ready()
     history = [user(ASK), said(path, "There."), user(f"Once more. {ASK}")]
     await made.ask(path, asking(path, *history[:1]))
     await made.ask(path, asking(path, *history))
@@ -259,9 +255,7 @@ async def test_what_stands_in_the_list_is_not_put_in_again(path: str):
 
 
 async def test_what_the_client_says_itself_is_not_put_in():
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, _ = ready()
     await made.ask(CHAT, asking(CHAT, user(TOLD), said(CHAT, "So it is."), user(ASK)))
     assert not there(made, CHAT)
 
@@ -272,7 +266,7 @@ async def test_what_was_made_of_this_very_session_waits_until_its_messages_have_
     start, rest = (asked := request(CHAT)["messages"])[:3], asked[3:-1]
     await made.ask(CHAT, asking(CHAT, *start))
     session = made.seen.exchanges[-1].session
-    keep(made, memories, conversation=session, first=1, last=1)
+    keep(made, memories, memory(conversation=session, first=1, last=1))
     history = [*start, said(CHAT, "Done."), user(ASK)]
     await made.ask(CHAT, asking(CHAT, *history))
     assert not there(made, CHAT)
@@ -297,9 +291,7 @@ async def test_beside_a_session_memory_that_was_asked_for_nothing_is_put():
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: str):
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, memories = ready()
     for _ in range(3):
         await made.ask(path, asking(path, user(ASK)))
         keep(made, memories, Memory("mem-b", "fact", f"{TOLD} Since Thursday."))
@@ -314,7 +306,7 @@ async def test_what_was_sent_without_stays_without():
     made = world(memories)
     body = asking(CHAT, user("Hello."), said(CHAT, "Hi."), user(ASK))
     await made.ask(CHAT, body)
-    keep(made, memories)
+    keep(made, memories, memory())
     await made.ask(CHAT, body)
     one, two = made.upstream.requests
     assert one.body == two.body
@@ -322,22 +314,13 @@ async def test_what_was_sent_without_stays_without():
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_other_workers_and_later_runs_put_it_in_as_well(path: str):
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
-    await made.ask(path, asking(path, user(ASK)))
-    before = sent(made, path)
-    other = world(memories, store=made.store)
-    memories.tenants.clear()
-    await other.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
-    assert sent(other, path)[: len(before)] == before
+    made, memories = ready()
+    await stays(made, world(memories, store=made.store), memories, path, ASK)
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(path: str):
-    memories = Kept()
-    made = world(memories, window=3_000)
-    keep(made, memories)
+    made, _ = ready(window=3_000)
     body = request(path)
     listing = body[LISTING[path]]
     await made.ask(path, {**body, LISTING[path]: [user(ASK)]})
@@ -358,29 +341,23 @@ async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(
 
 @pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
 async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, memories = ready()
     body = asking(CHAT, user(ASK))
     await made.ask(CHAT, body, headers)
-    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert unchanged(made, body)
     assert memories.asked == []
 
 
 async def test_a_history_that_the_provider_keeps_is_left_alone():
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, memories = ready()
     body = asking(RESPONSES, user(ASK), previous_response_id="resp_1")
     await made.ask(RESPONSES, body)
-    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert unchanged(made, body)
     assert memories.asked == []
 
 
 async def test_who_counts_or_asks_for_a_summary_of_its_own_recalls_nothing():
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, memories = ready()
     await made.ask(COUNT, asking(MESSAGES, user(ASK)))
     await made.ask(MESSAGES, asking(MESSAGES, user(ASK), compaction={"type": "auto"}))
     assert memories.asked == []
@@ -388,18 +365,14 @@ async def test_who_counts_or_asks_for_a_summary_of_its_own_recalls_nothing():
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_in_the_middle_of_an_agents_work_nothing_is_searched_for(path: str):
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, memories = ready()
     await made.ask(path, asking(path, user("Hello."), *called(path, "c1", ASK, path="a.txt")))
     assert memories.asked == []
     assert not there(made, path)
 
 
 async def test_a_sub_agent_is_given_what_belongs_to_its_task():
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, _ = ready()
     headers = {"x-accordion-delegation": "a", "x-accordion-parent": "main"}
     await made.ask(CHAT, asking(CHAT, user(ASK)), headers)
     assert made.seen.exchanges[-1].agent is not None
@@ -409,7 +382,7 @@ async def test_a_sub_agent_is_given_what_belongs_to_its_task():
 async def test_a_search_that_takes_too_long_leaves_the_turn_alone_and_the_next_ones_for_a_while():
     memories = Kept()
     made = world(memories, TooLate())
-    keep(made, memories)
+    keep(made, memories, memory())
     for number in range(3):
         await made.ask(CHAT, asking(CHAT, user(f"{ASK} {number}")))
         assert not there(made, CHAT)
@@ -430,15 +403,13 @@ async def test_a_store_that_never_answers_is_not_waited_for():
     body = asking(CHAT, user(ASK))
     out, _ = await made.ask(CHAT, body)
     assert out.status == 200
-    assert made.upstream.requests[-1].body == json.dumps(body).encode()
+    assert unchanged(made, body)
 
 
 async def test_memories_that_are_away_leave_the_turn_alone_and_what_was_recalled_stays(
     caplog: pytest.LogCaptureFixture,
 ):
-    memories = Kept()
-    made = world(memories)
-    keep(made, memories)
+    made, memories = ready()
     await made.ask(CHAT, asking(CHAT, user(ASK)))
     before = sent(made, CHAT)
     memories.away = True
@@ -450,9 +421,7 @@ async def test_memories_that_are_away_leave_the_turn_alone_and_what_was_recalled
 
 @pytest.mark.parametrize(("tokens", "found"), [(800, True), (5, False)])
 async def test_no_more_is_put_in_than_the_settings_say(tokens: int, found: bool):
-    memories = Kept()
-    made = world(memories, tokens=tokens)
-    keep(made, memories)
+    made, _ = ready(tokens=tokens)
     await made.ask(CHAT, asking(CHAT, user(ASK)))
     assert there(made, CHAT) is found
 
@@ -468,9 +437,7 @@ async def test_the_best_are_put_in_and_no_more_than_the_settings_say():
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
-    memories = Kept()
-    made = world(memories, window=150)
-    keep(made, memories)
+    made, _ = ready(window=150)
     out, _ = await made.ask(path, asking(path, user(ASK)))
     assert out.status == 200
     assert not there(made, path)
@@ -479,7 +446,7 @@ async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
 async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
     memories, tasks = Kept(), LoopTasks()
     made = world(memories, tasks=tasks)
-    keep(made, memories)
+    keep(made, memories, memory())
     await made.ask(CHAT, asking(CHAT, user(ASK)))
     space = made.forward.tenants.identify({}).space
     session = made.seen.exchanges[-1].session

@@ -115,7 +115,7 @@ class Meter:
         if resumption(messages, index + 1) >= 0:
             passed = passed_over(messages)
             behind = (at for at in range(index + 1, len(messages)) if at not in passed)
-            return sum((self._message(messages[at], scheme) for at in behind), Sum())
+            return sum((self._message(messages[at], scheme) for at in behind), _NOTHING)
         return self._sum(conversation, scheme, len(messages)) - self._sum(conversation, scheme, index + 1)
 
     def message(self, message: Message, conversation: Conversation, model: str = "") -> Sum:
@@ -169,7 +169,7 @@ class Meter:
         messages = conversation.messages
         if (resumed := resumption(messages, start, end)) >= 0:
             before = (message for message in messages[:resumed] if outlasts(message, messages[resumed]))
-            start, total = resumed, sum((self._message(message, scheme) for message in before), Sum())
+            start, total = resumed, sum((self._message(message, scheme) for message in before), _NOTHING)
         for index in range(start, end):
             total += self._message(messages[index], scheme)
             if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(conversation.chain):

@@ -116,9 +116,11 @@ class Recaller:
         index = self._index(space, shown, client)
         names = list(islice(self._sought(index, client, turn), _FOUND))
         # Most turns name nothing that the archive holds; only for the others all that is in view is looked through.
-        view = self._view(shown, client, places) if names else None
-        names = [name for name in names if view is not None and not _visible(name, view)]
-        if view is None or not names:
+        if not names:
+            return None
+        view = self._view(shown, client, places)
+        names = [name for name in names if not _visible(name, view)]
+        if not names:
             return None
         known = {text for _, results in view.seen for text in results}
         choice = Choice(index, client.messages, turn, known, names)

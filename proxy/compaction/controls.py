@@ -69,10 +69,11 @@ def read_controls(fields: Mapping[bytes, bytes], conversation: Conversation, *, 
 
 def _project(said: bytes) -> str:
     """The name of a project, as memories have it. Raises BadRequest."""
-    name = " ".join(said.decode(errors="replace").split())
+    # What is no UTF-8 becomes surrogates, which are not printable.
+    name = " ".join(said.decode(errors="surrogateescape").split())
     if len(name) > _LONGEST_PROJECT or not name.isprintable() or name == "*":
         raise BadRequest(
-            f"x-accordion-project must name one project, in {_LONGEST_PROJECT} printable characters at most.",
+            f"x-accordion-project must name one project, in {_LONGEST_PROJECT} printable characters of UTF-8 at most.",
             param="x-accordion-project",
         )
     return name

@@ -51,6 +51,11 @@ class Wardrobe:
         self._offers = Cache[tuple[str, str, bytes], _Offered](capacity // 4)
         self._worn = Cache[str, _Worn](capacity * 3 // 4)
 
+    @property
+    def size(self) -> int:
+        """Bytes that the lists in memory are reckoned to take."""
+        return self._worn.size
+
     def dressed(
         self,
         dialect: Dialect,
@@ -101,8 +106,7 @@ class Wardrobe:
         laid, size = None, 0
         if known is not None and known.switches == switches:
             same = len(known.overlays)
-            # What came in since stands behind what was laid out.
-            if overlays[:same] == known.overlays and laying.behind(known.laid, overlays[same:]):
+            if overlays[:same] == known.overlays and laying.holds(known.laid, overlays[same:]):
                 laid, size = known.laid, known.size
         shown = laying.legal(overlays, laid)
         if (settled := laying.settled) is not None:

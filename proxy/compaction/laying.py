@@ -56,7 +56,7 @@ class Laying:
 
     def legal(self, overlays: Sequence[Overlay], known: Laid | None = None) -> Folded:
         """The list with all of them that leave it legal, as far as the client's own is. `known` is what was `settled`
-        for an earlier request with the same fold and the same overlays; it is used where it holds."""
+        for an earlier request with the same fold, where it still `holds`."""
         shown = self.laid(overlays, known)
         left = list(overlays)
         while shown is None:
@@ -68,8 +68,11 @@ class Laying:
             self.settled = None
         return shown
 
-    def behind(self, known: Laid, overlays: Sequence[Overlay]) -> bool:
-        """Whether these stand behind all that was laid out for an earlier request."""
+    def holds(self, known: Laid, overlays: Sequence[Overlay]) -> bool:
+        """Whether the list begins as the one that was laid out for an earlier request, with the same switches and
+        overlays, and these overlays, which came in since, stand behind all of that."""
+        if self._folded.conversation.messages[: len(known.client)] != known.client:
+            return False
         if not overlays:
             return True
         keys = {self._key(at) for at in range(len(known.client) - 1, len(self._folded.conversation.chain))}
@@ -78,8 +81,6 @@ class Laying:
     def laid(self, overlays: Sequence[Overlay], known: Laid | None = None) -> Folded | None:
         """The list with these; None where a provider would refuse it, unless the bare one has the same fault."""
         folded, self.settled = self._folded, None
-        if known is not None and folded.conversation.messages[: len(known.client)] != known.client:
-            known = None
         try:
             out = self._list(_by_anchor(overlays), known)
         except ValueError:

@@ -25,7 +25,7 @@ def named_by(inbound: Inbound) -> str | None:
     path = inbound.path
     if path.startswith(_MODELS):
         return unquote(path[len(_MODELS) :]) or None if inbound.method == "GET" else None
-    spoken = path.startswith(_REALTIME) and path[len(_REALTIME) :][:1] in ("", "/")
+    spoken = path == _REALTIME or path.startswith(f"{_REALTIME}/")
     if spoken and (found := _QUERY.search(inbound.query)):
         return unquote_plus(found[1]) or None
     return None

@@ -26,11 +26,9 @@ class Connection(HttpToolsProtocol):
         """A piece of requests came."""
         self._unset_keepalive_if_required()
         try:
-            self.parser.feed_data(data)
-        except HttpParserUpgrade as end:
-            if self._offers_another():
-                self._read_again(data[end.args[0] :])
-            elif self._should_upgrade():
+            self._feed(data)
+        except HttpParserUpgrade:
+            if self._should_upgrade():
                 self.handle_websocket_upgrade()
             else:  # CONNECT
                 self._unsupported_upgrade_warning()
@@ -38,17 +36,32 @@ class Connection(HttpToolsProtocol):
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
 
+    def _feed(self, data: bytes) -> None:
+        # A loop: one piece may hold thousands of requests, each with its offer.
+        while True:
+            try:
+                return self.parser.feed_data(data)
+            except HttpParserUpgrade as end:
+                if not self._offers_another():
+                    raise
+                data = self._without_offer() + data[end.args[0] :]
+
     def _offers_another(self) -> bool:
         return self.parser.should_upgrade() and self._get_upgrade() not in (None, b"websocket")
 
-    def _read_again(self, rest: bytes) -> None:
-        """Reads a request as if it offered no other protocol, which a server may (RFC 9110 7.8). The parser left out
-        its body, of which `rest` is the beginning. Java's own client offers HTTP/2 with every request in the clear."""
+    def _get_upgrade(self) -> bytes | None:
+        # The parser has seen to it that `Connection` names it, in whichever of its lines; uvicorn reads the last only.
+        return next((value.lower() for name, value in self.headers if name == b"upgrade"), None)
+
+    def _without_offer(self) -> bytes:
+        """The head of a request that is to be read again as if it offered no other protocol, which a server may (RFC
+        9110 7.8); a new parser is there for it. The last one left out the body, which comes behind. Java's own client
+        offers HTTP/2 with every request in the clear."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         lines = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
-        self.data_received(b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *lines, b"\r\n"]) + rest)
+        return b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *lines, b"\r\n"])
 
     def on_message_complete(self) -> None:
         """A request is there to its end."""

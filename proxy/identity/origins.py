@@ -104,11 +104,13 @@ class Origins:
         now = self.clock.monotonic()
         if 0.0 <= now - self._looks.get(tenant, -_LOOK) < _LOOK:
             return
+        behind = self._behind.pop(tenant)
+        new = {session: self._waiting[session] for session in behind if session in self._waiting}
+        if not new:  # Their own second requests had it done.
+            return
         if len(self._looks) >= _WAITING:
             self._looks.clear()
         self._looks[tenant] = now
-        behind = self._behind.pop(tenant)
-        new = {session: self._waiting[session] for session in behind if session in self._waiting}
         self.tasks.spawn(self._late(space, tenant, new), "delegation")
 
     async def _recalled(self, tenant: str, session_id: str) -> None:

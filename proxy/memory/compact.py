@@ -46,10 +46,9 @@ _TOPIC: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: `project` and `author` of the memories to be; `asks`: the configured model may be asked for them."""
+    """Who asks: `project` of the memories to be; `asks`: the configured model may be asked for them."""
 
     project: str = ""
-    author: str = ""
     asks: bool = True
 
 
@@ -196,7 +195,6 @@ class Compactions:
             conversation=stretch.session,
             first=each.first,
             last=each.last,
-            author=caller.author,
             context=context_of(each.first - stretch.shift, said),
             entities=tuple(entity.name for entity in found.entities),
         )

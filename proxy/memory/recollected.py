@@ -14,7 +14,8 @@ _MOST: Final = 10_000
 async def note(memories: Memories, space: bytes, session: str, ids: Sequence[str]) -> None:
     """Notes that these memories stand in a session. Raises StoreUnavailable."""
     held = await noted(memories, space, session)
-    number, new = len(held), [each for each in ids if each not in {name for names in held for name in names}]
+    known = {name for names in held for name in names}
+    number, new = len(held), [each for each in ids if each not in known]
     value = " ".join(new).encode()
     while new and number < _MOST:
         try:

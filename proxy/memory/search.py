@@ -88,12 +88,7 @@ class Search:
         best = ordered(text, found, relevance)[: query.limit or most]
         warnings = await self.warnings(space, [candidate.memory for candidate, _ in best])
         results = [
-            Result(
-                candidate.memory,
-                scores.score,
-                warning,
-                scores if query.explain else None,
-            )
+            Result(candidate.memory, scores.score, warning, scores if query.explain else None)
             for (candidate, scores), warning in zip(best, warnings, strict=True)
         ]
         proof = with_search(proof, text, _topics(text, query.wanted, found), deep=query.deep)

@@ -94,13 +94,7 @@ class Library:
         """Who puts session memories into conversations; None where there are to be none."""
         if not settings.memory.enabled:
             return None
-        counter = self._counter
-        return Importing(
-            self.memories,
-            overlays,
-            self._clock,
-            lambda text, model: counter.count(text, counter.encoding(model)),
-        )
+        return Importing(self.memories, overlays, self._clock, self._count)
 
     def mentions(self, settings: Settings) -> Mentions:
         """Who tells whether memories may stand in a list."""
@@ -110,7 +104,7 @@ class Library:
 
     def recollecting(self, settings: Settings, overlays: Overlays) -> Recollecting | None:
         """Who gives turns memories unasked; None where nobody does."""
-        recall, counter = settings.memory.recall, self._counter
+        recall = settings.memory.recall
         if not recall.enabled:
             return None
         return Recollecting(
@@ -120,7 +114,7 @@ class Library:
             self._tasks,
             LoopWaiting(),
             self._clock,
-            lambda text, model: counter.count(text, counter.encoding(model)),
+            self._count,
             Bounds(
                 tokens=recall.tokens,
                 memories=recall.memories,
@@ -188,8 +182,8 @@ class Library:
             clock,
         )
 
-    def _count(self, text: str) -> int:
-        return self._counter.count(text, self._counter.encoding(""))
+    def _count(self, text: str, model: str = "") -> int:
+        return self._counter.count(text, self._counter.encoding(model))
 
     def _folder(self) -> Path:
         """Where files of them are: beside the store's; for a store in memory, in a folder that goes when it does."""

@@ -70,7 +70,7 @@ def test_a_request_may_name_its_project(said: bytes | None, project: str | None)
     assert read_controls(fields, read(ASKED, "chat"), compacting=False).project == project
 
 
-@pytest.mark.parametrize("said", [b"*", b"a\x07", b"x" * 201])
+@pytest.mark.parametrize("said", [b"*", b"a\x07", b"x" * 201, "café".encode("latin-1")])
 def test_what_is_no_name_of_one_project_is_refused(said: bytes) -> None:
     with pytest.raises(BadRequest) as refused:
         read_controls({b"x-accordion-project": said}, read(ASKED, "chat"), compacting=False)

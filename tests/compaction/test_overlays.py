@@ -506,6 +506,20 @@ def test_a_list_is_laid_out_behind_what_was_laid_out_before():
     assert not any(asked[4:])
 
 
+def test_a_list_that_was_rewound_and_went_on_otherwise_takes_the_room_of_what_it_is_now():
+    talk, wardrobe, fresh = Talk("chat"), Wardrobe(), Wardrobe()
+    read_one = talk.reader.of(talk.spoken, SPACE)
+    talk.reply(2, 1)
+    start = len(talk.entries)
+    for _ in range(4):
+        del talk.entries[start:]
+        for _ in range(6):
+            talk.reply(0, 1)
+            wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), talk.found(), TOOL, read_one)
+    fresh.dressed(talk.spoken, talk.weaver, talk.folded(), talk.found(), TOOL, read_one)
+    assert wardrobe.size == fresh.size > 0
+
+
 def test_what_is_put_in_later_is_laid_out_behind_what_was_laid_out_before():
     talk, wardrobe, weaver = Talk("chat"), Wardrobe(), Counting()
     read_one = talk.reader.of(talk.spoken, SPACE)

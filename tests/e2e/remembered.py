@@ -7,9 +7,12 @@ from typing import Any
 
 import httpx
 
+from tests.agents import connected
+from tests.e2e.folds import agent, breaks, folded, rounds, strict
 from tests.e2e.ledger import look, until
 from tests.loopback import replies_json
 from tests.proxying import PATIENT, Proxy
+from tests.strict import Strict
 
 RECORDED = f"{PATIENT}archive: {{record: all}}\n"
 KEYS = """
@@ -17,6 +20,7 @@ proxy_keys:
   - {id: one, key: "${KEY_ONE}"}
   - {id: two, key: "${KEY_TWO}"}
 """
+DECIDED = "We decided to move the ledger service to PostgreSQL 16 because MySQL lost two writes."
 ONE, TWO = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB"
 PLAN = [
     {"content": "Move the ledger to PostgreSQL 16", "status": "completed", "activeForm": "Moving"},
@@ -67,6 +71,49 @@ async def say(proxy: Proxy, messages: list[dict[str, Any]] = MESSAGES, key: str 
 
     await until(recorded)
     return str(session)
+
+
+async def posted(proxy: Proxy, call: str, body: Any, **headers: str) -> dict[str, Any]:
+    """The answer to a call about memories."""
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        reply = await client.post(f"{proxy.url}/accordion/memory/{call}", json=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+async def remembered(proxy: Proxy) -> list[dict[str, Any]]:
+    """All memories but the saved sessions, in full."""
+    listed = (await posted(proxy, "list", {"limit": 20}))["memories"]
+    if not listed:
+        return []
+    found: list[dict[str, Any]] = (await posted(proxy, "read", {"ids": [each["id"] for each in listed]}))["memories"]
+    return found
+
+
+def entries(provider: Strict) -> list[str]:
+    """The list that the provider got last, without the system prompt."""
+    return [entry.decode() for entry in provider.taken[-1].entries if b'"role":"system"' not in entry]
+
+
+async def stays(proxy: Proxy, dialect: str, begins: str, text: str) -> None:
+    """A text that is put in behind the first words stays over a restart, and goes with a fold."""
+    provider = strict(dialect, begins)
+    async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
+        run.begin()
+        await rounds(run, 2)
+        proxy.stop()
+        proxy.start()
+        async with connected(proxy.url, dialect) as client:
+            run.client = client
+            await rounds(run, 2)
+            assert breaks(provider.taken) == []
+            assert text in "".join(entries(provider))
+            while not folded(run):
+                await rounds(run, 1)
+            await rounds(run, 2)
+    assert not provider.problems
+    assert breaks(provider.taken) == folded(run)
 
 
 def notes(number: int, topic: str = "ledger") -> list[dict[str, Any]]:

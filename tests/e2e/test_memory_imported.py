@@ -3,50 +3,34 @@ becomes memories where that is wanted. With the official SDKs against a running 
 
 import json
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from proxy.memory.sections import rendered
-from tests.agents import Run, connected
+from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.folds import DIALECTS, agent, breaks, config, folded, rounds, strict, told
 from tests.e2e.ledger import look, until
-from tests.e2e.remembered import KEYS, ONE, TWO
+from tests.e2e.remembered import DECIDED, KEYS, ONE, TWO, entries, posted, remembered, stays
 from tests.proxying import PATIENT, Proxy
-from tests.strict import Strict, turn_text
+from tests.strict import turn_text
 
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
 CONFIG = f"{PATIENT}archive: {{record: all}}\n"
 TOLD = "The ledger moves to region eu-west-7 on Thursday."
 GIVEN = rendered({"Project Root": "/srv/ledger", "Objective": TOLD})
 NONE = "CMEM-20200101-000000"
-DECIDED = "We decided to move the ledger service to PostgreSQL 16 because MySQL lost two writes."
 
 
 def configured(dialect: str, more: str = "") -> str:
     return config(dialect) + CONFIG + more
 
 
-async def posted(proxy: Proxy, call: str, body: Any, **headers: str) -> dict[str, Any]:
-    """The answer to a call about memories."""
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
-        reply = await client.post(f"{proxy.url}/accordion/memory/{call}", json=body, headers=headers)
-    assert reply.status_code == 200, reply.text
-    found: dict[str, Any] = reply.json()
-    return found
-
-
 async def save(proxy: Proxy, **headers: str) -> str:
     """Saves a session memory; gives its id."""
     reply = await posted(proxy, "core_memory", {"operation": "import", "text": GIVEN, "force": True}, **headers)
     return str(reply["id"])
-
-
-def entries(provider: Strict) -> list[str]:
-    """The list that the provider got last, without the system prompt."""
-    return [entry.decode() for entry in provider.taken[-1].entries if b'"role":"system"' not in entry]
 
 
 @EACH
@@ -82,22 +66,7 @@ async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
 async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path, dialect: str):
     proxy = start(configured(dialect), ACCORDION_STORE=f"sqlite:///{tmp_path}/imports.db")
     begins = f"Please import memory {await save(proxy)}"
-    provider = strict(dialect, begins)
-    async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
-        run.begin()
-        await rounds(run, 2)
-        proxy.stop()
-        proxy.start()
-        async with connected(proxy.url, dialect) as client:
-            run.client = client
-            await rounds(run, 2)
-            assert breaks(provider.taken) == []
-            assert TOLD in "".join(entries(provider))
-            while not folded(run):
-                await rounds(run, 1)
-            await rounds(run, 2)
-    assert not provider.problems
-    assert breaks(provider.taken) == folded(run)
+    await stays(proxy, dialect, begins, TOLD)
 
 
 @EACH
@@ -130,15 +99,6 @@ async def test_nothing_is_put_in_where_there_are_no_memories(start: Start, diale
 
 
 # -- after a fold ------------------------------------------------------------------------------------------------------
-
-
-async def remembered(proxy: Proxy) -> list[dict[str, Any]]:
-    """All memories but the saved sessions, in full."""
-    listed = (await posted(proxy, "list", {"limit": 20}))["memories"]
-    if not listed:
-        return []
-    found: list[dict[str, Any]] = (await posted(proxy, "read", {"ids": [each["id"] for each in listed]}))["memories"]
-    return found
 
 
 async def ranges(proxy: Proxy, run: Run) -> list[tuple[int, int]]:

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import connected
 from tests.conftest import Start
 from tests.e2e.folds import DIALECTS, agent, breaks, config, folded, rounds, strict, told
 from tests.e2e.ledger import until
-from tests.e2e.remembered import KEYS, ONE, TWO
-from tests.e2e.test_memory_imported import DECIDED, entries, posted, remembered
+from tests.e2e.remembered import DECIDED, KEYS, ONE, TWO, entries, posted, remembered, stays
 from tests.proxying import PATIENT, Proxy
 from tests.strict import turn_text
 
@@ -58,22 +56,7 @@ async def test_it_stands_behind_what_it_belongs_to_and_every_list_begins_with_th
 async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path, dialect: str):
     proxy = start(config(dialect) + RECALL, ACCORDION_STORE=f"sqlite:///{tmp_path}/recalls.db")
     await remember(proxy, "eu-west-7")
-    provider = strict(dialect, ASK)
-    async with proxy.provider(provider), agent(proxy, dialect, name=ASK) as run:
-        run.begin()
-        await rounds(run, 2)
-        proxy.stop()
-        proxy.start()
-        async with connected(proxy.url, dialect) as client:
-            run.client = client
-            await rounds(run, 2)
-            assert breaks(provider.taken) == []
-            assert "eu-west-7" in "".join(entries(provider))
-            while not folded(run):
-                await rounds(run, 1)
-            await rounds(run, 2)
-    assert not provider.problems
-    assert breaks(provider.taken) == folded(run)
+    await stays(proxy, dialect, ASK, "eu-west-7")
 
 
 @EACH

@@ -30,6 +30,15 @@ async def test_its_request_arrives_whole(proxy: Proxy, dialect: Dialect):
     assert (request.body, request.header("upgrade"), request.header("http2-settings")) == (body, None, None)
 
 
+async def test_whatever_else_it_says_of_the_connection(proxy: Proxy):
+    body = CHAT.body("Offered on a line by itself.")
+    async with proxy.provider(replies_json(CHAT.json())) as provider, connected(proxy) as client:
+        await client.ask("POST", CHAT.path, [*OFFER, ("Connection", "keep-alive")], body)
+        async with asyncio.timeout(5):
+            assert (await client.reply()).status == 200
+    assert [request.body for request in provider.requests] == [body]
+
+
 @pytest.mark.parametrize("framing", ["length", "chunks"])
 async def test_wherever_it_is_split(proxy: Proxy, framing: str):
     body = CHAT.body("Offered in pieces.")
@@ -57,6 +66,13 @@ async def test_what_it_sends_behind_it_is_answered_in_order(proxy: Proxy):
         for _ in range(4):
             assert (await client.reply()).status == 200
     assert [request.body for request in provider.requests] == [first, second, b"", first]
+
+
+async def test_a_thousand_in_one_piece_are_all_answered(proxy: Proxy):
+    async with connected(proxy) as client:
+        await client.send(client.head_of("GET", "/no/such", [("Connection", "upgrade"), ("Upgrade", "h2c")]) * 1_000)
+        for _ in range(1_000):
+            assert (await client.reply()).status == 404
 
 
 @pytest.mark.parametrize("headers", [[], OFFER], ids=["", "offered"])

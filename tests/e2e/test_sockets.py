@@ -73,6 +73,13 @@ async def test_a_refusal_is_the_providers_own(proxy: Proxy, path: str, status: i
     assert "without completing handshake" not in proxy.log
 
 
+async def test_an_upgrade_is_one_whatever_else_is_said_of_the_connection(proxy: Proxy):
+    async with provider(proxy, echo) as seen, connected(proxy) as raw:
+        await raw.ask("GET", PATHS[0], [*UPGRADE, ("Connection", "keep-alive")])
+        assert (await raw.head()).status == 101
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_messages_go_both_ways_as_text_and_as_bytes(proxy: Proxy, path: str):
     async with provider(proxy, echo) as seen, client(proxy, path) as socket:

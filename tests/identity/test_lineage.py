@@ -212,26 +212,25 @@ async def test_a_clients_own_session_does_not_count_as_a_delegation():
     assert await refused(worker, own("c", x_session_id=MAIN)) == "x-accordion-delegation"
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-async def test_a_tree_may_have_so_many_agents_and_no_more(restarted):
+async def of_three(restarted: bool) -> Worker:
+    """Three agents under a parent that did not ask yet, where four are allowed."""
     worker = Worker(settings={"max_agents": 4})
     for name in "abc":
         await worker.ask(talk([TASK]), own(name, "main"))
     await worker.settle()
-    if restarted:
-        worker = Worker(worker.store, "w2", {"max_agents": 4})
+    return Worker(worker.store, "w2", {"max_agents": 4}) if restarted else worker
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_tree_may_have_so_many_agents_and_no_more(restarted):
+    worker = await of_three(restarted)
     assert await refused(worker, own("d", "main")) == "x-accordion-delegation"
     await worker.ask(talk([TASK]), own("a", "main"))
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_parent_that_appears_after_those_that_named_it_is_counted_once(restarted):
-    worker = Worker(settings={"max_agents": 4})
-    for name in "abc":
-        await worker.ask(talk([TASK]), own(name, "main"))
-    await worker.settle()
-    if restarted:
-        worker = Worker(worker.store, "w2", {"max_agents": 4})
+    worker = await of_three(restarted)
     await worker.ask(talk([TASK]), own("main"))
     assert await refused(worker, own("d", "main")) == "x-accordion-delegation"
 

@@ -266,6 +266,16 @@ async def test_conversations_that_begin_at_one_moment_are_looked_for_together():
     assert not two.tasks.waiting
 
 
+async def test_a_conversation_that_had_others_asked_for_itself_has_them_asked_once():
+    worker = Worker()
+    for opens in ("x" * 60, "y" * 60):
+        await worker.ask(talk([user(opens)]))
+    await worker.tasks.run()
+    worker.clock.advance(0.2)
+    await worker.ask(talk([user("y" * 60), calls(text="a"), user("b")]))
+    assert len(worker.tasks.waiting) == 1
+
+
 async def test_what_was_erased_is_not_known_any_more():
     worker = Worker()
     await worker.ask(talk(PARENT), None, [made()])

@@ -53,13 +53,13 @@ async def test_the_answer_is_the_documented_one():
 
 async def test_what_is_stored_is_what_is_answered():
     house = await house_of()
-    answer = await house.compact(*ALL, caller=Caller(project="billing", author="anna"))
+    answer = await house.compact(*ALL, caller=Caller(project="billing"))
     stored = {memory.id: memory for memory in kept(house)}
     assert {each.id: each.content for each in answer.memories_created} == {
         name: memory.content for name, memory in stored.items()
     }
     one = next(iter(stored.values()))
-    assert (one.conversation, one.source, one.project, one.author) == (ID, "compaction", "billing", "anna")
+    assert (one.conversation, one.source, one.project) == (ID, "compaction", "billing")
     assert one.created == house.clock.now()
     assert one.revision
 

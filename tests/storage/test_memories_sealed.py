@@ -11,6 +11,7 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.memories import Change, Conflict, Embedded, Entity, Filter, Relation
 from proxy.storage import memories_redis_scripts as scripts
 from proxy.storage.memories_redis import RedisMemories
+from proxy.storage.memories_redis_server import Server
 from proxy.storage.memories_sqlite import SqliteMemories
 from proxy.storage.sealed import AesSealer
 from tests.memories import OTHER, SPACE, Embedder, everything, everything_on, found, looking, memory, put
@@ -150,6 +151,31 @@ async def test_a_reader_that_is_open_meanwhile_reads_on(kept):
     assert await reader.erase(SPACE) == 1
     await writer.write(SPACE, change(telling()))
     assert await whole(reader) == await whole(writer) == held
+
+
+async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(valkey_server):  # noqa: F811
+    valkey_server.command("FLUSHALL")
+    plain = RedisMemories(valkey_server.url, Telling(), timeout=20.0)
+    await plain.write(SPACE, change(telling()))
+    sealing = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
+
+    class Halting(Server):
+        """All is sealed behind the first of its commands."""
+
+        async def together(self, *commands):
+            answers = []
+            for command in commands:
+                answers += await super().together(command)
+                await sealing.seal(SPACE)
+            return answers
+
+    async with asyncio.timeout(60):
+        reading = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
+        await reading._server.close()
+        reading._server = Halting(valkey_server.url, FIRST, timeout=20.0, cluster=False)
+        assert await reading.marker(SPACE, f"{CANARY}-marker") == f"{CANARY}-value".encode()
+    for store in (plain, sealing, reading):
+        await store.close()
 
 
 async def test_another_first_key_seals_all_anew_and_the_old_one_can_go(kept):
