@@ -46,12 +46,14 @@ class GatheringOutbox:
     def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
         """Keep a value under a key; see the port."""
         self._puts[key] = (value, ttl)
-        self._soon()
+        if self._timer is None:
+            self._soon()
 
     def append(self, key: Key, value: _Value, keep: int | None = None, ttl: float | None = None) -> None:
         """Add to the end of a log; see the port."""
         self._appends.append((key, value, keep, ttl))
-        self._soon()
+        if self._timer is None:
+            self._soon()
 
     async def flush(self) -> None:
         """Return when everything taken so far was written, or raise StoreUnavailable."""
@@ -81,14 +83,13 @@ class GatheringOutbox:
         except StoreUnavailable:
             self._bound()
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(20 * _GATHER, self._begin)
+                self._soon(20 * _GATHER)
         else:
-            if self._puts or self._appends:
+            if self._timer is None and (self._puts or self._appends):
                 self._soon()
 
-    def _soon(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_GATHER, self._begin)
+    def _soon(self, delay: float = _GATHER) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay, self._begin)
 
     async def _write_some(self) -> None:
         behind = max(len(self._puts), len(self._appends)) > _BATCH

@@ -138,7 +138,9 @@ def open_spool(
 ) -> LocalSpool:
     """A spool in a file of its own, or in memory where `path` is None. Raises ConfigError where the file is another
     program's."""
-    local: Store = EphemeralStore(max_bytes=4 * capacity) if path is None else SqliteStore(path, timeout=timeout)
+    local: Store = (
+        EphemeralStore(max_bytes=4 * capacity) if path is None else SqliteStore(path, timeout=timeout, whole=True)
+    )
     return LocalSpool(local, main, capacity=capacity, buried=buried)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -26,19 +27,25 @@ KEEP_EVERY = 1.0
 PURGE_ROWS = 500
 """Rows that one round looks at to remove what has expired."""
 
+_STEP = 64
+"""Writes of a batch in one transaction: its commit cannot step aside, and writes about a page for each of them."""
+
 
 class SqliteStore:
     """The Store port over one file in WAL mode.
 
     One thread writes, another reads, a third keeps house, each with a connection of its own, so that nobody waits
     for a large write to read, nor for the disk to write. The file is opened at the first call, and again after it
-    broke. Every write is a transaction; what a caller no longer waits for is done whole or not at all. `now` gives
-    seconds since the epoch, the same for all workers. Raises ConfigError for a file of a newer version or of another
-    program.
+    broke. Every write is a transaction; what a caller no longer waits for is done whole or not at all. A large batch is
+    several, unless batches have to be `whole`. `now` gives seconds since the epoch, the same for all workers. Raises
+    ConfigError for a file of a newer version or of another program.
     """
 
-    def __init__(self, path: Path, *, timeout: float, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, *, timeout: float, whole: bool = False, now: Callable[[], float] = time.time
+    ) -> None:
         refuse_foreign(path)
+        self._step = sys.maxsize if whole else _STEP
         self._now = now
         self._keep_at = 0.0
         self._purged = (0, 0)
@@ -92,9 +99,9 @@ class SqliteStore:
         return await self._reader.run(rows.scan, collection, prefix, after, limit, self._now())
 
     async def write(self, batch: Sequence[Put | Append]) -> None:
-        """See Store. Here the whole batch is one transaction."""
+        """See Store."""
         puts, runs = split(batch)
-        await self._write(_write_all, puts, runs)
+        await self._run(_write_in_steps, puts, runs, self._step)
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
@@ -127,8 +134,12 @@ class SqliteStore:
 
     async def _write(self, call: Callable[..., T], *args: Any) -> T:
         """`call(connection, *args, now)` in one transaction, and now and then some housekeeping behind it."""
+        return await self._run(_transaction, call, *args)
+
+    async def _run(self, work: Callable[..., T], *args: Any) -> T:
+        """`work(connection, *args, now)`, which sees to its transactions, and the same housekeeping."""
         now = self._now()
-        result: T = await self._writer.run(_transaction, call, *args, now)
+        result: T = await self._writer.run(work, *args, now)
         if not 0.0 <= self._keep_at - now <= KEEP_EVERY:
             self._keep_at = now + KEEP_EVERY
             self._keeper.post(self._keep, now)
@@ -155,7 +166,18 @@ def _transaction(connection: sqlite3.Connection, call: Callable[..., T], *args: 
     return transact(connection, lambda: call(connection, *args))
 
 
-def _write_all(connection: sqlite3.Connection, puts: Sequence[Put], runs: Sequence[Run], now: float) -> None:
+def _write_in_steps(connection: sqlite3.Connection, puts: list[Put], runs: list[Run], step: int, now: float) -> None:
+    """Values, then logs: `step` of them in one transaction, the next after others had a chance to run on this core."""
+    # Names that follow each other share pages of the index: sorted, all steps write about as many pages as one would.
+    puts.sort(key=lambda put: put.key.name)
+    for at in range(0, len(puts) + len(runs), step):
+        rows.step_aside()
+        behind = at - len(puts)
+        some = puts[at : at + step], runs[max(0, behind) : max(0, behind + step)]
+        _transaction(connection, _write_some, *some, now)
+
+
+def _write_some(connection: sqlite3.Connection, puts: list[Put], runs: list[Run], now: float) -> None:
     if puts:
         rows.put_all(connection, puts, now)
     if runs:

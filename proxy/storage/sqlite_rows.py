@@ -12,8 +12,9 @@ from proxy.core.ports import Key, Put
 from proxy.storage.batches import Run, name_bounds, name_bytes, name_text
 
 _STRIDE = 2**32
-_SIZES = (64, 8, 1)
-"""How many rows one statement takes: each statement gives the interpreter's lock away and has to wait for it."""
+_SIZES = (32, 8, 1)
+"""How many rows one statement takes: each statement gives the interpreter's lock away and has to wait for it, and while
+it runs the core is seldom given to whoever wakes up."""
 
 
 def _wide(start: str, row: str, end: str = "") -> dict[int, str]:
@@ -189,12 +190,11 @@ def _run_wide(
             fields = [*chain.from_iterable(rows[at : at + size]), *end]
             found += connection.execute(statements[size], fields).fetchall()
             at += size
-            if size == _SIZES[0]:
-                _step_aside()
+            step_aside()
     return found
 
 
-def _step_aside() -> None:
+def step_aside() -> None:
     """Lets whoever waits for this core go first: it may be the event loop, whose requests wait for it."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
@@ -203,7 +203,10 @@ def _step_aside() -> None:
 def _append_round(connection: sqlite3.Connection, runs: Iterable[Run], now: float) -> None:
     """Entries to the ends of logs of which each occurs once. An expired log is removed, and made anew."""
     given = {(name_bytes(run.key.collection), name_bytes(run.key.name)): run for run in runs}
-    logs = [(*raw(run.key), None if run.ttl is None else now + run.ttl, len(run.values)) for run in given.values()]
+    logs = [
+        (bytearray(collection), bytearray(name), None if run.ttl is None else now + run.ttl, len(run.values))
+        for (collection, name), run in given.items()
+    ]
     grown = _run_wide(connection, _GROW, logs, now)
     if len(grown) < len(logs):
         alive = {(collection, name) for collection, name, _, _ in grown}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,22 @@ async def test_in_memory_nothing_is_dropped_before_the_bound():
     spool._main = main
     await spool.publish()
     assert len([n for n in range(held) if await main.get(Key("", f"row/{n}"))]) == held
+
+
+async def test_many_writes_are_held_all_or_none(tmp_path: Path):
+    path, main = tmp_path / "spool.db", Away()
+    spool = open_spool(path, main, timeout=1.0)
+    values = [Put(Key("", f"row/{number:03}"), b"v") for number in range(300)]
+    assert await spool.hold(values[:1], [])
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(
+            "CREATE TRIGGER last BEFORE INSERT ON entry WHEN instr(new.name, 'row/299') "
+            "BEGIN SELECT raise(ABORT, 'no'); END"
+        )
+        assert not await spool.hold(values, [Put(FOLD, b"fold")])
+        other.execute("DROP TRIGGER last")
+    main.back = True
+    assert await spool.publish() == []
+    held = await main.get_many([put.key for put in values])
+    assert [at for at, value in enumerate(held) if value is not None] == [0]
+    await spool.close()

@@ -104,6 +104,27 @@ async def test_a_process_killed_while_it_writes_leaves_whole_batches(path: Path)
     await store.close()
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_large_batch_is_written_in_steps_unless_it_has_to_be_whole(path: Path, whole: bool):
+    batch = [Put(Key("c", f"{number:03}"), b"v") for number in range(300)]
+    store = SqliteStore(path, timeout=SOON, whole=whole)
+    await store.ping()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(
+            "CREATE TRIGGER last BEFORE INSERT ON entry WHEN new.name = x'323939' BEGIN SELECT raise(ABORT, 'no'); END"
+        )
+        with pytest.raises(StoreUnavailable):
+            await store.write([*batch[::-1], Append(Key("c", "log"), b"x")])
+        left = [name for name, _ in await store.scan("c")]
+        assert left == [f"{number:03}" for number in range(len(left))]
+        assert bool(left) is not whole
+        assert not await store.read(Key("c", "log"))
+        other.execute("DROP TRIGGER last")
+    await store.write(batch)
+    assert len(await store.scan("c")) == 300
+    await store.close()
+
+
 async def test_another_process_that_comes_and_goes_takes_nothing_along(store: SqliteStore, path: Path):
     # The last connection to close deletes the write-ahead log. It must see that ours are still there.
     await store.get(Key("c", "first"))
