@@ -85,6 +85,9 @@ class _Overhead:
     media: int
 
 
+_NO_OVERHEAD = _Overhead(0, 0, 0)
+
+
 class Meter:
     """Measures conversations. Safe to use from several threads; only its tables are locked, counting is not."""
 
@@ -144,21 +147,21 @@ class Meter:
         return pending
 
     def _scheme(self, conversation: Conversation, model: str) -> _Scheme:
-        model = model or conversation.model
-        key = (model, conversation.dialect)
-        scheme = self._schemes.get(key)
-        if scheme is None:
-            encoding, media = self._counter.encoding(model), media_rules(model, conversation.dialect)
-            scheme = _Scheme(f"{encoding}/{media.name}", encoding, media)
-            if len(self._schemes) >= SCHEMES_AT_MOST:
-                self._schemes.clear()
-            self._schemes[key] = scheme
+        key = (model or conversation.model, conversation.dialect)
+        return self._schemes.get(key) or self._new_scheme(*key)
+
+    def _new_scheme(self, model: str, dialect: str) -> _Scheme:
+        encoding, media = self._counter.encoding(model), media_rules(model, dialect)
+        if len(self._schemes) >= SCHEMES_AT_MOST:
+            self._schemes.clear()
+        scheme = self._schemes[model, dialect] = _Scheme(f"{encoding}/{media.name}", encoding, media)
         return scheme
 
     def _deepest(self, conversation: Conversation, scheme: _Scheme, end: int) -> tuple[int, Sum]:
         """How many messages before `end` have a known sum, and that sum."""
-        for count in range(min(end, len(conversation.chain)), 0, -1):
-            known = self._sums.get((conversation.chain[count - 1], scheme.name))
+        chain = conversation.chain
+        for count in range(min(end, len(chain)), 0, -1):
+            known = self._sums.get((chain[count - 1], scheme.name))
             if known is not None:
                 return count, known
         return 0, _NOTHING
@@ -166,17 +169,19 @@ class Meter:
     def _sum(self, conversation: Conversation, scheme: _Scheme, end: int) -> Sum:
         """The sum of the first `end` messages."""
         start, total = self._deepest(conversation, scheme, end)
-        messages = conversation.messages
+        messages, chain = conversation.messages, conversation.chain
         if (resumed := resumption(messages, start, end)) >= 0:
             before = (message for message in messages[:resumed] if outlasts(message, messages[resumed]))
             start, total = resumed, sum((self._message(message, scheme) for message in before), _NOTHING)
         for index in range(start, end):
             total += self._message(messages[index], scheme)
-            if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(conversation.chain):
-                self._sums.put((conversation.chain[index], scheme.name), total)
+            if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(chain):
+                self._sums.put((chain[index], scheme.name), total)
         return total
 
     def _overhead(self, conversation: Conversation, scheme: _Scheme) -> _Overhead:
+        if not (conversation.preamble or conversation.tools):
+            return _NO_OVERHEAD
         key = (conversation.overhead_key, scheme.name)
         overhead = self._overheads.get(key) if conversation.overhead_key else None
         if overhead is None:
@@ -200,20 +205,20 @@ class Meter:
 
     def _parts(self, parts: Iterable[Part], scheme: _Scheme, text: int = 0) -> Sum:
         """The sum of parts, and of `text` tokens around them."""
-        media = 0
+        media, count, encoding = 0, self._counter.count, scheme.encoding
         for part in parts:
-            if isinstance(part, Media):
+            if isinstance(part, Text):
+                text += count(part.text, encoding)
+            elif isinstance(part, Media):
                 media += scheme.media.tokens(part)
             elif isinstance(part, ToolResult):
                 inner = self._parts(part.parts, scheme)
                 text, media = text + inner.text + RESULT, media + inner.media
             else:
-                text += self._part(part, scheme.encoding)
+                text += self._part(part, encoding)
         return Sum(text, media)
 
-    def _part(self, part: Text | Reasoning | ToolCall | Opaque, encoding: str) -> int:
-        if isinstance(part, Text):
-            return self._counter.count(part.text, encoding)
+    def _part(self, part: Reasoning | ToolCall | Opaque, encoding: str) -> int:
         if isinstance(part, ToolCall):
             called = self._counter.count(part.name, encoding) + self._counter.count(part.arguments, encoding)
             return called + CALL
@@ -232,11 +237,13 @@ class _Bounded(Generic[V]):
         self._lock = Lock()
 
     def get(self, key: Hashable) -> V | None:
-        with self._lock:
-            value = self._entries.get(key)
-            if value is not None:
-                self._entries.move_to_end(key)
-            return value
+        value = self._entries.get(key)
+        if value is not None:
+            with self._lock:
+                # Another thread may have let go of it.
+                if key in self._entries:
+                    self._entries.move_to_end(key)
+        return value
 
     def put(self, key: Hashable, value: V) -> None:
         with self._lock:

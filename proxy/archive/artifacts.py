@@ -144,7 +144,7 @@ def tenant_of(space: bytes) -> str:
 
 def result_text(result: ToolResult) -> str:
     """What a tool answered, as text; what is no text is named."""
-    return "\n".join(_plain(part) for part in result.parts)
+    return "\n".join([_plain(part) for part in result.parts])
 
 
 def artifact_text(artifact: Artifact, messages: Sequence[Message]) -> str:
@@ -193,7 +193,9 @@ def _part(part: Part, tools: dict[str, str]) -> str:
 
 
 def _plain(part: Part) -> str:
-    if isinstance(part, Text | Reasoning):
+    if isinstance(part, Text):
+        return part.text
+    if isinstance(part, Reasoning):
         return part.text
     if isinstance(part, Media):
         size = f" {part.width}x{part.height}" if part.width else f" {part.size} bytes" if part.size else ""

@@ -226,7 +226,7 @@ def _recorded(tenant: str, session: str, log: Sequence[Recorded]) -> Contents:
         if each.head:
             place = head_key(each.head)
             keys[place] = max(each.head_size, keys.get(place, 0))
-    return Contents(session, list(rows.items()), keys=[(*key, size) for key, size in keys.items()])
+    return Contents(session, list(rows.items()), keys=[(key.collection, key.name, size) for key, size in keys.items()])
 
 
 def decode_entry(value: bytes | None) -> Entry | None:

@@ -150,7 +150,7 @@ class Archive:
         """Remembers what is in the store now."""
         now, tenant = self._now(), ""
         for write in writes:
-            collection, name = write.key
+            collection, name = write.key.collection, write.key.name
             if collection == HOLDERS:
                 self._holders[name] = now
             elif collection.startswith("held/"):

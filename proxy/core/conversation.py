@@ -69,6 +69,8 @@ class ToolResult:
     error: bool = False
 
 
+_SAID = frozenset({Text, Media, Opaque})
+
 Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "other"]
@@ -90,12 +92,12 @@ class Message:
     @property
     def has_user_text(self) -> bool:
         """Whether a person (or the program in a person's place) says something here."""
-        return self.role == "user" and any(isinstance(p, Text | Media | Opaque) for p in self.parts)
+        return self.role == "user" and not _SAID.isdisjoint(map(type, self.parts))
 
     @property
     def has_tool_result(self) -> bool:
         """Whether a tool's answer stands here."""
-        return any(isinstance(p, ToolResult) for p in self.parts)
+        return ToolResult in map(type, self.parts)
 
 
 @dataclass(frozen=True, slots=True)

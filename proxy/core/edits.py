@@ -7,7 +7,7 @@ the only function that changes a history.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Literal
@@ -130,6 +130,22 @@ class Head:
     """Ids of calls that nobody had answered when they were taken out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What stands in a folded list for the client's first `count` messages, the last of which has the chain key `last`.
+    It holds for every request with the same compaction whose list begins with those."""
+
+    count: int
+    last: bytes
+    origins: tuple[int, ...]
+    spans: tuple[tuple[int, int, bool], ...]
+    chain: tuple[bytes, ...]
+
+    def begins(self, chain: Sequence[bytes]) -> bool:
+        """Whether a client's list with these chain keys begins with those."""
+        return self.count <= len(chain) and chain[self.count - 1] == self.last
+
+
 def head_of(conversation: Conversation, compaction: Compaction, read: Callable[[bytes], Message]) -> Head:
     """What the compaction makes of the messages that it covers. `read` makes a Message of written JSON; it may remember
     what it read."""
@@ -181,19 +197,24 @@ def apply(
     return headed(conversation, compaction, known)
 
 
-def headed(conversation: Conversation, compaction: Compaction, head: Head) -> Folded:
-    """The same with a head that holds. Raises ValueError where somebody behind it answers a call that was taken out."""
+def headed(conversation: Conversation, compaction: Compaction, head: Head, known: Listing | None = None) -> Folded:
+    """The same with a head that holds. `known` is what came of an earlier request; it is used where it holds. Raises
+    ValueError where somebody behind the head answers a call that was taken out."""
     covered, salt = compaction.covered, compaction.id.encode()
-    tail = range(covered, len(conversation.messages))
     if head.lost and _answered(conversation.messages[covered:], head.lost):
         raise ValueError("a call that was taken out has been answered since")
+    listed: Head | Listing = head
+    start = covered
+    if known is not None and known.begins(conversation.chain):
+        listed, start = known, known.count
+    tail = range(start, len(conversation.messages))
     folded = replace(
         conversation,
         messages=head.messages + conversation.messages[covered:],
-        chain=head.chain + tuple([salt + key for key in conversation.chain[covered:]]),
+        chain=listed.chain + tuple([salt + key for key in conversation.chain[start:]]),
     )
-    origins = head.origins + tuple(tail)
-    return Folded(folded, origins, compaction, head.spans + tuple(zip(tail, tail, repeat(False))))
+    origins = listed.origins + tuple(tail)
+    return Folded(folded, origins, compaction, listed.spans + tuple(zip(tail, tail, repeat(False))))
 
 
 def _answered(messages: Iterable[Message], lost: frozenset[str]) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from proxy.core.boundaries import resumes
 from proxy.core.conversation import Message
-from proxy.core.values import dataclass
+from proxy.core.values import base, dataclass
 
 Kind = Literal["conversation", "generation"]
 """Conversation-level folds touch history; mid-generation folds touch only what was produced since the task."""
@@ -60,7 +60,7 @@ def placed(slots: Sequence[Slot], leaving: Sequence[int]) -> int:
     return next(at for at in leaving if at > last)
 
 
-@dataclass(frozen=True, slots=True)
+@base(frozen=True, slots=True)
 class View:
     """The list as strategies see it.
 

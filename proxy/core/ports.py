@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-class Key(NamedTuple):
+class Key(msgspec.Struct, frozen=True, order=True):
     """Where a value is kept. Keys of one collection can be listed together and live on one shard.
 
     A key with an empty collection stands alone and cannot be listed.

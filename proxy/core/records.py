@@ -5,9 +5,10 @@ Every request makes and writes some of these: hence Structs, which are made and 
 
 from __future__ import annotations
 
-from operator import add, attrgetter
+from operator import add
 
 import msgspec
+from msgspec import structs
 
 from proxy.core.budget import Utilization
 from proxy.core.values import dataclass
@@ -177,10 +178,7 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Input tokens of the rounds that `input` leaves out: each reply's usage tells of its last round."""
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*map(add, _sums(self), _sums(other)))
-
-
-_sums = attrgetter(*Totals.__struct_fields__)
+        return Totals(*map(add, structs.astuple(self), structs.astuple(other)))
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -204,18 +202,11 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def after(self, exchange: Exchange, gain: Totals) -> Session:
         """The session with an exchange that added `gain` to its sums."""
-        return Session(
-            id=self.id,
-            tenant=self.tenant,
-            created=self.created,
-            label=self.label,
-            client=self.client,
-            agent=self.agent,
-            forked_from=self.forked_from,
+        return structs.replace(
+            self,
             model=exchange.model,
             updated=exchange.at,
             utilization=exchange.utilization,
             totals=self.totals + gain,
-            correction=self.correction,
             seen=exchange.agent,
         )

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from proxy.core.conversation import Message, Part, Text, ToolCall, ToolResult
+from proxy.core.conversation import Message, Part, Text, ToolResult
 from proxy.core.errors import AccordionError, ContextOverflow
-from proxy.core.records import CallSeen, ReplySeen, Usage
 from proxy.dialects import chat_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
 from proxy.dialects.chat_parts import calls, parts, reasoning, spoken
-from proxy.dialects.keys import read, tidy
+from proxy.dialects.chat_reply import completion, published, reported
+from proxy.dialects.keys import plain, read, tidy
 from proxy.dialects.legality import chat_problems
 from proxy.dialects.shared import (
     count,
@@ -29,7 +29,6 @@ from proxy.dialects.shared import (
     field,
     limit,
     mapping,
-    noted,
     opaque,
     openai_error,
     role_of,
@@ -93,10 +92,12 @@ class ChatCompletions(Dialect):
             return ReadMessage("other", (opaque(entry),), [entry])
         role = role_of(entry.get("role"))
         content = entry.get("content")
-        said: tuple[Part, ...]
         if len(entry) == 2 and type(content) is str and role != "tool":
-            said = (Text(content),) if content else ()
-        elif role == "tool":
+            # Where the role is known, these two are all.
+            canonical = tidy(entry) if role == "other" else plain(entry["role"], content)
+            return ReadMessage(role, (Text(content),) if content else (), canonical)
+        said: tuple[Part, ...]
+        if role == "tool":
             call_id = entry.get("tool_call_id") or entry.get("name")
             said = (ToolResult(string(call_id), tuple(parts(content))),)
         else:
@@ -158,7 +159,7 @@ class ChatCompletions(Dialect):
 
     def tap(self, stream: bool) -> Tap:
         """A tap for chunks, or for a whole completion."""
-        return _ChunkTap() if stream else BodyTap(_completion)
+        return _ChunkTap() if stream else BodyTap(completion, published)
 
 
 class _ChunkTap(StreamTap):
@@ -247,35 +248,3 @@ def _more(piece: bytes) -> tuple[tuple[int, int], str] | None:
     if call.id or call.function.name or call.index < 0 or choice.index < 0:
         return None
     return (choice.index, call.index), call.function.arguments
-
-
-def _completion(data: dict[str, Any]) -> ReplySeen:
-    finish, made = "", []
-    choices = entries(data.get("choices"))
-    for entry in choices:
-        choice = mapping(entry)
-        finish = finish or string(choice.get("finish_reason"))
-        for part in calls(mapping(choice.get("message"))):
-            if isinstance(part, ToolCall):
-                made.append(CallSeen(part.call_id, part.name, noted(part.arguments)))
-    return ReplySeen(
-        string(data.get("id")), string(data.get("model")), reported(data, choices), finish, tuple(made)
-    )  # fmt: skip
-
-
-def reported(data: dict[str, Any], choices: list[Any]) -> Usage | None:
-    """Usage, wherever a server puts it: beside the choices, in Groq's field, in the last choice."""
-    usage = mapping(data.get("usage") or mapping(data.get("x_groq")).get("usage"))
-    if not usage and choices:
-        usage = mapping(mapping(choices[-1]).get("usage"))
-    if "prompt_tokens" not in usage:
-        return None
-    given = mapping(usage.get("prompt_tokens_details"))
-    made = mapping(usage.get("completion_tokens_details"))
-    return Usage(
-        input=count(usage["prompt_tokens"]),
-        output=count(usage.get("completion_tokens")),
-        cached=count(given.get("cached_tokens")) or count(usage.get("prompt_cache_hit_tokens")),
-        cache_write=count(given.get("cache_write_tokens")),
-        reasoning=count(made.get("reasoning_tokens")),
-    )

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.dialects.arguments import Arguments
-from proxy.dialects.chat import reported
 from proxy.dialects.chat_parts import parts
+from proxy.dialects.chat_reply import reported
 from proxy.dialects.keys import read
 from proxy.dialects.shared import arguments_text, encode, entries, mapping, string
 from proxy.dialects.splice import OurCall, RoundSeen

@@ -42,14 +42,16 @@ _IDLE = (
 _EXACT = 1e22
 
 
-def _number(text: str) -> float | int:
+def number(text: str) -> float | int:
+    """A number of JSON that has a fraction or an exponent; an int where that is what it is. Raises ValueError where it
+    is out of range."""
     value = float(text)
     if value - value != 0.0:
         raise ValueError("a number is out of range")
     return int(value) if value.is_integer() and abs(value) < _EXACT else value
 
 
-_decode = msgspec.json.Decoder(float_hook=_number).decode
+_decode = msgspec.json.Decoder(float_hook=number).decode
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -67,6 +69,11 @@ def tidy(value: dict[str, Any]) -> dict[str, Any]:
         return _object(value)
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
+
+
+def plain(role: str, text: str) -> dict[str, Any]:
+    """The canonical form of a message that is a role and a text and nothing else, as `tidy` makes it."""
+    return {"role": role, "content": [text]} if text else {"role": role}
 
 
 def breakpoints(wire: bytes) -> int:

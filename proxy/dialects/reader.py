@@ -1,23 +1,24 @@
 """The walk over a body: bytes in, Conversation out, at a cost that grows with what is new.
 
 A client sends its whole history with every request. The beginning of a body that was read before is recognised by
-comparing it with what was read then (a memory comparison: about 15 µs for 800 KB); only what comes behind it is
+comparing it with what was read then (block by block: less than 0.1 ms for 800 KB); only what comes behind it is
 parsed, keyed and remembered. Nothing here changes a byte.
 """
 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from threading import Lock
 
 import msgspec
 
 from proxy.core.conversation import Conversation, Message
 from proxy.core.errors import Unreadable
-from proxy.dialects.base import Dialect, ReadMessage
+from proxy.dialects.base import Dialect
 from proxy.dialects.keys import breakpoints, chain_key, chain_start, message_key
-from proxy.dialects.spans import FIELDS, SPACE, gaps, is_list, items_of, place
-from proxy.dialects.trails import SHORTEST, Trail, Trails, cost
+from proxy.dialects.spans import FIELDS, SPACE, is_list, items_of, laid, place
+from proxy.dialects.trails import SHORTEST, Trail, Trails
 
 _MODEL = msgspec.json.Decoder(str)
 
@@ -58,12 +59,13 @@ class Reader:
         """Reads a request body for the tenant whose key is `space`. Raises Unreadable where it is no JSON object that
         can be walked; such a body is forwarded as it came."""
         try:
-            with self._lock:
-                old, count, at = self._trails.recall(dialect, body, space)
-            if old is not None and count:
-                resumed = self._resume(dialect, body, space, old, count, at)
-                if resumed is not None:
-                    return resumed
+            if len(body) >= SHORTEST:
+                with self._lock:
+                    old, count, at = self._trails.recall(dialect, body, space)
+                if old is not None and count:
+                    resumed = self._resume(dialect, body, space, old, count, at)
+                    if resumed is not None:
+                        return resumed
             return self._afresh(dialect, body, space)
         except _UNDECODABLE as error:
             raise Unreadable(f"the body could not be read: {error}") from error
@@ -74,15 +76,13 @@ class Reader:
         raw = FIELDS.decode(body)
         placed = place(body, dialect.listing, raw) if len(body) >= SHORTEST else None
         listed = raw.pop(dialect.listing, None)
-        fields = {name: bytes(value) for name, value in raw.items()}
+        fields = dict(zip(raw, map(bytes, raw.values()), strict=True))
         wires = _entries(listed)
-        read = [(wire, dialect.message(wire)) for wire in wires]
-        start = chain_start(space, dialect.name)
-        trail = self._trail(dialect, space, Trail(b"", {}, (), (), 0, (start,), {}, (), (), b"", 0), read, fields)
+        trail = self._trail(dialect, space, _blank(space, dialect.name), wires, fields)
         if placed is not None:
             trail.head, trail.before = placed
-            trail.gaps = gaps(body, len(trail.head), wires)
-            if len(trail.gaps) == len(wires) and wires:
+            trail.pieces, trail.end = laid(body, len(trail.head), wires)
+            if len(trail.pieces) == 2 * len(wires) and wires:
                 with self._lock:
                     self._trails.remember(dialect, body, space, trail)
         return _conversation(dialect, trail)
@@ -105,13 +105,12 @@ class Reader:
         for name, value in raw.items():
             was, now = old.fields.get(name), bytes(value)
             fields[name] = was if was == now else now
-        read = [(wire, dialect.message(wire)) for wire in wires]
         kept = max(0, count - old.lead)
-        whole = count == len(old.entries)
         base = Trail(
             head=old.head,
             before=old.before,
-            gaps=old.gaps[:count],
+            pieces=old.pieces[: 2 * count],
+            end=at,
             entries=old.entries[:count],
             lead=min(old.lead, count),
             chain=old.chain[: kept + 1],
@@ -120,12 +119,11 @@ class Reader:
             tools=old.tools,
             # Without all of the old preamble its key stands for nothing.
             overhead_key=old.overhead_key if count >= old.lead else b"",
-            cost=old.cost if whole else sum(cost(m.wire) for m in old.entries[:count]),
         )
-        trail = self._trail(dialect, space, base, read, fields)
-        new = gaps(body, at, wires)
-        if len(new) == len(wires):
-            trail.gaps = base.gaps + new
+        trail = self._trail(dialect, space, base, wires, fields)
+        new, trail.end = laid(body, at, wires)
+        if len(new) == 2 * len(wires):
+            trail.pieces = base.pieces + new
             with self._lock:
                 if len(old.entries) - count <= _RESTLESS:
                     self._trails.forget(old)
@@ -137,19 +135,20 @@ class Reader:
         dialect: Dialect,
         space: bytes,
         base: Trail,
-        read: list[tuple[bytes, ReadMessage]],
+        wires: list[bytes],
         fields: dict[str, bytes],
     ) -> Trail:
         """`base` with entries added behind it, and its overhead read anew where it changed."""
-        entries, chain, lead, taken = list(base.entries), list(base.chain), base.lead, base.cost
-        for wire, message in read:
-            key = message_key(message.canonical, space, dialect.name)
+        entries, chain, lead = list(base.entries), list(base.chain), base.lead
+        name = dialect.name
+        for wire in wires:
+            message = dialect.message(wire)
+            key = message_key(message.canonical, space, name)
             if lead == len(entries) and dialect.is_preamble(message):
                 lead += 1
             else:
                 chain.append(chain_key(chain[-1], key))
             entries.append(Message(key, message.role, message.parts, wire, breakpoints(wire)))
-            taken += cost(wire)
         overhead = list(map(fields.get, _OVERHEAD))
         if lead == base.lead and base.overhead_key and overhead == list(map(base.fields.get, _OVERHEAD)):
             preamble, tools, overhead_key = base.preamble, base.tools, base.overhead_key
@@ -158,8 +157,8 @@ class Reader:
             tools = dialect.tools(fields)
             overhead_key = _overhead_key(space, overhead, entries[:lead])
         return Trail(
-            base.head, base.before, base.gaps, tuple(entries), lead, tuple(chain),
-            fields, preamble, tools, overhead_key, taken,
+            base.head, base.before, base.pieces, base.end, tuple(entries), lead, tuple(chain),
+            fields, preamble, tools, overhead_key,
         )  # fmt: skip
 
     # -- what is remembered ---------------------------------------------------
@@ -192,6 +191,13 @@ def _entries(listed: msgspec.Raw | None) -> list[bytes]:
     if is_list(raw):
         return items_of(raw)
     return [raw] if raw[:1] in b'"{' else []
+
+
+@lru_cache(1_024)
+def _blank(space: bytes, dialect: str) -> Trail:
+    """What a body is read on from that begins like no other: nothing, with the keys of nothing. It is never changed."""
+    nothing = _overhead_key(space, [None] * len(_OVERHEAD), [])
+    return Trail(b"", {}, (), 0, (), 0, (chain_start(space, dialect),), {}, (), (), nothing)
 
 
 def _overhead_key(space: bytes, fields: list[bytes | None], lead: list[Message]) -> bytes:

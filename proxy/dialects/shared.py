@@ -23,6 +23,9 @@ HOSTED = ("srvtoolu_", "mcptoolu_")
 """How the ids of calls begin that Anthropic runs itself. They are answered in the same reply, or, where that was
 paused, in the next one."""
 
+COUNTS = 2**53
+"""Counts are less than this: JSON does not keep larger whole numbers exactly."""
+
 # So much base64 is decoded to look at the beginning of an image: 64 KiB of data, in whole groups of four.
 _HEAD = 87_380
 _DATA_HEADER = 256
@@ -58,7 +61,7 @@ def entries(value: Any) -> list[Any]:
 
 def count(value: Any) -> int:
     """The value if it is a count (a whole number that is not negative, and that JSON keeps exactly), else 0."""
-    return value if type(value) is int and 0 <= value < 2**53 else 0
+    return value if type(value) is int and 0 <= value < COUNTS else 0
 
 
 def field(fields: Mapping[str, bytes], name: str) -> Any:

@@ -35,7 +35,7 @@ def fields_of(raw: bytes) -> dict[str, bytes]:
 
 def items_of(raw: bytes) -> list[bytes]:
     """The entries of a JSON list, each as its own bytes. Raises ValueError where it is none."""
-    return [bytes(value) for value in _ENTRIES.decode(raw)]
+    return list(map(bytes, _ENTRIES.decode(raw)))
 
 
 def object_of(fields: Mapping[str, bytes]) -> bytes:
@@ -93,16 +93,17 @@ def place(body: bytes, listing: str, raw: Mapping[str, msgspec.Raw]) -> tuple[by
     return (head, before) if head and body[ends : ends + 1] == b"}" else None
 
 
-def gaps(body: bytes, at: int, wires: list[bytes]) -> tuple[bytes, ...]:
-    """What stands before each entry from `at` on (commas, white space); shorter than `wires` where they do not fit."""
+def laid(body: bytes, at: int, wires: list[bytes]) -> tuple[tuple[bytes, ...], int]:
+    """What stands before each entry from `at` on (commas, white space) and the entry, in turn, and where the last one
+    ends; shorter than that where they do not fit."""
     found: list[bytes] = []
     for wire in wires:
         start = _GAP.match(body, at).end()  # type: ignore[union-attr]  # it always matches
         if not body.startswith(wire, start):
             break
-        found.append(body[at:start])
+        found += (body[at:start], wire)
         at = start + len(wire)
-    return tuple(found)
+    return tuple(found), at
 
 
 def named_model(body: bytes) -> str | None:

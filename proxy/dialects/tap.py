@@ -116,10 +116,15 @@ class StreamTap(Tap):
 
 
 class BodyTap(Tap):
-    """Watches a reply that is one JSON document; `understand` reads it once it is there."""
+    """Watches a reply that is one JSON document; `understand` reads it once it is there. `published`, if a dialect has
+    such, reads what is as it should be; where that is None, or there is an error, `understand` does."""
 
-    def __init__(self, understand: Callable[[dict[str, Any]], ReplySeen]) -> None:
-        self._understand = understand
+    def __init__(
+        self,
+        understand: Callable[[dict[str, Any]], ReplySeen],
+        published: Callable[[bytes], ReplySeen | None] = lambda _body: None,
+    ) -> None:
+        self._understand, self._published = understand, published
         self._body = bytearray()
         self._seen: ReplySeen | None = None
         self._too_large = False
@@ -140,8 +145,12 @@ class BodyTap(Tap):
         return self._seen
 
     def _parse(self) -> ReplySeen:
+        body = bytes(self._body)
+        seen = self._published(body)
+        if seen is not None:
+            return seen
         try:
-            data = read(bytes(self._body))
+            data = read(body)
         except ValueError:
             return ReplySeen()
         seen = self._understand(data) if type(data) is dict else ReplySeen()

@@ -16,6 +16,8 @@ SHORTEST = _HEADS[-1]
 _CANDIDATES = 8
 # What a remembered message costs beside its bytes: objects, keys, the parsed text.
 _OBJECTS = 700
+# So many entries are compared at once: a copy of them costs less than to go through them one by one.
+_BLOCK = 16
 
 
 class Trail(msgspec.Struct, eq=False):
@@ -23,7 +25,10 @@ class Trail(msgspec.Struct, eq=False):
 
     head: bytes
     before: dict[str, bytes]
-    gaps: tuple[bytes, ...]
+    pieces: tuple[bytes, ...]
+    """What stands before each entry (commas, white space), and the entry as it came, in turn."""
+    end: int
+    """Where the last entry ends."""
     entries: tuple[Message, ...]
     lead: int
     chain: tuple[bytes, ...]
@@ -31,8 +36,6 @@ class Trail(msgspec.Struct, eq=False):
     preamble: tuple[Part, ...]
     tools: tuple[str, ...]
     overhead_key: bytes
-    cost: int
-    """What its entries are reckoned to take."""
     held: int = 0
     """What all of it is reckoned to take while it is remembered."""
     filed: list[tuple[object, ...]] = []
@@ -41,14 +44,15 @@ class Trail(msgspec.Struct, eq=False):
         """How many entries `body` begins with, and where the last of them ends."""
         if not body.startswith(self.head):
             return 0, 0
-        at, count = len(self.head), 0
-        for gap, message in zip(self.gaps, self.entries, strict=True):
-            start = at + len(gap)
-            if not (body.startswith(gap, at) and body.startswith(message.wire, start)):
-                break
-            at = start + len(message.wire)
-            count += 1
-        return count, at
+        at, done, pieces = len(self.head), 0, self.pieces
+        for size in (2 * _BLOCK, 2):
+            while done < len(pieces):
+                block = b"".join(pieces[done : done + size])
+                if not body.startswith(block, at):
+                    break
+                at += len(block)
+                done += size
+        return min(done, len(pieces)) // 2, at
 
 
 class Trails:
@@ -78,12 +82,13 @@ class Trails:
 
     def remember(self, dialect: Dialect, body: bytes, space: bytes, trail: Trail) -> None:
         """Keeps a trail whose head and entries `body` begins with; one that is too large is not kept."""
-        covered = min(trail.cost // 2, len(body))
-        trail.held = trail.cost + sum(map(len, trail.fields.values())) + 1024
+        # Each entry is held twice: its bytes, and what was parsed of them.
+        entries = 2 * trail.end - len(trail.head) + _OBJECTS * len(trail.entries)
+        trail.held = entries + sum(map(len, trail.fields.values())) + 1024
         if trail.held > self._budget // 2:
             return
         for length in _HEADS:
-            if covered >= length:
+            if trail.end >= length:
                 filed = (space, dialect.name, body[:length])
                 trail.filed.append(filed)
                 trail.held += length
@@ -107,8 +112,3 @@ class Trails:
             bucket.remove(trail)
             if not bucket:
                 del self._filed[filed]
-
-
-def cost(wire: bytes) -> int:
-    """What remembering one message is reckoned to take, in bytes."""
-    return 2 * len(wire) + _OBJECTS

@@ -7,9 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from proxy.core.records import CallSeen, ReplySeen
+from proxy.core.records import CallSeen, ReplySeen, Usage
 from proxy.dialects.base import Dialect
+from proxy.dialects.chat_reply import completion, published
+from proxy.dialects.keys import read
+from proxy.dialects.shared import error_text
 from proxy.dialects.tap import BOUND
 from tests.replies import (
     CHAT,
@@ -59,6 +64,64 @@ BODIES = [
         replace(MESSAGES_SEEN, calls=(CallSeen("toolu_a", "read", '{"path":"é"}'), MESSAGES_SEEN.calls[1])),
     ),
 ]
+
+# What stands in completions, now and then something else than what is published.
+_ODD: st.SearchStrategy[Any] = st.sampled_from([None, "", "x", 0, -1, 2.0, 2.5, True, [], [1], {}, {"message": "m"}])
+_COUNTS = st.integers(0, 2**54) | _ODD
+
+
+def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+_CALL = _some(
+    id=st.just("c") | _ODD,
+    function=_some(name=st.just("f") | _ODD, arguments=st.just("{}") | _ODD) | _ODD,
+    custom=_some(name=st.just("f"), input=_ODD) | _ODD,
+)
+_MESSAGE = _some(content=st.just("é") | _ODD, tool_calls=st.lists(_CALL, max_size=2) | _ODD, function_call=_CALL)
+_USAGE = _some(
+    prompt_tokens=_COUNTS,
+    completion_tokens=_COUNTS,
+    prompt_cache_hit_tokens=_COUNTS,
+    prompt_tokens_details=_some(cached_tokens=_COUNTS, cache_write_tokens=_COUNTS) | _ODD,
+    completion_tokens_details=_some(reasoning_tokens=_COUNTS) | _ODD,
+)
+_COMPLETIONS = _some(
+    id=st.just("chatcmpl-1") | _ODD,
+    object=st.sampled_from(["chat.completion", "error"]) | _ODD,
+    model=st.just("m") | _ODD,
+    choices=st.lists(_some(finish_reason=st.just("stop") | _ODD, message=_MESSAGE | _ODD, usage=_USAGE)) | _ODD,
+    usage=_USAGE | _ODD,
+    x_groq=_some(usage=_USAGE),
+    error=_ODD,
+    type=st.just("error") | _ODD,
+)
+
+
+@given(st.sampled_from([{}, BODIES[0][1]]), _COMPLETIONS, st.integers(0, 3))
+def test_what_is_read_at_once_of_a_completion_is_what_is_read_of_it_in_detail(
+    body: dict[str, Any], others: dict[str, Any], most: int
+) -> None:
+    raw = json.dumps({**body, **dict(list(others.items())[:most])}).encode()
+    data = read(raw)
+    assert published(raw) in (None, replace(completion(data), error=error_text(data)))
+
+
+def test_a_completion_as_it_is_published_is_read_at_once() -> None:
+    _, body, seen = BODIES[0]
+    said = {**body, "object": "chat.completion", "error": None, "service_tier": "x"}
+    assert published(json.dumps(said).encode()) == seen
+    said |= {"usage": {"prompt_tokens": 7, "total_tokens": 9, "prompt_tokens_details": None}}
+    said |= {"choices": [{"index": 0, "message": {"role": "assistant", "content": "é"}, "finish_reason": "stop"}]}
+    assert published(json.dumps(said).encode()) == replace(seen, usage=Usage(input=7), finish="stop", calls=())
+
+
+@pytest.mark.parametrize(
+    "odd", [{"error": {"message": "m"}}, {"object": "error"}, {"type": "error"}, {"usage": None}, {"id": None}]
+)
+def test_a_completion_that_is_not_as_published_is_read_in_detail(odd: dict[str, Any]) -> None:
+    assert published(json.dumps({**BODIES[0][1], **odd}).encode()) is None
 
 
 @pytest.mark.parametrize(("which", "body", "seen"), BODIES)

@@ -265,3 +265,9 @@ def test_keys_stay_the_same_from_release_to_release() -> None:
     assert chain_key(chain_start(SECRET, "chat"), bytes(32)).hex() == (
         "8acba13e33fe5a8073fde0d0643229b35797fd20ba92853ff528cebf014fb223"
     )
+
+
+@given(st.sampled_from(["system", "developer", "user", "assistant", "function", "tool", "x", None]), st.text())
+def test_a_message_of_a_role_and_a_text_has_the_key_of_any_way_to_say_so(role: str | None, text: str) -> None:
+    entry = {"role": role, "content": text}
+    assert key("chat", entry) == of(entry) == key("chat", entry | {"refusal": None})

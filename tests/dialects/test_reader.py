@@ -77,6 +77,18 @@ def test_only_what_is_new_is_read_when_a_conversation_grows() -> None:
     assert grown == Reader().read(ChatCompletions(), body(history), SPACE)
 
 
+def test_however_long_a_shared_beginning_is_only_what_follows_is_read() -> None:
+    reads: list[bytes] = []
+    dialect, history = counting(ChatCompletions(), reads), turns(50)
+    other = {"role": "user", "content": "another"}
+    for shared in range(8, len(history) + 1):
+        reader, forked = Reader(), body([*history[:shared], other])
+        reader.read(dialect, body(history), SPACE)
+        reads.clear()
+        assert same(reader.read(dialect, forked, SPACE), Reader().read(ChatCompletions(), forked, SPACE))
+        assert reads == [json.dumps(other).encode()]
+
+
 def test_only_the_restless_end_is_read_again_when_a_client_moves_its_breakpoint() -> None:
     reads: list[bytes] = []
     dialect, reader = counting(Messages(), reads), Reader()
@@ -109,6 +121,22 @@ def test_tenants_never_share_a_key() -> None:
     two = reader.read(ChatCompletions(), body(turns(4)), b"two" * 10)
     assert not set(one.chain) & set(two.chain)
     assert one.messages[0].key != two.messages[0].key
+
+
+def test_keys_of_a_plain_request_stay_the_same_from_release_to_release() -> None:
+    """They are kept in stores: a change of these values is a change of format."""
+    listed = [{"role": "user", "content": "hi é"}]
+    plain = Reader().read(ChatCompletions(), json.dumps({"model": "m", "messages": listed}).encode(), SPACE)
+    assert (plain.messages[0].key.hex(), plain.chain[0].hex()) == (
+        "0f2411ad916933ea125fecc25ad55854eb388d5a6d0beee24d813a7cd0fc3ae7",
+        "4496c2f833a8d96d7408c23bbdf0b30ba49b0e511cfbe32dc2caf0d495be65f6",
+    )
+    assert (plain.preamble, plain.tools) == ((), ())
+    assert plain.overhead_key.hex() == "09503574265453175005a11de49c3db6983239e4f9aee78f2a02d0fce27377aa"
+    given = {"model": "m", "messages": listed, "tools": [{"name": "x"}]}
+    tooled = Reader().read(ChatCompletions(), json.dumps(given).encode(), SPACE)
+    assert tooled.chain == plain.chain
+    assert tooled.overhead_key.hex() == "68fa782caf9da50a799cd8b957027bfa6cfb69262f356d09f3f373814cb10047"
 
 
 def test_another_system_prompt_is_another_overhead_but_the_same_chain() -> None:
