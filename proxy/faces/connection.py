@@ -4,14 +4,25 @@ with what uvicorn leaves out: clients of HTTP/1.0, a target that ends in `?`, an
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from proxy.faces.http import BARE_QUERY
 
-_CHUNKED = b"transfer-encoding: chunked\r\n"
+# What uvicorn does not let through in a header.
+_NOT_IN_NAMES, _NOT_IN_VALUES = (
+    bytes(code for code in range(256) if never.search(bytes((code,)))) for never in (HEADER_RE, HEADER_VALUE_RE)
+)
 
 
 class Connection(HttpToolsProtocol):
@@ -20,7 +31,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The client is there."""
-        super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # it does all that is asked
+        super().connection_made(Corked(transport, self.loop))
 
     def data_received(self, data: bytes) -> None:
         """A piece of requests came."""
@@ -63,6 +74,21 @@ class Connection(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
         return b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *lines, b"\r\n"])
 
+    def on_body(self, body: bytes) -> None:
+        """A piece of a request's body is there. It waits as it is, where uvicorn would copy it, until another comes."""
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        if not cycle.body:
+            cycle.body = body  # type: ignore[assignment]  # whoever takes it makes bytes of it
+        else:
+            if isinstance(cycle.body, bytes):
+                cycle.body = bytearray(cycle.body)
+            cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
     def on_message_complete(self) -> None:
         """A request is there to its end."""
         if not self._offers_another():
@@ -77,10 +103,12 @@ class Connection(HttpToolsProtocol):
         self.headers = self.headers.copy()
         if self.url.endswith(b"?"):
             self.scope["extensions"] = {BARE_QUERY: {}}
-        if self.scope["http_version"] == "1.0" and self.cycle is not None:
-            # Such a client does not know the answer 100 (RFC 9110 10.1.1).
-            self.cycle.waiting_for_100_continue = False
-            self.cycle.transport = Unchunked(self.cycle.transport)  # type: ignore[assignment]  # it does all that is asked
+        if self.cycle is not None:
+            # Uvicorn takes no other class for it.
+            self.cycle.__class__ = Cycle
+            if self.scope["http_version"] == "1.0":
+                # Such a client does not know the answer 100 (RFC 9110 10.1.1).
+                self.cycle.waiting_for_100_continue = False
 
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection belongs to another protocol."""
@@ -89,7 +117,78 @@ class Connection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
 
-class Corked:
+class Cycle(RequestResponseCycle):
+    """A request and its answer. What goes out is what uvicorn would write, which checks each header by itself. But to
+    HTTP/1.0, which knows no chunks, a body without a length ends where the connection does (RFC 9112 6.3), and
+    `chunked_encoding` is None for it. There is no access log here."""
+
+    transport: Corked
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Takes a part of the answer; raises RuntimeError where it does not belong there, or is no HTTP."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started and message["type"] == "http.response.start":
+            self.response_started = True
+            self.waiting_for_100_continue = False
+            self._begin(message["status"], [*self.default_headers, *message.get("headers", ())])
+        elif self.response_started and not self.response_complete and message["type"] == "http.response.body":
+            self._go_on(message.get("body", b""), more=message.get("more_body", False))
+        else:
+            raise RuntimeError(f"Unexpected ASGI message '{message['type']}'.")
+
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        head = [STATUS_LINE[status]]
+        for name, value in headers:
+            head += name.lower(), b": ", value, b"\r\n"
+        names, values = head[1::4], head[3::4]
+        # All of them at once: what is in none of them is not in what they make together.
+        for said, never in ((b"".join(names), _NOT_IN_NAMES), (b"".join(values), _NOT_IN_VALUES)):
+            if said.translate(None, never) != said:
+                raise RuntimeError("Invalid HTTP header.")
+        if b"connection" in names and b"close" in values[names.index(b"connection")].lower():
+            self.keep_alive = False
+        elif not self.keep_alive:
+            head.append(b"connection: close\r\n")
+        if b"transfer-encoding" in names:
+            self.chunked_encoding = True
+        elif b"content-length" in names:
+            self.chunked_encoding = False
+            self.expected_content_length = int(values[names.index(b"content-length")])
+        elif self.scope["method"] == "HEAD" or status in (204, 304):
+            self.chunked_encoding = False
+        elif self.scope["http_version"] != "1.0":
+            self.chunked_encoding = True
+            head.append(b"transfer-encoding: chunked\r\n")
+        head.append(b"\r\n")
+        self.transport.hold(b"".join(head))
+
+    def _go_on(self, body: bytes, *, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            chunk = [b"%x\r\n" % len(body), body, b"\r\n"] if body else []
+            self.transport.write(b"".join(chunk if more else [*chunk, b"0\r\n\r\n"]))
+        else:
+            if self.chunked_encoding is False:
+                if len(body) > self.expected_content_length:
+                    raise RuntimeError("Response content longer than Content-Length")
+                self.expected_content_length -= len(body)
+            self.transport.write(body)
+        if more:
+            return
+        if self.expected_content_length:
+            raise RuntimeError("Response content shorter than Content-Length")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+class Corked(asyncio.Transport):
     """A transport that holds back the head of a response until the next write, or the next turn of the loop."""
 
     __slots__ = ("_held", "_loop", "_transport")
@@ -99,16 +198,16 @@ class Corked:
         self._loop = loop
         self._held = b""
 
-    def write(self, data: bytes) -> None:
-        """Writes at once whatever is no head, together with the head before it."""
+    def hold(self, head: bytes) -> None:
+        """Takes a head to write."""
+        self._held += head
+        self._loop.call_soon(self.flush)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Writes at once, together with the head before it."""
         if self._held:
-            held, self._held = self._held, b""
-            self._transport.write(held + data)
-        elif data.startswith(b"HTTP/1.1 "):
-            self._held = data
-            self._loop.call_soon(self.flush)
-        else:
-            self._transport.write(data)
+            data, self._held = self._held + data, b""
+        self._transport.write(data)
 
     def flush(self) -> None:
         """Writes what is held back."""
@@ -143,37 +242,3 @@ class Corked:
         """The transport itself."""
         self.flush()
         return self._transport
-
-
-class Unchunked:
-    """A transport for one answer to a client of HTTP/1.0, which knows no chunks: a body without a length ends where the
-    connection does (RFC 9112 6.3). Uvicorn closes it behind such an answer."""
-
-    __slots__ = ("_begun", "_chunked", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._begun = self._chunked = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Writes a head without the word that its body is chunked, and a body without its chunks' frames. Uvicorn gives
-        the head first and by itself, and whole chunks only."""
-        if not self._begun:
-            self._begun, self._chunked = True, data.endswith(_CHUNKED + b"\r\n")
-            data = data.removesuffix(_CHUNKED + b"\r\n") + b"\r\n" if self._chunked else data
-        elif self._chunked:
-            data = _unframed(data)
-        self._transport.write(data)
-
-
-def _unframed(chunks: bytes) -> bytes:
-    at, pieces = 0, []
-    while at < len(chunks):
-        start = chunks.index(b"\r\n", at) + 2
-        size = int(chunks[at:start], 16)
-        pieces.append(chunks[start : start + size])
-        at = start + size + 2
-    return b"".join(pieces)

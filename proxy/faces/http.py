@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -119,16 +118,17 @@ async def _answer(out: Outbound, send: Send, ending: Callable[[], object] = lamb
         return
     left, more = length_of(out.headers), True
     try:
-        async with aclosing(out.body) as pieces:
-            await send(start)
-            async for piece in pieces:
-                left -= len(piece)
-                if left == 0:
-                    more = False
-                    ending()
-                await send({"type": "http.response.body", "body": piece, "more_body": more})
+        await send(start)
+        async for piece in out.body:
+            left -= len(piece)
+            if left == 0:
+                more = False
+                ending()
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
     except AccordionError:
         return
+    finally:
+        await out.body.aclose()
     if more:
         await send({"type": "http.response.body", "body": b""})
 
@@ -238,6 +238,8 @@ class _Watch:
             self._serving.cancel(LEFT)
 
     def stop(self) -> None:
+        if self._over:
+            return
         self._over = True
         if self._timer is not None:
             self._timer.cancel()

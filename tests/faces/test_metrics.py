@@ -1,8 +1,15 @@
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.archive.bounds import Swept
@@ -38,8 +45,12 @@ def exchange(model: str = "m", status: int = 200, error: str = "", usage: Usage 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
     page, kind = metrics.page()
     assert kind.startswith("text/plain")
+    return read(page.decode())
+
+
+def read(page: str) -> dict[tuple[str, tuple[str, ...]], float]:
     found = {}
-    for family in text_string_to_metric_families(page.decode()):
+    for family in text_string_to_metric_families(page):
         for sample in family.samples:
             found[sample.name, tuple(sorted(sample.labels.values()))] = sample.value
     return found
@@ -56,6 +67,37 @@ def test_requests_tokens_errors_and_utilization_are_counted() -> None:
     assert found["accordion_tokens_total", ("cached", "m", "main", "openai")] == 60
     assert found["accordion_errors_total", ("openai", "upstream_unreachable")] == 1
     assert found["accordion_window_utilization_ratio_sum", ("m", "main", "openai")] == 0.5
+
+
+@given(st.lists(st.floats(0.001, 400) | st.sampled_from((0.05, 0.1, 1.0, 300.0)), max_size=20))
+def test_durations_fall_into_the_buckets_that_the_library_would_choose(durations: list[float]) -> None:
+    metrics, registry = Metrics(), CollectorRegistry()
+    bounds = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+    labels = ("upstream", "model", "agent")
+    name, told = "accordion_request_seconds", "Time until the reply had ended"
+    theirs = Histogram(name, told, labels, buckets=bounds, registry=registry).labels("openai", "m", "main")
+    for duration in durations:
+        metrics.exchange("t", structs.replace(exchange(), duration=duration), "")
+        theirs.observe(duration)
+    written = [line for line in generate_latest(registry).decode().splitlines() if "_created" not in line]
+    if durations:
+        assert [line for line in metrics.page()[0].decode().splitlines() if line in written] == written
+
+
+def test_any_worker_shows_what_all_of_them_counted(tmp_path: Path) -> None:
+    count = """
+from tests.faces.test_metrics import Metrics, Usage, exchange
+metrics = Metrics()
+metrics.exchange("t", exchange(usage=Usage(input=100, output=5)), "")
+print(metrics.page()[0].decode())
+"""
+    environ = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for workers in (1, 2):
+        page = subprocess.run([sys.executable, "-c", count], env=environ, check=True, capture_output=True, text=True)
+        found = read(page.stdout)
+        assert found["accordion_requests_total", ("2xx", "m", "main", "openai")] == workers
+        assert found["accordion_tokens_total", ("input", "m", "main", "openai")] == 100 * workers
+        assert found["accordion_request_seconds_bucket", ("0.25", "m", "main", "openai")] == workers
 
 
 def test_a_flood_of_model_names_is_counted_as_one() -> None:
