@@ -26,6 +26,7 @@ from proxy.core.records import Exchange, ReplySeen
 from proxy.folding import Folding
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge
+from proxy.identity.sessions import Place
 from proxy.identity.tenants import Tenants
 from proxy.learning import learnt
 from proxy.opening import opened
@@ -60,41 +61,41 @@ class Forward:
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; gives the provider's answer, or an error in the client's own shape."""
-        course, fields, way = Course(self.clock.monotonic()), inbound.fields, _Way()
+        course, fields = _Course(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
-            way.gauge = gauge = await self.gauging.gauge(inbound, fields, caller)
-            reply = await self._ask(inbound, way, course, gauge)
+            course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller)
+            reply = await self._ask(inbound, course, gauge)
         except AccordionError as error:
-            return self._refuse(inbound, fields, way.gauge, course, error)
+            return self._refuse(inbound, fields, course, error)
         except BaseException as reason:
             # The client went away before the provider answered, or the proxy is being stopped.
-            if way.gauge is not None:
-                told = stopped(reason)
-                course.status, course.error = (told.status, told.code) if told else (499, "client_disconnected")
-                self._settle(inbound, fields, way.gauge, course, ReplySeen())
+            told = stopped(reason)
+            course.status, course.error = (told.status, told.code) if told else (499, "client_disconnected")
+            self._settle(inbound, fields, course, ReplySeen())
             raise
-        gauge, course.status = way.gauge, reply.status
-        settle = partial(self._settle, inbound, fields, gauge, course)
+        gauge, course.status = course.gauge, reply.status
+        settle = partial(self._settle, inbound, fields, course)
         dialect = gauge.dialect if gauge.place is not None and not gauge.counting else None
         body = relay(reply, dialect, course, self.clock, inbound.request_id, settle)
         await anext(body)  # Only what has begun lets go of the reply when it is closed.
         return Outbound(reply.status, with_ours(reply.headers, self._headers(gauge)), body)
 
-    async def _ask(self, inbound: Inbound, way: _Way, course: Course, gauge: Gauge) -> UpstreamReply:
-        """Folds where that is decided, and sends; once more where the provider says that it did not fit. `way` always
-        holds what was sent last."""
+    async def _ask(self, inbound: Inbound, course: _Course, gauge: Gauge) -> UpstreamReply:
+        """Folds where that is decided, and sends; once more where the provider says that it did not fit. `course`
+        always holds what was sent last."""
         asker = partial(self.sending.asker, inbound)
         began = self.clock.monotonic()
-        way.gauge = gauge = await self.folding.fold(gauge, asker)
-        course.folding = self.clock.monotonic() - began if gauge.seen is not None and gauge.seen.triggered else 0.0
+        course.gauge = gauge = await self.folding.fold(gauge, asker)
+        if gauge.seen is not None and gauge.seen.triggered:
+            course.folding = self.clock.monotonic() - began
         if gauge.decision.action == "refuse" and gauge.window is not None:
             raise ContextOverflow(gauge.utilization.tokens, gauge.window.usable_input, param=gauge.dialect.listing)
         if gauge.counting and gauge.route.family == "litellm":
             # Nobody can be asked; what the gauge says is the best that is known.
             return Told(b'{"input_tokens":%d}' % gauge.utilization.tokens)
         if self.unfolding is not None:
-            way.gauge = gauge = await self.unfolding.continued(gauge)
+            course.gauge = gauge = await self.unfolding.continued(gauge)
         if self.retrieving is not None and gauge.place is None:
             kept = await self.retrieving.retrieved(inbound, gauge, self.sending.send)
             if kept is not None:
@@ -104,7 +105,7 @@ class Forward:
             return reply
         start = await opened(reply, gauge.dialect, near=gauge.near)
         if start.overflow is None:
-            return await self._unfolded(inbound, gauge, course, start.reply)
+            return await self._unfolded(inbound, gauge, course, start.reply) if gauge.offered else start.reply
         try:
             began = self.clock.monotonic()
             again = await self.folding.overflowed(gauge, asker, start.overflow)
@@ -115,7 +116,7 @@ class Forward:
         if again is None:
             return start.reply
         await start.reply.close()
-        way.gauge = again
+        course.gauge = again
         return await self._unfolded(inbound, again, course, await self.sending.send(inbound, again))
 
     async def _unfolded(self, inbound: Inbound, gauge: Gauge, course: Course, reply: UpstreamReply) -> UpstreamReply:
@@ -147,17 +148,12 @@ class Forward:
 
     def refuse(self, inbound: Inbound, error: AccordionError) -> Outbound:
         """The answer to a request that could not even be taken in."""
-        return self._refuse(inbound, inbound.fields, None, Course(self.clock.monotonic()), error)
+        return self._refuse(inbound, inbound.fields, _Course(self.clock.monotonic()), error)
 
     # -- answering ---------------------------------------------------------------
 
     def _refuse(
-        self,
-        inbound: Inbound,
-        fields: Mapping[bytes, bytes],
-        gauge: Gauge | None,
-        course: Course,
-        error: AccordionError,
+        self, inbound: Inbound, fields: Mapping[bytes, bytes], course: _Course, error: AccordionError
     ) -> Outbound:
         """An error of ours: in the client's own shape, with a request id, and in the ledger."""
         course.status, course.error = error.status, error.code or error.type
@@ -169,9 +165,9 @@ class Forward:
             (b"content-length", b"%d" % len(body)),
             (named, inbound.request_id.encode()),
         )
-        if gauge is not None:
-            self._settle(inbound, fields, gauge, course, ReplySeen())
-            headers += self._headers(gauge)
+        if course.gauge is not None:
+            self._settle(inbound, fields, course, ReplySeen())
+            headers += self._headers(course.gauge)
         return Outbound(error.status, headers, body)
 
     def _headers(self, gauge: Gauge) -> Headers:
@@ -179,29 +175,24 @@ class Forward:
 
     # -- remembering -------------------------------------------------------------
 
-    def _settle(
-        self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge, course: Course, seen: ReplySeen
-    ) -> None:
+    def _settle(self, inbound: Inbound, fields: Mapping[bytes, bytes], course: _Course, seen: ReplySeen) -> None:
         """Records the exchange, and learns from what the provider reported. Nobody waits for it, and its failure is
         nobody's."""
+        if course.gauge is None:
+            return
         try:
-            self._record(inbound, fields, gauge, course, seen)
+            self._record(inbound, fields, course.gauge, course, seen)
         except Exception:
             _log.exception("an exchange could not be recorded", extra={"request_id": inbound.request_id})
 
     def _record(
-        self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge, course: Course, seen: ReplySeen
+        self, inbound: Inbound, fields: Mapping[bytes, bytes], gauge: Gauge, course: _Course, seen: ReplySeen
     ) -> None:
-        place, ended = None if gauge.counting else gauge.place, self.clock.monotonic()
-        # What the first round reported is of the request as it was gauged; the client is told of the last.
-        unfolded = course.unfolded
-        own = seen if unfolded is None else replace(seen, usage=unfolded.first)
-        session = learnt(self.gauging, gauge, place, course.status, own, course.ids) if place else None
-        failed = "provider_error" if seen.error or course.status >= 400 else ""
+        place = None if gauge.counting else gauge.place
         exchange = Exchange(
             at=self.clock.now(),
             request_id=inbound.request_id,
-            session=session.id if session else "",
+            session=place.session.id if place else "",
             model=gauge.place.conversation.model if gauge.place else "",
             upstream=gauge.route.name,
             path=inbound.path,
@@ -212,33 +203,41 @@ class Forward:
             decision=gauge.decision.reason,
             usage=seen.usage,
             finish=seen.finish,
-            error=course.error or failed,
+            error=course.error or ("provider_error" if seen.error or course.status >= 400 else ""),
             first_byte=max(0.0, course.first_byte - course.started),
-            duration=ended - course.started,
+            duration=self.clock.monotonic() - course.started,
             compaction=gauge.seen,
             folding=course.folding,
-            unfolded=unfolded,
+            unfolded=course.unfolded,
             recalled=gauge.recalled,
             agent=agent_of(gauge.seated),
         )
+        tenant, traceparent = gauge.caller.tenant, fields.get(b"traceparent", b"").decode("latin-1")
+        if place is None:
+            self.journal.record(tenant, None, "", exchange, traceparent)
+            return
+        # What the first round reported is of the request as it was gauged; the client is told of the last.
+        own = seen if course.unfolded is None else replace(seen, usage=course.unfolded.first)
+        session = learnt(self.gauging, gauge, place, course.status, own, course.ids)
+        self._keep(gauge, place, session.id)
+        session = self.journal.record(tenant, session, place.row, exchange, traceparent) or session
+        reported = own.usage.input if own.usage else 0
+        self.gauging.sessions.settle(place, session, reported, gauge.counted, gauge.fold)
+
+    def _keep(self, gauge: Gauge, place: Place, session: str) -> None:
+        """Keeps what others may read of the request: the results in it, what was said, and what a fold took out."""
         seated, sharing = gauge.seated, self.gauging.seating.sharing
-        if place is not None and seated is not None and seated.taken and sharing is not None:
+        if seated is not None and seated.taken and sharing is not None:
             sharing.keep(gauge.dialect.name, gauge.caller, seated.seat, seated.client, seated.taken, seated.owners)
-        if place is not None and session is not None and self.transcripts is not None:
-            self.transcripts.record(gauge.caller.space, session.id, place.conversation, folded=bool(gauge.fold))
-        fold = gauge.folded.compaction if gauge.folded is not None else None
-        made = gauge.seen is not None and gauge.seen.state == "folded"
-        if self.remembering is not None and place is not None and session is not None and made and fold is not None:
-            self.remembering.folded(gauge.caller.space, session.id, fold.covered, gauge.controls.project)
-        traceparent = fields.get(b"traceparent", b"").decode("latin-1")
-        session = self.journal.record(gauge.caller.tenant, session, place.row if place else "", exchange, traceparent)
-        if place is not None and session is not None:
-            reported = own.usage.input if own.usage else 0
-            self.gauging.sessions.settle(place, session, reported, gauge.counted, gauge.fold)
+        if self.transcripts is not None:
+            self.transcripts.record(gauge.caller.space, session, place.conversation, folded=bool(gauge.fold))
+        if self.remembering is not None and gauge.seen is not None and gauge.seen.state == "folded":
+            fold = gauge.folded.compaction if gauge.folded is not None else None
+            if fold is not None:
+                self.remembering.folded(gauge.caller.space, session, fold.covered, gauge.controls.project)
 
 
-class _Way:
-    """How far a request has come: what was known of it last."""
+class _Course(Course):
+    """With how far the request has come: what was known of it last. None before it was gauged."""
 
-    def __init__(self) -> None:
-        self.gauge: Gauge | None = None
+    gauge: Gauge | None = None

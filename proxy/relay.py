@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 
 import msgspec
 
@@ -87,19 +86,19 @@ async def relay(
     tap = dialect.tap(streamed) if dialect is not None else None
     listener = _Listener(tap, encoding, streamed=streamed)
     events = Events() if streamed and not encoding else None
+    pieces = reply.chunks()
     try:
         yield b""
-        async with aclosing(reply.chunks()) as pieces:
-            async for piece in pieces:
-                if not course.first_byte:
-                    course.first_byte = clock.monotonic()
-                out = piece if events is None else events.feed(piece)
-                if out:
-                    try:
-                        yield out
-                    finally:
-                        # Heard after it went on, so that nobody waits for that; and also where the client then goes.
-                        listener.hear(out, course.telling if out is course.shown else None)
+        async for piece in pieces:
+            if not course.first_byte:
+                course.first_byte = clock.monotonic()
+            out = piece if events is None else events.feed(piece)
+            if out:
+                try:
+                    yield out
+                finally:
+                    # Heard after it went on, so that nobody waits for that; and also where the client then goes.
+                    listener.hear(out, course.telling if out is course.shown else None)
         if streamed and tap is not None and not tap.ended and not reply.delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
             raise UpstreamCut(
@@ -117,13 +116,19 @@ async def relay(
             yield dialect.stream_error(error, request_id)
         raise
     finally:
-        await reply.close()
-        settle(tap.seen() if tap is not None else ReplySeen())
+        try:
+            await pieces.aclose()
+        finally:
+            await reply.close()
+            settle(tap.seen() if tap is not None else ReplySeen())
 
 
 def length_of(headers: Headers) -> int:
     """The announced length of a body, in bytes; -1 where that is not said."""
-    return next((int(value) for name, value in headers if name.lower() == b"content-length" and value.isdigit()), -1)
+    for name, value in headers:
+        if name.lower() == b"content-length" and value.isdigit():
+            return int(value)
+    return -1
 
 
 def content(headers: Headers) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from proxy.dialects.naming import named_by, renamed_by, renamed_in
 from proxy.gauged import Gauge
 from proxy.identity.tenants import CREDENTIALS, Tenants
 
+_FIRST = itemgetter(0)
 _ENCODED = (
     "The model's name cannot be put in place in a body of more than 64 KB with a content encoding. Send it without one."
 )
@@ -30,20 +31,22 @@ class Sending:
 
     async def send(self, inbound: Inbound, gauge: Gauge) -> UpstreamReply:
         """Sends, and waits for the head of the reply. Raises what is wrong with the request, or with the way."""
-        if gauge.route.ambient and not (gauge.caller.keyed or gauge.caller.local):
+        route = gauge.route
+        if route.ambient and not (gauge.caller.keyed or gauge.caller.local):
             raise Unauthorized(
-                f"Model {gauge.route.name!r} is asked in this machine's own name, which only callers with a proxy key "
+                f"Model {route.name!r} is asked in this machine's own name, which only callers with a proxy key "
                 "may use: configure proxy_keys and send one."
             )
-        if gauge.route.family == "litellm" and gauge.illegible:
-            raise BadRequest(
-                "The body could not be read, which a translated model needs. Send valid JSON.", param="body"
-            )
-        if gauge.route.family == "litellm" and gauge.plain:
-            credential = self._own_key(gauge) or gauge.caller.credential
-            body = gauge.plain if gauge.sent is None else gauge.sent
-            route = _asked(gauge.route, inbound.headers)
-            return await self.translator.send(gauge.dialect.name, body, route, credential, inbound.request_id)
+        if route.family == "litellm":
+            if gauge.illegible:
+                raise BadRequest(
+                    "The body could not be read, which a translated model needs. Send valid JSON.", param="body"
+                )
+            if gauge.plain:
+                credential = self._own_key(gauge) or gauge.caller.credential
+                body = gauge.plain if gauge.sent is None else gauge.sent
+                asked = _asked(route, inbound.headers)
+                return await self.translator.send(gauge.dialect.name, body, asked, credential, inbound.request_id)
         return await self.upstream.send(self.outgoing(inbound, gauge))
 
     def outgoing(self, inbound: Inbound, gauge: Gauge) -> UpstreamRequest:
@@ -69,12 +72,12 @@ class Sending:
 
     def _headers(self, inbound: Inbound, gauge: Gauge) -> Headers:
         route, headers = gauge.route, inbound.headers
-        if b"x-accordion-" in b"\n".join(map(itemgetter(0), headers)):
+        if b"x-accordion-" in b"\n".join(map(_FIRST, headers)):
             headers = tuple([pair for pair in headers if not pair[0].startswith(b"x-accordion-")])
         if gauge.caller.keyed:
             headers = tuple([pair for pair in headers if not (pair[0] in CREDENTIALS and self.tenants.knows(pair[1]))])
-        if key := self._own_key(gauge):
-            headers = _with_key(headers, route.family, key)
+            if key := self._own_key(gauge):
+                headers = _with_key(headers, route.family, key)
         if gauge.offered:
             # A reply in which our tool may be called has to be read.
             headers = (*_without(headers, b"accept-encoding"), (b"accept-encoding", b"identity"))

@@ -547,7 +547,7 @@ async def test_a_body_that_a_translated_model_cannot_read_is_refused_as_such() -
 async def test_a_large_body_is_read_in_a_thread() -> None:
     world = World()
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 1_100_000}]})
-    assert world.tasks.offloaded[0] == "read"
+    assert world.tasks.offloaded[0] == "_read"
 
 
 async def test_what_a_body_is_inflated_to_is_not_known_before_so_it_is_done_in_a_thread() -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncGenerator
 
+import pytest
+
 from proxy.core.ports import Headers
 from proxy.core.records import ReplySeen
 from proxy.dialects.chat import ChatCompletions
@@ -25,6 +27,26 @@ class Reply:
         return
 
 
+class Guarded(Reply):
+    """Notes what ends, and when; its reader may fail as it is closed."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.ended: list[str] = []
+        self._fails = fails
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        try:
+            yield BODY
+            yield BODY
+        finally:
+            self.ended.append("reader")
+            if self._fails:
+                raise OSError("it could not be closed")
+
+    async def close(self) -> None:
+        self.ended.append("reply")
+
+
 async def test_a_piece_is_heard_also_where_the_client_leaves_after_it() -> None:
     seen: list[ReplySeen] = []
     out = relay(Reply(), ChatCompletions(), Course(0.0), FakeClock(), "r1", seen.append)
@@ -32,3 +54,23 @@ async def test_a_piece_is_heard_also_where_the_client_leaves_after_it() -> None:
     await out.aclose()
     assert seen[0].usage is not None
     assert seen[0].usage.input == 7
+
+
+async def test_where_the_client_leaves_the_reader_ends_before_the_reply_is_let_go_and_is_recorded() -> None:
+    reply, course = Guarded(), Course(0.0)
+    out = relay(reply, ChatCompletions(), course, FakeClock(), "r1", lambda seen: reply.ended.append("recorded"))
+    await anext(out)
+    await anext(out)
+    await out.aclose()
+    assert reply.ended == ["reader", "reply", "recorded"]
+    assert course.error == "client_disconnected"
+
+
+async def test_a_reader_that_fails_as_it_is_closed_keeps_nothing_and_is_recorded_all_the_same() -> None:
+    reply = Guarded(fails=True)
+    out = relay(reply, None, Course(0.0), FakeClock(), "r1", lambda seen: reply.ended.append("recorded"))
+    await anext(out)
+    await anext(out)
+    with pytest.raises(OSError, match="could not be closed"):
+        await out.aclose()
+    assert reply.ended == ["reader", "reply", "recorded"]

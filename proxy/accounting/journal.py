@@ -7,26 +7,27 @@ right with many workers, and a write that comes twice or late does no harm.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 
 import msgspec
+from msgspec import structs
 
 from proxy.core.budget import Utilization
 from proxy.core.ports import Key, Observer, Outbox
-from proxy.core.records import Exchange, Session, Totals, Unfolded
+from proxy.core.records import CompactionSeen, Exchange, Session, Totals, Unfolded, Usage
 from proxy.core.values import dataclass
 
 ENCODER = msgspec.msgpack.Encoder()
-_NOT_UNFOLDED = Unfolded()
+_UNREPORTED, _UNTOUCHED, _NOT_UNFOLDED = Usage(), CompactionSeen(""), Unfolded()
 _MODELS = 1_024
 # No provider has a longer id; what is longer is a mistake or worse, and not worth a row for ever.
 _LONGEST = 200
 
 
-class ModelRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The sums of one model at one upstream, as one worker saw them for one tenant."""
+class ModelRow(msgspec.Struct, omit_defaults=True):
+    """The sums of one model at one upstream, as one worker saw them for one tenant; they grow in place."""
 
     model: str
     upstream: str
@@ -35,6 +36,10 @@ class ModelRow(msgspec.Struct, frozen=True, omit_defaults=True):
     totals: Totals = Totals()
     peak: float = 0.0
     """The highest utilization seen, as a share of the window."""
+
+
+_Row = tuple[Key, ModelRow, Callable[[], bytes]]
+"""Where a model's sums are kept, they themselves, and what writes them as they are then."""
 
 
 def sessions_of(tenant: str) -> str:
@@ -61,7 +66,7 @@ class Journal:
     worker: str
     keep: int = 50
     retention: float = 30 * 86_400.0
-    _models: OrderedDict[tuple[str, str, str], tuple[Key, ModelRow]] = field(default_factory=OrderedDict)
+    _models: OrderedDict[tuple[str, str, str], _Row] = field(default_factory=OrderedDict)
     _entered: int = 0
 
     def record(
@@ -83,50 +88,42 @@ class Journal:
 
     def _model(self, tenant: str, exchange: Exchange, gain: Totals) -> None:
         known = (tenant, exchange.upstream, exchange.model)
-        held, ratio = self._models.get(known), exchange.utilization.ratio
-        if held is None:
-            # Each time a model enters memory it gets a row of its own, as sessions do, so that no row ever falls.
-            self._entered += 1
-            name = Key(models_of(tenant), f"{exchange.upstream}|{exchange.model}|{self.worker}.{self._entered}")
-            row = None
-        else:
-            name, row = held
-        row = ModelRow(
-            model=exchange.model,
-            upstream=exchange.upstream,
-            updated=exchange.at,
-            utilization=exchange.utilization,
-            totals=gain if row is None else row.totals + gain,
-            peak=ratio if row is None else max(row.peak, ratio),
-        )
-        self._models[known] = (name, row)
+        name, row, write = self._models.get(known) or self._enter(known, exchange)
+        row.updated, row.utilization, row.totals = exchange.at, exchange.utilization, row.totals + gain
+        row.peak = max(row.peak, exchange.utilization.ratio)
         self._models.move_to_end(known)
-        while len(self._models) > _MODELS:
+        self.outbox.put(name, write, self.retention)
+
+    def _enter(self, known: tuple[str, str, str], exchange: Exchange) -> _Row:
+        # Each time a model enters memory it gets a row of its own, as sessions do, so that no row ever falls.
+        self._entered += 1
+        tenant, upstream, model = known
+        row = ModelRow(model=model, upstream=upstream, updated=exchange.at, utilization=exchange.utilization)
+        name = Key(models_of(tenant), f"{upstream}|{model}|{self.worker}.{self._entered}")
+        held = self._models[known] = (name, row, partial(ENCODER.encode, row))
+        if len(self._models) > _MODELS:
             self._models.popitem(last=False)
-        self.outbox.put(name, partial(ENCODER.encode, row), self.retention)
+        return held
 
 
 def gain_of(exchange: Exchange) -> Totals:
     """What an exchange adds to the sums. A summary is paid for once, by the request that made the fold; a fold saves
     something at every request that is forwarded with it."""
-    usage, seen = exchange.usage, exchange.compaction
+    usage, seen, back = exchange.usage or _UNREPORTED, exchange.compaction, exchange.unfolded
     failed = int(exchange.status >= 400 or bool(exchange.error))
-    reported = (
-        (usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning) if usage else (0, 0, 0, 0, 0)
-    )
-    back = exchange.unfolded or _NOT_UNFOLDED
-    told = {"unfold_calls": back.calls, "unfold_rounds": back.rounds, "unfold_input": back.input}
-    if seen is None:
-        return Totals(1, failed, *reported, **told)
+    gain = Totals(1, failed, usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
+    if seen is None and back is None:
+        return gain
+    seen, back = seen or _UNTOUCHED, back or _NOT_UNFOLDED
     made = seen.state == "folded"
-    return Totals(
-        1,
-        failed,
-        *reported,
-        **told,
+    return structs.replace(
+        gain,
         compactions=int(made),
         # A request that only asks for a count belongs to no session, and sends nothing that could be saved.
         saved=seen.saved if exchange.session else 0,
         summary_input=seen.input if made else 0,
         summary_output=seen.output if made else 0,
+        unfold_calls=back.calls,
+        unfold_rounds=back.rounds,
+        unfold_input=back.input,
     )

@@ -11,7 +11,6 @@ from proxy.core.errors import AccordionError, BadRequest, Unreachable, UpstreamC
 from proxy.core.ports import Headers, UpstreamRequest
 from proxy.upstream.headers import end_to_end, outgoing
 from proxy.upstream.incoming import Incoming
-from proxy.upstream.origin import Origin
 from proxy.upstream.transport import AiohttpTransport
 
 _BODILESS = (204, 304)
@@ -64,24 +63,21 @@ class HttpUpstream:
 
         Raises Unreachable, UpstreamTimeout, UpstreamCut, BadRequest, and whatever a body that comes in pieces raises.
         """
-        host = "the configured URL"
+        host, method, body, failed = "the configured URL", request.method, request.body, 0
         try:
             origin, target = self._transport.locate(request.url)
             host = origin.host
-            return HttpReply(await self._send(origin, target, request), host)
+            headers, length = outgoing(request.headers, host, method, len(body) if isinstance(body, bytes) else None)
+            while True:
+                try:
+                    return HttpReply(await self._transport.open(origin, method, target, headers, body, length), host)
+                except httpx.ConnectError:
+                    failed += 1
+                    if failed >= self._attempts:
+                        raise
+                await asyncio.sleep(self._backoff * 2 ** (failed - 1))
         except httpx.HTTPError as error:
             raise failure(error, host) from error
-
-    async def _send(self, origin: Origin, target: str, request: UpstreamRequest) -> Incoming:
-        method, body = request.method, request.body
-        size = len(body) if isinstance(body, bytes) else None
-        headers, length = outgoing(request.headers, origin.host, method, size)
-        for attempt in range(self._attempts - 1):
-            try:
-                return await self._transport.open(origin, method, target, headers, body, length=length)
-            except httpx.ConnectError:
-                await asyncio.sleep(self._backoff * 2**attempt)
-        return await self._transport.open(origin, method, target, headers, body, length=length)
 
     @property
     def busy(self) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 from proxy.core.ports import Headers
 
 HOP_BY_HOP = frozenset(
@@ -20,25 +18,20 @@ HOP_BY_HOP = frozenset(
     }
 )
 """RFC 9110 7.6.1 with RFC 2616 13.5.1. `Trailer` goes with the trailers, which are discarded (RFC 9110 6.5.1)."""
-_NAME = itemgetter(0)
+_NOT_AS_IT_CAME = HOP_BY_HOP | {b"host", b"content-length"}
 
 
 def end_to_end(headers: Headers) -> Headers:
     """The headers that an intermediary passes on: all but the hop-by-hop ones and those that `Connection` names."""
-    if HOP_BY_HOP.isdisjoint(map(bytes.lower, map(_NAME, headers))):
-        return headers
-    dropped = HOP_BY_HOP
+    named: set[bytes] = set()
     kept = []
     for header in headers:
         name = header[0].lower()
-        if name in HOP_BY_HOP:
-            if name == b"connection":
-                dropped = dropped | {option.strip().lower() for option in header[1].split(b",")}
-        else:
+        if name not in HOP_BY_HOP:
             kept.append(header)
-    if dropped is HOP_BY_HOP:
-        return tuple(kept)
-    return tuple(header for header in kept if header[0].lower() not in dropped)
+        elif name == b"connection":
+            named.update(option.strip().lower() for option in header[1].split(b","))
+    return tuple([header for header in kept if header[0].lower() not in named] if named else kept)
 
 
 def outgoing(headers: Headers, host: str, method: str, size: int | None) -> tuple[Headers, int | None]:
@@ -47,32 +40,26 @@ def outgoing(headers: Headers, host: str, method: str, size: int | None) -> tupl
     `size` is the body's where it is known; else the client's own Content-Length counts, and without one the body
     goes out chunked. Order and case stay; what is replaced stays in its place.
     """
-    headers = end_to_end(headers)
-    names = list(map(bytes.lower, map(_NAME, headers)))
-    if size is not None and names.count(b"host") == names.count(b"content-length") == 1:
-        # Nearly all requests: a loop over all headers would take twice as long.
-        sent = list(headers)
-        for name, value in ((b"host", host.encode()), (b"content-length", b"%d" % size)):
-            at = names.index(name)
-            sent[at] = (headers[at][0], value)
-        return tuple(sent), size
     result: list[tuple[bytes, bytes]] = []
     declared = size
     named = addressed = False
-    for lower, (name, value) in zip(names, headers, strict=True):
-        if lower == b"host":
+    for header in headers:
+        name = header[0].lower()
+        if name not in _NOT_AS_IT_CAME:
+            result.append(header)
+        elif name == b"host":
             if not addressed:
-                result.append((name, host.encode()))
+                result.append((header[0], host.encode()))
             addressed = True
-        elif lower == b"content-length":
+        elif name == b"content-length":
             if size is not None and not named:
-                result.append((name, b"%d" % size))
-            elif not named and value.isdigit():
-                declared = int(value)
-                result.append((name, value))
+                result.append((header[0], b"%d" % size))
+            elif not named and header[1].isdigit():
+                declared = int(header[1])
+                result.append(header)
             named = True
         else:
-            result.append((name, value))
+            return outgoing(end_to_end(headers), host, method, size)
     if not addressed:
         result.insert(0, (b"Host", host.encode()))
     if size is None and declared is None:

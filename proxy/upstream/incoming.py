@@ -6,12 +6,12 @@ import asyncio
 
 import aiohttp
 import httpx
-from aiohttp.connector import Connection
 from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from proxy.core.ports import Headers
 from proxy.upstream.faults import translated
+from proxy.upstream.lines import Line
 
 
 class Incoming:
@@ -21,9 +21,10 @@ class Incoming:
     """
 
     __slots__ = (
-        "_connection",
         "_delivered",
         "_failure",
+        "_last",
+        "_line",
         "_payload",
         "_upload",
         "delimited",
@@ -34,7 +35,7 @@ class Incoming:
 
     def __init__(
         self,
-        connection: Connection,
+        line: Line,
         message: RawResponseMessage,
         payload: StreamReader,
         sending: asyncio.Task[None] | None,
@@ -43,7 +44,8 @@ class Incoming:
         self.reason = message.reason or ""
         self.headers: Headers = message.raw_headers
         self.delimited = bool(message.chunked) or payload is EMPTY_PAYLOAD or "Content-Length" in message.headers
-        self._connection: Connection | None = connection
+        self._line: Line | None = line
+        self._last = message.should_close
         self._payload = payload
         self._upload = sending
         self._delivered = 0
@@ -54,10 +56,12 @@ class Incoming:
 
         Raises RemoteProtocolError where the connection ended before the body did, ReadTimeout.
         """
-        if self._connection is None:
+        if self._line is None:
             if self._failure is not None:
                 raise self._failure
             return b""
+        if self.delimited and self._payload.is_eof():
+            return self._whole()
         try:
             piece = await self._payload.readany()
         except Exception as error:
@@ -68,13 +72,22 @@ class Incoming:
                 # Its end came with it.
                 self._let_go()
             return piece
-        protocol = self._connection.protocol
-        if protocol is not None and isinstance(protocol.exception(), aiohttp.ClientOSError):
+        if isinstance(self._line.protocol.exception(), aiohttp.ClientOSError):
             # A body that lasts until the connection closes was cut by a reset: the parser takes that for its end.
             self._fail(httpx.RemoteProtocolError("the connection was reset in the middle of the reply"))
         else:
             self._let_go()
         return await self.read()
+
+    def _whole(self) -> bytes:
+        """All that is left of a body whose end has arrived. Read in the usual way, aiohttp would ask for more to come,
+        which takes longer than all the rest of this."""
+        piece = b""
+        if self._payload is not EMPTY_PAYLOAD:
+            piece = b"".join(self._payload._buffer)
+            self._payload._buffer.clear()
+        self._let_go()
+        return piece
 
     def _rest(self, error: Exception) -> bytes:
         """What arrived before `error` and was not read yet comes first; aiohttp would throw it away."""
@@ -90,21 +103,21 @@ class Incoming:
         return error
 
     def _let_go(self) -> None:
-        """Back to the pool, unless the connection cannot be used again."""
+        """On to the next request with the connection, unless it cannot be used again."""
         if self._upload is not None and not self._upload.done():
             self._abort()
-        elif self._connection is not None:
-            self._connection.release()
-            self._connection = None
+        elif self._line is not None:
+            self._line.release(last=self._last)
+            self._line = None
 
     def _abort(self) -> None:
-        if self._connection is not None:
-            abort(self._connection, self._upload)
-            self._connection = None
+        if self._line is not None:
+            abort(self._line, self._upload)
+            self._line = None
 
     async def close(self) -> None:
         """Let go. An unfinished reply's connection is closed at once, without waiting for what is still to be sent."""
-        if self._connection is None:
+        if self._line is None:
             return
         if self._payload.is_eof() and self._payload.exception() is None:
             self._let_go()
@@ -112,10 +125,8 @@ class Incoming:
             self._fail(httpx.RemoteProtocolError("the reply was closed before its end"))
 
 
-def abort(connection: Connection, sending: asyncio.Task[None] | None) -> None:
+def abort(line: Line, sending: asyncio.Task[None] | None) -> None:
     """Close at once; nothing that is still buffered goes out first."""
     if sending is not None:
         sending.cancel()
-    if connection.protocol is not None:
-        connection.protocol.abort()
-    connection.close()
+    line.abort()

@@ -16,7 +16,7 @@ from proxy.core.ports import Headers
 class Origin:
     """A server. `host` is what stands in the Host header, and all that messages may say of a URL."""
 
-    __slots__ = ("_authorization", "_place", "_prefix", "_proxy", "_url", "host")
+    __slots__ = ("_added", "_authorization", "_place", "_prefix", "_proxy", "_url", "host")
 
     def __init__(self, url: URL, proxy: URL | None) -> None:
         self.host = url.host_port_subcomponent or ""
@@ -27,6 +27,9 @@ class Origin:
             self._authorization = aiohttp.encode_basic_auth(unquote(proxy.user), unquote(proxy.password or ""))
         # RFC 9112 3.2.2: a proxy without a tunnel is told the whole URL.
         self._prefix = str(url.origin()) if proxy is not None and url.scheme == "http" else ""
+        self._added: Headers = ()
+        if self._prefix and self._authorization:
+            self._added = ((b"Proxy-Authorization", self._authorization.encode()),)
         self._place: aiohttp.ClientRequest | None = None
 
     def place(self) -> aiohttp.ClientRequest:
@@ -47,16 +50,13 @@ class Origin:
 
     def head(self, method: str, target: str, headers: Headers) -> bytes:
         """The head of a request, as it goes out. Raises LocalProtocolError for what would not be one head."""
-        lines = list(map(b": ".join, headers))
-        if self._prefix and self._authorization:
-            lines.append(b"Proxy-Authorization: " + self._authorization.encode())
-        ends = len(lines) + 2
+        headers += self._added
         try:
             first = f"{method} {self._prefix}{target} HTTP/1.1".encode("latin-1")
         except UnicodeEncodeError as error:
             raise httpx.LocalProtocolError("the request target is not percent-encoded") from error
-        head = b"\r\n".join([first, *lines, b"\r\n"])
-        if " " in target or head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
+        head = b"\r\n".join((first, *map(b": ".join, headers), b"\r\n"))
+        if " " in target or b"\0" in head or len(head.splitlines()) != len(headers) + 2:
             raise httpx.LocalProtocolError("the request target or a header holds a character that must not be there")
         return head
 

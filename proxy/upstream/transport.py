@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-import select
 import ssl as tls
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import aiohttp
 import httpx
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError
-from aiohttp.streams import StreamReader
 
 from proxy.core.ports import Headers
 from proxy.upstream.faults import translated, why
 from proxy.upstream.incoming import Incoming, abort
+from proxy.upstream.lines import Idle, Line
 from proxy.upstream.origin import Origin, find_origin
 from proxy.upstream.upload import WHOLE, upload
 
@@ -33,6 +29,7 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  #
 _MAX_LINE = 64 * 1024
 _MAX_HEADERS = 1000
 _READ_BUFFER = 64 * 1024
+_JOINED = 64 * 1024  # a larger body is not copied to be written in one piece with its head
 _MAX_ORIGINS = 1024
 
 
@@ -53,8 +50,8 @@ class Timeouts:
 class AiohttpTransport(httpx.AsyncBaseTransport):
     """Connections to all upstreams. Usable as any httpx transport; `open` is the same without httpx's objects.
 
-    `limit` bounds connections (0: unbounded). An idle connection is kept for `keepalive` seconds: shorter than
-    servers do (uvicorn, Node: 5 s), so that a request does not meet a connection that is just being closed.
+    An idle connection is kept for `keepalive` seconds: shorter than servers do (uvicorn, Node: 5 s), so that a request
+    does not meet a connection that is just being closed. There is no limit to how many connections there are.
     `ssl` replaces the system's trust (which honours SSL_CERT_FILE). `trust_env` honours HTTP_PROXY, HTTPS_PROXY,
     ALL_PROXY and NO_PROXY.
     """
@@ -63,27 +60,24 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self,
         timeouts: Timeouts | None = None,
         *,
-        limit: int = 0,
         keepalive: float = 4.0,
         ssl: tls.SSLContext | None = None,
         trust_env: bool = True,
     ) -> None:
         self._timeouts = timeouts or Timeouts()
         self._connect_limits = _connect_limits(self._timeouts)
-        self._limit = limit
-        self._keepalive = keepalive
+        self._idle = Idle(keepalive)
         self._ssl = ssl
         self._trust_env = trust_env
         self._connector: aiohttp.TCPConnector | None = None
         self._closed = False
         self._origins: dict[str, Origin] = {}
-        self._bodies: dict[ResponseHandler, StreamReader | None] = {}
 
     @property
     def busy(self) -> bool:
         """Whether any connection is in use."""
         # aiohttp has no public word for it.
-        return self._connector is not None and bool(self._connector._acquired)
+        return self._connector is not None and len(self._connector._acquired) > len(self._idle)
 
     def locate(self, url: str) -> tuple[Origin, str]:
         """Where `url` points: the server, and the request target exactly as it stands there.
@@ -108,8 +102,8 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         target: str,
         headers: Headers,
         body: bytes | AsyncIterator[bytes] = b"",
-        *,
         length: int | None = None,
+        *,
         timeouts: Timeouts | None = None,
     ) -> Incoming:
         """Send a request with exactly these headers and wait for the head of the answer.
@@ -120,70 +114,52 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """
         timeouts = timeouts or self._timeouts
         head = origin.head(method, target, headers)
-        again = isinstance(body, bytes) and method in _IDEMPOTENT
         while True:
-            connection, used = await self._connect(origin, timeouts)
+            line = self._idle.take(origin)
+            used = line is not None
+            if line is None:
+                line = await self._connect(origin, timeouts)
             try:
-                return await self._exchange(connection, method, head, body, length, timeouts)
+                return await self._exchange(line, method, head, body, length, timeouts)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # RFC 9112 9.3.1: the server may have closed an idle connection while the request was on its way.
-                if not (used and again):
+                if not (used and isinstance(body, bytes) and method in _IDEMPOTENT):
                     raise translated(error) from error
             except (aiohttp.ClientError, HttpProcessingError) as error:
                 raise translated(error) from error
 
-    async def _connect(self, origin: Origin, timeouts: Timeouts) -> tuple[Connection, bool]:
-        """A connection, and whether it has served before."""
+    async def _connect(self, origin: Origin, timeouts: Timeouts) -> Line:
         if self._closed:
             raise httpx.ConnectError("the proxy is shutting down")
         connector = self._connector
         if connector is None:
-            connector = self._connector = aiohttp.TCPConnector(
-                limit=self._limit, keepalive_timeout=self._keepalive, ssl=self._ssl or True
-            )
+            connector = self._connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl or True)
         limits = self._connect_limits if timeouts is self._timeouts else _connect_limits(timeouts)
-        while True:
-            try:
-                connection = await connector.connect(origin.place(), [], limits)
-            except TimeoutError as error:
-                raise httpx.ConnectTimeout(f"no connection within {timeouts.connect:g} s") from error
-            except aiohttp.ClientHttpProxyError as error:
-                raise httpx.ProxyError(f"the HTTP proxy answered {error.status} {error.message}") from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise httpx.ConnectError(why(error)) from error
-            protocol = connection.protocol
-            if protocol is None:
-                raise httpx.ConnectError("the connection closed at once")
-            if protocol not in self._bodies:
-                self._bodies[protocol] = None
-                if (closed := protocol.closed) is not None:
-                    closed.add_done_callback(partial(self._lost, protocol))
-                return connection, False
-            if not protocol.should_close and not readable(protocol):
-                return connection, True
-            connection.close()
-
-    def _lost(self, protocol: ResponseHandler, closed: asyncio.Future[None]) -> None:
-        """Wakes who waits for a body that can no longer come: aiohttp forgets it after malformed chunks."""
-        if not closed.cancelled():
-            closed.exception()
-        body = self._bodies.pop(protocol, None)
-        if body is not None and not body.is_eof() and body.exception() is None:
-            body.set_exception(aiohttp.ClientPayloadError(str(protocol.exception() or "connection lost")))
+        try:
+            connection = await connector.connect(origin.place(), [], limits)
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout(f"no connection within {timeouts.connect:g} s") from error
+        except aiohttp.ClientHttpProxyError as error:
+            raise httpx.ProxyError(f"the HTTP proxy answered {error.status} {error.message}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise httpx.ConnectError(why(error)) from error
+        if (protocol := connection.protocol) is None:
+            raise httpx.ConnectError("the connection closed at once")
+        return Line(connection, protocol, origin, self._idle)
 
     async def _exchange(
         self,
-        connection: Connection,
+        line: Line,
         method: str,
         head: bytes,
         body: bytes | AsyncIterator[bytes],
         length: int | None,
         timeouts: Timeouts,
     ) -> Incoming:
-        protocol, transport = connection.protocol, connection.transport
+        protocol, transport = line.protocol, line.protocol.transport
         sending: asyncio.Task[None] | None = None
         try:
-            if protocol is None or transport is None:
+            if transport is None:
                 raise aiohttp.ServerDisconnectedError
             protocol.set_response_params(
                 skip_payload=method == "HEAD",
@@ -196,7 +172,10 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 max_headers=_MAX_HEADERS,
             )
             if isinstance(body, bytes) and len(body) <= WHOLE:
-                transport.write(head + body)
+                if len(body) <= _JOINED:
+                    transport.write(head + body)
+                else:
+                    transport.writelines((head, body))
                 protocol.start_timeout()
             else:
                 transport.write(head)
@@ -207,10 +186,10 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                     raise httpx.RemoteProtocolError("the upstream changed the protocol without being asked to")
                 message, payload = await protocol.read()
         except BaseException:
-            abort(connection, sending)
+            abort(line, sending)
             raise
-        self._bodies[protocol] = payload
-        return Incoming(connection, message, payload, sending)
+        line.body = payload
+        return Incoming(line, message, payload, sending)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """The same for clients that speak httpx. Honours the request's own time-outs."""
@@ -242,6 +221,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close all connections; running replies are cut."""
         self._closed = True
+        self._idle.close()
         if self._connector is not None:
             await self._connector.close()
 
@@ -269,16 +249,3 @@ async def _body(request: httpx.Request) -> bytes | AsyncIterator[bytes]:
         if not isinstance(request.stream, httpx.AsyncByteStream):
             return await request.aread()
         return aiter(request.stream)
-
-
-def readable(protocol: ResponseHandler) -> bool:
-    """Whether something waits to be read, which on an idle connection is its end (or what nobody asked for)."""
-    transport = protocol.transport
-    if transport is None:
-        return True
-    descriptor = transport.get_extra_info("socket").fileno()
-    if not hasattr(select, "poll"):
-        return bool(select.select([descriptor], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))

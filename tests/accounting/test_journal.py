@@ -1,7 +1,11 @@
-import msgspec
+from collections.abc import Callable
 
-from proxy.accounting.journal import Journal, exchanges_of, gain_of
+import msgspec
+from msgspec import structs
+
+from proxy.accounting.journal import Journal, ModelRow, exchanges_of, gain_of
 from proxy.core.budget import Utilization
+from proxy.core.ports import Key
 from proxy.core.records import CompactionSeen, Exchange, Session, Totals, Usage
 from proxy.storage.ephemeral import EphemeralStore
 from tests.fakes import DirectOutbox
@@ -94,3 +98,42 @@ async def test_records_of_before_there_were_folds_are_still_read() -> None:
     assert read + gain_of(exchange(FOLDED)) == Totals(
         3, 0, 315, 21, 100, compactions=1, saved=600, summary_input=800, summary_output=120
     )
+
+
+class Late:
+    """An outbox that makes what it is given when somebody looks."""
+
+    def __init__(self) -> None:
+        self.puts: dict[Key, Callable[[], bytes]] = {}
+
+    def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
+        self.puts[key] = value
+
+    def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
+        """Logs are of no interest here."""
+
+    async def flush(self) -> None:
+        """Nothing is written."""
+
+    def models(self) -> list[ModelRow]:
+        made = [(key, value()) for key, value in self.puts.items() if key.collection == "models/t"]
+        return [msgspec.msgpack.decode(value, type=ModelRow) for _, value in made]
+
+
+def test_what_is_written_late_of_a_model_holds_all_of_its_exchanges_its_highest_peak_and_its_last_utilization() -> None:
+    outbox = Late()
+    journal = Journal(outbox, [], "worker")
+    for tokens, at in ((300, 5.0), (900, 6.0), (500, 7.0)):
+        used = Utilization(1_000, messages=tokens)
+        journal.record("t", None, "", structs.replace(exchange(), utilization=used, at=at))
+    (row,) = outbox.models()
+    assert (row.totals.requests, row.totals.input, row.peak, row.updated) == (3, 930, 0.9, 7.0)
+    assert row.utilization.messages == 500
+
+
+def test_a_model_that_was_forgotten_and_comes_back_gets_another_row_and_keeps_what_the_first_one_says() -> None:
+    outbox = Late()
+    journal = Journal(outbox, [], "worker")
+    for name in ("m", *(f"other-{number}" for number in range(1_024)), "m", "m"):
+        journal.record("t", None, "", structs.replace(exchange(), model=name))
+    assert [row.totals.requests for row in outbox.models() if row.model == "m"] == [1, 2]

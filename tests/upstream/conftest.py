@@ -42,9 +42,8 @@ async def build() -> AsyncIterator[Build]:
         attempts: int = 1,
         backoff: float = 0.001,
         keepalive: float = 60.0,
-        limit: int = 0,
     ) -> HttpUpstream:
-        transport = AiohttpTransport(Timeouts(connect, read, write), keepalive=keepalive, limit=limit)
+        transport = AiohttpTransport(Timeouts(connect, read, write), keepalive=keepalive)
         made.append(HttpUpstream(transport, attempts=attempts, backoff=backoff))
         return made[-1]
 
