@@ -63,21 +63,14 @@ class Folding:
         try:
             if gauge.controls.pins and not gauge.counting:
                 await self.wishes.add(gauge.caller.tenant, place.session.id, gauge.controls.pins)
-            if gauge.decision.action == "compact" and cause != "overflow" and not gauge.counting:
-                gauge = await self._anew(gauge, place)
-                place = gauge.place or place
-            gauge = await self._fold(gauge, place, asker, cause)
-            if cause != "overflow" and not (gauge.counting or gauge.controls.compacting):
-                gauge = await self._recalled(await self._imported(gauge, place), place)
-                gauge = await self._recollected(gauge, place)
-            if gauge.utilization.unfolded and gauge.window is not None and refuse(gauge.utilization, gauge.window):
-                gauge = await self._without(gauge)
-            gauge = self._written(gauge)
+            # Where an earlier fold is in force, or something else stands in the list, it is dressed.
+            if gauge.decision.action != "pass" or gauge.dressed is not None or gauge.remembers:
+                gauge = await self._changed(gauge, place, asker, cause)
         except Exception:
             _log.exception("a request could not be folded and goes on as it came")
             gauge = await self._as_it_came(gauge)
         window = gauge.window
-        if gauge.counting or window is None or not gauge.foldable or not refuse(gauge.utilization, window):
+        if window is None or not refuse(gauge.utilization, window) or gauge.counting or not gauge.foldable:
             # Who asks how much it would be is told, however much that is; of what is not to be touched, the provider
             # says whether it takes it (it may make room by itself, as by `truncation`).
             return gauge
@@ -129,6 +122,19 @@ class Folding:
         return again if smaller and again.decision.action != "refuse" else None
 
     # -- the steps ----------------------------------------------------------------
+
+    async def _changed(self, gauge: Gauge, place: Place, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Gauge:
+        """The request with what is folded of it and put into it."""
+        if gauge.decision.action == "compact" and cause != "overflow" and not gauge.counting:
+            gauge = await self._anew(gauge, place)
+            place = gauge.place or place
+        gauge = await self._fold(gauge, place, asker, cause)
+        if cause != "overflow" and not (gauge.counting or gauge.controls.compacting):
+            gauge = await self._recalled(await self._imported(gauge, place), place)
+            gauge = await self._recollected(gauge, place)
+        if gauge.utilization.unfolded and gauge.window is not None and refuse(gauge.utilization, gauge.window):
+            gauge = await self._without(gauge)
+        return self._written(gauge)
 
     async def _anew(self, gauge: Gauge, place: Place) -> Gauge:
         """The request with all hidden that is others', since a fold comes. Thinking may be bound to what was shown, and

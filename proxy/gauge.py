@@ -20,7 +20,7 @@ from proxy.compaction.dresser import Dresser
 from proxy.compaction.policy import Options, decide
 from proxy.compaction.replay import Folds
 from proxy.compaction.wishes import Wishes
-from proxy.core.budget import Utilization, Window
+from proxy.core.budget import Decision, Limits, Utilization, Window
 from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded, unfolded
 from proxy.core.errors import Unreadable
@@ -31,14 +31,14 @@ from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import decoded
 from proxy.dialects.naming import named_by, named_in
 from proxy.dialects.reader import Reader
-from proxy.gauged import Gauge, Rules, attempt_of, base_of, images, is_anthropic, size_of, told_apart
+from proxy.gauged import Gauge, Rules, attempt_of, base_of, fold_of, images, is_anthropic, size_of, told_apart
 from proxy.identity.kinship import Viewer
 from proxy.identity.marks import read_marks
-from proxy.identity.points import rounds
+from proxy.identity.points import goes_on, rounds
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 from proxy.importing import Mentions
-from proxy.seating import Seating, seat_marks
+from proxy.seating import Seated, Seating, seat_marks
 
 _log = logging.getLogger("accordion")
 
@@ -94,8 +94,11 @@ class Gauging:
             route = self.router.route(inbound.path, anthropic, model)
             encoded = b"content-encoding" in fields and route.family != "litellm"
             return Gauge(caller, route, self.speaks(inbound.path, fields), plain=plain if encoded else b"")
-        plain = await self._plain(inbound.body, fields)
-        conversation = await self._read(dialect, plain, caller)
+        plain = inbound.body if b"content-encoding" not in fields else await self._plain(inbound.body, fields)
+        if len(plain) <= _READ_AT_ONCE:
+            conversation = self._read(dialect, plain, caller)
+        else:
+            conversation = await self.tasks.offload(self._read, dialect, plain, caller)
         # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
         model = conversation.model if conversation is not None else await self._named(plain)
         route = self.router.for_dialect(self.router.route(inbound.path, anthropic, model), dialect.name)
@@ -114,15 +117,15 @@ class Gauging:
         try:
             marks, seen = seat_marks(marks, seated.seat), seated.conversation
             if counting:
-                return await self._measure(bare, self.sessions.aside(caller, marks, seen))
+                return await self._measure(bare, self.sessions.aside(caller, marks, seen), seated)
             place = await self.sessions.resolve(caller, marks, seen, inbound.request_id)
             if not marks.compacting:
-                bare = structs.replace(bare, seated=await self.seating.placed(caller, seated, place))
-            return await self._measure(bare, place)
+                seated = await self.seating.placed(caller, seated, place)
+            return await self._measure(bare, place, seated)
         except Exception:
             # Knowing more about a request is a favour, forwarding it is a promise.
             _log.exception("a request could not be gauged and goes on", extra={"request_id": inbound.request_id})
-            return bare
+            return structs.replace(bare, seated=seated)
 
     async def anew(self, gauge: Gauge) -> Gauge:
         """The same where some is shown only because it was shown before: with all hidden that is others', since what
@@ -130,7 +133,7 @@ class Gauging:
         if gauge.seated is None or gauge.place is None or not gauge.seated.late:
             return gauge
         seated, place = await self.seating.anew(gauge.dialect, gauge.caller, gauge.seated, gauge.place)
-        return await self._measure(structs.replace(gauge, seated=seated, plain=seated.plain), place)
+        return await self._measure(structs.replace(gauge, plain=seated.plain), place, seated)
 
     async def refolded(self, gauge: Gauge, folded: Folded, *, fresh: bool = False, woven: bool = True) -> Gauge:
         """The same with another list to be forwarded, measured. `fresh`: other workers may know more of what was read
@@ -150,11 +153,12 @@ class Gauging:
             counted = told_apart(counted, await self._count(gauge, folded.conversation, window))
         if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
             counted = structs.replace(counted, reserved_output=min(reserved, window.size))
+        tokens = counted.tokens
         return structs.replace(
             gauge,
             folded=folded,
-            counted=counted.tokens,
-            utilization=self._corrected(gauge.route, place, counted, folded if woven else None),
+            counted=tokens,
+            utilization=self._corrected(gauge.route, place, counted, tokens, folded if woven else None),
             dressed=shown if folded.compaction is not None or shown is not folded else None,
             offered="" if gauge.counting else offered,
         )
@@ -188,10 +192,8 @@ class Gauging:
             return body
         return await self.tasks.offload(decoded, body, encoding.decode("latin-1"), self.max_body) or b""
 
-    async def _read(self, dialect: Dialect, plain: bytes, caller: Caller) -> Conversation | None:
+    def _read(self, dialect: Dialect, plain: bytes, caller: Caller) -> Conversation | None:
         try:
-            if len(plain) > _READ_AT_ONCE:
-                return await self.tasks.offload(self.reader.read, dialect, plain, caller.space)
             return self.reader.read(dialect, plain, caller.space)
         except Unreadable:
             return None
@@ -207,23 +209,24 @@ class Gauging:
             return await self.tasks.offload(named_in, plain, kind)
         return named_in(plain, kind)
 
-    async def _measure(self, bare: Gauge, place: Place) -> Gauge:
+    async def _measure(self, bare: Gauge, place: Place, seated: Seated) -> Gauge:
         conversation, caller, route = place.conversation, bare.caller, bare.route
         window = self.windows.window(conversation.model, route.name, bare.beta, caller.tenant)
-        rules = self.rules(conversation.model, route.family, bare.delegated, window.size)
+        rules = self.rules(conversation.model, route.family, seated.seat.delegated, window.size)
         limits = rules.thresholds.limits(window.size)
-        gauge = structs.replace(bare, place=place, window=window, rules=rules, limits=limits, reads=None)
-        foldable = gauge.foldable
-        fresh = foldable and self._unsure(caller, place)
-        if foldable:
+        gauge = structs.replace(bare, place=place, seated=seated, window=window, rules=rules, limits=limits, reads=None)
+        fresh = False
+        if gauge.foldable:
+            fresh = self._unsure(caller, place)
             if self.mentions.named(place, gauge.plain):
                 gauge = structs.replace(gauge, remembers=True)
-            if gauge.delegated and b"art_" in gauge.plain:
+            if seated.seat.delegated and b"art_" in gauge.plain:
                 gauge = structs.replace(gauge, reads=await self._reads(gauge, place))
             folded = await self.folds.find(bare.dialect, caller.space, place.label, conversation, fresh=fresh)
         else:
             folded = unfolded(conversation)
-        return self.decided(await self.refolded(gauge, folded, fresh=fresh))
+        gauge = await self.refolded(gauge, folded, fresh=fresh)
+        return structs.replace(gauge, decision=self.decided(gauge, place, folded, window, limits))
 
     async def _reads(self, gauge: Gauge, place: Place) -> bool | None:
         """Whether a sub-agent's list shows an id of something that it may read; None where none stands there. Never
@@ -242,25 +245,24 @@ class Gauging:
         """Whether others may have folded this history, or this worker itself before it was started anew."""
         conversation, at = place.conversation, place.base_index
         if place.base is None:
-            return any(message.role == "assistant" for message in conversation.messages)
+            return goes_on(conversation)
         known = at >= 0 and self.folds.remembers(caller.space, place.label, conversation.chain[at])
         return not known or rounds(conversation, at) > 1
 
-    def decided(self, gauge: Gauge) -> Gauge:
-        """The same with what is to be done."""
-        place, folded, window, limits = gauge.place, gauge.folded, gauge.window, gauge.limits
-        if place is None or folded is None or window is None or limits is None:
-            return gauge
-        budgets, used = gauge.rules.budgets, gauge.utilization
+    def decided(self, gauge: Gauge, place: Place, folded: Folded, window: Window, limits: Limits) -> Decision:
+        """What is to be done with a request that was measured."""
+        budgets, used, word = gauge.rules.budgets, gauge.utilization, gauge.controls.word
+        if word == "auto" and not gauge.counting and self.wishes.forced(gauge.caller.tenant, place.session.id):
+            word = "now"
         options = Options(
             mode=gauge.rules.mode,
-            word=self._word(gauge, place),
+            word=word,
             compacting=gauge.controls.compacting,
             recorded=place.recorded,
             kept_by_provider=place.conversation.previous is not None,
             attempt=attempt_of(folded),
         )
-        decision = decide(
+        return decide(
             folded,
             used,
             limits,
@@ -269,32 +271,27 @@ class Gauging:
             bytes_over=0 < budgets.body < len(gauge.plain) and budgets.body < size_of(gauge),
             images_over=bool(used.media) and 0 < budgets.images < images(folded.conversation),
         )
-        return structs.replace(gauge, decision=decision)
-
-    def _word(self, gauge: Gauge, place: Place) -> str:
-        word = gauge.controls.word
-        wanted = word == "auto" and not gauge.counting and self.wishes.forced(gauge.caller.tenant, place.session.id)
-        return "now" if wanted else word
 
     async def _count(self, gauge: Gauge, conversation: Conversation, window: Window) -> Utilization:
         if self.meter.slow(conversation, gauge.model, len(gauge.plain)):
             return await self.tasks.offload(self.meter.measure, conversation, window, gauge.model)
         return self.meter.measure(conversation, window, gauge.model)
 
-    def _corrected(self, route: Route, place: Place, counted: Utilization, folded: Folded | None) -> Utilization:
-        """The count, corrected by what the provider reported: for the beginning of this very list where it did, else
-        by how far counts of this session and model were off (DESIGN, Accounting). `folded` is None where the list does
-        not begin as one that was sent before."""
+    def _corrected(
+        self, route: Route, place: Place, counted: Utilization, tokens: int, folded: Folded | None
+    ) -> Utilization:
+        """The count, of `tokens` in all, corrected by what the provider reported: for the beginning of this very list
+        where it did, else by how far counts of this session and model were off (DESIGN, Accounting). `folded` is None
+        where the list does not begin as one that was sent before."""
         base, last, known = base_of(place), None, place.session.correction
         if known == UNKNOWN and base is not None:
             # Another worker had this session so far, or this one before it was started anew.
             known = on_record(base.counted, base.reported)
         factor = self.calibrations.factor(route.name, place.conversation.model, known)
-        fold = folded.compaction.id if folded is not None and folded.compaction is not None else ""
-        if folded is not None and base is not None and base.reported and base.fold == fold:
+        if base is not None and base.reported and folded is not None and base.fold == fold_of(folded):
             if place.base_index < 0:
                 # What the provider keeps had its own overhead in the report; this request brings it along again.
                 last = (counted.preamble + counted.tools, base.reported)
             elif base.overhead_key == place.conversation.overhead_key:
                 last = (base.counted, base.reported)
-        return counted.corrected(factor, estimate(counted.tokens, last, factor), carried=last is not None)
+        return counted.corrected(factor, estimate(tokens, last, factor), carried=last is not None)

@@ -115,7 +115,7 @@ class Gauge(msgspec.Struct, frozen=True):
     @property
     def fold(self) -> str:
         """The id of the compaction in force; empty where there is none."""
-        return self.folded.compaction.id if self.folded is not None and self.folded.compaction is not None else ""
+        return fold_of(self.folded) if self.folded is not None else ""
 
 
 def size_of(gauge: Gauge) -> int:
@@ -147,6 +147,11 @@ def base_of(place: Place) -> Point | None:
     the provider has gone on from a compaction of its own since."""
     at = place.base_index
     return place.base if at < 0 or resumption(place.conversation.messages, at + 1) < 0 else None
+
+
+def fold_of(folded: Folded) -> str:
+    """The id of the compaction in a list; empty where nothing was folded."""
+    return folded.compaction.id if folded.compaction is not None else ""
 
 
 def attempt_of(folded: Folded) -> Attempt | None:

@@ -67,7 +67,7 @@ class Seating:
         """A request at its seat. Raises BadRequest where its client declares what cannot be; whatever else fails leaves
         it at the top, where all is seen."""
         try:
-            seat = await self.lineage.seat(caller, marks, conversation)
+            seat = self.lineage.top(marks, conversation) or await self.lineage.seat(caller, marks, conversation)
             hidden = NOTHING
             if seat.path:
                 shown, _ = self.sessions.deepest(label_of(caller, seat_marks(marks, seat)), conversation.chain)
@@ -88,7 +88,7 @@ class Seating:
         chain = seated.conversation.chain
         if chain:
             self.sessions.keep(place.label + chain[-1], Point(place.session.id))
-        return seated, replace(place, conversation=seated.conversation, base=None, base_index=-1)
+        return seated, replace(place, conversation=seated.conversation, base=None, base_index=-1, key=None)
 
     async def placed(self, caller: Caller, seated: Seated, place: Place) -> Seated:
         """The same once its session is known: a new one may have been begun by a call that is open elsewhere."""

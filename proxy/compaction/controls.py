@@ -11,6 +11,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.values import dataclass
 
 _HEADER, _PINS, _PROJECT = b"x-accordion-compact", b"x-accordion-pin", b"x-accordion-project"
+_OURS = frozenset({_HEADER, _PINS, _PROJECT})
 _WORDS = ("auto", "now", "off", "observe")
 _CALL_ID = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,256}")
 _MOST_PINS = 64
@@ -30,6 +31,8 @@ _ASKS = (
     "anchored summary from the conversation history",
     "Update the anchored summary below",
 )
+# Each of these has one of those words, and few other texts have.
+_WORDS_OF_ASKS = ("summary", "COMPACTION", "prompt for continuing")
 _BEGINNING = 2_000
 
 
@@ -52,9 +55,9 @@ def read_controls(fields: Mapping[bytes, bytes], conversation: Conversation, *, 
     """Reads `x-accordion-compact`, `x-accordion-pin` (call ids with commas between) and `x-accordion-project`. Raises
     BadRequest."""
     compacting = compacting or asks_for_compaction(conversation)
-    said, pins, project = fields.get(_HEADER), fields.get(_PINS), fields.get(_PROJECT)
-    if said is None and pins is None and project is None:
+    if _OURS.isdisjoint(fields):
         return Controls(compacting=True) if compacting else _NONE
+    said, pins, project = fields.get(_HEADER), fields.get(_PINS), fields.get(_PROJECT)
     word = said.decode("latin-1").strip().lower() if said is not None else "auto"
     if word not in _WORDS:
         raise BadRequest(f"x-accordion-compact must be one of {', '.join(_WORDS)}.", param="x-accordion-compact")
@@ -88,8 +91,12 @@ def asks_for_compaction(conversation: Conversation) -> bool:
         return False
     last = conversation.messages[-1]
     if last.role == "user":
-        begins = [part.text[:_BEGINNING] for part in last.parts if isinstance(part, Text)]
-        return any(any(map(text.__contains__, _ASKS)) for text in begins)
+        for part in last.parts:
+            if isinstance(part, Text):
+                has = part.text[:_BEGINNING].__contains__
+                if any(map(has, _WORDS_OF_ASKS)) and any(map(has, _ASKS)):
+                    return True
+        return False
     return any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in last.parts)
 
 

@@ -77,7 +77,8 @@ def decide(
 
     `bytes_over` and `images_over` tell that the other two budgets are exceeded.
     """
-    case = _Case(folded, utilization, limits, window, options, bytes_over, images_over)
+    tokens, fixed = utilization.tokens, utilization.preamble + utilization.tools
+    case = _Case(folded, utilization, limits, window, options, bytes_over, images_over, tokens, fixed, _kind(folded))
     decision = _decide(case)
     if not options.recorded:
         reason = f"{decision.reason}; what the provider keeps is not on record and not counted"
@@ -109,6 +110,9 @@ def ceiling(utilization: Utilization, limits: Limits, window: Window) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
+    """What is decided about. `tokens` is all that would be sent, `fixed` what of it no fold can change, `kind` which
+    fold this moment asks for."""
+
     folded: Folded
     used: Utilization
     limits: Limits
@@ -116,47 +120,40 @@ class _Case:
     options: Options
     bytes_over: bool
     images_over: bool
-
-    @property
-    def kind(self) -> FoldKind:
-        """Which fold this moment asks for. A block of ours at the very end says nothing about it."""
-        conversation, origins = self.folded.conversation, self.folded.origins
-        ours = bool(origins) and origins[-1] == OURS
-        return "conversation" if conversation.starts_turn and not ours else "generation"
+    tokens: int
+    fixed: int
+    kind: FoldKind
 
     @property
     def trigger(self) -> int:
-        return _trigger(self.limits, self.kind)
+        return self.limits.conversation if self.kind == "conversation" else self.limits.generation
 
     @property
     def share(self) -> str:
         return f"{self.used.ratio:.1%} of the window"
 
     @property
-    def fixed(self) -> int:
-        """What no fold can change."""
-        return self.used.preamble + self.used.tools
-
-    @property
     def overflows(self) -> bool:
         """Whether it is over the hard limit, or more than the window takes as input, and a fold might help."""
-        return self.used.tokens > ceiling(self.used, self.limits, self.window) > self.fixed
+        return self.tokens > ceiling(self.used, self.limits, self.window) > self.fixed
 
 
-def _trigger(limits: Limits, kind: FoldKind) -> int:
-    return limits.conversation if kind == "conversation" else limits.generation
+def _kind(folded: Folded) -> FoldKind:
+    """A block of ours at the very end says nothing about the moment."""
+    ours = folded.origins[-1:] == (OURS,)
+    return "conversation" if folded.conversation.starts_turn and not ours else "generation"
 
 
 def _decide(case: _Case) -> Decision:
-    options, used = case.options, case.used
+    options = case.options
     if "off" in (options.mode, options.word):
         return Decision("pass", f"{case.share}; folding is switched off")
     if options.kept_by_provider:
         return Decision("pass", f"{case.share}; the provider keeps the history, so it passes unchanged")
-    if not case.folded.conversation.messages or used.tokens <= case.fixed:
+    if not case.folded.conversation.messages or case.tokens <= case.fixed:
         return Decision("pass", f"{case.share}; there is nothing to fold")
     if options.compacting:
-        if used.tokens > case.window.usable_input:
+        if case.tokens > case.window.usable_input:
             return _fold(case, "the client's own compaction request, which would not fit", must=True)
         return Decision("pass", f"{case.share}; the client's own compaction request is not folded")
     if options.word == "now":
@@ -182,25 +179,25 @@ def _beside_tokens(case: _Case) -> Decision | None:
     over = " and ".join(word for word, is_over in (("bytes", case.bytes_over), ("images", case.images_over)) if is_over)
     reason = f"{case.share}, but more {over} than the provider takes"
     by_tokens = case.kind == "conversation" and _by_trigger(case)
-    target = by_tokens.target if by_tokens and by_tokens.action == "compact" else case.used.tokens
+    target = by_tokens.target if by_tokens and by_tokens.action == "compact" else case.tokens
     return Decision("compact", reason, target=target, must_succeed=True, kind="conversation", trigger=case.trigger)
 
 
 def _by_trigger(case: _Case) -> Decision:
-    kind, used = case.kind, case.used
-    trigger, occupied = _trigger(case.limits, kind), used.occupied
+    kind, trigger, reserved = case.kind, case.trigger, case.used.reserved_output
+    occupied = case.tokens + reserved
     if kind in case.limits.never:
         return Decision("pass", f"{case.share}; folding at the {kind} trigger is switched off")
     if trigger == 0:
         return _fold(case, "the trigger is 0, so every request is folded", deep=True)
     named = f"the {kind} trigger of {trigger:,} tokens"
-    if case.fixed + used.reserved_output >= trigger:
+    if case.fixed + reserved >= trigger:
         return Decision("pass", f"{case.share}; {_needless(case)}, over {named}", kind=kind, trigger=trigger)
     if occupied >= trigger:
-        if futile := _futile(case.options.attempt, used):
+        if futile := _futile(case):
             return Decision("pass", f"{case.share}, over {named}; {futile}", kind=kind, trigger=trigger)
         return _fold(case, f"over {named}")
-    if occupied >= trigger - case.limits.soft and not _futile(case.options.attempt, used):
+    if occupied >= trigger - case.limits.soft and not _futile(case):
         reason = f"{case.share}, near {named}: a summary is prepared"
         return Decision("prepare", reason, target=_target(case, kind), kind=kind, trigger=trigger)
     return Decision("pass", f"{case.share}, under {named}", kind=kind, trigger=trigger)
@@ -213,9 +210,10 @@ def _needless(case: _Case) -> str:
     return f"folding cannot help: {what} alone are {alone:,} tokens"
 
 
-def _futile(attempt: Attempt | None, used: Utilization) -> str:
+def _futile(case: _Case) -> str:
     """Why another fold is not worth it yet; empty where it is."""
-    if attempt is None or not attempt.futile or used.tokens >= attempt.again_at:
+    attempt = case.options.attempt
+    if attempt is None or not attempt.futile or case.tokens >= attempt.again_at:
         return ""
     gained = max(0.0, 1 - attempt.after / attempt.before)
     return f"the last fold gained only {gained:.1%} and is not tried again under {attempt.again_at:,} tokens"
@@ -223,12 +221,11 @@ def _futile(attempt: Attempt | None, used: Utilization) -> str:
 
 def _fold(case: _Case, why: str, *, must: bool = False, deep: bool = False) -> Decision:
     """A fold. `deep`: it is to take something away whatever the size."""
-    kind, used = case.kind, case.used
-    target = _target(case, kind)
+    target = _target(case, case.kind)
     if deep:
-        target = min(target, case.fixed + (used.tokens - case.fixed) // 2)
+        target = min(target, case.fixed + (case.tokens - case.fixed) // 2)
     return Decision(
-        "compact", f"{case.share}, {why}", target=target, must_succeed=must, kind=kind, trigger=case.trigger
+        "compact", f"{case.share}, {why}", target=target, must_succeed=must, kind=case.kind, trigger=case.trigger
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import lru_cache
 
 import msgspec
 import zstandard
@@ -89,6 +90,7 @@ def size_of(compaction: Compaction) -> int:
 # -- where it is kept ------------------------------------------------------------------------------------------------
 
 
+@lru_cache(4_096)
 def label_of(space: bytes, scope: bytes) -> bytes:
     """A prefix for the folds of one scope of one tenant, of LABEL bytes."""
     return hashlib.sha256(len(space).to_bytes(4, "big") + space + scope).digest()[:LABEL]

@@ -90,6 +90,9 @@ class Folds:
             return unfolded(conversation)
         label = label_of(space, scope)
         index, held = await self._deepest(space, label, chain, fresh)
+        if held is None:
+            self._answer(label, chain, index)
+            return unfolded(conversation)
         folded = self._with(dialect, space, conversation, held)
         if swallows(folded, conversation):
             index, held = await self._deepest(space, label, chain[:-1], fresh)
@@ -211,7 +214,6 @@ class Folds:
     def _known(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, _Held | None, int]:
         """The deepest fold in memory, with its index; and the index of a deeper one that was let go of, or -1."""
         folds, answers, believed = self._held, self._answers, -1
-        since = max(self._floor, self._changes.get(label + chain[0], 0)) if chain else 0
         index = len(chain) - 1
         while index > believed:
             name = label + chain[index]
@@ -222,7 +224,7 @@ class Folds:
             answer = answers.get(name)
             if answer is not None:
                 believed = max(believed, answer[1])
-                if answer[0] >= since:
+                if answer[0] >= max(self._floor, self._changes.get(label + chain[0], 0)):
                     # Nothing was folded since, so nothing deeper is to be found.
                     index = answer[1] + 1
             index -= 1
@@ -233,11 +235,11 @@ class Folds:
         return index, held, missing
 
     def _answer(self, label: bytes, chain: Sequence[bytes], index: int) -> None:
-        name = label + chain[-1]
-        self._answers[name] = (self._count, index)
-        self._answers.move_to_end(name)
-        if len(self._answers) > _ANSWERS:
-            self._answers.popitem(last=False)
+        name, answers = label + chain[-1], self._answers
+        answers[name] = (self._count, index)
+        answers.move_to_end(name)
+        if len(answers) > _ANSWERS:
+            answers.popitem(last=False)
 
     def _admit(self, label: bytes, root: bytes, compaction: Compaction, level: int, *, alone: bool = False) -> None:
         """Takes a compaction into memory. What was answered for this history before (for all, where `root` is empty)

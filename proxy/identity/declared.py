@@ -14,7 +14,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.values import dataclass
 
 DELEGATION, PARENT, AGENT = "x-accordion-delegation", "x-accordion-parent", "x-accordion-agent"
-_HEADERS = frozenset(name.encode() for name in (DELEGATION, PARENT, AGENT))
+HEADERS = frozenset(name.encode() for name in (DELEGATION, PARENT, AGENT))
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -31,7 +31,7 @@ class Declared:
 def declarations(headers: Mapping[bytes, bytes], metadata: bytes | None) -> tuple[Declared | None, str]:
     """The delegation that a request declares, if any, and its agent's name. A header goes before a field. Raises
     BadRequest, with the name of the header or field, where one is malformed or names itself."""
-    if _HEADERS.isdisjoint(headers) and (not metadata or b"x-accordion-" not in metadata):
+    if HEADERS.isdisjoint(headers) and (not metadata or b"x-accordion-" not in metadata):
         return None, ""
     fields = _fields(metadata)
     node, param = _said(headers, fields, DELEGATION)

@@ -75,18 +75,26 @@ class Lineage:
             openings, Origins(clock, tasks, nodes, openings), Patterns(tools), retention,
         )  # fmt: skip
 
+    def top(self, marks: Marks, conversation: Conversation) -> Seat | None:
+        """The seat of a request at the top, where nearly all are; None where `seat` is to look."""
+        if marks.declared is not None or marks.parent:
+            return None
+        home, since = _home(marks), 0
+        if conversation.previous is None:
+            unread = self.passing.unpassed(_label(home), conversation)
+            if unread is None:
+                return None
+            since = unread
+        return Seat(agent=marks.name, delegated=marks.delegated, mark=marks.session, home=home, since=since)
+
     async def seat(self, caller: Caller, marks: Marks, conversation: Conversation) -> Seat:
         """Where a request sits, as far as its marks and its list say. Raises BadRequest where its client declares what
         cannot be; then nothing is kept."""
         if marks.declared is not None:
             return await self._declared(caller, marks, marks.declared, conversation)
-        home = f"m:{marks.label}" if marks.session else ""
-        handed, since = NOBODY, 0
+        home, handed, since = _home(marks), NOBODY, 0
         if conversation.previous is None:
-            label = _label(home)
-            handed, since = self.passing.local(label, conversation) or await self.passing.at(
-                self._tenant(caller), label, conversation
-            )
+            handed, since = await self.passing.at(self._tenant(caller), _label(home), conversation)
         seat = Seat(agent=marks.name, delegated=marks.delegated, mark=marks.session, home=home, since=since)
         if marks.parent:
             seat = await self._joined(caller, seat, home, f"m:{marks.parent}", marks.name, "mark")
@@ -263,6 +271,11 @@ class Lineage:
                 self._tenants.clear()
             tenant = self._tenants[caller.space] = tenant_of(caller.space)
         return tenant
+
+
+def _home(marks: Marks) -> str:
+    """By which name the marks of others speak of who sends this."""
+    return f"m:{marks.label}" if marks.session else ""
 
 
 def _label(home: str) -> bytes:

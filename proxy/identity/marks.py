@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.core.errors import BadRequest
 from proxy.core.values import dataclass
-from proxy.identity.declared import Declared, declarations, printable
+from proxy.identity.declared import HEADERS, Declared, declarations, printable
 
 _VALUE = re.compile(r"[A-Za-z0-9_.:-]{8,128}")
 _VENDOR_SESSION = re.compile(rb"x-[a-z0-9-]+-session-id")
@@ -46,8 +46,8 @@ _CLAUDE_CLASS, _CLAUDE_TYPE, _CODEX_AGENT, _CODEX_TURN = (
 )
 _CODEX_FIELDS = frozenset((*_CODEX_SESSION_HEADERS, *_CODEX_AGENT_HEADERS, *_CODEX_PARENT, _CODEX_TURN))
 _SESSION_FIELDS = ("litellm_session_id", "session_id")
-# Where a mark may stand, but for Codex's and other vendors' headers.
-_MARKING = _DELEGATED | {b"x-accordion-session", b"baggage", *_SESSION_HEADERS, _CLAUDE_CLASS, _CLAUDE_TYPE}
+# Where a mark may stand, or a word of ours, but for Codex's and other vendors' headers.
+_MARKING = _DELEGATED | HEADERS | {b"x-accordion-session", b"baggage", *_SESSION_HEADERS, _CLAUDE_CLASS, _CLAUDE_TYPE}
 _MARKING_FIELDS = frozenset({*_SESSION_FIELDS, "metadata", "prompt_cache_key"})
 
 
@@ -87,11 +87,10 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     """
     client = client_name(headers.get(b"user-agent", b""))
     codex = client == "codex"
-    declared, name = declarations(headers, envelope.get("metadata"))
-    unmarked = _MARKING.isdisjoint(headers) and _MARKING_FIELDS.isdisjoint(envelope)
-    if unmarked and not codex and _VENDORS not in b"\n".join(headers):
+    if not (codex or _marking(tuple(headers))) and _MARKING_FIELDS.isdisjoint(envelope):
         # Most requests: it would take as long as reading their bodies to look for each mark by itself.
-        return Marks(client=client, name=name, declared=declared)
+        return Marks(client=client)
+    declared, name = declarations(headers, envelope.get("metadata"))
     if codex and (said := envelope.get("client_metadata")):
         headers = _with_fields(headers, said)
     session = (
@@ -115,6 +114,12 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
         parent = _parent(headers, envelope, session, agent, kind)
     name = name or printable(headers.get(_CLAUDE_TYPE) or kind)
     return Marks(session, agent, client, delegated or bool(parent), compacting, parent, name, declared)
+
+
+@lru_cache(256)
+def _marking(names: tuple[bytes, ...]) -> bool:
+    """Whether a mark may stand in headers of these names. A client sends the same ones with every request."""
+    return not _MARKING.isdisjoint(names) or any(_VENDORS in name for name in names)
 
 
 def _parent(

@@ -203,8 +203,11 @@ def opening(conversation: Conversation) -> list[str]:
         if message.role == "user":
             said = [part.text for part in message.parts if isinstance(part, Text)]
             texts += [*said, "\n".join(said)] if len(said) > 1 else said
-    stripped = (text.strip() for text in texts[:_TEXTS])
-    return list(dict.fromkeys(text for text in stripped if len(text) >= LEAST_DELEGATING))
+    found: dict[str, None] = {}
+    for text in texts[:_TEXTS]:
+        if len(stripped := text.strip()) >= LEAST_DELEGATING:
+            found[stripped] = None
+    return list(found)
 
 
 def arguments(said: str, least: int) -> Iterable[str]:

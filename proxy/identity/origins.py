@@ -54,7 +54,9 @@ class Origins:
         next request will."""
         known = self._sessions.get(session_id)
         if known is None:
-            known = await self._met(space, tenant, session_id, agent, conversation, new=new)
+            if found := self._met(tenant, session_id, agent, conversation, new=new):
+                await self._infer(tenant, session_id, agent, found)
+            known = self._sessions[session_id]
         elif self._waiting and (met := self._waiting.pop(session_id, None)) is not None:
             # What another worker wrote just before is there by now.
             own = {session_id: met}
@@ -80,23 +82,22 @@ class Origins:
         self._looks.clear()
         self._behind.clear()
 
-    async def _met(
-        self, space: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
-    ) -> str:
-        """The node of a session that this worker has not seen before."""
+    def _met(
+        self, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
+    ) -> Sequence[Call]:
+        """Takes a session in that this worker has not seen before; the calls that may have begun it."""
         self._know(session_id, TOP)
         if not new:
             self._wait(session_id, _Met(agent, []))
             self.tasks.spawn(self._recalled(tenant, session_id), "delegation")
-            return TOP
+            return ()
         texts = opening(conversation)
-        found = self.openings.candidates(tenant, texts, session_id, self.clock.now())
-        if found:
-            await self._infer(tenant, session_id, agent, found)
-        elif any(len(text) >= LEAST for text in texts):
+        if found := self.openings.candidates(tenant, texts, session_id, self.clock.now()):
+            return found
+        if max(map(len, texts), default=0) >= LEAST:
             self._wait(session_id, _Met(agent, texts))
             self._behind.setdefault(tenant, []).append(session_id)
-        return self._sessions[session_id]
+        return ()
 
     def _look(self, space: bytes, tenant: str) -> None:
         """Has the open calls of other workers looked at, for all conversations that wait for their first look. Unless

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from proxy.core.conversation import Conversation
+from proxy.core.conversation import Conversation, ToolCall
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Outbox, Store
 from proxy.core.records import CallSeen
@@ -47,17 +47,23 @@ class Passing:
             self._remember(label + chain[-1], state)
         return index + 1
 
-    def local(self, label: bytes, conversation: Conversation) -> tuple[Handed, int] | None:
-        """The same as `at` for a list in which nothing was handed over; None where it was, or may have been."""
+    def unpassed(self, label: bytes, conversation: Conversation) -> int | None:
+        """The index of the first message that was not read before, of a list in which nothing was handed over; None
+        where it was, or may have been: `at` tells."""
         chain = conversation.chain
         if not chain:
-            return NOBODY, 0
+            return 0
         index, state = self._local(label, chain)
-        if state is not NOBODY or self._advance(state, conversation, index, label) is not NOBODY:
+        if state is not NOBODY:
             return None
+        target = self.patterns.target
+        for message in conversation.messages[index + 1 :]:
+            for part in message.parts:
+                if type(part) is ToolCall and target(part.name) is not None:
+                    return None
         if index < len(chain) - 1:
             self._remember(label + chain[-1], NOBODY)
-        return NOBODY, index + 1
+        return index + 1
 
     async def at(self, tenant: str, label: bytes, conversation: Conversation) -> tuple[Handed, int]:
         """Who has the word where a request ends, and the index of the first message that was not read before."""

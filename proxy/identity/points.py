@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from operator import attrgetter
 
 import msgspec
 from msgspec import structs
@@ -42,6 +44,11 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     """What divides conversations within the tenant, for such a place."""
 
 
+# How many rounds back a branch is held against the one on record: another worker may have learnt late of a rival.
+_BACK = 8
+
+_role = attrgetter("role")
+
 ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Point)
 
@@ -65,9 +72,39 @@ def joined(known: Point | None, kept: Point) -> Point:
     return kept
 
 
+def rival(
+    points: Mapping[bytes, Point], label: bytes, chain: Sequence[bytes], index: int, base: Point
+) -> tuple[bytes, Point, bytes] | None:
+    """A point where another branch than this request's has the session, with its key and the key of this branch: the
+    base itself, or one before it where somebody took over."""
+    key, point = chain[index], base
+    if base.next:
+        other = base.next == chain[index + 1] and base.branch and base.branch not in chain[index + 1 :]
+        return (key, base, chain[-1]) if other else None
+    for _ in range(_BACK):
+        before = points.get(label + point.base) if point.base else None
+        if before is None or before.session != base.session:
+            break
+        if before.branch not in (b"", key):
+            return point.base, before, key
+        key, point = point.base, before
+    return None
+
+
+def lives(points: Mapping[bytes, Point], label: bytes, point: Point) -> bool:
+    """Whether the branch on record at a point was gone on from. (An end that passed to another session was.)"""
+    end = points.get(label + point.branch)
+    return end is not None and (end.next != b"" or end.session != point.session)
+
+
 def link(before: bytes, key: bytes) -> bytes:
     """The next key of a chain that begins with what the provider keeps."""
     return hashlib.sha256(before + key).digest()
+
+
+def goes_on(conversation: Conversation) -> bool:
+    """Whether a reply stands in the list already."""
+    return "assistant" in map(_role, conversation.messages)
 
 
 def rounds(conversation: Conversation, index: int) -> int:
@@ -104,8 +141,10 @@ def first_of(session: str) -> str:
 
 def label_of(caller: Caller, marks: Marks) -> bytes:
     """A short prefix for the places of one label; chain keys are the tenant's own already."""
+    if not (marks.session or marks.agent or marks.scope):
+        return b""
     name = f"{marks.label}\n{marks.scope}" if marks.scope else marks.label
-    return hashlib.sha256(caller.space + name.encode()).digest()[:8] if name else b""
+    return hashlib.sha256(caller.space + name.encode()).digest()[:8]
 
 
 def state_name(caller: Caller, state_id: str) -> bytes:
@@ -113,6 +152,12 @@ def state_name(caller: Caller, state_id: str) -> bytes:
     return hashlib.sha256(caller.space + b"state:" + state_id.encode()).digest()
 
 
+def named_after(place: str) -> str:
+    """The session that is named after a place, by the place's id: two workers that see the same conversation begin name
+    it alike."""
+    return f"s-{place}"
+
+
 def fresh_id(label: bytes, content: bytes) -> str:
-    """A session id made of content, so that two workers that see the same conversation begin name it alike."""
-    return "s-" + place_id(label + content)
+    """A session id made of content."""
+    return named_after(place_id(label + content))

@@ -31,12 +31,16 @@ from proxy.identity.points import (
     decode,
     first_of,
     fresh_id,
+    goes_on,
     joined,
     label_of,
     link,
     listing,
+    lives,
+    named_after,
     place_id,
     place_key,
+    rival,
     rounds,
     state_name,
     store_key,
@@ -46,8 +50,6 @@ from proxy.identity.tenants import LISTED, Caller
 # How many of the newest places each look at the store takes in: the first finds a conversation that goes on, the second
 # one that was rewound. The last is for what the places found refer to. What was asked is not asked again.
 _LOOKS = (64, 576, 64)
-# How many rounds back a branch is held against the one on record: another worker may have learnt late of a rival.
-_BACK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class Place:
     """Where a request stands.
 
     `base` is the deepest place on record that the request goes on from, `base_index` the index of its message (-1 where
-    the provider keeps what came before). `recorded` is False where it goes on from state that is not on record.
+    the provider keeps what came before). `recorded` is False where it goes on from state that is not on record. `key`
+    is where the store keeps the end of `conversation`; None where nobody had to know.
     """
 
     session: Session
@@ -65,6 +68,7 @@ class Place:
     base: Point | None = None
     base_index: int = -1
     recorded: bool = True
+    key: Key | None = None
 
 
 @dataclass(frozen=False, slots=True)
@@ -93,10 +97,16 @@ class Sessions:
         label = label_of(caller, marks)
         if conversation.previous is not None:
             return await self._continued(caller, marks, label, conversation)
-        index, base = await self._find(label, conversation)
-        chain = conversation.chain
+        chain, key = conversation.chain, None
+        index, base = self.deepest(label, chain)
+        if self._doubts(label, conversation, index, base, _LOOKS[0]):
+            index, base = await self._asked(label, conversation, index, base)
         if base is None:
-            session_id, forked_from = fresh_id(label, chain[-1] if chain else request_id.encode()), ""
+            name = label + (chain[-1] if chain else request_id.encode())
+            place = place_id(name)
+            session_id, forked_from = named_after(place), ""
+            if chain:
+                self._write(name, key := place_key(place), Point(session_id))
         elif index < len(chain) - 1:
             session_id, forked_from = self._follow(label, chain, index, base)
         else:
@@ -104,10 +114,10 @@ class Sessions:
             # the same opening, or somebody went back to this point.
             forked_from = base.session if base.next else ""
             session_id = fresh_id(label, request_id.encode()) if base.next else base.session
-        if chain and (base is None or (index == len(chain) - 1 and forked_from)):
-            self.keep(label + chain[-1], Point(session_id))
+            if forked_from:
+                self.keep(label + chain[-1], Point(session_id))
         session, row = self._hold(caller, marks, session_id, forked_from)
-        return Place(session, row, conversation, label, base, index)
+        return Place(session, row, conversation, label, base, index, key=key)
 
     def aside(self, caller: Caller, marks: Marks, conversation: Conversation) -> Place:
         """The place of a request that is none of a conversation's, such as one that only asks for a count; with the
@@ -121,14 +131,14 @@ class Sessions:
     def settle(self, place: Place, session: Session, reported: int, counted: int, fold: str = "") -> None:
         """Keeps what a reply taught: the session as it is now, and the provider's count for this place, with the
         compaction `fold` in force."""
-        if session.id in self._sessions:
-            self._sessions[session.id] = session, self._sessions[session.id][1]
+        if (held := self._sessions.get(session.id)) is not None:
+            self._sessions[session.id] = session, held[1]
         if reported and place.conversation.chain:
             name = place.label + place.conversation.chain[-1]
             overhead = place.conversation.overhead_key
             if (point := self._points.get(name)) is not None:
                 told = structs.replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold)
-                self.keep(name, told)
+                self._write(name, place.key or store_key(name), told)
 
     def answered(self, caller: Caller, place: Place, state_id: str, reported: int, ids: tuple[str, ...] = ()) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
@@ -161,9 +171,10 @@ class Sessions:
                 return index, point
         return -1, None
 
-    async def _find(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
-        """The deepest place on record, with all in memory that decides about it."""
-        index, base = self.deepest(label, conversation.chain)
+    async def _asked(
+        self, label: bytes, conversation: Conversation, index: int, base: Point | None
+    ) -> tuple[int, Point | None]:
+        """The deepest place on record, with all in memory that decides about it, from the deepest one in memory."""
         asked: set[bytes] = set()
         for look in _LOOKS:
             doubts = {*self._doubts(label, conversation, index, base, look)} - asked
@@ -191,41 +202,19 @@ class Sessions:
         Conversations that begin alike may do so at several workers at once, so there their beginnings are looked at."""
         chain = conversation.chain
         if base is None:
-            goes_on = any(message.role == "assistant" for message in conversation.messages)
-            return [label + key for key in (chain[-look:] if goes_on else chain[-1:] if not self.alone else ())]
+            if goes_on(conversation):
+                return [label + key for key in chain[-look:]]
+            return [label + chain[-1]] if chain and not self.alone else []
         if index == len(chain) - 1:
             return [label + chain[index]] if not (self.alone or base.next) else []
-        rival = self._rival(label, chain, index, base)
+        other = rival(self._points, label, chain, index, base)
         begins = not (self.alone or base.next or base.base)
-        if rival is None and base.next in (b"", chain[index + 1]) and rounds(conversation, index) <= 1 and not begins:
+        if other is None and base.next in (b"", chain[index + 1]) and rounds(conversation, index) <= 1 and not begins:
             return []
         keys = {*chain[index + 1 :][-_LOOKS[0] :], chain[index], base.base, base.branch}
-        if rival is not None:
-            keys |= {rival[0], rival[1].branch}
+        if other is not None:
+            keys |= {other[0], other[1].branch}
         return [label + key for key in keys if key]
-
-    def _rival(
-        self, label: bytes, chain: Sequence[bytes], index: int, base: Point
-    ) -> tuple[bytes, Point, bytes] | None:
-        """A point where another branch than this request's has the session, with its key and the key of this branch:
-        the base itself, or one before it where somebody took over."""
-        key, point = chain[index], base
-        if base.next:
-            other = base.next == chain[index + 1] and base.branch and base.branch not in chain[index + 1 :]
-            return (key, base, chain[-1]) if other else None
-        for _ in range(_BACK):
-            before = self._points.get(label + point.base) if point.base else None
-            if before is None or before.session != base.session:
-                break
-            if before.branch not in (b"", key):
-                return point.base, before, key
-            key, point = point.base, before
-        return None
-
-    def _lives(self, label: bytes, point: Point) -> bool:
-        """Whether the branch on record at a point was gone on from. (An end that passed to another session was.)"""
-        end = self._points.get(label + point.branch)
-        return end is not None and (end.next != b"" or end.session != point.session)
 
     async def _continued(self, caller: Caller, marks: Marks, label: bytes, conversation: Conversation) -> Place:
         """A request that goes on from state kept by the provider."""
@@ -241,8 +230,9 @@ class Sessions:
 
     def _follow(self, label: bytes, chain: Sequence[bytes], index: int, base: Point) -> tuple[str, str]:
         """The session of a request that goes on from `base`, and the one it is a fork of."""
-        rival = self._rival(label, chain, index, base)
-        parted = base.next not in (b"", chain[index + 1]) or (rival is not None and self._lives(label, rival[1]))
+        points = self._points
+        other = rival(points, label, chain, index, base)
+        parted = base.next not in (b"", chain[index + 1]) or (other is not None and lives(points, label, other[1]))
         session_id = fresh_id(label, chain[-1]) if parted else base.session
         if parted and base.next:
             self.keep(label + chain[-1], Point(session_id))
@@ -252,27 +242,26 @@ class Sessions:
         here = structs.replace(base, session=session_id, next=chain[index + 1], branch=chain[-1], base=origin)
         self.keep(label + chain[index], here)
         self.keep(label + chain[-1], Point(session_id, base=chain[index]))
-        if rival is not None and rival[1] is not base and not parted and rival[0] in chain:
+        if other is not None and other[1] is not base and not parted and other[0] in chain:
             # Whoever took over never went on, such as a side request: the session is taken back.
-            reply = chain[chain.index(rival[0]) + 1]
-            self.keep(label + rival[0], structs.replace(rival[1], next=reply, branch=rival[2]))
+            reply = chain[chain.index(other[0]) + 1]
+            self.keep(label + other[0], structs.replace(other[1], next=reply, branch=other[2]))
         return session_id, base.session if parted else ""
 
     def _hold(self, caller: Caller, marks: Marks, session_id: str, forked_from: str) -> tuple[Session, str]:
-        held = self._sessions.get(session_id)
+        sessions = self._sessions
+        held = sessions.get(session_id)
         if held is not None:
-            self._sessions.move_to_end(session_id)
-        else:
-            now = self.clock.now()
-            said = (marks.session, marks.client, marks.agent)
-            session = Session(session_id, caller.tenant, now, *said, forked_from=forked_from)
-            self.outbox.put(Key(LISTED, caller.tenant), bytes, self.retention)
-            # Each time a session enters a worker's memory it gets a row of its own in the store; readers add them up.
-            self._entered += 1
-            row = f"{self.worker}.{self._entered}"
-            held = self._sessions[session_id] = session, row
-            while len(self._sessions) > self.capacity:
-                self._sessions.popitem(last=False)
+            sessions.move_to_end(session_id)
+            return held
+        now, tenant = self.clock.now(), caller.tenant
+        session = Session(session_id, tenant, now, marks.session, marks.client, marks.agent, forked_from)
+        self.outbox.put(Key(LISTED, tenant), bytes, self.retention)
+        # Each time a session enters a worker's memory it gets a row of its own in the store; readers add them up.
+        self._entered += 1
+        held = sessions[session_id] = session, f"{self.worker}.{self._entered}"
+        if len(sessions) > self.capacity:
+            sessions.popitem(last=False)
         return held
 
     def forget(self, tenant: str, session: str | None) -> None:
@@ -290,11 +279,15 @@ class Sessions:
         known, place = self._points.get(name), place_id(name)
         if (known is None or known.session != point.session) and place != first_of(point.session):
             self.outbox.put(Key(listing(point.session), place), bytes, self.retention)
+        self._write(name, place_key(place), point)
+
+    def _write(self, name: bytes, key: Key, point: Point) -> None:
         self._remember(name, point)
-        self.outbox.put(place_key(place), partial(ENCODER.encode, point), self.retention)
+        self.outbox.put(key, partial(ENCODER.encode, point), self.retention)
 
     def _remember(self, name: bytes, point: Point) -> None:
-        self._points[name] = point
-        self._points.move_to_end(name)
-        while len(self._points) > 8 * self.capacity:
-            self._points.popitem(last=False)
+        points = self._points
+        points[name] = point
+        points.move_to_end(name)
+        if len(points) > 8 * self.capacity:
+            points.popitem(last=False)

@@ -371,3 +371,18 @@ def test_what_was_applied_is_remembered_within_a_bound_in_bytes():
     for number in range(40):
         heads.applied(CHAT, SPACE, whole, fold(whole, 5, text=f"what was, {number}"))
     assert 1 < len(heads._heads) < 20
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(2, 6), st.booleans()), min_size=2, max_size=6))
+def test_what_came_of_earlier_requests_changes_nothing_whichever_way_the_history_went(asked) -> None:
+    known, record = Heads(WrittenReader(), 2**20), fold(client(), 3)
+    for turns, forked in asked:
+        history = client(keep=turns)
+        if forked:
+            other = replace(history.messages[-1], key=b"another")
+            history = replace(history, messages=(*history.messages[:-1], other), chain=(*history.chain[:-1], b"fork"))
+        if len(history.chain) < 3:
+            continue
+        once = Heads(WrittenReader(), 2**20).applied(CHAT, SPACE, history, record)
+        assert known.applied(CHAT, SPACE, history, record) == once

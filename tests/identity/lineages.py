@@ -116,7 +116,7 @@ class Worker:
         """Takes a request through, and the reply that makes these calls."""
         said = said or Marks()
         self.requests += 1
-        seat = await self.lineage.seat(caller, said, conversation)
+        seat = self.lineage.top(said, conversation) or await self.lineage.seat(caller, said, conversation)
         hidden = await self.lineage.hidden(caller, seat, conversation, shown, anew=anew)
         label = f"{said.session}|{seat.scope}" if seat.scope else said.session
         # Places are divided by scope where a seat has one.

@@ -11,7 +11,7 @@ from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.reader import Reader
 from proxy.dialects.responses import Responses
 from proxy.identity.marks import Marks
-from proxy.identity.points import first_of, listing, store_key
+from proxy.identity.points import decode, first_of, listing, store_key
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 from proxy.storage.ephemeral import EphemeralStore
@@ -215,6 +215,22 @@ async def test_places_expire_with_the_retention() -> None:
     await world.ask("task")
     assert {write.ttl for write in world.outbox.taken} == {world.sessions.retention}
     assert all(isinstance(key, Key) for key in [write.key for write in world.outbox.taken])
+
+
+async def reported(world: World, place: Place) -> int:
+    kept = decode(await world.store.get(store_key(place.label + place.conversation.chain[-1])))
+    return kept.reported if kept is not None else 0
+
+
+@pytest.mark.parametrize("texts", [("task",), ("task", "a1", "b")])
+async def test_what_was_reported_is_kept_where_the_list_ended(texts: tuple[str, ...]) -> None:
+    world = World()
+    await world.ask("task")
+    place = await world.ask(*texts, label="other")
+    world.sessions.settle(place, place.session, 70, 60)
+    await world.outbox.flush()
+    assert await reported(world, place) == 70
+    assert await reported(world, await world.ask("task")) == 0
 
 
 async def test_the_place_that_a_session_is_named_after_is_not_listed() -> None:
