@@ -99,7 +99,8 @@ async def paced(job: Job) -> dict[str, Any]:
 
 
 async def growing(job: Job) -> dict[str, Any]:
-    """One conversation, turn by turn up to `size` bytes; CPU and time of every turn."""
+    """One conversation, turn by turn up to `size` bytes; CPU and time of every turn. What a server does while the next
+    turn is being made belongs to it too."""
     texts = Texts(job.seed)
     path = conversations.PATHS[job.dialect].encode()
     connection = await connect(job.port)
@@ -109,6 +110,8 @@ async def growing(job: Job) -> dict[str, Any]:
     turns: list[dict[str, float]] = []
     failed = 0
     until = asyncio.get_running_loop().time() + job.seconds
+    await asyncio.sleep(SETTLE)
+    before = processes.cpu_seconds(job.pids)
     for _ in range(job.count):
         conversation.grow(job.step)
         body = conversation.body()
@@ -116,10 +119,10 @@ async def growing(job: Job) -> dict[str, Any]:
             break
         if connection.lost:
             connection = await connect(job.port)
-        before = processes.cpu_seconds(job.pids)
         reply = await connection.ask(path, body)
         await asyncio.sleep(CHEAPEST_PAUSE)
-        cpu = processes.cpu_seconds(job.pids) - before
+        now = processes.cpu_seconds(job.pids)
+        cpu, before = now - before, now
         failed += not reply.ok
         turns.append({"kb": len(body) / 1024, "cpu_ms": 1000 * cpu, "ms": 1000 * (reply.done - reply.sent)})
     connection.close()

@@ -119,7 +119,7 @@ class _Craft(Craft):
 
 
 class Maker:
-    """Makes one fold with rooms of its own, which know nothing yet."""
+    """Makes folds with rooms of their own, which know nothing yet, and a counter that remembers what it counted."""
 
     def __init__(self) -> None:
         self.counter = TiktokenCounter()

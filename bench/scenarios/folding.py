@@ -78,13 +78,17 @@ def run(setting: Setting) -> list[Table]:
 
 
 def _making(setting: Setting) -> list[Table]:
-    maker, made, waits = Maker(), list[Steps](), list[float]()
+    made, again, waits = list[Steps](), list[Steps](), list[float]()
     for number in range(setting.fewer(max(3, setting.rounds), 1)):
         talk = making.conversation(number + 1, MAKING_SIZE)
         case, client = asyncio.run(making.captured(talk.body(), WINDOW))
         with _as_the_house():
-            made += [maker.make(case, client) for _ in range(5)]
+            for _ in range(5):
+                maker = Maker()
+                made.append(maker.make(case, client))
+                again.append(maker.make(case, client))
             for _ in range(setting.fewer(4, 2)):
+                maker = Maker()
                 waits += making.holding(lambda: maker.make(case, client))  # noqa: B023  # called at once
     one = made[0]
     title = f"Making a fold of {one.before:,} tokens in {len(client.messages)} messages, down to {one.after:,}"
@@ -94,9 +98,14 @@ def _making(setting: Setting) -> list[Table]:
         part = {COUNT: "no, cached", FACTS: "where not prepared"}.get(name, "yes")
         table.rows.append([name, median(taken), min(taken), part])
     for prepared, label in ((True, "a fold, facts prepared"), (False, "a fold, nothing prepared")):
-        taken = [each.fold(prepared=prepared) for each in made]
-        table.rows.append([f"*{label}*", median(taken), min(taken), None])
-        table.goal(f"CPU of {label}", median(taken), 150.0, "ms")
+        for rounds, counted in ((made, ""), (again, ", its own texts counted before")):
+            taken = [each.fold(prepared=prepared) for each in rounds]
+            table.rows.append([f"*{label}{counted}*", median(taken), min(taken), None])
+        table.goal(f"CPU of {label}", median([each.fold(prepared=prepared) for each in made]), 150.0, "ms")
+    table.notes.append(
+        "only the messages were counted before; a fold's own texts are remembered when they are counted, so that the"
+        " same fold made again in one process finds them"
+    )
     p50, p99, longest = percentile(waits, 0.5), percentile(waits, 0.99), max(waits)
     table.notes.append(
         f"another thread that wants the interpreter meanwhile waits {p50:.2f} ms at p50, {p99:.2f} ms at p99,"

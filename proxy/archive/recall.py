@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Final
 
 from proxy.archive.cache import Cache
-from proxy.archive.recall_choice import Choice, Name, Quote, results_in
-from proxy.archive.recall_index import Index, decoded, index_of, texts_of, words_in
+from proxy.archive.recall_choice import Choice, Name, Quote
+from proxy.archive.recall_index import Index, decoded, index_of, literal, words_in
 from proxy.archive.recall_quotes import OPENING
-from proxy.core.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
+from proxy.archive.recall_view import Seen, View, read, view_of
+from proxy.core.conversation import Conversation, Message, Text, ToolCall, ToolResult
 from proxy.core.edits import Folded
 from proxy.core.values import dataclass
 
 Claims = Callable[[str], Iterable[str]]
 """The words of a text that are no plain language: paths, identifiers, numbers, addresses."""
 
-_Seen = tuple[tuple[str, ...], tuple[str, ...]]
-"""The texts of some parts, and those of the results among them."""
-
 _QUOTED = re.compile(r'"([^"\n]{4,200})"|`([^`\n]{4,200})`|“([^”\n]{4,200})”')
-_WITHIN = re.compile(r"[0-9A-Za-z_\u00c0-\u024f\u0370-\u04ff]{2}")
-"""Two characters of one word, by what `words_in` takes for words."""
 _NAMES: Final = 300
 """Names of one turn that are looked for, the first ones."""
 _TEXT: Final = 20_000
@@ -44,22 +39,6 @@ _SCANNED: Final = 20_000_000
 _CHARACTERS: Final = 3.2
 """Of one token, as a first guess."""
 _TRIES: Final = 3
-_WORD: Final = 140
-"""Bytes that a word takes, beside a bit for each message."""
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What stands in view in front of a turn: the keys of its messages, the texts of the system prompt and of each
-    message, for each word of the first `read` of them which ones hold it (bit by bit), and what all that takes in bytes
-    beside the conversation."""
-
-    preamble: Sequence[Part]
-    keys: list[bytes]
-    seen: tuple[_Seen, ...]
-    words: Mapping[bytes, int]
-    read: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +58,7 @@ class Recaller:
     def __init__(self, claims: Claims, capacity: int = 32 * 2**20) -> None:
         self._claims = claims
         self._indexes = Cache[str, Index](capacity * 3 // 4)
-        self._views = Cache[str, _View](capacity // 4)
+        self._views = Cache[str, View](capacity // 4)
 
     def pending(self, shown: Folded, client: Conversation) -> int:
         """Bytes that have yet to be read to know what the fold took out; where they are many, `excerpt` belongs in a
@@ -119,7 +98,7 @@ class Recaller:
         if not names:
             return None
         view = self._view(shown, client, places)
-        names = [name for name in names if not _visible(name, view)]
+        names = [name for name in names if not view.holds(name)]
         if not names:
             return None
         known = {text for _, results in view.seen for text in results}
@@ -149,13 +128,14 @@ class Recaller:
             if found and not name.plain:
                 if len(found) > _LOOKS:
                     continue
-                held = list[int]()
+                held: list[int] = []
+                plain = literal(text)
                 for number in found:
                     passage = index.passages[number]
                     # Most names stand in what was said, and arguments have to be decoded.
                     said = passage.said(client.messages)
                     scanned += len(said)
-                    if text in said or passage.gives(text, client.messages):
+                    if text in said or passage.gives(text, client.messages, literal=plain):
                         held.append(number)
                     if len(held) > _COMMON or scanned > _SCANNED:
                         break
@@ -181,36 +161,30 @@ class Recaller:
 
     # -- what is in view ----------------------------------------------------------
 
-    def _view(self, shown: Folded, client: Conversation, turn: range) -> _View:
+    def _view(self, shown: Folded, client: Conversation, turn: range) -> View:
         """All that is in view, but for what the turn itself says and asks for."""
         messages, spans = shown.conversation.messages, shown.spans
         start = bisect_left(spans, turn.start, key=itemgetter(0))
-        settled = self._settled(shown, client, (*client.lead, *messages[:start]))
-        newest = list[_Seen]()
+        newest: list[Seen] = []
         for message, (first, last, _) in zip(messages[start:], spans[start:], strict=True):
             if not turn.start <= first <= last:
-                newest.append(_read(message.parts))
+                newest.append(read(message.parts))
             elif message.has_tool_result:
-                newest.append(_read([part for part in message.parts if isinstance(part, ToolResult)]))
-        return replace(settled, seen=(*settled.seen, *newest))
+                newest.append(read([part for part in message.parts if isinstance(part, ToolResult)]))
+        return self._settled(shown, client, start).with_texts(newest)
 
-    def _settled(self, shown: Folded, client: Conversation, messages: Sequence[Message]) -> _View:
-        """The system prompt and these messages; what was read for an earlier turn is not read again."""
+    def _settled(self, shown: Folded, client: Conversation, count: int) -> View:
+        """The system prompt and the first `count` messages; what was read for an earlier turn is not read again."""
         name = shown.compaction.id if shown.compaction is not None else ""
-        keys, known = [message.key for message in messages], self._views.get(name)
-        if known is None or known.preamble != client.preamble or known.keys != keys[: len(known.keys)]:
-            seen = (_read(client.preamble), *[_read(message.parts) for message in messages])
-            # Most of it is there at the first look, which is made in a thread; of the rest words would cost more.
-            words = _words_of(seen)
-            size = sum(map(_size_of, messages)) + (_WORD + len(seen) // 8) * len(words)
-            known = _View(client.preamble, keys, seen, words, len(seen), size)
-            self._views.put(name, known, known.size)
-        elif len(known.keys) < len(keys):
-            new = messages[len(known.keys) :]
-            seen = (*known.seen, *[_read(message.parts) for message in new])
-            known = replace(known, keys=keys, seen=seen, size=known.size + sum(map(_size_of, new)))
-            self._views.put(name, known, known.size)
-        return known
+        messages, chain = shown.conversation.messages[:count], shown.conversation.chain[:count]
+        known = self._views.get(name)
+        view = known.grown(messages, chain) if known is not None and known.begins(client, chain) else None
+        if view is None:
+            # Most of it is there at the first look, which is made in a thread.
+            view = view_of(client, messages, chain)
+        if view is not known:
+            self._views.put(name, view, view.size)
+        return view
 
     def _index(self, space: bytes, shown: Folded, client: Conversation) -> Index:
         name = shown.compaction.id if shown.compaction is not None else ""
@@ -219,58 +193,6 @@ class Recaller:
             known = index_of(space, shown, client.messages)
             self._indexes.put(name, known, known.size)
         return known
-
-
-def _read(parts: Sequence[Part]) -> _Seen:
-    return tuple(texts_of(parts)), tuple(results_in(parts))
-
-
-def _words_of(seen: Sequence[_Seen]) -> dict[bytes, int]:
-    words: dict[bytes, int] = {}
-    for at, (texts, _) in enumerate(seen):
-        for word in set[bytes]().union(*map(words_in, texts)):
-            words[word] = words.get(word, 0) | 1 << at
-    return words
-
-
-def _size_of(message: Message) -> int:
-    """What the texts of a message take; most are its own, but for those of calls."""
-    return 300 + sum([len(part.arguments) for part in message.parts if isinstance(part, ToolCall)])
-
-
-def _visible(name: Name, view: _View) -> bool:
-    # A search through a text costs a small part of finding its words, and most names stand near the end.
-    if _among(name, view.seen[view.read :]):
-        return True
-    held = (1 << view.read) - 1
-    for word in name.words:
-        held &= view.words.get(word, 0)
-    return held != 0 and (name.plain or _among(name, [view.seen[at] for at in range(view.read) if held >> at & 1]))
-
-
-def _among(name: Name, seen: Sequence[_Seen]) -> bool:
-    sought = name.text
-    for texts, _ in reversed(seen):
-        for text in texts:
-            if sought in text and (_stands(sought, text) or (not name.plain and _holds(texts, name))):
-                return True
-    return False
-
-
-def _stands(sought: str, text: str) -> bool:
-    """Whether it stands somewhere in the text with no more of a word around it."""
-    at = text.find(sought)
-    while at >= 0:
-        end = at + len(sought)
-        if not (at and _WITHIN.match(text, at - 1)) and not _WITHIN.match(text, end - 1):
-            return True
-        at = text.find(sought, at + 1)
-    return False
-
-
-def _holds(texts: Sequence[str], name: Name) -> bool:
-    """Whether all its words stand in these texts."""
-    return set().union(*map(words_in, texts)).issuperset(name.words)
 
 
 def _last_round(messages: Sequence[Message]) -> int:

@@ -20,6 +20,7 @@ from proxy.core.boundaries import Place, pairs
 from proxy.core.conversation import Message, Part, Text, ToolCall, ToolResult
 from proxy.core.edits import Folded
 from proxy.core.plan import OURS
+from proxy.core.spelling import spelled
 from proxy.core.values import dataclass
 
 Stretch = tuple[int, int, str]
@@ -35,8 +36,6 @@ _STRETCH: Final = 200
 """Messages of a kept range at most; longer ones are not found again."""
 _KEPT = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 _SPACED: Final = bytes(c if c >= 128 or bytes((c,)) in _KEPT else 32 for c in range(256))
-# Letters of alphabets that names are written in stay; any other sign ends a word.
-_FOREIGN = re.compile(r"[^\x00-\x7f\u00c0-\u024f\u0370-\u04ff]+")
 _ESCAPED = re.compile(r'[":\\\x00-\x1f]')
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD, _POSTING, _PASSAGE = 190, 16, 250
@@ -72,17 +71,15 @@ class Passage:
         """The second."""
         return text_of(messages[self.body[0]].parts[self.body[1]]) if self.body else ""
 
-    def gives(self, text: str, messages: Sequence[Message]) -> bool:
-        """Whether the first holds a text."""
+    def gives(self, text: str, messages: Sequence[Message], *, literal: bool) -> bool:
+        """Whether the first holds a text; `literal`: whether that reads in them as it does in JSON."""
         part = messages[self.call[0]].parts[self.call[1]] if self.call and self.both else None
         if not isinstance(part, ToolCall):
             return False
         raw = part.arguments
-        # Decoding takes time. A number reads otherwise before it, and so do a key with its value and what JSON writes
-        # with a backslash: some signs always, slashes and all others where it likes.
-        plain = _LETTER.search(text) and not _ESCAPED.search(text)
+        # Decoding takes time. JSON may write slashes, and all other signs, with a backslash.
         escape = "\\u00" if text.isascii() else "\\u"
-        if plain and text not in raw and escape not in raw and "\\/" not in raw:
+        if literal and text not in raw and escape not in raw and "\\/" not in raw:
             return False
         return text in text_of(part)
 
@@ -97,17 +94,25 @@ class Index:
 
     def holding(self, words: Sequence[bytes]) -> list[int]:
         """The numbers of the passages that hold the rarest of these words, oldest first."""
-        lists = list[Sequence[int]]()
+        lists: list[Sequence[int]] = []
         for word in words:
-            found = self.places.get(word)
-            if found is None:
+            places = self.places.get(word)
+            if places is None:
                 return []
-            lists.append((found,) if isinstance(found, int) else found)
+            lists.append((places,) if isinstance(places, int) else places)
         if not lists:
             return []
         lists.sort(key=len)
-        rest = lists[1:_RAREST]
-        return [number for number in lists[0] if all(_among(number, each) for each in rest)] if rest else [*lists[0]]
+        found = [*lists[0]]
+        for each in lists[1:_RAREST]:
+            found = [number for number in found if _among(number, each)]
+        return found
+
+
+def literal(text: str) -> bool:
+    """Whether a text stands in JSON as it reads: a number may be written otherwise, and so are a key with its value and
+    what has a backslash in front of it."""
+    return _LETTER.search(text) is not None and _ESCAPED.search(text) is None
 
 
 def _among(number: int, numbers: Sequence[int]) -> bool:
@@ -144,9 +149,7 @@ def index_of(space: bytes, folded: Folded, client: Sequence[Message]) -> Index:
 
 def words_in(text: str) -> set[bytes]:
     """The words of a text: runs of letters, digits and underscores, three to 64 bytes long."""
-    text = text[:_MOST]
-    plain = text if text.isascii() else _FOREIGN.sub(" ", text)
-    found = set(plain.encode("utf-8", "replace").translate(_SPACED).split())
+    found = set(spelled(text[:_MOST]).encode("utf-8", "replace").translate(_SPACED).split())
     return {word for word in found if 2 < len(word) <= _LONGEST}
 
 

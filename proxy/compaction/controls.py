@@ -31,8 +31,6 @@ _ASKS = (
     "anchored summary from the conversation history",
     "Update the anchored summary below",
 )
-# Each of these has one of those words, and few other texts have.
-_WORDS_OF_ASKS = ("summary", "COMPACTION", "prompt for continuing")
 _BEGINNING = 2_000
 
 
@@ -91,12 +89,8 @@ def asks_for_compaction(conversation: Conversation) -> bool:
         return False
     last = conversation.messages[-1]
     if last.role == "user":
-        for part in last.parts:
-            if isinstance(part, Text):
-                has = part.text[:_BEGINNING].__contains__
-                if any(map(has, _WORDS_OF_ASKS)) and any(map(has, _ASKS)):
-                    return True
-        return False
+        begins = [part.text[:_BEGINNING] for part in last.parts if isinstance(part, Text)]
+        return any(any(map(text.__contains__, _ASKS)) for text in begins)
     return any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in last.parts)
 
 

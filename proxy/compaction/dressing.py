@@ -79,8 +79,10 @@ class Wardrobe:
         shown = self._laid(Laying(dialect, weaver, folded, read), folded, tuple(overlays)) if overlays else folded
         if conversation is bare:
             return shown
-        messages, chain = shown.conversation.messages, shown.conversation.chain
-        return replace(shown, conversation=replace(conversation, messages=messages, chain=chain))
+        if shown is not folded:
+            messages, chain = shown.conversation.messages, shown.conversation.chain
+            conversation = replace(conversation, messages=messages, chain=chain)
+        return Folded(conversation, shown.origins, shown.compaction, shown.spans)
 
     def offered(self, dialect: Dialect, weaver: Weaver, conversation: Conversation, offer: ToolOffer) -> Conversation:
         """The conversation with the tool among its own; the very same where it cannot be offered."""

@@ -22,6 +22,10 @@ _log = logging.getLogger("accordion")
 
 Read = Callable[[bytes], Message]
 
+_Span = tuple[int, int, bool]
+_Entry = tuple[Message, int, _Span, bytes]
+_Columns = tuple[tuple[Message, ...], tuple[int, ...], tuple[_Span, ...], tuple[bytes, ...]]
+
 _RESTLESS = 4
 """So many of the newest messages may look different a turn later: clients move cache breakpoints about there."""
 
@@ -162,13 +166,13 @@ class _List:
 
     def __init__(self, dialect: Dialect, read: Read, folded: Folded, covered: int, known: Laid | None) -> None:
         self._dialect, self._read, self._folded = dialect, read, folded
-        start = known or Laid(
+        self._begun = known or Laid(
             (), folded.conversation.messages[:covered], folded.origins[:covered], folded.spans[:covered],
             folded.conversation.chain[:covered], b"",
         )  # fmt: skip
-        self._messages, self._origins = list(start.messages), list(start.origins)
-        self._spans, self._chain = list(start.spans), list(start.chain)
-        self.mark = start.mark
+        self._new: list[_Entry] = []
+        """What stands behind that."""
+        self.mark = self._begun.mark
         """Stands for all that was put in so far, in the chain keys of what is behind it."""
         self._loose = False
         """Whether the last of the list is a recall that stands by itself."""
@@ -176,26 +180,22 @@ class _List:
     def keep(self, message: Message, origin: int, span: tuple[int, int, bool], key: bytes) -> None:
         """The client's own message. Where speakers must alternate, a recall in front of what the user says becomes a
         part of it."""
-        if self._loose and len(joined := self._dialect.joined([self._messages[-1].wire, message.wire], {0})) == 1:
-            for of in (self._messages, self._origins, self._spans, self._chain):
-                of.pop()
+        if self._loose and len(joined := self._dialect.joined([self._new[-1][0].wire, message.wire], {0})) == 1:
+            self._new.pop()
             message = self._read(joined[0])
         self._loose = False
-        self._messages.append(message)
-        self._origins.append(origin)
-        self._spans.append(span)
-        self._chain.append(key + self.mark)
+        self._new.append((message, origin, span, key + self.mark))
 
     def recall(self, wire: bytes, place: int) -> None:
         """A user's entry, for the client's message before the place `place`. Where speakers must alternate it becomes a
         part of that message, which keeps its origin."""
-        before = [self._messages[-1].wire] if self._messages else []
+        last = self._last()
+        before = [last[0].wire] if last is not None else []
         joined = self._dialect.joined([*before, wire], {len(before)})
-        if before and len(joined) == 1:
+        if last is not None and len(joined) == 1:
             message = self._read(joined[0])
             self.mark = _digest(self.mark, message)
-            self._messages[-1] = message
-            self._chain[-1] += self.mark
+            self._new[-1] = message, last[1], last[2], last[3] + self.mark
         else:
             # It stands for none of the client's messages: its span ends before it begins.
             self.weave((wire,), (place, place - 1, False))
@@ -206,21 +206,36 @@ class _List:
         self._loose = False
         messages = [self._read(wire) for wire in wires]
         self.mark = _digest(self.mark, *messages)
-        self._messages += messages
-        self._origins += [WOVEN] * len(messages)
-        self._spans += [span] * len(messages)
-        self._chain += [self.mark + b"/%d" % index for index in range(len(messages))]
+        self._new += [(message, WOVEN, span, self.mark + b"/%d" % at) for at, message in enumerate(messages)]
 
     def laid(self, client: tuple[Message, ...]) -> Laid:
         """The list as it is now, which these messages became."""
-        return Laid(
-            client, tuple(self._messages), tuple(self._origins), tuple(self._spans), tuple(self._chain), self.mark
-        )  # fmt: skip
+        self._begun = Laid(client, *self._columns(), self.mark)
+        self._new.clear()
+        return self._begun
 
     def folded(self) -> Folded:
         """The list as it is now."""
-        conversation = replace(self._folded.conversation, messages=tuple(self._messages), chain=tuple(self._chain))
-        return replace(self._folded, conversation=conversation, origins=tuple(self._origins), spans=tuple(self._spans))
+        messages, origins, spans, chain = self._columns()
+        conversation = replace(self._folded.conversation, messages=messages, chain=chain)
+        return Folded(conversation, origins, self._folded.compaction, spans)
+
+    def _columns(self) -> _Columns:
+        begun = self._begun
+        if not self._new:
+            return begun.messages, begun.origins, begun.spans, begun.chain
+        messages, origins, spans, chain = zip(*self._new, strict=True)
+        return begun.messages + messages, begun.origins + origins, begun.spans + spans, begun.chain + chain
+
+    def _last(self) -> _Entry | None:
+        """The last of the list, which is new from now on; None where there is none."""
+        begun = self._begun
+        if not self._new and begun.messages:
+            self._new.append((begun.messages[-1], begun.origins[-1], begun.spans[-1], begun.chain[-1]))
+            self._begun = Laid(
+                (), begun.messages[:-1], begun.origins[:-1], begun.spans[:-1], begun.chain[:-1], begun.mark
+            )  # fmt: skip
+        return self._new[-1] if self._new else None
 
 
 def _digest(mark: bytes, *messages: Message) -> bytes:

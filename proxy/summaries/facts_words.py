@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from proxy.core.spelling import spelled
 from proxy.core.values import dataclass
 
 LONGEST: Final = 200
@@ -19,8 +20,6 @@ _HEAD, _TAIL = 160_000, 80_000
 
 _KEPT = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./@+~-\\"
 _SPACED: Final = bytes(c if bytes((c,)) in _KEPT else 32 for c in range(256))
-# Letters of alphabets that names are written in stay, so that no word is cut in the middle; any other sign ends it.
-_FOREIGN = re.compile(r"[^\x00-\x7f\u00c0-\u024f\u0370-\u04ff]+")
 _URL = re.compile(r"https?://[^\s\"'<>()\[\]{}|\\^`\x00-\x1f]{4,400}")
 _WINDOWS = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\[^\s\"'<>|*?:\x00-\x1f]{3,200}")
 _IDENTIFIER = re.compile(
@@ -85,8 +84,7 @@ class Judge(dict[bytes, Verdict]):
         names = found["name"]
         if numbers:
             found["number"] = found["id"]
-        plain = text if text.isascii() else _FOREIGN.sub(" ", text)
-        distinct = dict.fromkeys(_bytes(plain).translate(_SPACED).split())
+        distinct = dict.fromkeys(_bytes(spelled(text)).translate(_SPACED).split())
         # Most are plain words, about which nothing needs to be remembered.
         telling = [word for word in distinct if not (word.isalpha() and word.islower())]
         for kind, words in map(self.__getitem__, telling):
