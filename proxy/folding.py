@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from msgspec import structs
 
@@ -26,7 +25,7 @@ from proxy.core.edits import Cause, unfolded
 from proxy.core.errors import Unreadable
 from proxy.core.records import CompactionSeen, Recalled
 from proxy.core.summarizing import Asker
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge, size_of
 from proxy.identity.sessions import Place

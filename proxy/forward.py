@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from proxy.accounting.journal import Journal
@@ -23,6 +23,7 @@ from proxy.core.errors import AccordionError, ContextOverflow, Unauthorized
 from proxy.core.http import Inbound, Outbound, Told, stopped
 from proxy.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
 from proxy.core.records import Exchange, ReplySeen
+from proxy.core.values import replace
 from proxy.folding import Folding
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge

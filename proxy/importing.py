@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 
 from proxy.compaction.overlays import Overlays
 from proxy.core.conversation import Conversation
@@ -18,7 +17,7 @@ from proxy.core.errors import AccordionError
 from proxy.core.memories import Memories
 from proxy.core.ports import Clock
 from proxy.core.records import Recalled
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.core.weaves import Recall
 from proxy.dialects.base import Dialect
 from proxy.identity.marks import Marks

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from proxy.compaction.overlays import Overlays
 from proxy.core.errors import AccordionError
 from proxy.core.http import Inbound, Told
 from proxy.core.ports import UpstreamReply
+from proxy.core.values import replace
 from proxy.core.weaves import Weave
 from proxy.dialects.encodings import Decoder
 from proxy.dialects.responses_kept import document_shown, events_shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from proxy.compaction.filtering import Filter, Taken
 from proxy.core.boundaries import Place as Spot
@@ -17,7 +17,7 @@ from proxy.core.conversation import Conversation, ToolCall
 from proxy.core.delegation import Delegation, Seat
 from proxy.core.errors import BadRequest
 from proxy.core.records import CallSeen
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.metadata import metadata_sent, without_ours
 from proxy.dialects.writing import body
@@ -88,7 +88,7 @@ class Seating:
         chain = seated.conversation.chain
         if chain:
             self.sessions.keep(place.label + chain[-1], Point(place.session.id))
-        return seated, replace(place, conversation=seated.conversation, base=None, base_index=-1, key=None)
+        return seated, replace(place, conversation=seated.conversation, base=None, base_index=-1)
 
     async def placed(self, caller: Caller, seated: Seated, place: Place) -> Seated:
         """The same once its session is known: a new one may have been begun by a call that is open elsewhere."""

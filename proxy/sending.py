@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.http import Inbound
 from proxy.core.ports import Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
 from proxy.core.summarizing import Asker
+from proxy.core.values import replace
 from proxy.dialects.naming import named_by, renamed_by, renamed_in
 from proxy.gauged import Gauge
 from proxy.identity.tenants import CREDENTIALS, Tenants

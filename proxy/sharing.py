@@ -12,7 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -26,7 +26,7 @@ from proxy.core.conversation import Conversation, Message, ToolCall, ToolResult
 from proxy.core.delegation import Delegation, Seat
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Tasks
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.identity.kinship import Kinship, Viewer
 from proxy.identity.marks import Marks
 from proxy.identity.nodes import tenant_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -24,6 +24,7 @@ from proxy.core.http import Told
 from proxy.core.ports import Clock, UpstreamReply
 from proxy.core.records import Unfolded, Usage
 from proxy.core.tooling import Answer, OurCall
+from proxy.core.values import replace
 from proxy.core.weaves import Round, Weave
 from proxy.dialects.encodings import Decoder
 from proxy.dialects.spans import fields_of, items_of, list_of, object_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final, Protocol
 
 from proxy.archive.artifacts import Artifact
@@ -22,7 +22,7 @@ from proxy.core.conversation import ToolCall
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Tasks
 from proxy.core.tooling import Answer, OurCall, Wanted
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 _log = logging.getLogger("accordion")
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 
 from proxy.archive.artifacts import Artifact, artifact_text, result_text
 from proxy.archive.references import shortened
 from proxy.core.conversation import Media, Message, Opaque, Part, Reasoning, Role, ToolCall, ToolResult
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 INPUT: Final = "$input"
 """The path at which the arguments of a result's call stand."""

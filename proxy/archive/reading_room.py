@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from proxy.archive import holdings
@@ -21,7 +20,7 @@ from proxy.archive.transcripts import Transcripts
 from proxy.archive.writing import Archive
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Tasks
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 AT_ONCE: Final = 8_000_000
 """Characters of a text that are given at once; the rest is had by offset."""

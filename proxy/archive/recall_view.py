@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from proxy.archive.recall_choice import Name, results_in
 from proxy.archive.recall_index import texts_of, words_in
 from proxy.core.conversation import Conversation, Message, Part, ToolCall
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 Seen = tuple[tuple[str, ...], tuple[str, ...]]
 """The texts of some parts, and those of the results among them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 import msgspec
 
@@ -11,7 +11,7 @@ from proxy.archive import holdings
 from proxy.archive.artifacts import tenant_of, unpack
 from proxy.archive.holdings import Recorded
 from proxy.archive.writing import Archive
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
 """Fields of a request that are kept beside its list: the system prompt, and what is offered to the model."""

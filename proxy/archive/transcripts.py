@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from proxy.archive import holdings
@@ -22,7 +21,7 @@ from proxy.archive.writing import Archive
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Clock, Put, Tasks
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 Record = Literal["off", "folded", "all"]
 """Whose transcripts are kept: nobody's; those of sessions from their first fold on; all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import Literal
 
@@ -25,7 +25,7 @@ from proxy.core.conversation import Conversation
 from proxy.core.errors import AccordionError, StoreUnavailable
 from proxy.core.ports import Clock, Tasks
 from proxy.core.records import CompactionSeen
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.summaries.author import Author, Summary, SummaryTask
 from proxy.summaries.extractive import Extractor
 

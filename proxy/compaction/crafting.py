@@ -4,7 +4,6 @@ what is to be written."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from math import ceil
@@ -28,7 +27,7 @@ from proxy.core.conversation import Conversation, Message
 from proxy.core.edits import Compaction, Folded
 from proxy.core.plan import Kind, Plan, View
 from proxy.core.ports import Put
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.summaries.author import Summary, SummaryTask
 from proxy.summaries.extractive import Source
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from proxy.archive.cache import Cache
 from proxy.compaction.laying import Laid, Laying, Read
 from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.core.weaves import Overlay, Recall, Weave
 from proxy.dialects.base import Dialect
 from proxy.dialects.splice import ToolOffer, Weaver

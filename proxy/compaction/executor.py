@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from proxy.compaction.layout import Layout, Unfit
 from proxy.compaction.policy import WORTHWHILE
@@ -16,7 +15,7 @@ from proxy.core.boundaries import passed_over
 from proxy.core.conversation import Message
 from proxy.core.edits import Cause, Compaction, Entry, Folded, Kept, StepRecord, Written, apply
 from proxy.core.plan import Plan, Slot
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.writing import unmarked
 from proxy.summaries.author import Summary

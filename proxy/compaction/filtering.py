@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
 
 from proxy.compaction.hiding import Hiding, hide, stretches
 from proxy.compaction.reading import WrittenReader
 from proxy.core.boundaries import Place, refers
 from proxy.core.conversation import Conversation, Message, ToolCall, ToolResult
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.keys import chain_key, chain_start
 

@@ -8,7 +8,6 @@ opening request. No more is taken than it takes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import ceil
 
 from proxy.accounting.meter import MESSAGE
@@ -18,6 +17,7 @@ from proxy.compaction.strategies.beside import replacement
 from proxy.compaction.strategies.notes import left_out_before
 from proxy.core.conversation import Message, Text, ToolResult
 from proxy.core.plan import Replace, Step
+from proxy.core.values import replace
 
 NAME = "last_resort"
 

@@ -7,13 +7,12 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 
 from proxy.core.conversation import Message
 from proxy.core.edits import Folded
 from proxy.core.plan import WOVEN
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.core.weaves import Overlay, Recall, Weave
 from proxy.dialects.base import Dialect
 from proxy.dialects.splice import Weaver

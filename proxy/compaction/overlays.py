@@ -121,7 +121,7 @@ class Overlays:
         if not laid:
             return ()
         found: list[Overlay] = []
-        for anchor in [anchor for anchor in places if anchor in laid]:
+        for anchor in list(filter(laid.__contains__, places)):
             found += self._used(space, label, anchor, self._held[label + anchor])
         return tuple(found)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from proxy.compaction import last_resort
 from proxy.compaction.permits import permitted
@@ -16,6 +15,7 @@ from proxy.compaction.strategies.delegated_digests import DelegatedDigests
 from proxy.compaction.strategies.images import Images, ImagesOptions
 from proxy.core.conversation import Reasoning
 from proxy.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize
+from proxy.core.values import replace
 
 _log = logging.getLogger("accordion")
 

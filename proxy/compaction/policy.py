@@ -6,13 +6,12 @@ what would be sent, in tokens.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from proxy.core.budget import Decision, FoldKind, Limits, Utilization, Window
 from proxy.core.edits import Folded
 from proxy.core.plan import OURS
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 Mode = Literal["auto", "observe", "off"]
 
@@ -241,7 +240,7 @@ def _target(case: _Case, kind: FoldKind) -> int:
         target, trigger = limits.generation_target, limits.generation
     below = trigger - used.reserved_output
     if below > case.fixed:
-        target = max(target * below // trigger, case.fixed + (below - case.fixed) // _ROOM)
+        target = max(target * below // trigger, case.fixed + (below - case.fixed + _ROOM - 1) // _ROOM)
     most = ceiling(used, limits, case.window)
     if below <= case.fixed and most > case.fixed:
         target = case.fixed + (most - case.fixed) // 2

@@ -6,7 +6,6 @@ The id is a hash of the rest, so that a record that was damaged is known.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from functools import lru_cache
 
 import msgspec
@@ -15,6 +14,7 @@ import zstandard
 from proxy.core.edits import Cause, Compaction, Entry, Kept, StepRecord, Written
 from proxy.core.plan import Kind
 from proxy.core.ports import Key
+from proxy.core.values import replace
 
 _VERSION = b"\x01"
 _MOST = 256 * 2**20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import ceil
 
 from proxy.archive.artifacts import Artifact, ArtifactKind, Row, result_text
@@ -13,7 +12,7 @@ from proxy.core.boundaries import groups, pairs
 from proxy.core.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.delegation import Delegation
 from proxy.core.plan import Slot
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.summaries.author import LISTED
 
 MOST_TOKENS = 6_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from proxy.archive.cache import Cache
 from proxy.core.conversation import Conversation
@@ -23,6 +23,7 @@ _SHORT = 16
 """Bytes of a field that is too short to hold a breakpoint."""
 _LONG = b'"1h"'
 """A breakpoint that lasts an hour must not stand behind one of five minutes."""
+_WIRE = attrgetter("wire")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Rendering:
         than four, one stands at the end of the last message that was written."""
         messages = folded.conversation.messages
         if folded.compaction is None:
-            wires = [message.wire for message in messages]
+            wires = list(map(_WIRE, messages))
             if wires and is_text(wires[0]):
                 # What was put in stands beside what was no list: the one text that Responses takes in its place.
                 wires[:1] = dialect.joined(wires[:1], ())
@@ -59,10 +60,10 @@ class Rendering:
         place = _last_written(folded, covered)
         marked = dialect.marks and place >= 0 and _may_mark(folded.conversation, place)
         head = self._head(dialect, folded, end, place if marked else -1)
-        return [*head, *[message.wire for message in messages[end:]]]
+        return [*head, *map(_WIRE, messages[end:])]
 
     def _head(self, dialect: Dialect, folded: Folded, end: int, place: int) -> Sequence[bytes]:
-        wires = [message.wire for message in folded.conversation.messages[:end]]
+        wires = list(map(_WIRE, folded.conversation.messages[:end]))
         key = (folded.compaction.id if folded.compaction else "", dialect.name, place >= 0)
         known = self._heads.get(key)
         if known is not None and known.wires == wires:

@@ -7,12 +7,12 @@ planning needs no tokenizer; the request is counted anew when the fold was made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from proxy.accounting.meter import MESSAGE, SEALED_ENVELOPE
 from proxy.compaction.strategies.base import Archive, Draft, media_of, text_of
 from proxy.core.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.plan import OURS, Drop, Replace, Slot, Step, Summarize, placed
+from proxy.core.values import replace
 
 GONE = Text("")
 """What stands where a part was dropped."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby, takewhile
 
 from proxy.core.boundaries import lone_reasoning, refers
 from proxy.core.conversation import Message, Reasoning, ToolCall
 from proxy.core.edits import Folded
 from proxy.core.plan import WOVEN
+from proxy.core.values import replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.spans import fields_of, is_object
 

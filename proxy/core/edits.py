@@ -8,14 +8,13 @@ the only function that changes a history.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import repeat
 from typing import Literal
 
 from proxy.core.boundaries import open_places
 from proxy.core.conversation import Conversation, Message, Part, ToolCall, ToolResult
 from proxy.core.plan import OURS, Kind, Slot
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 Cause = Literal["automatic", "manual", "overflow"]
 

@@ -6,9 +6,9 @@ Chunks that say more of what the one before said go on unread (chat_chunks.py); 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+from proxy.core.values import replace
 from proxy.dialects.chat_chunks import DONE, Run, read, write
 from proxy.dialects.chat_round import Call, Saying, finished, said_of, summed, usage_places
 from proxy.dialects.shared import entries, mapping, string

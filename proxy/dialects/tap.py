@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from proxy.core.records import ARGUMENTS, CallSeen, ReplySeen, Usage
+from proxy.core.values import replace
 from proxy.dialects.base import Tap
 from proxy.dialects.keys import read
 from proxy.dialects.shared import error_text, string

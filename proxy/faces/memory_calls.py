@@ -7,7 +7,6 @@ AccordionError that says what to do, and nothing is written then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import msgspec
 
@@ -16,6 +15,7 @@ from proxy.archive.reader import BadRequest as Unanswerable
 from proxy.archive.reader import Part, Wish
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.memories import Change, Memory
+from proxy.core.values import replace
 from proxy.faces import memory_asked as asked
 from proxy.faces import memory_told as told
 from proxy.faces.memory_rooms import Rooms

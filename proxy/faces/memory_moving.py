@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TypeVar
 
 from proxy.core.errors import BadRequest
 from proxy.core.memories import Change, Conflict, Entity, Filter, Memories, Memory, Relation
+from proxy.core.values import replace
 from proxy.faces.memory_rooms import Rooms
 from proxy.faces.memory_told import Brought, Erased, Held
 from proxy.identity.tenants import Caller

@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import msgspec
 
 from proxy.core.conversation import Conversation, ToolCall, ToolResult
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 Target = tuple[str, bool]
 """The name that a hand-off names, and whether it is one back."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 
 from proxy.core.conversation import Conversation, ToolResult
 from proxy.core.delegation import TOP, Delegation, Evidence, Seat
 from proxy.core.errors import BadRequest
 from proxy.core.ports import Clock, Outbox, Store, Tasks
 from proxy.core.records import CallSeen
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.identity.declared import Declared
 from proxy.identity.handoffs import NOBODY, Patterns
 from proxy.identity.marks import Marks

@@ -49,6 +49,8 @@ _SESSION_FIELDS = ("litellm_session_id", "session_id")
 # Where a mark may stand, or a word of ours, but for Codex's and other vendors' headers.
 _MARKING = _DELEGATED | HEADERS | {b"x-accordion-session", b"baggage", *_SESSION_HEADERS, _CLAUDE_CLASS, _CLAUDE_TYPE}
 _MARKING_FIELDS = frozenset({*_SESSION_FIELDS, "metadata", "prompt_cache_key"})
+# So much of a User-Agent is read, and remembered.
+_LONGEST_AGENT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,10 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     body, tracing baggage, and `prompt_cache_key`. A value counts only where it matches `[A-Za-z0-9_.:-]{8,128}`. Raises
     BadRequest where our own header does not; marks of other clients are never fatal, whatever they hold.
     """
-    client = client_name(headers.get(b"user-agent", b""))
+    client = client_name(headers.get(b"user-agent", b"")[:_LONGEST_AGENT])
     codex = client == "codex"
-    if not (codex or _marking(tuple(headers))) and _MARKING_FIELDS.isdisjoint(envelope):
+    unmarked = _MARKING.isdisjoint(headers) and _MARKING_FIELDS.isdisjoint(envelope)
+    if unmarked and not codex and _VENDORS not in b"\n".join(headers):
         # Most requests: it would take as long as reading their bodies to look for each mark by itself.
         return Marks(client=client)
     declared, name = declarations(headers, envelope.get("metadata"))
@@ -114,12 +117,6 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
         parent = _parent(headers, envelope, session, agent, kind)
     name = name or printable(headers.get(_CLAUDE_TYPE) or kind)
     return Marks(session, agent, client, delegated or bool(parent), compacting, parent, name, declared)
-
-
-@lru_cache(256)
-def _marking(names: tuple[bytes, ...]) -> bool:
-    """Whether a mark may stand in headers of these names. A client sends the same ones with every request."""
-    return not _MARKING.isdisjoint(names) or any(_VENDORS in name for name in names)
 
 
 def _parent(
@@ -162,8 +159,8 @@ def _with_fields(headers: Mapping[bytes, bytes], said: bytes) -> Mapping[bytes, 
 
 @lru_cache(1_024)
 def client_name(user_agent: bytes) -> str:
-    """A short name for the program that speaks, from its User-Agent; empty where it has none."""
-    agent = user_agent[:200].decode("latin-1").strip()
+    """A short name for the program that speaks, from the beginning of its User-Agent; empty where it has none."""
+    agent = user_agent.decode("latin-1").strip()
     low = agent.lower()
     for sign, name in (
         ("claude-cli", "claude-code"),

@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from proxy.core.delegation import TOP, Delegation, Evidence, Path
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Key, Outbox, Store
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 
 # Seconds until a node that the store did not have is asked for again: it may be another worker's, and appear.
 _AGAIN = 1.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 
 from proxy.core.conversation import Conversation
 from proxy.core.delegation import TOP, Delegation, Evidence
 from proxy.core.ports import Clock, Tasks
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.identity.nodes import Nodes, Refused
 from proxy.identity.openings import LEAST, Call, Openings, opening
 

@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 
 import msgspec
@@ -15,7 +15,7 @@ from proxy.core.conversation import Conversation, ToolCall
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Outbox, Store
 from proxy.core.records import CallSeen
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.identity.handoffs import NOBODY, Handed, Patterns, advance, settled, tool_names
 
 # How many of the newest places are asked for in the store.

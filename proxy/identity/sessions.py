@@ -13,7 +13,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from itertools import accumulate
 
@@ -23,7 +23,7 @@ from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Key, Outbox, Store
 from proxy.core.records import Session
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.identity.marks import Marks
 from proxy.identity.points import (
     ENCODER,
@@ -57,8 +57,7 @@ class Place:
     """Where a request stands.
 
     `base` is the deepest place on record that the request goes on from, `base_index` the index of its message (-1 where
-    the provider keeps what came before). `recorded` is False where it goes on from state that is not on record. `key`
-    is where the store keeps the end of `conversation`; None where nobody had to know.
+    the provider keeps what came before). `recorded` is False where it goes on from state that is not on record.
     """
 
     session: Session
@@ -68,7 +67,6 @@ class Place:
     base: Point | None = None
     base_index: int = -1
     recorded: bool = True
-    key: Key | None = None
 
 
 @dataclass(frozen=False, slots=True)
@@ -97,7 +95,7 @@ class Sessions:
         label = label_of(caller, marks)
         if conversation.previous is not None:
             return await self._continued(caller, marks, label, conversation)
-        chain, key = conversation.chain, None
+        chain = conversation.chain
         index, base = self.deepest(label, chain)
         if self._doubts(label, conversation, index, base, _LOOKS[0]):
             index, base = await self._asked(label, conversation, index, base)
@@ -106,7 +104,7 @@ class Sessions:
             place = place_id(name)
             session_id, forked_from = named_after(place), ""
             if chain:
-                self._write(name, key := place_key(place), Point(session_id))
+                self._write(name, place_key(place), Point(session_id))
         elif index < len(chain) - 1:
             session_id, forked_from = self._follow(label, chain, index, base)
         else:
@@ -117,7 +115,7 @@ class Sessions:
             if forked_from:
                 self.keep(label + chain[-1], Point(session_id))
         session, row = self._hold(caller, marks, session_id, forked_from)
-        return Place(session, row, conversation, label, base, index, key=key)
+        return Place(session, row, conversation, label, base, index)
 
     def aside(self, caller: Caller, marks: Marks, conversation: Conversation) -> Place:
         """The place of a request that is none of a conversation's, such as one that only asks for a count; with the
@@ -138,7 +136,7 @@ class Sessions:
             overhead = place.conversation.overhead_key
             if (point := self._points.get(name)) is not None:
                 told = structs.replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold)
-                self._write(name, place.key or store_key(name), told)
+                self._write(name, store_key(name), told)
 
     def answered(self, caller: Caller, place: Place, state_id: str, reported: int, ids: tuple[str, ...] = ()) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,

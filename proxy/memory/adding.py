@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.memories import Change, Conflict, Memories, Memory, MemoryType
 from proxy.core.ports import Clock
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.memory.entries import GRAIN, Overtaken, finished, names
 from proxy.memory.naming import memory_id
 

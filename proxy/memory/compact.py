@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Final
 
 from proxy.core.conversation import Text
 from proxy.core.errors import BadRequest, StoreUnavailable, SummaryFailed
 from proxy.core.memories import Change, Conflict, Entity, Memories, Memory, Relation
 from proxy.core.ports import Clock, Tasks
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.memory import log
 from proxy.memory.answers import Compacted, Done, answer
 from proxy.memory.choosing import chosen, context_of, fresh, same

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from proxy.core.errors import BadRequest
 from proxy.core.memories import Change, Conflict, Filter, Memories, Memory
 from proxy.core.ports import Clock
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.memory.corpus import corpus, topic_of, wanted
 from proxy.memory.entries import CONTENT_MOST, Overtaken, finished
 from proxy.memory.naming import memory_id

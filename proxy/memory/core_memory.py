@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from proxy.core.errors import BadRequest, NotFound, StoreUnavailable
 from proxy.core.memories import Change, Conflict, Filter, Memories, Memory
 from proxy.core.ports import Clock, Tasks
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.memory.core_answers import Exported, Found, Imported, Listed, shown, written_at
 from proxy.memory.entries import finished, names
 from proxy.memory.recovery import latest_plan, session_text

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import msgspec
 
 from proxy.core.errors import BadRequest, RequestError
 from proxy.core.memories import Entity, Memory, MemoryType, Relation
+from proxy.core.values import replace
 from proxy.memory.naming import memory_id
 
 GRAIN: Final[tuple[MemoryType, ...]] = ("fact", "decision", "preference", "solution", "question")

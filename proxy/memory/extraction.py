@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from heapq import nsmallest
 from typing import Final, Literal
 
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.memory import speech
 from proxy.memory.credentials import has_credential
 from proxy.memory.sentences import Background, Sentence, folded

@@ -7,12 +7,11 @@ becomes is said by the section that it stands in.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from proxy.core.ports import Tasks
 from proxy.core.summarizing import Asker, Summarizer
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.memory.extraction import REPORTED, Candidate, Kind, safe
 from proxy.memory.sentences import Background, own_parts
 from proxy.memory.standing import stands

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final, Literal
 
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.memory.steps import Step
 
 Act = Literal["read", "created", "edited", "deleted"]

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,7 +21,7 @@ import msgspec
 from proxy.core.errors import AccordionError
 from proxy.core.memories import Candidate, Embedded, Embedder, embedding_text
 from proxy.core.ports import Headers, Upstream, UpstreamRequest
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.models.embedder import packed
 
 T = TypeVar("T")

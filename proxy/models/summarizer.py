@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from proxy.core.errors import AccordionError, SummaryFailed
 from proxy.core.ports import Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest, Windows
 from proxy.core.records import ReplySeen
 from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
+from proxy.core.values import replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import Decoder
 from proxy.models.summarizer_wire import PATHS, Limit, answer, body, fault

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from proxy.accounting.limits import Limits, Whose
 from proxy.core.budget import Window
 from proxy.core.errors import ConfigError
+from proxy.core.values import replace
 from proxy.models.table import LONGEST_ID, ModelTable, names
 
 DEFAULT_WINDOW = 120_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import msgspec
 from proxy.core.conversation import Conversation, Message, Part, Text, ToolResult
 from proxy.core.edits import Folded
 from proxy.core.plan import OURS
+from proxy.core.values import replace
 from proxy.dialects.spans import FIELDS
 from proxy.gauged import Gauge
 from proxy.identity.tenants import Caller

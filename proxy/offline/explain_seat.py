@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.core.delegation import TOP, Evidence, Seat, name_of
+from proxy.core.values import replace
 from proxy.gauged import Gauge
 from proxy.identity.marks import Marks, read_marks
 from proxy.identity.nodes import tenant_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -11,6 +11,7 @@ from proxy.archive.artifacts import Artifact
 from proxy.archive.writing import Archive
 from proxy.core.budget import Window
 from proxy.core.http import Inbound
+from proxy.core.values import replace
 from proxy.forward import Forward
 from proxy.gauge import Gauging
 from proxy.gauged import Gauge

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 
 from proxy.core.budget import Limits, Thresholds
+from proxy.core.values import replace
 from proxy.settings.base import Section, Share
 from proxy.settings.text import step
 

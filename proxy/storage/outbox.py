@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import islice
+from operator import attrgetter
 
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Key, Put, Store
@@ -23,6 +24,7 @@ _BATCH = 256
 _TURN = 16
 
 _Value = Callable[[], bytes]
+_name = attrgetter("name")
 
 
 class GatheringOutbox:
@@ -100,7 +102,9 @@ class GatheringOutbox:
         appends, self._appends = self._appends[:_BATCH], self._appends[_BATCH:]
         batch: list[Put | Append] = []
         try:
-            for number, (key, (value, ttl)) in enumerate(puts.items()):
+            # Names that follow each other share pages of a store's index: so each is written about once, also in steps.
+            for number, key in enumerate(sorted(puts, key=_name)):
+                value, ttl = puts[key]
                 if number % _TURN == 0 and not behind:
                     await asyncio.sleep(0)
                 if (made := self._made(key, value)) is not None:

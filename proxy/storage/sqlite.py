@@ -28,7 +28,9 @@ PURGE_ROWS = 500
 """Rows that one round looks at to remove what has expired."""
 
 _STEP = 64
-"""Writes of a batch in one transaction: its commit cannot step aside, and writes about a page for each of them."""
+"""Writes of a large batch in one transaction: its commit cannot step aside, and writes about a page for each."""
+_LARGE = 128
+"""A batch of more writes than this is large; those of the archive are not, and are there whole or not at all."""
 
 
 class SqliteStore:
@@ -37,15 +39,15 @@ class SqliteStore:
     One thread writes, another reads, a third keeps house, each with a connection of its own, so that nobody waits
     for a large write to read, nor for the disk to write. The file is opened at the first call, and again after it
     broke. Every write is a transaction; what a caller no longer waits for is done whole or not at all. A large batch is
-    several, unless batches have to be `whole`. `now` gives seconds since the epoch, the same for all workers. Raises
-    ConfigError for a file of a newer version or of another program.
+    several, in its order, unless batches have to be `whole`. `now` gives seconds since the epoch, the same for all
+    workers. Raises ConfigError for a file of a newer version or of another program.
     """
 
     def __init__(
         self, path: Path, *, timeout: float, whole: bool = False, now: Callable[[], float] = time.time
     ) -> None:
         refuse_foreign(path)
-        self._step = sys.maxsize if whole else _STEP
+        self._most = sys.maxsize if whole else _LARGE
         self._now = now
         self._keep_at = 0.0
         self._purged = (0, 0)
@@ -100,8 +102,10 @@ class SqliteStore:
 
     async def write(self, batch: Sequence[Put | Append]) -> None:
         """See Store."""
-        puts, runs = split(batch)
-        await self._run(_write_in_steps, puts, runs, self._step)
+        # In the order of the batch: what lists a thing may be in front of it, so that it can be found and erased.
+        size = _STEP if len(batch) > self._most else max(1, len(batch))
+        steps = [split(batch[at : at + size]) for at in range(0, len(batch), size)]
+        await self._run(_write_in_steps, steps)
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
@@ -166,18 +170,14 @@ def _transaction(connection: sqlite3.Connection, call: Callable[..., T], *args: 
     return transact(connection, lambda: call(connection, *args))
 
 
-def _write_in_steps(connection: sqlite3.Connection, puts: list[Put], runs: list[Run], step: int, now: float) -> None:
-    """Values, then logs: `step` of them in one transaction, the next after others had a chance to run on this core."""
-    # Names that follow each other share pages of the index: sorted, all steps write about as many pages as one would.
-    puts.sort(key=lambda put: put.key.name)
-    for at in range(0, len(puts) + len(runs), step):
+def _write_in_steps(connection: sqlite3.Connection, steps: Sequence[tuple[list[Put], list[Run]]], now: float) -> None:
+    """Each step in one transaction, the next after others had a chance to run on this core."""
+    for puts, runs in steps:
         rows.step_aside()
-        behind = at - len(puts)
-        some = puts[at : at + step], runs[max(0, behind) : max(0, behind + step)]
-        _transaction(connection, _write_some, *some, now)
+        _transaction(connection, _write_all, puts, runs, now)
 
 
-def _write_some(connection: sqlite3.Connection, puts: list[Put], runs: list[Run], now: float) -> None:
+def _write_all(connection: sqlite3.Connection, puts: Sequence[Put], runs: Sequence[Run], now: float) -> None:
     if puts:
         rows.put_all(connection, puts, now)
     if runs:

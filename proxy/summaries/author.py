@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
 from proxy.core.conversation import Message, Text
@@ -15,7 +15,7 @@ from proxy.core.errors import SummaryFailed
 from proxy.core.plan import Kind
 from proxy.core.ports import Tasks
 from proxy.core.summarizing import Asker, Summarizer, SummaryReply, SummaryRequest
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.summaries.block import block, label
 from proxy.summaries.checks import Checked, check
 from proxy.summaries.evidence import Evidence, gather

@@ -23,7 +23,6 @@ class Incoming:
     __slots__ = (
         "_delivered",
         "_failure",
-        "_last",
         "_line",
         "_payload",
         "_upload",
@@ -45,7 +44,6 @@ class Incoming:
         self.headers: Headers = message.raw_headers
         self.delimited = bool(message.chunked) or payload is EMPTY_PAYLOAD or "Content-Length" in message.headers
         self._line: Line | None = line
-        self._last = message.should_close
         self._payload = payload
         self._upload = sending
         self._delivered = 0
@@ -107,7 +105,7 @@ class Incoming:
         if self._upload is not None and not self._upload.done():
             self._abort()
         elif self._line is not None:
-            self._line.release(last=self._last)
+            self._line.release()
             self._line = None
 
     def _abort(self) -> None:

@@ -85,7 +85,7 @@ class Line:
         self.since = 0.0
         self._connection = connection
         self._idle = idle
-        self._waiting = _watch(protocol)
+        self._waiting: Callable[[], object] | None = None
         if (closed := protocol.closed) is not None:
             closed.add_done_callback(self._lost)
 
@@ -93,14 +93,20 @@ class Line:
     def usable(self) -> bool:
         """Whether another request can go out. What waits to be read on an idle connection is its end, or what nobody
         asked for."""
-        return self.protocol.is_connected() and not self.protocol.should_close and not self._waiting()
+        if self._waiting is None or self.protocol.should_close or not self.protocol.is_connected():
+            return False
+        return not self._waiting()
 
-    def release(self, *, last: bool) -> None:
-        """Its answer has ended: on to the next request, unless that was the `last` one."""
-        if last or not self.protocol.is_connected():
+    def release(self) -> None:
+        """Its answer has ended: on to the next request, where there can be one."""
+        transport = self.protocol.transport
+        if self.protocol.should_close or transport is None or transport.is_closing():
             self.close()
-        else:
-            self._idle.put(self)
+            return
+        if self._waiting is None:
+            # Not before: a connection that is lost as soon as it stands has no socket.
+            self._waiting = _watch(transport)
+        self._idle.put(self)
 
     def close(self) -> None:
         """Closes it, as soon as what is still buffered has gone out."""
@@ -120,11 +126,9 @@ class Line:
             body.set_exception(aiohttp.ClientPayloadError(str(self.protocol.exception() or "connection lost")))
 
 
-def _watch(protocol: ResponseHandler) -> Callable[[], object]:
+def _watch(transport: asyncio.Transport) -> Callable[[], object]:
     """Tells, in what it gives, whether something waits to be read."""
-    if protocol.transport is None:
-        return lambda: True
-    descriptor = protocol.transport.get_extra_info("socket").fileno()
+    descriptor = transport.get_extra_info("socket").fileno()
     if not hasattr(select, "poll"):
         return lambda: select.select([descriptor], [], [], 0)[0]
     poll = select.poll()

@@ -8,12 +8,13 @@ to the OpenAI one. `litellm_params.model` is LiteLLM's "provider/name"; what the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote
 
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.ports import Route
+from proxy.core.values import replace
 from proxy.upstream.providers import AMBIENT, OPENAI_COMPATIBLE, PROVIDERS
 
 Family = Literal["openai", "anthropic", "litellm"]

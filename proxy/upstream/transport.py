@@ -1,7 +1,7 @@
-"""HTTP/1.1 over aiohttp's sockets: its connector (pool, TLS, proxies, happy eyeballs) and its parser, no session.
+"""HTTP/1.1 over aiohttp's sockets: its connector (TLS, proxies, happy eyeballs) and its parser; no session, no pool.
 
 A session would parse URL and headers again, keep cookies, add headers of its own and cost twice as much.
-Here the head is written as given, and what comes back is handed on as it came.
+Here the head is written as given, and what comes back is handed on as it came. Its pool is slow, too (lines.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +17,7 @@ from proxy.compaction.overlays import Overlays
 from proxy.core.errors import AccordionError
 from proxy.core.memories import Memories
 from proxy.core.ports import Clock, Key, Outbox, Tasks, TokenCounter
+from proxy.core.values import replace
 from proxy.faces.mcp import McpFace
 from proxy.faces.memory import MemoryApi
 from proxy.faces.memory_rooms import Rooms

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from proxy import __version__
 from proxy.accounting.limits import Limits
 from proxy.core.budget import Thresholds
 from proxy.core.ports import Observer
+from proxy.core.values import replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.chat_splice import ChatWeaver

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.compaction.policy import Attempt, Options, ceiling, decide, refuse
@@ -196,9 +196,12 @@ def test_a_block_of_ours_at_the_end_does_not_start_a_turn() -> None:
     assert decided(120_000, folded).action == "pass"
 
 
+# Every list has the three tokens that open the answer.
 @given(
-    st.integers(0, 250_000), st.integers(0, 120_000), st.integers(0, 120_000), st.sampled_from([TURN_START, MID_TURN])
+    st.integers(3, 250_000), st.integers(0, 120_000), st.integers(0, 120_000), st.sampled_from([TURN_START, MID_TURN])
 )
+@example(150_000, 500, 99_499, TURN_START)
+@example(3, 500, 99_497, TURN_START)
 def test_a_target_is_less_than_what_is_folded_and_leaves_room_over_the_overhead(
     tokens: int, preamble: int, reserved: int, folded: Folded
 ) -> None:

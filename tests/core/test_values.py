@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 
 import msgspec
 import pytest
+from rich.pretty import pretty_repr
 
-from proxy.core.values import base, dataclass
+from proxy.core.values import base, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,38 @@ def test_a_value_is_a_dataclass_to_replace_and_fields() -> None:
     assert Parcel("a").marks is not Parcel("a").marks
 
 
+def test_replace_makes_another_of_the_same_kind_of_whatever_is_a_value() -> None:
+    class Own(Parcel):
+        """Another kind."""
+
+    assert replace(Parcel("a"), weight=30) == Parcel("a", 30)
+    assert replace(Named(3, "a"), size=4) == Named(4, "a")
+    assert replace(Counter(), count=2) == Counter(2)
+    assert type(replace(Own("a"), weight=2)) is Own
+    with pytest.raises(TypeError):
+        replace(Parcel("a"), height=2)  # type: ignore[call-arg]  # what is tested
+
+
 def test_a_value_tells_of_itself_without_what_is_not_to_be_shown() -> None:
     assert repr(Parcel("a", secret=b"key")) == "Parcel(to='a', weight=1, marks={})"
     assert Parcel.__doc__ == "What is sent."
     assert (Parcel.__module__, Parcel.__qualname__) == (__name__, "Parcel")
+
+
+def test_a_value_shows_no_more_to_those_who_print_in_colour() -> None:
+    assert "key" not in pretty_repr(Parcel("a", secret=b"key"))
+
+
+@pytest.mark.parametrize("odd", [{"compare": False}, {"init": False}, {"kw_only": True}, {"hash": False}])
+def test_a_field_that_a_value_would_treat_like_any_other_is_refused(odd: dict[str, bool]) -> None:
+    class Odd:
+        size: int = dataclasses.field(default=0, **odd)  # type: ignore[call-overload]  # any of them
+
+    if sys.flags.dev_mode:
+        dataclass(frozen=True, slots=True)(Odd)
+        return
+    with pytest.raises(TypeError, match="size"):
+        dataclass(frozen=True, slots=True)(Odd)
 
 
 def test_a_value_is_encoded_as_a_dataclass_is_and_decoded_again() -> None:

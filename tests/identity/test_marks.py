@@ -131,3 +131,10 @@ def test_marks_of_known_clients_are_never_fatal_whatever_they_hold(metadata: obj
 )
 def test_clients_are_known_by_their_user_agent(agent: str, name: str) -> None:
     assert client_name(agent.encode()) == name
+
+
+def test_no_more_is_remembered_of_a_user_agent_than_is_read_of_it() -> None:
+    client_name.cache_clear()
+    for number in range(3):
+        read_marks({b"user-agent": b"x" * 200 + b"%d" % number}, {})
+    assert client_name.cache_info().currsize == 1

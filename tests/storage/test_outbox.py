@@ -149,3 +149,18 @@ async def test_a_backlog_is_written_in_few_turns_of_the_loop() -> None:
         await asyncio.sleep(0)
     # The last batch alone is no backlog, and gives way now and then.
     assert turns < 40
+
+
+async def test_values_go_to_the_store_by_their_names_and_logs_as_they_came() -> None:
+    class Noting(EphemeralStore):
+        async def write(self, batch: Sequence[Put | Append]) -> None:
+            noted.extend(write.key.name for write in batch)
+
+    noted: list[str] = []
+    outbox = GatheringOutbox(Noting())
+    outbox.append(Key("c", "y"), lambda: b"e")
+    outbox.append(Key("c", "x"), lambda: b"e")
+    for name in ("b", "c", "a"):
+        outbox.put(Key("c", name), lambda: b"v")
+    await outbox.flush()
+    assert noted == ["a", "b", "c", "y", "x"]

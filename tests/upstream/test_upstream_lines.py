@@ -2,7 +2,11 @@
 
 import asyncio
 
+from yarl import URL
+
 from proxy.core.ports import UpstreamRequest
+from proxy.upstream.lines import Idle, Line
+from proxy.upstream.origin import Origin
 from tests.loopback import Answer, Loopback, Recorded
 
 
@@ -71,6 +75,37 @@ async def test_a_connection_that_the_provider_is_about_to_close_is_not_kept(upst
         assert await fetch(upstream, ask(server.url)) == b"ok"
         await server.all_gone()
         assert not upstream.busy
+
+
+async def test_a_connection_on_which_more_came_than_was_asked_for_is_not_kept(upstream):
+    async def twice(request: Recorded, answer: Answer) -> None:
+        await answer.send(2 * b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await answer.until_gone()
+
+    async with Loopback(twice) as server:
+        assert await fetch(upstream, ask(server.url)) == b"ok"
+        await server.all_gone()
+        assert not upstream.busy
+
+
+async def test_a_connection_that_was_lost_as_soon_as_it_stood_is_no_error_of_ours():
+    # TLS tells its loss a turn of the loop after its socket has gone.
+    class Lost:
+        closed = None
+
+        def get_extra_info(self, name: str) -> None:
+            return None
+
+        def is_connected(self) -> bool:
+            return False
+
+        def close(self) -> None:
+            self.closed = True
+
+    lost = Lost()
+    lost.transport = lost
+    line = Line(lost, lost, Origin(URL("https://localhost"), None), Idle(1.0))
+    assert not line.usable
 
 
 async def test_connections_to_two_providers_are_never_mixed_up(upstream):
