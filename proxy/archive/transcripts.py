@@ -162,6 +162,9 @@ class Transcripts:
             place, known = await self._found(item)
             keys = [message.key for message in conversation.messages]
             start = len(known) if appended else common(known, keys)
+            # Should the store go away half-way, its log tells of messages that it does not have.
+            last = b"" if appended or not start else chain[start - 1]
+            self._places[item.space, item.session] = replace(place, count=start, last=last)
         if appended and place.last == chain[-1]:
             return None
         fresh = not appended and self._stale(place, now)

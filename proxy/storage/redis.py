@@ -117,7 +117,7 @@ class RedisStore:
         return await self._bounded(self._scan, collection, prefix, after, limit)
 
     async def write(self, batch: Sequence[Put | Append]) -> None:
-        """See Store. One round trip; on one server or shard in the order of the collections."""
+        """See Store. One round trip; on one server or shard in the order of the collections, then what is in none."""
         puts, runs = split(batch)
         groups: dict[bytes, list[Put]] = {}
         alone: list[Put] = []
@@ -188,12 +188,13 @@ class RedisStore:
 
     async def _pipelined(self, alone: Sequence[Put], calls: Sequence[_Call]) -> None:
         pipeline = self._client.pipeline(transaction=False)
-        for put in alone:
-            pipeline.set(value_key(put.key), put.value, px=_pexpire(put.ttl))
+        # What lists a thing goes before it, so that nothing is kept that cannot be found.
         for script, keys, args in calls:
             pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+        for put in alone:
+            pipeline.set(value_key(put.key), put.value, px=_pexpire(put.ttl))
         results = await pipeline.execute(raise_on_error=False)
-        for result, call in zip(results, [None] * len(alone) + list(calls), strict=True):
+        for result, call in zip(results, [*calls, *[None] * len(alone)], strict=True):
             if isinstance(result, NoScriptError) and call is not None:
                 await self._run(*call)
             elif isinstance(result, Exception):

@@ -47,6 +47,18 @@ class Counting(EphemeralStore):
         return count
 
 
+class Halting(EphemeralStore):
+    """Takes `left` more batches, and then none; below 0: all."""
+
+    left = -1
+
+    async def write(self, batch):
+        if self.left == 0:
+            raise StoreUnavailable("away")
+        self.left -= 1
+        await super().write(batch)
+
+
 async def test_what_was_said_is_read_by_index_the_system_prompt_being_number_0():
     vault = Vault()
     await vault.say("s-1", chat("Hello.", "Hi.", "And now?"))
@@ -218,6 +230,22 @@ async def test_what_could_not_be_written_is_written_with_a_later_request():
     store.away = False
     await vault.say("s-1", chat("a", "b", "c", "d", "e", "f", "g"))
     assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
+
+
+@pytest.mark.parametrize("known", [0, 3])
+async def test_what_a_store_that_went_away_in_the_middle_did_not_take_is_written_again(known):
+    store = Halting()
+    vault = Vault(store)
+    texts = [f"{at}" for at in range(300)]
+    if known:
+        await vault.say("s-1", chat(*texts[:known]))
+        vault = Vault(store)  # another worker, which has to look how far it is recorded
+    store.left = 1
+    await vault.say("s-1", chat(*texts))
+    store.left = -1
+    assert None in await all_of(vault), "half of it was not taken"
+    await vault.say("s-1", chat(*texts, "and on"))
+    assert await all_of(vault) == ["You are an agent.", *texts, "and on"]
 
 
 async def test_a_session_that_goes_on_is_kept_for_as_long_as_it_does():

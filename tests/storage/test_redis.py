@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio import from_url
 from redis.asyncio.cluster import RedisCluster
 
 from proxy.core.errors import StoreUnavailable
@@ -29,6 +30,19 @@ async def store(valkey_server: Valkey) -> AsyncIterator[RedisStore]:  # noqa: F8
 def number(reply: bytes) -> int:
     assert reply.startswith(b":")
     return int(reply[1:])
+
+
+async def test_what_lists_a_thing_is_sent_before_it(store: RedisStore, valkey_server: Valkey):  # noqa: F811
+    listed, row, logged = Put(Key("held/t", "e"), b"1"), Put(Key("", "row/1"), b"2"), Append(Key("", "log"), b"3")
+    await store.write([listed, row, logged])  # the scripts are known from now on
+    async with from_url(valkey_server.url) as client, client.monitor() as watched:
+        await store.write([row, logged, listed])
+        names: list[str] = []
+        while "SET" not in names:
+            seen = await watched.next_command()
+            if seen["client_type"] != "lua":
+                names.append(seen["command"].split()[0])
+    assert names == ["EVALSHA", "EVALSHA", "SET"]
 
 
 # -- away and back ---------------------------------------------------------------------------------------------------
