@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -35,31 +31,6 @@ def busy_share(seconds: float = 0.5) -> float:
     time.sleep(seconds)
     busy, whole = (now - then for now, then in zip(_ticks(), before, strict=True))
     return busy / whole if whole else 0.0
-
-
-_SPIN = """
-import os
-os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-while True:
-    pass
-"""
-
-
-@contextmanager
-def awake() -> Iterator[None]:
-    """No core halts meanwhile: on each one a process turns that gives way to any other at once (SCHED_IDLE). A virtual
-    core that halts and is woken between the hops of a request takes time for that, which is counted as the server's."""
-    spinning = [
-        subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", _SPIN])
-        for core in sorted(os.sched_getaffinity(0))
-    ]
-    try:
-        time.sleep(0.2)
-        yield
-    finally:
-        for process in spinning:
-            process.kill()
-            process.wait()
 
 
 def _ticks() -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from bench import machine, servers
+from bench import servers
 from bench.load import Job
 from bench.report import Table
 from bench.servers import ACCORDION, DIRECT
@@ -29,7 +29,6 @@ HTTPX = "Starlette + httpx passthrough"
 
 def run(setting: Setting) -> list[Table]:
     measured: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
-    awake: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     with servers.upstream(setting.pins) as upstream, setting.contenders(upstream) as running:
         servers.get(upstream, "/_mode", {"stream": False})
         for number in range(setting.fewer(setting.rounds, 1)):
@@ -38,12 +37,7 @@ def run(setting: Setting) -> list[Table]:
                     measured[concurrency, server.name].append(
                         setting.measure(server, _job(setting, concurrency, seed=number * 100 + concurrency))
                     )
-            with machine.awake():
-                for server in running:
-                    awake[1, server.name].append(setting.measure(server, _job(setting, 1, seed=number * 100 + 7)))
-    tables = [_table(setting, concurrency, measured) for concurrency in CONCURRENCY]
-    tables.append(_table(setting, 1, awake, ", cores kept awake"))
-    return tables
+    return [_table(setting, concurrency, measured) for concurrency in CONCURRENCY]
 
 
 def _job(setting: Setting, concurrency: int, seed: int) -> Job:
@@ -52,10 +46,8 @@ def _job(setting: Setting, concurrency: int, seed: int) -> Job:
     return Job("closed", 0, concurrency=concurrency, count=count, warmup=warmup, seconds=8, seed=seed)
 
 
-def _table(
-    setting: Setting, concurrency: int, measured: dict[tuple[int, str], list[dict[str, Any]]], how: str = ""
-) -> Table:
-    table = Table(f"Small chat request (280 B), {concurrency} at a time{how}", COLUMNS, notes=setting.missing())
+def _table(setting: Setting, concurrency: int, measured: dict[tuple[int, str], list[dict[str, Any]]]) -> Table:
+    table = Table(f"Small chat request (280 B), {concurrency} at a time", COLUMNS, notes=setting.missing())
     by_name = {
         name: {**medians(rounds), "lowest": min(each["cpu_ms"] for each in rounds)}
         for (at, name), rounds in measured.items()
