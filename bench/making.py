@@ -155,7 +155,7 @@ def _sizes(puts: Sequence[Put]) -> dict[str, tuple[int, int]]:
     """How many writes of each kind, and their bytes, keys included."""
     number, size = Counter[str](), Counter[str]()
     for put in puts:
-        collection, name = put.key
+        collection, name = put.key.collection, put.key.name
         kind = (
             "entries of the session's list"
             if collection.startswith("artifacts/")
