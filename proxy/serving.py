@@ -48,6 +48,7 @@ class Factory:
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
             await house.start()
             house.tasks.spawn(_follow(file, house), "follow the config file")
+            house.tasks.spawn(_load(house), "load an encoding")
             yield
             await house.stop()
 
@@ -57,6 +58,13 @@ class Factory:
             await (life if scope["type"] == "lifespan" else app)(scope, receive, send)
 
         return serve
+
+
+async def _load(house: House) -> None:
+    """Loads the encoding that most models count with, so that the first request need not wait for it."""
+    await house.tasks.offload(house.counter.warm)
+    # The first thread to count is quicker at it than all others from then on: regex pools belong to it.
+    house.counter.count("This thread counts most.", house.counter.encoding(""))
 
 
 async def _follow(file: SettingsFile, house: House) -> None:

@@ -36,7 +36,7 @@ from proxy.gauge import Gauging
 from proxy.identity.sessions import Sessions
 from proxy.identity.tenants import ProxyKey, Tenants
 from proxy.models.summarizer import ModelSummarizer
-from proxy.models.tokens import DEFAULT_ENCODING, TiktokenCounter
+from proxy.models.tokens import TiktokenCounter
 from proxy.models.translate import LiteLLMTranslator
 from proxy.models.windows import ModelWindows
 from proxy.observe import Observe
@@ -208,9 +208,6 @@ class House:
         self.tasks.spawn(self._keep_looking(), "look for what was asked by the API")
         self.tasks.spawn(self._vault.keep_house(asyncio.sleep), "bound the archive")
         self.tasks.spawn(self.library.warm(), "open the memories")
-        await self.tasks.offload(self.counter.warm)
-        # The first thread to count does so quicker than all others from then on: regex pools belong to it.
-        self.counter.count("This thread counts most.", DEFAULT_ENCODING)
 
     async def stop(self) -> None:
         """Ends what runs, and writes what is left to write."""
