@@ -18,11 +18,12 @@ import random
 import time
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from proxy.archive.artifacts import tenant_of
 from proxy.archive.sealing import Unsealed
 from proxy.clockwork import LoopClock
-from proxy.core.memories import Change, Memories, Memory
+from proxy.core.memories import Change, Memories, Memory, MemoryType
 from proxy.memory.entries import finished
 from proxy.memory.search import Query, Search
 from proxy.models.embedder import StaticEmbedder
@@ -31,7 +32,7 @@ from proxy.storage.memories_sqlite import SqliteMemories
 from proxy.storage.sealed import AesSealer
 
 BATCH = 500
-KINDS = ("fact", "fact", "fact", "decision", "preference", "solution", "question")
+KINDS: Final[tuple[MemoryType, ...]] = ("fact", "fact", "fact", "decision", "preference", "solution", "question")
 
 
 class Texts:
@@ -47,7 +48,7 @@ class Texts:
         count = self.random.randint(fewest, most)
         return " ".join(self.random.choices(self.words, cum_weights=self.weights, k=count)) + "."
 
-    def memory(self, tenant: int, at: int) -> Memory:
+    def memory(self, at: int) -> Memory:
         made = Memory(
             id="",
             type=self.random.choice(KINDS),
@@ -73,7 +74,7 @@ async def fill(store: Memories, folder: Path | None, tenants: int, each: int) ->
             continue
         texts = Texts(tenant)
         for start in range(0, each, BATCH):
-            put = tuple(texts.memory(tenant, at) for at in range(start, min(each, start + BATCH)))
+            put = tuple(texts.memory(at) for at in range(start, min(each, start + BATCH)))
             await store.write(space(tenant), Change(put=put))
         if tenant % 50 == 49:
             print(f"{tenant + 1} tenants", flush=True)
@@ -97,7 +98,7 @@ async def measure(store: Memories, tenants: int, queries: int, writes: int) -> N
         spent = []
         for at in range(writes):
             tenant = chosen.randrange(among)
-            memory = texts.memory(tenant, began + at)
+            memory = texts.memory(began + at)
             start = time.process_time()
             await store.write(space(tenant), Change(put=(memory,)))
             spent.append(time.process_time() - start)
@@ -105,7 +106,7 @@ async def measure(store: Memories, tenants: int, queries: int, writes: int) -> N
     spent = []
     for at in range(min(writes, 40)):
         tenant = chosen.randrange(tenants)
-        memory = texts.memory(tenant, at)
+        memory = texts.memory(at)
         await store.write(space(tenant), Change(put=(memory,)))
         start = time.process_time()
         await store.write(space(tenant), Change(delete=(memory.id,)))

@@ -26,7 +26,7 @@ from proxy.core.edits import Folded, unfolded
 from proxy.core.errors import Unreadable
 from proxy.core.http import Inbound
 from proxy.core.ports import Route, Router, Tasks, Windows
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import decoded
 from proxy.dialects.naming import named_by, named_in
@@ -152,7 +152,7 @@ class Gauging:
         if shown.conversation.chain is not folded.conversation.chain:
             counted = told_apart(counted, await self._count(gauge, folded.conversation, window))
         if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
-            counted = structs.replace(counted, reserved_output=min(reserved, window.size))
+            counted = replace(counted, reserved_output=min(reserved, window.size))
         tokens = counted.tokens
         return structs.replace(
             gauge,

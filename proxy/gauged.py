@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import structs
 
 from proxy.compaction.case import Budgets
 from proxy.compaction.controls import Controls
@@ -17,7 +16,7 @@ from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded
 from proxy.core.ports import Route
 from proxy.core.records import CompactionSeen, Recalled
-from proxy.core.values import dataclass
+from proxy.core.values import dataclass, replace
 from proxy.dialects.base import Dialect
 from proxy.identity.points import Point
 from proxy.identity.sessions import Place
@@ -139,7 +138,7 @@ def told_apart(counted: Utilization, bare: Utilization) -> Utilization:
     """The count of a list, with by how much it is longer than the bare one told apart."""
     longer = counted.messages + counted.media - bare.messages - bare.media
     longer = max(0, min(longer, counted.messages))
-    return structs.replace(counted, messages=counted.messages - longer, unfolded=longer)
+    return replace(counted, messages=counted.messages - longer, unfolded=longer)
 
 
 def base_of(place: Place) -> Point | None:

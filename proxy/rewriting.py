@@ -1,14 +1,25 @@
-"""Replies whose bodies are not the provider's any more."""
+"""What is left out of headers, and replies whose bodies are not the provider's any more."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from operator import itemgetter
 
 from proxy.core.ports import Headers, UpstreamReply
 from proxy.dialects.encodings import Decoder
 
 _STALE = frozenset({b"content-length", b"content-encoding"})
+_OURS = b"x-accordion-"
+_name = itemgetter(0)
+
+
+def without_ours(headers: Headers) -> Headers:
+    """The headers but for those of a proxy of this kind."""
+    # Most requests and replies have none: to look at all names at once takes less than to go through them.
+    if _OURS not in b"\n".join(map(_name, headers)).lower():
+        return headers
+    return tuple([pair for pair in headers if not pair[0].lower().startswith(_OURS)])
 
 
 def headers_of_read(headers: Headers) -> Headers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from operator import itemgetter
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.http import Inbound
@@ -14,8 +13,8 @@ from proxy.core.values import replace
 from proxy.dialects.naming import named_by, renamed_by, renamed_in
 from proxy.gauged import Gauge
 from proxy.identity.tenants import CREDENTIALS, Tenants
+from proxy.rewriting import without_ours
 
-_FIRST = itemgetter(0)
 _ENCODED = (
     "The model's name cannot be put in place in a body of more than 64 KB with a content encoding. Send it without one."
 )
@@ -72,9 +71,7 @@ class Sending:
         return UpstreamRequest(inbound.method, self.router.url(route, target), headers, body)
 
     def _headers(self, inbound: Inbound, gauge: Gauge) -> Headers:
-        route, headers = gauge.route, inbound.headers
-        if b"x-accordion-" in b"\n".join(map(_FIRST, headers)):
-            headers = tuple([pair for pair in headers if not pair[0].startswith(b"x-accordion-")])
+        route, headers = gauge.route, without_ours(inbound.headers)
         if gauge.caller.keyed:
             headers = tuple([pair for pair in headers if not (pair[0] in CREDENTIALS and self.tenants.knows(pair[1]))])
             if key := self._own_key(gauge):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from operator import itemgetter
 
 import msgspec
 
@@ -14,9 +13,9 @@ from proxy.core.delegation import name_of
 from proxy.core.ports import Headers
 from proxy.core.records import AgentSeen, CompactionSeen
 from proxy.gauged import Gauge
+from proxy.rewriting import without_ours
 from proxy.seating import Seated
 
-_FIRST = itemgetter(0)
 # Clients and proxies take 8 KB for all headers together; the record has a quarter of that.
 _LONGEST = 2_048
 _WORDS = 240
@@ -51,9 +50,7 @@ def headers_of(gauge: Gauge, *, store_available: bool) -> Headers:
 
 def with_ours(headers: Headers, ours: Headers) -> Headers:
     """A reply's headers and ours, which stand in place of those of another proxy of this kind behind this one."""
-    if b"x-accordion-" in b"\n".join(map(_FIRST, headers)).lower():
-        headers = tuple(pair for pair in headers if not pair[0].lower().startswith(b"x-accordion-"))
-    return headers + ours
+    return without_ours(headers) + ours
 
 
 def _delegation(seated: Seated) -> Headers:

@@ -28,11 +28,10 @@ class Limit(NamedTuple):
 
 
 class Limits:
-    """Learnt limits, of which the latest `at_most` are held. `now` gives seconds since the epoch. Safe in threads."""
+    """Learnt limits, of which the latest are held. `now` gives seconds since the epoch. Safe in threads."""
 
-    def __init__(self, now: Callable[[], float], at_most: int = AT_MOST) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._at_most = at_most
         self._lock = Lock()
         self._fresh: dict[Whose, Limit] = {}
         self.held: OrderedDict[Whose, Limit] = OrderedDict()
@@ -69,6 +68,6 @@ class Limits:
     def _hold(self, whose: Whose, limit: Limit) -> None:
         self.held[whose] = limit
         self.held.move_to_end(whose)
-        while len(self.held) > self._at_most:
+        if len(self.held) > AT_MOST:
             gone, _ = self.held.popitem(last=False)
             self._fresh.pop(gone, None)

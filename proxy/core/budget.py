@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-import msgspec
-
 from proxy.core.values import dataclass
 
 WindowSource = Literal["config", "learnt", "table", "default"]
@@ -103,7 +101,8 @@ def generation_shares(size: int) -> tuple[int, int]:
     return 95, 4
 
 
-class Utilization(msgspec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class Utilization:
     """How full a window is: estimated tokens by kind, against the window.
 
     `carried` says that a count reported by the provider for the beginning of this very list is part of `messages`.

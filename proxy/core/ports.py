@@ -10,8 +10,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from typing import Any, Literal, Protocol, TypeVar
 
-import msgspec
-
 from proxy.core.budget import Window
 from proxy.core.records import Exchange
 from proxy.core.values import dataclass
@@ -21,7 +19,8 @@ T = TypeVar("T")
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-class Key(msgspec.Struct, frozen=True, order=True):
+@dataclass(frozen=True, slots=True)
+class Key:
     """Where a value is kept. Keys of one collection can be listed together and live on one shard.
 
     A key with an empty collection stands alone and cannot be listed.
@@ -36,7 +35,8 @@ class Key(msgspec.Struct, frozen=True, order=True):
         return f"{self.collection}\n{self.name}"
 
 
-class Put(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Put:
     """One write of a batch: `value` replaces what `key` held. `ttl` in seconds, None for ever."""
 
     key: Key
@@ -44,7 +44,8 @@ class Put(msgspec.Struct, frozen=True):
     ttl: float | None = None
 
 
-class Append(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Append:
     """One write of a batch: `value` goes to the end of the log `key`; only the newest `keep` stay."""
 
     key: Key

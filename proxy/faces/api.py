@@ -189,7 +189,7 @@ class Api:
         return self._caller(request).tenant
 
     def _caller(self, request: Request) -> Caller:
-        return caller_of(request, self._tenants())
+        return caller_of(request.headers.raw, self._tenants())
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, AccordionError)  # noqa: S101  # it is registered for nothing else

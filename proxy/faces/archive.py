@@ -155,7 +155,7 @@ class ArchiveApi:
     # -- who asks ---------------------------------------------------------------
 
     def _caller(self, request: Request) -> Caller:
-        return caller_of(request, self._tenants())
+        return caller_of(request.headers.raw, self._tenants())
 
     async def _known(self, caller: Caller, session: str) -> None:
         """Raises NotFound where the tenant has no such session."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,11 +18,11 @@ SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _DIGITS = 12
 
 
-def caller_of(request: Request, tenants: Tenants) -> Caller:
-    """Who asks. Raises Unauthorized, and Foreign where a web site does."""
-    headers = dict(reversed(request.headers.raw))
-    caller = tenants.identify(headers)
-    check_origin(headers, local=tenants.local)
+def caller_of(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Caller:
+    """Who asks, by a request's headers. Raises Unauthorized, and Foreign where a web site asks."""
+    fields = dict(reversed(headers))
+    caller = tenants.identify(fields)
+    check_origin(fields, local=tenants.local)
     return caller
 
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from proxy.core.errors import AccordionError
-from proxy.faces.guard import check_origin
+from proxy.faces.asked import caller_of
 from proxy.faces.memory_rooms import Rooms
 from proxy.identity.tenants import Caller, Tenants
 
@@ -53,15 +53,9 @@ class McpFace:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request. Raises Unauthorized and Foreign before it is read."""
-        self._admitted(dict(reversed(scope["headers"])))
+        caller_of(scope["headers"], self._tenants())
         manager = await self._started()
         await manager.handle_request(scope, receive, send)
-
-    def _admitted(self, headers: dict[bytes, bytes]) -> Caller:
-        tenants = self._tenants()
-        caller = tenants.identify(headers)
-        check_origin(headers, local=tenants.local)
-        return caller
 
     async def _started(self) -> StreamableHTTPSessionManager:
         if self._manager is None:
@@ -91,7 +85,7 @@ class McpFace:
 
         def who(context: Any) -> Caller:
             request: Request = context.request
-            return self._admitted(dict(reversed(request.headers.raw)))
+            return caller_of(request.headers.raw, self._tenants())
 
         return StreamableHTTPSessionManager(
             server(self._rooms, who, self._version),

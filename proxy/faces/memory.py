@@ -82,7 +82,7 @@ class MemoryApi:
         return answered(done, 200 if done.verified else 409)
 
     def _caller(self, request: Request) -> Caller:
-        return caller_of(request, self._tenants())
+        return caller_of(request.headers.raw, self._tenants())
 
 
 def _check_type(request: Request, kind: str) -> None:

@@ -21,7 +21,7 @@ _SESSIONS, _WAITING = 50_000, 1_000
 _LOOK = 0.1
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Met:
     """A conversation that another worker may have a word on. `texts` are how it opened; of one that did not begin here
     nothing is held: then it is the edge that may come."""

@@ -80,15 +80,14 @@ class GatheringOutbox:
         task.add_done_callback(self._tasks.discard)
 
     async def _flush_behind(self) -> None:
+        delay = _GATHER
         try:
             await self.flush()
         except StoreUnavailable:
             self._bound()
-            if self._timer is None:
-                self._soon(20 * _GATHER)
-        else:
-            if self._timer is None and (self._puts or self._appends):
-                self._soon()
+            delay *= 20
+        if self._timer is None and (self._puts or self._appends):
+            self._soon(delay)
 
     def _soon(self, delay: float = _GATHER) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay, self._begin)

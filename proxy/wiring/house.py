@@ -112,10 +112,10 @@ class House:
         self._vault.erasures.listen(self._seats.forget)
         self.library = Library(
             lambda: self.settings, self._kitchen.room, self._vault.transcripts, self.counter, self.tasks, self.clock,
-            self.metrics.wrote, lambda space: note(self.outbox, self.tenants.name_of(space)),
+            lambda space: note(self.outbox, self.tenants.name_of(space)), self.metrics.wrote,
         )  # fmt: skip
         self._journal = Journal(self.outbox, observers, self._worker, limits.exchanges_per_session, retention)
-        self._translator = LiteLLMTranslator({dialect.name: dialect for dialect in self.dialects.values()})
+        self._translator = LiteLLMTranslator(self._kitchen.spoken)
         self._upstream = self._connect(settings)
 
     def _apply(self, settings: Settings) -> None:
@@ -181,8 +181,7 @@ class House:
     ) -> ModelSummarizer | None:
         if not model and settings.summaries.writer == "extractive":
             return None
-        spoken = {dialect.name: dialect for dialect in self.dialects.values()}
-        return ModelSummarizer(self._upstream, self._translator, router, known, spoken, model=model)
+        return ModelSummarizer(self._upstream, self._translator, router, known, self._kitchen.spoken, model=model)
 
     def swap(self, settings: Settings) -> None:
         """Puts other settings in force."""
@@ -224,8 +223,7 @@ class House:
 
     async def text_of(self, artifact_id: str, space: bytes) -> str | None:
         """The whole text of what left a tenant's window under this id; None where there is no such thing."""
-        spoken = {dialect.name: dialect for dialect in self.dialects.values()}
-        return await self._kitchen.text_of(artifact_id, space, spoken)
+        return await self._kitchen.text_of(artifact_id, space, self._kitchen.spoken)
 
     def app(self) -> ASGIApp:
         """The ASGI application."""

@@ -44,7 +44,7 @@ from proxy.summaries.extractive import Extractor
 from proxy.summaries.facts_words import Judge
 from proxy.summaries.prompts import load
 from proxy.unfolding import Unfolding
-from proxy.wiring.tables import dialects, weavers
+from proxy.wiring.tables import dialects_by_name, weavers
 from proxy.wiring.vault import Vault
 
 # Facts of messages that were read for a summary; they are quick to find again.
@@ -94,7 +94,7 @@ class Kitchen:
         self._wardrobe = Wardrobe()
         self._recaller = Recaller(_claims(Judge()), capacity // 4)
         self._weavers = weavers()
-        spoken = {dialect.name: dialect for dialect in dialects().values()}
+        self.spoken = spoken = dialects_by_name()
         self._desk = Desk(self._archive, spoken, tasks)
         self._transcripts = vault.transcripts
         self.custody = Custody(

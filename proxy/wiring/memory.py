@@ -43,13 +43,13 @@ from proxy.storage.sealed import open_sealer
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.transport import AiohttpTransport
 from proxy.wiring.endpoints import endpoints
-from proxy.wiring.tables import dialects
+from proxy.wiring.tables import dialects_by_name
 from proxy.wiring.writing import narrator
 
 
 class Library:
-    """Opens the memories when they are first wanted. `room` reads artifacts, `transcripts` what was said; `spent` hears
-    what the model that writes memories takes, `wrote` for whose space something was remembered."""
+    """Opens the memories when they are first wanted. `room` reads artifacts, `transcripts` what was said; `wrote` hears
+    for whose space something was remembered, `spent` what the model that writes memories takes."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class Library:
         counter: TokenCounter,
         tasks: Tasks,
         clock: Clock,
+        wrote: Callable[[bytes], object],
         spent: Spent = lambda model, taken, given: None,
-        wrote: Callable[[bytes], object] = lambda space: None,
     ) -> None:
         self._settings, self._room, self._transcripts = settings, room, transcripts
-        self._counter, self._tasks, self._clock, self._spent = counter, tasks, clock, spent
-        self._wrote = wrote
+        self._counter, self._tasks, self._clock = counter, tasks, clock
+        self._wrote, self._spent = wrote, spent
         self._rooms: Rooms | None = None
         self._passing: TemporaryDirectory[str] | None = None
         # Connections of its own; there are none until there is an endpoint or a model to ask.
         self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
-        self._spoken = {dialect.name: dialect for dialect in dialects().values()}
+        self._spoken = dialects_by_name()
         self._translator = LiteLLMTranslator(self._spoken)
         self._endpoints = Endpoints()
         self._settled: Settings | None = None

@@ -38,6 +38,11 @@ def dialects() -> dict[str, Dialect]:
     }
 
 
+def dialects_by_name() -> dict[str, Dialect]:
+    """The same by their names."""
+    return {dialect.name: dialect for dialect in dialects().values()}
+
+
 def weavers() -> dict[str, Weaver]:
     """What knows about our tool, by the dialect's name."""
     return {"chat": ChatWeaver(), "responses": ResponsesWeaver(), "messages": MessagesWeaver()}

@@ -14,7 +14,7 @@ from proxy.models.summarizer import ModelSummarizer
 from proxy.settings import Settings
 from proxy.summaries.extractive import Extractor
 from proxy.summaries.prompts import load
-from proxy.wiring.tables import dialects, routes, windows
+from proxy.wiring.tables import dialects_by_name, routes, windows
 
 _SECONDS: Final = 120.0
 """The longest that one answer is waited for, in seconds; then the rules write."""
@@ -37,7 +37,7 @@ def narrator(
     if not name:
         return None
     # `check` has seen to it that there is one of this name, with a key.
-    router, spoken = routes(settings), {dialect.name: dialect for dialect in dialects().values()}
+    router, spoken = routes(settings), dialects_by_name()
     route = router.models[name]
     asker = Asker("", route, "messages" if route.family == "anthropic" else "chat", name, (), keyed=True)
     model = ModelSummarizer(upstream, translator, router, windows(settings, Limits(clock.now)), spoken, model=name)

@@ -1,12 +1,12 @@
 from collections.abc import Callable
 
 import msgspec
-from msgspec import structs
 
 from proxy.accounting.journal import Journal, ModelRow, exchanges_of, gain_of
 from proxy.core.budget import Utilization
 from proxy.core.ports import Key
 from proxy.core.records import CompactionSeen, Exchange, Session, Totals, Usage
+from proxy.core.values import replace
 from proxy.storage.ephemeral import EphemeralStore
 from tests.fakes import DirectOutbox
 
@@ -125,7 +125,7 @@ def test_what_is_written_late_of_a_model_holds_all_of_its_exchanges_its_highest_
     journal = Journal(outbox, [], "worker")
     for tokens, at in ((300, 5.0), (900, 6.0), (500, 7.0)):
         used = Utilization(1_000, messages=tokens)
-        journal.record("t", None, "", structs.replace(exchange(), utilization=used, at=at))
+        journal.record("t", None, "", replace(exchange(), utilization=used, at=at))
     (row,) = outbox.models()
     assert (row.totals.requests, row.totals.input, row.peak, row.updated) == (3, 930, 0.9, 7.0)
     assert row.utilization.messages == 500
@@ -135,5 +135,5 @@ def test_a_model_that_was_forgotten_and_comes_back_gets_another_row_and_keeps_wh
     outbox = Late()
     journal = Journal(outbox, [], "worker")
     for name in ("m", *(f"other-{number}" for number in range(1_024)), "m", "m"):
-        journal.record("t", None, "", structs.replace(exchange(), model=name))
+        journal.record("t", None, "", replace(exchange(), model=name))
     assert [row.totals.requests for row in outbox.models() if row.model == "m"] == [1, 2]

@@ -1,20 +1,20 @@
 """What is learnt of limits, by one worker."""
 
-from proxy.accounting.limits import Limit, Limits, Whose
+from proxy.accounting.limits import AT_MOST, Limit, Limits, Whose
 from tests.fakes import FakeClock
 
 MINE = Whose("t", "up", "model", long=False)
 
 
 def test_the_newest_limit_counts_and_their_number_is_bounded() -> None:
-    known = Limits(lambda: 0.0, at_most=10)
-    for number in range(100):
+    known = Limits(lambda: 0.0)
+    for number in range(2 * AT_MOST):
         known.learn(MINE._replace(model=f"model-{number}"), 1_000 + number, 60.0)
-    last = MINE._replace(model="model-99")
+    last = MINE._replace(model=f"model-{2 * AT_MOST - 1}")
     known.learn(last, 5_000, 60.0)
     assert known.of(last) == 5_000
     assert known.of(MINE._replace(model="model-0")) is None
-    assert len(known.held) == len(known.fresh()) == 10
+    assert len(known.held) == len(known.fresh()) == AT_MOST
 
 
 def test_a_limit_that_no_longer_holds_is_let_go() -> None:

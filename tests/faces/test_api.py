@@ -1,19 +1,20 @@
 import asyncio
 import json
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 import pytest
-from msgspec import structs
 
 from proxy.accounting.journal import sessions_of
 from proxy.core.budget import Utilization
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
-from proxy.core.records import Exchange, Unfolded, Usage
+from proxy.core.records import Unfolded, Usage
 from proxy.faces.metrics import Metrics
 from proxy.faces.shown import shown_exchange, shown_utilization
 from proxy.storage.ephemeral import EphemeralStore
+from tests.faces.exchanges import exchange
 from tests.faces.rooms import client
 from tests.fakes import FakeReply
 from tests.talks import FOLDS_AT, Talk, small
@@ -168,13 +169,10 @@ def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:
 
 def test_what_was_read_back_within_a_reply_is_shown_with_its_exchange() -> None:
     back = Unfolded(rounds=1, calls=2, input=700, first=Usage(input=650))
-    exchange = Exchange(
-        1.0, "r", "s", "m", "openai", CHAT, True, 200, 3, Utilization(1_000, unfolded=40), "", unfolded=back
-    )  # fmt: skip
-    shown = shown_exchange(exchange)
-    assert shown["unfolded"] == {"rounds": 1, "calls": 2, "input": 700, "first": structs.asdict(Usage(input=650))}
+    shown = shown_exchange(exchange(utilization=Utilization(1_000, unfolded=40), unfolded=back))
+    assert shown["unfolded"] == {"rounds": 1, "calls": 2, "input": 700, "first": asdict(Usage(input=650))}
     assert shown["utilization"]["parts"]["unfolded"] == 40
-    assert shown_exchange(structs.replace(exchange, unfolded=None))["unfolded"] is None
+    assert shown_exchange(exchange())["unfolded"] is None
 
 
 def chat_reply(message: dict[str, Any], finish: str, prompt: int) -> FakeReply:

@@ -2,27 +2,16 @@ import logging
 
 import pytest
 
-from proxy.core.budget import Utilization
 from proxy.core.records import Exchange
 from proxy.faces.lines import Lines
+from tests.faces.exchanges import exchange
+
+SAID = "purple-giraffe"
 
 
-def exchange(error: str, status: int, session: str = "s-1") -> Exchange:
-    return Exchange(
-        at=0.0,
-        request_id="req_1",
-        session=session,
-        model="purple-giraffe",
-        upstream="openai",
-        path="/v1/purple-giraffe",
-        stream=False,
-        status=status,
-        messages=1,
-        utilization=Utilization(window=0),
-        decision="purple-giraffe",
-        error=error,
-        duration=1.23456,
-    )
+def failed(error: str, status: int, session: str = "s-1") -> Exchange:
+    said = {"model": SAID, "path": f"/v1/{SAID}", "decision": SAID}
+    return exchange(error=error, status=status, session=session, duration=1.23456, **said)
 
 
 @pytest.mark.parametrize(
@@ -38,21 +27,21 @@ def test_a_request_that_failed_is_a_line_with_its_id(
     error: str, status: int, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "accordion")
-    Lines().exchange("tenant", exchange(error, status), "")
+    Lines().exchange("tenant", failed(error, status), "")
     (line,) = caplog.records
-    assert (line.levelname, line.request_id, line.error, line.status) == (level, "req_1", error, status)  # type: ignore[attr-defined]
+    assert (line.levelname, line.request_id, line.error, line.status) == (level, "r", error, status)  # type: ignore[attr-defined]
     assert (line.upstream, line.session, line.seconds) == ("openai", "s-1", 1.235)  # type: ignore[attr-defined]
-    assert "purple-giraffe" not in str(vars(line))
+    assert SAID not in str(vars(line))
 
 
 @pytest.mark.parametrize("error", ["", "client_disconnected"])
 def test_what_went_well_and_who_went_away_are_no_lines(error: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "accordion")
-    Lines().exchange("tenant", exchange(error, 200), "")
+    Lines().exchange("tenant", failed(error, 200), "")
     assert caplog.records == []
 
 
 def test_what_is_not_known_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "accordion")
-    Lines().exchange("tenant", exchange("upstream_timeout", 504, session=""), "")
+    Lines().exchange("tenant", failed("upstream_timeout", 504, session=""), "")
     assert not hasattr(caplog.records[0], "session")

@@ -8,38 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.archive.bounds import Swept
-from proxy.core.budget import Utilization
-from proxy.core.records import AgentSeen, CompactionSeen, Exchange, Unfolded, Usage
+from proxy.core.records import AgentSeen, CompactionSeen, Unfolded, Usage
 from proxy.faces.metrics import Metrics
+from tests.faces.exchanges import exchange
 
 FOLDED = CompactionSeen(
     "folded", kind="conversation", before=900, after=300, writer="small-model", input=800, output=120, saved=600
 )
-
-
-def exchange(model: str = "m", status: int = 200, error: str = "", usage: Usage | None = None) -> Exchange:
-    return Exchange(
-        at=1.0,
-        request_id="r",
-        session="s",
-        model=model,
-        upstream="openai",
-        path="/v1/chat/completions",
-        stream=False,
-        status=status,
-        messages=1,
-        utilization=Utilization(1_000, messages=250),
-        decision="",
-        usage=usage,
-        error=error,
-        first_byte=0.1,
-        duration=0.2,
-    )
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -77,7 +56,7 @@ def test_durations_fall_into_the_buckets_that_the_library_would_choose(durations
     name, told = "accordion_request_seconds", "Time until the reply had ended"
     theirs = Histogram(name, told, labels, buckets=bounds, registry=registry).labels("openai", "m", "main")
     for duration in durations:
-        metrics.exchange("t", structs.replace(exchange(), duration=duration), "")
+        metrics.exchange("t", exchange(duration=duration), "")
         theirs.observe(duration)
     written = [line for line in generate_latest(registry).decode().splitlines() if "_created" not in line]
     if durations:
@@ -131,7 +110,7 @@ def test_no_tenant_is_named_in_the_metrics() -> None:
 def folding(*folds: CompactionSeen) -> dict[tuple[str, tuple[str, ...]], float]:
     metrics = Metrics()
     for each in folds:
-        metrics.exchange("t", structs.replace(exchange(), compaction=each), "")
+        metrics.exchange("t", exchange(compaction=each), "")
     return samples(metrics)
 
 
@@ -164,7 +143,7 @@ def test_what_is_only_observed_saves_nothing() -> None:
 )
 def test_failures_are_counted_under_a_few_reasons_and_never_in_free_text(reason: str, label: str) -> None:
     metrics = Metrics()
-    metrics.exchange("t", structs.replace(exchange(), compaction=CompactionSeen("failed", reason=reason)), "")
+    metrics.exchange("t", exchange(compaction=CompactionSeen("failed", reason=reason)), "")
     assert samples(metrics)["accordion_compaction_failures_total", tuple(sorted(("m", "main", "openai", label)))] == 1
     assert reason not in metrics.page()[0].decode()
 
@@ -177,14 +156,14 @@ def test_a_fold_of_which_no_kind_is_known_is_counted_too() -> None:
 def test_the_folds_of_a_flood_of_model_names_are_counted_as_one() -> None:
     metrics = Metrics()
     for number in range(400):
-        metrics.exchange("t", structs.replace(exchange(model=f"model-{number}"), compaction=FOLDED), "")
+        metrics.exchange("t", exchange(model=f"model-{number}", compaction=FOLDED), "")
     assert samples(metrics)["accordion_tokens_saved_total", ("main", "openai", "other")] == 200 * 600
 
 
 def test_what_was_read_back_is_counted() -> None:
     metrics = Metrics()
     for back in (Unfolded(rounds=2, calls=3, input=900), None, Unfolded(rounds=0, calls=1)):
-        metrics.exchange("t", structs.replace(exchange(), unfolded=back), "")
+        metrics.exchange("t", exchange(unfolded=back), "")
     found = samples(metrics)
     assert found["accordion_unfold_calls_total", ("m", "main", "openai")] == 4
     assert found["accordion_unfold_rounds_total", ("m", "main", "openai")] == 2
@@ -206,7 +185,7 @@ def test_the_archive_is_seen_to_hold_and_to_lose() -> None:
 def test_agents_are_told_apart_by_two_words_alone_and_what_they_were_not_shown_is_counted() -> None:
     metrics = Metrics()
     for number in range(3):
-        metrics.exchange("t", structs.replace(exchange(), agent=AgentSeen(name=f"agent-{number}", hidden=number)), "")
+        metrics.exchange("t", exchange(agent=AgentSeen(name=f"agent-{number}", hidden=number)), "")
     metrics.exchange("t", exchange(), "")
     found = samples(metrics)
     assert found["accordion_requests_total", ("2xx", "delegated", "m", "openai")] == 3

@@ -1,8 +1,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from msgspec import structs
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -11,29 +11,16 @@ from opentelemetry.trace import StatusCode
 from proxy.core.budget import Utilization
 from proxy.core.records import AgentSeen, CompactionSeen, Exchange, Unfolded, Usage
 from proxy.faces.telemetry import Spans, provider_from
+from tests.faces import exchanges
 from tests.test_telling import SEEN
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def exchange(path: str = "/v1/messages", error: str = "") -> Exchange:
-    return Exchange(
-        at=100.0,
-        request_id="r",
-        session="s-1",
-        model="claude",
-        upstream="anthropic",
-        path=path,
-        stream=True,
-        status=200,
-        messages=3,
-        utilization=Utilization(1_000, messages=250),
-        decision="",
-        usage=Usage(input=240, output=5, cached=100, cache_write=20),
-        finish="end_turn",
-        error=error,
-        duration=2.5,
-    )
+def exchange(path: str = "/v1/messages", **said: Any) -> Exchange:
+    usage = Usage(input=240, output=5, cached=100, cache_write=20)
+    own = {"model": "claude", "upstream": "anthropic", "finish": "end_turn", "duration": 2.5}
+    return exchanges.exchange(path=path, usage=usage, **own | said)
 
 
 def spans(*exchanges: Exchange, parent: str = "") -> InMemorySpanExporter:
@@ -81,7 +68,7 @@ def test_a_failed_exchange_is_a_failed_span() -> None:
 
 
 def attributes(seen: CompactionSeen | None) -> dict[str, object]:
-    (span,) = spans(structs.replace(exchange(), compaction=seen)).get_finished_spans()
+    (span,) = spans(exchange(compaction=seen)).get_finished_spans()
     return dict(span.attributes or {})
 
 
@@ -128,7 +115,7 @@ def test_a_figure_that_is_null_is_left_out() -> None:
 
 def test_what_was_read_back_is_on_the_span() -> None:
     back, used = Unfolded(rounds=2, calls=3, input=900), Utilization(1_000, messages=250, unfolded=40)
-    (span,) = spans(structs.replace(exchange(), unfolded=back, utilization=used)).get_finished_spans()
+    (span,) = spans(exchange(unfolded=back, utilization=used)).get_finished_spans()
     given = dict(span.attributes or {})
     assert {name: given[f"accordion.unfold.{name}"] for name in ("rounds", "calls", "input")} == {
         "rounds": 2,
@@ -163,8 +150,8 @@ def test_traces_are_sent_only_where_an_exporter_is_configured(environ: Mapping[s
 def test_the_agent_is_told_by_the_conventions_and_only_what_is_known_of_it() -> None:
     seen = AgentSeen(name="Finder", delegation="web", parent="research", evidence="header", hidden=3)
     known, named, plain = spans(
-        structs.replace(exchange(), agent=seen),
-        structs.replace(exchange(), agent=AgentSeen(delegated=False, name="Lead")),
+        exchange(agent=seen),
+        exchange(agent=AgentSeen(delegated=False, name="Lead")),
         exchange(),
     ).get_finished_spans()
 
