@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.archive.recall import Excerpt, Recaller
-from proxy.archive.recall_index import texts_of
+from proxy.archive.recall_view import read
 from proxy.compaction.dressing import dressed
 from proxy.compaction.reading import WrittenReader
 from proxy.core.conversation import Conversation
@@ -43,15 +43,6 @@ HORIZON: Final = 5
 """Replies within which something recalled may be used."""
 _CACHED: Final = 0.1
 """What a token costs that the provider has in its cache."""
-
-
-def claims(text: str) -> Sequence[str]:
-    """The words of a text that are no plain language."""
-    words = _JUDGE.words(text, numbers=True)
-    return (*words.paths, *words.ids, *words.names, *words.links)
-
-
-_JUDGE = Judge()
 
 
 class Quality:
@@ -141,7 +132,7 @@ class Replaying:
         """The figures of one run."""
         figures = Counter[str]()
         told = _Told(self._quality, run, self._far, figures)
-        recaller, recalls, before = Recaller(claims), list[Recall](), 0
+        recaller, recalls, before = Recaller(Judge().claims), list[Recall](), 0
         sent: tuple[list[bytes], list[bytes]] = ([], [])
         for step in told.steps:
             gauge = self._gauge(run, step)
@@ -194,7 +185,7 @@ def _visible(folded: Folded, client: Conversation, newest: range) -> str:
         for message, (first, last, _) in zip(folded.conversation.messages, folded.spans, strict=True)
         if not (newest.start <= first <= last and message.role in ("user", "assistant"))
     )
-    return "\n".join(text for parts in (client.preamble, *shown) for text in texts_of(parts))
+    return "\n".join(text for parts in (client.preamble, *shown) for text in read(parts)[0])
 
 
 class _Told:

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Final
 
 from bench import making
 from bench.driving import percentile
-from bench.recalling import Quality, Replaying, claims
+from bench.recalling import Quality, Replaying
 from bench.report import Cell, Table
+from bench.scenarios.quality import RUNS, tool, windows
 from bench.servers import Unavailable
 from bench.setting import Setting
 from proxy.archive.recall import Excerpt, Recaller
@@ -27,6 +27,7 @@ from proxy.archive.recall_index import index_of
 from proxy.core.conversation import Conversation, Message, Text
 from proxy.core.edits import Compaction, Folded, Kept, Written, apply
 from proxy.models.tokens import TiktokenCounter
+from proxy.summaries.facts_words import Judge
 
 COLUMNS: Final = (
     "recordings",
@@ -53,12 +54,6 @@ PRICE: Final = (
     "used next",
     "new and used soon",
 )
-RUNS: Final[Mapping[int, tuple[int, int, Sequence[str]]]] = {
-    32_000: (8_000, 20, ()),
-    8_000: (2_000, 40, ("service_", "delegation", "research", "moatless")),
-    128_000: (8_000, 20, ("claude_code", "pi", "super")),
-}
-"""For each window how many tokens back is far, how many runs of each recording are taken, and which recordings."""
 GOAL: Final = 66.7
 SIZE: Final = 950_000
 """Bytes of a conversation of 200,000 tokens."""
@@ -71,16 +66,12 @@ ASKED: Final = {
 
 
 def run(setting: Setting) -> list[Table]:
-    quality = Quality(_tool(setting.tools))
-    data = setting.data
-    if data is None and setting.tools is not None:
-        data = setting.tools.resolve().parent / "data" / "trajectories"
-    if data is None or not data.exists():
+    script = tool("recall", setting)
+    quality, data = Quality(script), setting.data or script.parents[1] / "data" / "trajectories"
+    if not data.exists():
         raise Unavailable("recall: say where recorded runs are, by --data FOLDER or BENCH_DATA")
     tables = []
-    for window in setting.windows or RUNS:
-        if window not in RUNS:
-            raise Unavailable(f"recall: windows are {', '.join(f'{each // 1000}k' for each in RUNS)}")
+    for window in windows("recall", setting):
         far, sample, only = RUNS[window]
         chosen = quality.runs(data, window, setting.fewer(sample, 1), only)
         replaying = Replaying(quality, window, far)
@@ -92,14 +83,6 @@ def run(setting: Setting) -> list[Table]:
             replaying.close()
         tables += [_table(window, far, found, len(chosen)), _price(window, found, replaying.ms)]
     return [*tables, _speed()]
-
-
-def _tool(folder: Path | None) -> Path:
-    if folder is None:
-        raise Unavailable("recall: say where the folder with quality.py is, by --tools FOLDER or BENCH_TOOLS")
-    if not (tool := folder.resolve() / "quality.py").exists():
-        raise Unavailable(f"recall: there is no quality.py in {folder}")
-    return tool
 
 
 # -- what it brings back -----------------------------------------------------------------------------------------------
@@ -170,7 +153,7 @@ def _speed() -> Table:
     newest = range(len(client.messages) - 1, len(client.messages))
     for label, text in ASKED.items():
         asked = _asking(client, text)
-        shown, recaller = _folded(asked), Recaller(claims)
+        shown, recaller = _folded(asked), Recaller(Judge().claims)
 
         def look(recaller: Recaller = recaller, shown: Folded = shown, asked: Conversation = asked) -> Excerpt | None:
             return recaller.excerpt(case.space, shown, asked, newest, partial(counter.count, encoding="o200k_base"))

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Final
 
 from proxy.archive.cache import Cache
-from proxy.archive.recall_choice import Choice, Name, Quote
-from proxy.archive.recall_index import Index, decoded, index_of, literal, words_in
+from proxy.archive.recall_choice import Choice, Quote
+from proxy.archive.recall_index import Index, decoded, index_of
+from proxy.archive.recall_names import Lookup
 from proxy.archive.recall_quotes import OPENING
 from proxy.archive.recall_view import Seen, View, read, view_of
 from proxy.core.conversation import Conversation, Message, Text, ToolCall, ToolResult
@@ -27,15 +28,12 @@ Claims = Callable[[str], Iterable[str]]
 _QUOTED = re.compile(r'"([^"\n]{4,200})"|`([^`\n]{4,200})`|“([^”\n]{4,200})”')
 _NAMES: Final = 300
 """Names of one turn that are looked for, the first ones."""
+_LEAST: Final = 4
+"""Characters of a name."""
 _TEXT: Final = 20_000
 """Characters of one text of the turn that are looked through."""
-_COMMON: Final = 8
-"""What stands in more passages than this tells none of them from the others."""
-_LOOKS: Final = 50
 _FOUND: Final = 60
 """Names that passages hold, the first ones; more of them say no more about what is meant."""
-_SCANNED: Final = 20_000_000
-"""Characters that one turn's names are looked for in, where their words alone do not tell."""
 _CHARACTERS: Final = 3.2
 """Of one token, as a first guess."""
 _TRIES: Final = 3
@@ -87,13 +85,16 @@ class Recaller:
         """
         if shown.compaction is None or tokens <= 0 or sources <= 0:
             return None
-        places = range(max(newest.start, _last_round(client.messages)), newest.stop)
+        places = range(_last_round(client.messages, newest.start), newest.stop)
         turn = client.messages[places.start : places.stop]
-        if shown.compaction.id not in self._indexes:
+        index = self._indexes.get(shown.compaction.id)
+        if index is None:
             # Where much is read anyway, in a thread, what is in view is read too.
             self._view(shown, client, places)
-        index = self._index(space, shown, client)
-        names = list(islice(self._sought(index, client, turn), _FOUND))
+            index = index_of(space, shown, client.messages)
+            self._indexes.put(shown.compaction.id, index, index.size)
+        sought = islice(dict.fromkeys(self._named(turn)), _NAMES)
+        names = list(islice(filter(None, map(Lookup(index, client.messages), sought)), _FOUND))
         # Most turns name nothing that the archive holds; only for the others all that is in view is looked through.
         if not names:
             return None
@@ -101,7 +102,7 @@ class Recaller:
         names = [name for name in names if not view.holds(name)]
         if not names:
             return None
-        known = {text for _, results in view.seen for text in results}
+        known = set(chain.from_iterable(map(itemgetter(1), view.seen)))
         choice = Choice(index, client.messages, turn, known, names)
         room = float(tokens) * _CHARACTERS
         for _ in range(_TRIES):
@@ -118,46 +119,24 @@ class Recaller:
 
     # -- what is named ------------------------------------------------------------
 
-    def _sought(self, index: Index, client: Conversation, turn: Sequence[Message]) -> Iterator[Name]:
-        """The names of the turn that passages hold, and not too many of them."""
-        scanned = 0
-        for text in islice(dict.fromkeys(self._named(turn)), _NAMES):
-            words = tuple(words_in(text))
-            found = index.holding(words)
-            name = Name(text, words, tuple(found))
-            if found and not name.plain:
-                if len(found) > _LOOKS:
-                    continue
-                held: list[int] = []
-                plain = literal(text)
-                for number in found:
-                    passage = index.passages[number]
-                    # Most names stand in what was said, and arguments have to be decoded.
-                    said = passage.said(client.messages)
-                    scanned += len(said)
-                    if text in said or passage.gives(text, client.messages, literal=plain):
-                        held.append(number)
-                    if len(held) > _COMMON or scanned > _SCANNED:
-                        break
-                if scanned > _SCANNED:
-                    continue
-                name = Name(text, words, tuple(held))
-            if 0 < len(name.passages) <= _COMMON:
-                yield name
-
-    def _named(self, turn: Sequence[Message]) -> Iterator[str]:
+    def _named(self, turn: Sequence[Message]) -> list[str]:
         """What a user says in quotation marks, the values that calls are given, and the claims in both."""
+        named: list[str] = []
         for message in turn:
             for part in message.parts:
-                if isinstance(part, Text) and message.role == "user":
-                    text = part.text[:_TEXT]
-                    yield from (found[found.lastindex or 0].strip() for found in _QUOTED.finditer(text))
-                    yield from self._claims(text)
-                elif isinstance(part, ToolCall):
+                if isinstance(part, ToolCall):
                     for _, value in decoded(part.arguments):
-                        if _names_something(value.strip()):
-                            yield value.strip()
-                        yield from self._claims(value[:_TEXT])
+                        if len(value) < _LEAST:
+                            continue
+                        whole = value.strip()
+                        if _names_something(whole):
+                            named.append(whole)
+                        named += self._claims(value[:_TEXT])
+                elif isinstance(part, Text) and message.role == "user":
+                    text = part.text[:_TEXT]
+                    named += [found[found.lastindex or 0].strip() for found in _QUOTED.finditer(text)]
+                    named += self._claims(text)
+        return named
 
     # -- what is in view ----------------------------------------------------------
 
@@ -186,21 +165,13 @@ class Recaller:
             self._views.put(name, view, view.size)
         return view
 
-    def _index(self, space: bytes, shown: Folded, client: Conversation) -> Index:
-        name = shown.compaction.id if shown.compaction is not None else ""
-        known = self._indexes.get(name)
-        if known is None:
-            known = index_of(space, shown, client.messages)
-            self._indexes.put(name, known, known.size)
-        return known
 
-
-def _last_round(messages: Sequence[Message]) -> int:
-    """Where the model's last reply begins."""
+def _last_round(messages: Sequence[Message], start: int) -> int:
+    """Where the model's last reply begins, but not before `start`."""
     at = len(messages)
-    while at and messages[at - 1].role != "assistant":
+    while at > start and messages[at - 1].role != "assistant":
         at -= 1
-    while at and messages[at - 1].role == "assistant":
+    while at > start and messages[at - 1].role == "assistant":
         at -= 1
     return at
 
@@ -208,7 +179,7 @@ def _last_round(messages: Sequence[Message]) -> int:
 def _names_something(value: str) -> bool:
     """Whether an argument as a whole names something: one word that is no plain one, or several that begin as names do.
     Remarks and searches in plain words do not."""
-    if not 4 <= len(value) <= 200 or "\n" in value:
+    if not _LEAST <= len(value) <= 200 or "\n" in value:
         return False
     words = value.split()
     if len(words) == 1:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from proxy.archive.recall_index import Index, Passage, text_of
+from proxy.archive.recall_names import Name
 from proxy.archive.recall_quotes import called, labelled, quoted
 from proxy.core.conversation import Message, Part, ToolCall, ToolResult
 from proxy.core.values import dataclass
@@ -29,20 +30,6 @@ class Quote:
     message: int
     artifact: str
     names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A name that the turn names and only the archive holds, with the numbers of the passages that do."""
-
-    text: str
-    words: tuple[bytes, ...]
-    passages: tuple[int, ...]
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is one word and nothing else, so that where the word stands the name does."""
-        return len(self.words) == 1 and self.words[0].decode("utf-8", "replace") == self.text
 
 
 class Choice:

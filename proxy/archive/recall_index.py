@@ -7,7 +7,7 @@ places that hold them all.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -38,6 +38,8 @@ _KEPT = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 _SPACED: Final = bytes(c if c >= 128 or bytes((c,)) in _KEPT else 32 for c in range(256))
 _ESCAPED = re.compile(r'[":\\\x00-\x1f]')
 _LETTER = re.compile(r"[^\W\d_]")
+_STRINGS: Final = frozenset({str})
+_decode: Final = msgspec.json.Decoder().decode
 _WORD, _POSTING, _PASSAGE = 190, 16, 250
 
 
@@ -92,33 +94,27 @@ class Index:
     places: dict[bytes, int | list[int]]
     size: int
 
-    def holding(self, words: Sequence[bytes]) -> list[int]:
-        """The numbers of the passages that hold the rarest of these words, oldest first."""
-        lists: list[Sequence[int]] = []
-        for word in words:
-            places = self.places.get(word)
-            if places is None:
-                return []
-            lists.append((places,) if isinstance(places, int) else places)
-        if not lists:
-            return []
-        lists.sort(key=len)
-        found = [*lists[0]]
-        for each in lists[1:_RAREST]:
-            found = [number for number in found if _among(number, each)]
-        return found
+    def holding(self, text: str) -> tuple[tuple[bytes, ...], Sequence[int]]:
+        """The words of a text, and the numbers of the passages that hold the rarest of them, oldest first; both empty
+        where no passage holds one of them."""
+        lists: dict[bytes, Sequence[int]] = {}
+        for word in _split(text):
+            if 2 < len(word) <= _LONGEST:
+                places = self.places.get(word)
+                if places is None:
+                    return (), ()
+                lists[word] = (places,) if isinstance(places, int) else places
+        found, *others = sorted(lists.values(), key=len)[:_RAREST] or [()]
+        for each in others:
+            # Both are in order: what the other has stands right before where it would go in once more.
+            found = [number for number in found if each[bisect_right(each, number) - 1] == number]
+        return tuple(lists), found
 
 
 def literal(text: str) -> bool:
     """Whether a text stands in JSON as it reads: a number may be written otherwise, and so are a key with its value and
     what has a backslash in front of it."""
     return _LETTER.search(text) is not None and _ESCAPED.search(text) is None
-
-
-def _among(number: int, numbers: Sequence[int]) -> bool:
-    """Whether a number is among these, which are in order."""
-    at = bisect_left(numbers, number)
-    return at < len(numbers) and numbers[at] == number
 
 
 def index_of(space: bytes, folded: Folded, client: Sequence[Message]) -> Index:
@@ -149,48 +145,55 @@ def index_of(space: bytes, folded: Folded, client: Sequence[Message]) -> Index:
 
 def words_in(text: str) -> set[bytes]:
     """The words of a text: runs of letters, digits and underscores, three to 64 bytes long."""
-    found = set(spelled(text[:_MOST]).encode("utf-8", "replace").translate(_SPACED).split())
-    return {word for word in found if 2 < len(word) <= _LONGEST}
+    return {word for word in set(_split(text[:_MOST])) if 2 < len(word) <= _LONGEST}
 
 
-def texts_of(parts: Sequence[Part]) -> Iterator[str]:
-    """What can be read in the parts of a message, one text for each; no reasoning."""
-    for part in parts:
-        if text := text_of(part):
-            yield text
+def _split(text: str) -> list[bytes]:
+    data = text.encode() if text.isascii() else spelled(text).encode("utf-8", "replace")
+    return data.translate(_SPACED).split()
 
 
 def text_of(part: Part) -> str:
-    """The text of one part; of a call its arguments, decoded."""
+    """The text of one part that can be read, so of no reasoning; of a call its arguments, decoded."""
     if isinstance(part, Text):
         return part.text
+    if isinstance(part, ToolResult):
+        parts = part.parts
+        # Most are one text.
+        return parts[0].text if len(parts) == 1 and isinstance(parts[0], Text) else result_text(part)
     if isinstance(part, ToolCall):
-        return "\n".join(f"{key}: {value}" if key else value for key, value in decoded(part.arguments))
-    return result_text(part) if isinstance(part, ToolResult) else ""
+        return "\n".join([f"{key}: {value}" if key else value for key, value in decoded(part.arguments)])
+    return ""
 
 
 def decoded(arguments: str) -> list[tuple[str, str]]:
     """The scalars of a call's arguments with their keys, in order; the text itself where it is no JSON."""
     try:
-        value = msgspec.json.decode(arguments)
+        value = _decode(arguments)
     except (ValueError, RecursionError):
         return [("", arguments)] if arguments else []
-    return list(_scalars(value, "", _DEPTH))
+    if type(value) is dict and _STRINGS.issuperset(map(type, value.values())):
+        # Most calls are given nothing else.
+        return [*value.items()]
+    found: list[tuple[str, str]] = []
+    _scalars(value, "", _DEPTH, found)
+    return found
 
 
-def _scalars(value: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:
+def _scalars(value: Any, key: str, depth: int, found: list[tuple[str, str]]) -> None:
+    """Adds the scalars of a value to those that were found."""
     if isinstance(value, str):
-        yield key, value
+        found.append((key, value))
     elif isinstance(value, bool) or value is None or not depth:
         return
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _scalars(inner, name, depth - 1)
+            _scalars(inner, name, depth - 1, found)
     elif isinstance(value, list):
         for inner in value:
-            yield from _scalars(inner, key, depth - 1)
+            _scalars(inner, key, depth - 1, found)
     else:
-        yield key, str(value)
+        found.append((key, str(value)))
 
 
 # -- what left ---------------------------------------------------------------------------------------------------------

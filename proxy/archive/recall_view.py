@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from operator import contains, itemgetter
 from typing import Final
 
-from proxy.archive.recall_choice import Name, results_in
-from proxy.archive.recall_index import texts_of, words_in
-from proxy.core.conversation import Conversation, Message, Part, ToolCall
+from proxy.archive.recall_index import text_of, words_in
+from proxy.archive.recall_names import Name
+from proxy.core.conversation import Conversation, Message, Part, ToolCall, ToolResult
+from proxy.core.spelling import LETTERS
 from proxy.core.values import dataclass, replace
 
 Seen = tuple[tuple[str, ...], tuple[str, ...]]
 """The texts of some parts, and those of the results among them."""
 
-_WITHIN = re.compile(r"[0-9A-Za-z_\u00c0-\u024f\u0370-\u04ff]{2}")
-"""Two characters of one word, by what `words_in` takes for words."""
+_LETTERS: Final = f"[0-9A-Za-z_{LETTERS}]"
+"""What `words_in` takes for characters of words."""
+_WITHIN = re.compile(_LETTERS + "{2}")
+"""Two characters of one word."""
+_TRIES: Final = 16
+"""So many places at most are looked at one by one: making a pattern takes as long."""
 _WORD: Final = 140
 """Bytes that a word takes, beside a bit for each message."""
 
@@ -74,8 +81,10 @@ def view_of(client: Conversation, messages: Sequence[Message], chain: Sequence[b
 
 
 def read(parts: Sequence[Part]) -> Seen:
-    """What can be read in some parts."""
-    return tuple(texts_of(parts)), tuple(results_in(parts))
+    """What can be read in some parts, one text for each."""
+    texts = [text_of(part) for part in parts]
+    results = [text for part, text in zip(parts, texts, strict=True) if isinstance(part, ToolResult)]
+    return tuple(filter(None, texts)), tuple(results)
 
 
 def _words_of(seen: Sequence[Seen]) -> dict[bytes, int]:
@@ -101,24 +110,23 @@ def _bits(number: int) -> Iterator[int]:
 
 def _among(name: Name, seen: Sequence[Seen]) -> bool:
     sought = name.text
+    # Most names stand nowhere, which is soon told.
+    if not any(map(contains, chain.from_iterable(map(itemgetter(0), seen)), repeat(sought))):
+        return False
+    words = [word.decode() for word in name.words]
     for texts, _ in reversed(seen):
-        for text in texts:
-            if sought in text and (_stands(sought, text) or (not name.plain and _holds(texts, name))):
-                return True
-    return False
-
-
-def _stands(sought: str, text: str) -> bool:
-    """Whether it stands somewhere in the text with no more of a word around it."""
-    at = text.find(sought)
-    while at >= 0:
-        end = at + len(sought)
-        if not (at and _WITHIN.match(text, at - 1)) and not _WITHIN.match(text, end - 1):
+        if any(sought in text for text in texts) and all(any(_stands(word, text) for text in texts) for word in words):
             return True
-        at = text.find(sought, at + 1)
     return False
 
 
-def _holds(texts: Sequence[str], name: Name) -> bool:
-    """Whether all its words stand in these texts."""
-    return set().union(*map(words_in, texts)).issuperset(name.words)
+def _stands(word: str, text: str) -> bool:
+    """Whether a word stands in the text with no more of a word around it."""
+    at = text.find(word)
+    for _ in range(_TRIES):
+        if at < 0:
+            return False
+        if not (at and _WITHIN.match(text, at - 1)) and not _WITHIN.match(text, at + len(word) - 1):
+            return True
+        at = text.find(word, at + 1)
+    return re.search(f"{word}(?!{_LETTERS})(?<!{_LETTERS}{word})", text) is not None

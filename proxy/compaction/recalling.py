@@ -85,11 +85,12 @@ class Recalling:
             return None
         client = turn.client
         key = client.chain[anchor]
-        # Of a reply that read back, its rounds were sent behind the request that it answered: nothing goes between.
-        if await self.overlays.find(turn.space, turn.scope, (key,), 1, fresh=False):
-            return None
+        # Most turns ask for nothing, so this is looked for first.
         excerpt = await self._excerpt(turn, most)
         if excerpt is None:
+            return None
+        # Of a reply that read back, its rounds were sent behind the request that it answered: nothing goes between.
+        if await self.overlays.find(turn.space, turn.scope, (key,), 1, fresh=False):
             return None
         recall = Recall(key, turn.dialect.text(excerpt.text), self.clock.now(), excerpt.artifacts)
         if not await self._fits(turn, recall):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 # Letters of alphabets that names are written in stay, so that no word is cut in the middle; any other sign ends it.
-_LETTER = re.compile("[\u00c0-\u024f\u0370-\u04ff]")
-_FOREIGN = re.compile("[^\x00-\x7f\u00c0-\u024f\u0370-\u04ff]+")
+LETTERS = "\u00c0-\u024f\u0370-\u04ff"
+"""Letters outside ASCII, as a pattern has them."""
+_LETTER = re.compile(f"[{LETTERS}]")
+_FOREIGN = re.compile(f"[^\x00-\x7f{LETTERS}]+")
 _ASCII = bytes(range(128))
 
 

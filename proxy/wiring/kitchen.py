@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -92,7 +92,7 @@ class Kitchen:
         self.reader = self._reader
         self.overlays = Overlays(self._archive, outbox, clock, capacity=capacity // 4, retention=retention)
         self._wardrobe = Wardrobe()
-        self._recaller = Recaller(_claims(Judge()), capacity // 4)
+        self._recaller = Recaller(Judge().claims, capacity // 4)
         self._weavers = weavers()
         self.spoken = spoken = dialects_by_name()
         self._desk = Desk(self._archive, spoken, tasks)
@@ -225,13 +225,3 @@ class Kitchen:
     async def close(self) -> None:
         """Lets go of the spool."""
         await self._spool.close()
-
-
-def _claims(judge: Judge) -> Callable[[str], Sequence[str]]:
-    """The words of a text that are no plain language."""
-
-    def found(text: str) -> Sequence[str]:
-        words = judge.words(text, numbers=True)
-        return (*words.paths, *words.ids, *words.names, *words.links)
-
-    return found

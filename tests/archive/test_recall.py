@@ -47,6 +47,15 @@ def test_what_a_call_is_given_comes_back_too() -> None:
     assert "7706410293" in found.text
 
 
+@pytest.mark.parametrize(("value", "comes"), [("k7x9", True), ("k7x", False)])
+def test_a_name_has_four_characters_at_least(value: str, comes: bool) -> None:
+    client = read(
+        [user("Begin."), {"role": "assistant", "content": f"The key is {value}."}, call("use", {"it": value}, "c")]
+    )
+    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("…")).encode(), 1, 1)], 2)
+    assert (Recaller(claims).excerpt(SPACE, shown, client, range(2, 3), count) is not None) == comes
+
+
 def test_a_short_source_whose_call_is_named_is_shown_whole() -> None:
     found = recalled([user("Have another look at src/billing/rules.py please.")])
     assert found is not None

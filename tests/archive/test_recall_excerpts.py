@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.archive.recall import Excerpt, Recaller
-from proxy.archive.recall_index import index_of, words_in
+from proxy.archive.recall_index import Index, decoded, index_of, words_in
 from proxy.archive.recall_quotes import OPENING, quoted
 from proxy.archive.references import artifact_id, range_id
 from proxy.core.edits import Kept, Written
@@ -186,11 +186,45 @@ def test_an_index_counts_what_left_and_nothing_that_stayed() -> None:
     client, shown, _ = summarized([user("Go on.")])
     index = index_of(SPACE, shown, client.messages)
     assert [passage.place[0] for passage in index.passages] == [2, 4, 5]
-    assert index.holding(tuple(words_in("W5918442"))) == [0]
-    assert index.holding(tuple(words_in("customers"))) == []
+    assert [*index.holding("W5918442")[1]] == [0]
+    assert [*index.holding("customers")[1]] == []
     assert index.size > 1_000
 
 
 @given(st.text(max_size=300))
 def test_words_are_found_in_any_text(text: str) -> None:
     assert b"needle_1" in words_in(f"{text} needle_1 {text}")
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 12), min_size=1), min_size=1, max_size=4),
+    st.sampled_from(["{}", "see {}.", "a/{}.py"]),
+)
+def test_an_index_finds_the_passages_that_hold_every_word_of_a_name(places: list[set[int]], around: str) -> None:
+    words = [f"word_{number}" for number in range(len(places))]
+    known = {
+        word.encode(): held.copy().pop() if len(held) == 1 else sorted(held)
+        for word, held in zip(words, places, strict=True)
+    }
+    index = Index((), {**known, b"see": [*range(13)]}, 0)
+    found, numbers = index.holding(around.format("-".join(words)))
+    assert {*found} >= {*known}
+    assert [*numbers] == sorted(set.intersection(*places))
+    assert index.holding(f"{words[0]} or another") == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scalars"),
+    [
+        ('{"path": "a.py", "why": "b"}', [("path", "a.py"), ("why", "b")]),
+        ('{"at": 3, "all": true, "none": null, "name": "b"}', [("at", "3"), ("name", "b")]),
+        ('{"all": [{"old": "a"}, "b", ["c"]], "by": 1.5}', [("old", "a"), ("all", "b"), ("all", "c"), ("by", "1.5")]),
+        ('["a", {"b": "c"}]', [("", "a"), ("b", "c")]),
+        ("[" * 40 + "1" + "]" * 40, []),
+        ("{}", []),
+        ("ls -l", [("", "ls -l")]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_what_a_call_is_given_is_read_in_order_with_its_keys(arguments: str, scalars: list[tuple[str, str]]) -> None:
+    assert decoded(arguments) == scalars

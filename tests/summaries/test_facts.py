@@ -35,6 +35,12 @@ def test_a_branch_that_ends_in_a_number_is_left_whole():
     assert words("checked out origin/big_release-2024 now").paths == ("origin/big_release-2024",)
 
 
+def test_what_is_too_long_for_a_word_is_nothing_and_takes_no_room():
+    judge = Judge()
+    assert judge.words("a/" * 10_000 + " " + "x1" * 101, numbers=True) == judge.words("")
+    assert not any(judge), "nothing of it is remembered"
+
+
 def test_identifiers_are_told_from_plain_words():
     assert words("The parser calls read_config and BuildTree in HTTPServer, NOT Here.").names == (
         "read_config",
@@ -121,3 +127,20 @@ def test_every_word_stands_in_the_text(text):
     found = words(text, numbers=True)
     for word in (*found.paths, *found.ids, *found.names, *found.links):
         assert word in text
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[A-Z]?[a-z]{0,9}[.~+@/-]{0,2}", fullmatch=True)
+        | st.sampled_from(
+            ["src/app/a.py", "read_config", "BuildTree", "W2378156", "2024", "naïve.py", "a\\\\b", "HTTP-X"]
+        )
+        | st.text("aZ09_./@+~-\\", max_size=12)
+    )
+)
+def test_what_each_word_of_a_text_is_does_not_depend_on_the_words_around_it(listed):
+    judge, alone = Judge(), [Judge().words(word, numbers=True) for word in listed]
+    found = judge.words(" ".join(listed), numbers=True)
+    for kind in ("paths", "ids", "names"):
+        assert getattr(found, kind) == tuple(dict.fromkeys(word for each in alone for word in getattr(each, kind)))
+    assert judge.claims(" ".join(listed)) == [*found.paths, *found.ids, *found.names, *found.links]

@@ -1,0 +1,48 @@
+"""What stands in view: read word by word where it was read before, and looked through where it is new."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.archive.recall_index import words_in
+from proxy.archive.recall_names import Name
+from proxy.archive.recall_view import View, view_of
+from tests.archive.recalling import read, user
+
+SOUGHT = ("abc", "ébc_1", "abc/x_1", ".abc", "abc/abc.", "abc abc")
+PIECES = ("abc", "abc", "ébc_1", "x_1", "a", "é", "_", "/", ".", " ", "—")
+
+
+def name_of(text: str) -> Name:
+    words = tuple(sorted(words_in(text)))
+    return Name(text, words, (0,), plain=words == (text.encode(),))
+
+
+def views(texts: list[str], known: int) -> tuple[View, View]:
+    """A view of what was said, and one of the first `known` of it that grew to that."""
+    client = read([user("Begin."), *map(user, texts)])
+    messages, chain = client.messages, client.chain
+    begun = view_of(client, messages[: known + 1], chain[: known + 1])
+    return view_of(client, messages, chain), begun.grown(messages, chain)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), min_size=1, max_size=4),
+    st.integers(0, 3),
+    st.sampled_from(SOUGHT),
+)
+def test_a_name_is_in_view_alike_in_what_was_read_before_and_in_what_is_new(
+    texts: list[str], known: int, sought: str
+) -> None:
+    whole, grown = views(texts, min(known, len(texts)))
+    assert grown.holds(name_of(sought)) == whole.holds(name_of(sought))
+
+
+@pytest.mark.parametrize("around", ["xabc ", "abcx ", "abc"])
+@pytest.mark.parametrize("sought", ["abc", "abc/x_1"])
+def test_a_name_is_found_behind_many_words_that_only_hold_it(around: str, sought: str) -> None:
+    for end, comes in ((f" {sought}", True), ("", False), (f"_{sought}", False)):
+        whole, grown = views([around * 200 + end], 0)
+        assert grown.holds(name_of(sought)) == whole.holds(name_of(sought)) == comes
