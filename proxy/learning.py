@@ -18,7 +18,8 @@ def learnt(
     """Takes what a reply reported; returns the session as it is now. `ids` are the provider's own ids of the rounds of
     the reply, where something was read back in it."""
     sessions = gauging.sessions
-    session = sessions.current(place.session.id) or place.session
+    # One that is not at hand any more may have been erased meanwhile: its exchange must not be written again.
+    session = sessions.current(place.session.id) or structs.replace(place.session, only=b"")
     if seen.error or status >= 400:
         overflow = read_overflow(status, seen.error)
         if overflow is not None:

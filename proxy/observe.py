@@ -97,6 +97,8 @@ class Observe:
     """Whether requests for a model are folded: `auto`, `observe` or `off`."""
     lineage: Lineage | None = None
     """Who knows the tree of delegations; None where nobody is asked for it."""
+    keep: int = 50
+    """So many exchanges of a session are shown at most."""
 
     async def models(self, tenant: str) -> list[ModelView]:
         """Every model that the tenant used, the latest first."""
@@ -128,13 +130,15 @@ class Observe:
     async def session(self, tenant: str, session_id: str) -> SessionView | None:
         """One session with its last exchanges; None where the tenant has none of that id."""
         await self._flush()
-        session = await self._session(tenant, session_id)
-        if session is None:
+        rows = await self._worked(tenant, session_id)
+        if not rows:
             return None
+        session = _add_sessions(rows)
         log = await self.store.read(exchanges_of(tenant, session_id))
-        exchanges = sorted((_EXCHANGE.decode(value) for _, value in log), key=lambda exchange: exchange.at)
+        values = [*(row.only for row in rows if row.only), *(value for _, value in log)]
+        exchanges = sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)
         size = session.utilization.window if session.utilization else 0
-        return SessionView(session, self._limits(session.model, size), tuple(exchanges))
+        return SessionView(session, self._limits(session.model, size), tuple(exchanges[-self.keep :]))
 
     async def tree(self, caller: Caller, session_id: str) -> list[AgentView] | None:
         """The agents of the tree that a session stands in, parents first; None where the caller has no such session.
@@ -178,9 +182,13 @@ class Observe:
             places = [place for place, _ in await self.store.scan(listed, limit=200)]
 
     async def _session(self, tenant: str, session_id: str) -> Session | None:
-        rows = await self.store.scan(sessions_of(tenant), prefix=f"{session_id}.")
-        session = _add_sessions(_SESSION.decode(value) for _, value in rows) if rows else None
-        return session if session is not None and session.id == session_id else None
+        rows = await self._worked(tenant, session_id)
+        return _add_sessions(rows) if rows else None
+
+    async def _worked(self, tenant: str, session_id: str) -> list[Session]:
+        """The rows of a session, one of each worker that had it."""
+        found = await self.store.scan(sessions_of(tenant), prefix=f"{session_id}.")
+        return [row for _, value in found if (row := _SESSION.decode(value)).id == session_id]
 
     def _model(self, tenant: str, row: ModelRow) -> ModelView:
         window = self.windows.window(row.model, row.upstream, "", tenant)

@@ -53,7 +53,7 @@ def models_of(tenant: str) -> str:
 
 
 def exchanges_of(tenant: str, session: str) -> Key:
-    """The log of a session's exchanges."""
+    """The log of a session's exchanges, from the second on: see Session.only."""
     return Key(f"exchanges/{tenant}/{session}", "log")
 
 
@@ -75,11 +75,15 @@ class Journal:
         """Takes an exchange that has ended; returns the session with it added."""
         gain = gain_of(exchange)
         if session is not None:
-            session = session.after(exchange, gain)
+            first, only = session.only, b"" if session.totals.requests else ENCODER.encode(exchange)
+            session = session.after(exchange, gain, only)
             name = Key(sessions_of(tenant), f"{session.id}.{row}")
             self.outbox.put(name, partial(ENCODER.encode, session), self.retention)
-            log = exchanges_of(tenant, session.id)
-            self.outbox.append(log, partial(ENCODER.encode, exchange), self.keep, self.retention)
+            if not only:
+                log = exchanges_of(tenant, session.id)
+                if first:
+                    self.outbox.append(log, partial(bytes, first), self.keep, self.retention)
+                self.outbox.append(log, partial(ENCODER.encode, exchange), self.keep, self.retention)
         if 0 < len(exchange.model) <= _LONGEST:
             self._model(tenant, exchange, gain)
         for observer in self.observers:

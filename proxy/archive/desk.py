@@ -29,7 +29,7 @@ _log = logging.getLogger("accordion")
 TOKENS_MOST: Final = 8_000
 """Of one answer."""
 SHARE: Final = 0.3
-"""Of the window: what is larger is not handed over whole (systems A13)."""
+"""Of the window: what is larger is not handed over whole."""
 ARGUMENT_MOST: Final = 1_000_000
 """Characters of an artifact that is put into another tool's arguments."""
 _LEAST: Final = 200

@@ -54,9 +54,10 @@ class Rows:
 
     def row(self, plan: Plan, message: Message) -> int:
         """Takes a message."""
-        if not plan.fresh and self._archive.knows(message.key):
+        key = row_key(message.key)
+        if not plan.fresh and self._archive.knows(key):
             return 0
-        return self._put(plan, row_key(message.key), message.wire)
+        return self._put(plan, key, message.wire)
 
     def head(self, plan: Plan) -> int:
         """Takes what stands beside the list."""

@@ -29,8 +29,10 @@ Record = Literal["off", "folded", "all"]
 _SESSIONS = 4_096
 _WAITING = 1_000
 _AT_ONCE = 32
-_GATHER = 0.2
-"""Seconds for which what is new waits for more: a transaction costs several times what a message in it does."""
+_GATHER = (0.1,) * 5
+"""Seconds for which what is new waits for more, one after the other: a transaction costs several times what a message
+in it does. Nothing more is waited for once so many wait that there may soon be no room."""
+_MANY = _WAITING // 3
 _PACK_AT_ONCE = 32_768
 """Bytes that are compressed at once; more of them in a thread, so that requests need not wait."""
 _AGAIN = 256
@@ -124,7 +126,9 @@ class Transcripts:
     async def _work(self) -> None:
         try:
             if self._wait is not None:
-                await self._wait(_GATHER)
+                for seconds in _GATHER:
+                    if len(self._waiting) < _MANY:
+                        await self._wait(seconds)
             await self.flush()
         except StoreUnavailable:
             # The next request that is recorded tries again.

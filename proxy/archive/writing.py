@@ -82,7 +82,7 @@ class Archive:
         """Seconds after which what is in use is written anew, so that it is kept for longer."""
         self._clock = clock
         self._wrote = wrote
-        self._known: OrderedDict[bytes, float] = OrderedDict()
+        self._known: OrderedDict[str, float] = OrderedDict()
         self._holders: dict[str, float] = {}
 
     # -- writing ------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Archive:
         puts = [*kept.values(), *told]
         if fold is None:
             return puts
-        sizes = {key: 0 if self.knows(key) else OVERHEAD + len(put.value) for key, put in kept.items()}
+        sizes = {key: 0 if self.knows(put.key) else OVERHEAD + len(put.value) for key, put in kept.items()}
         size = sum(sizes.values()) + sum(OVERHEAD + len(put.value) for put in told) + fold.size
         entry = Entry("fold", fold.id, fold.session, fold.at, fold.at, size, fold.base)
         # What lists a thing is written before it, so that nothing is ever kept that cannot be found and erased.
@@ -142,29 +142,32 @@ class Archive:
 
     async def write(self, writes: Sequence[Put | Append]) -> None:
         """The same for writes of both kinds."""
-        for batch in _batches(writes):
+        size = sum([len(write.value) for write in writes])
+        at_once = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
+        for batch in (writes,) if at_once else _batches(writes):
             await self.store.write(batch)
-        self._note(writes)
+        self._note(writes, size + OVERHEAD * len(writes))
 
-    def _note(self, writes: Sequence[Put | Append]) -> None:
+    def _note(self, writes: Sequence[Put | Append], size: int) -> None:
         """Remembers what is in the store now."""
-        now, tenant = self._now(), ""
+        now, tenant, known = self._now(), "", self._known
         for write in writes:
-            collection, name = write.key.collection, write.key.name
-            if collection == HOLDERS:
-                self._holders[name] = now
-            elif collection.startswith("held/"):
-                tenant = collection.removeprefix("held/")
-            elif not collection and name.startswith(_ROW):
-                self._known[bytes.fromhex(name.removeprefix(_ROW))] = now
-        while len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
+            key = write.key
+            if not key.collection:
+                if key.name.startswith(_ROW):
+                    known[key.name] = now
+            elif key.collection == HOLDERS:
+                self._holders[key.name] = now
+            elif key.collection.startswith("held/"):
+                tenant = key.collection.removeprefix("held/")
+        while len(known) > _KNOWN:
+            known.popitem(last=False)
         if tenant:
-            self._wrote(tenant, sum(len(write.value) + OVERHEAD for write in writes))
+            self._wrote(tenant, size)
 
-    def knows(self, key: bytes) -> bool:
+    def knows(self, key: Key) -> bool:
         """Whether this worker kept the row of this key of late, so that it need not be kept for another's sake."""
-        since = self._known.get(key)
+        since = self._known.get(key.name)
         return since is not None and self._now() - since < self.every
 
     def forget(self) -> None:

@@ -5,8 +5,6 @@ Sums are Structs of their own, so that what is nothing is not written.
 
 from __future__ import annotations
 
-from operator import add
-
 import msgspec
 from msgspec import structs
 
@@ -180,7 +178,23 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Input tokens of the rounds that `input` leaves out: each reply's usage tells of its last round."""
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*map(add, structs.astuple(self), structs.astuple(other)))
+        # One by one, which takes less than half as long as going through them.
+        return Totals(
+            self.requests + other.requests,
+            self.errors + other.errors,
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+            self.compactions + other.compactions,
+            self.saved + other.saved,
+            self.summary_input + other.summary_input,
+            self.summary_output + other.summary_output,
+            self.unfold_calls + other.unfold_calls,
+            self.unfold_rounds + other.unfold_rounds,
+            self.unfold_input + other.unfold_input,
+        )
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -201,8 +215,10 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reported over counted tokens, as seen in this session; 1.0 while nothing was reported."""
     seen: AgentSeen | None = None
     """The agent that its last request was from."""
+    only: bytes = b""
+    """Its exchange as the log holds it, while there is no second: most never have one. With that both go to the log."""
 
-    def after(self, exchange: Exchange, gain: Totals) -> Session:
+    def after(self, exchange: Exchange, gain: Totals, only: bytes = b"") -> Session:
         """The session with an exchange that added `gain` to its sums."""
         return structs.replace(
             self,
@@ -211,4 +227,5 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
             utilization=exchange.utilization,
             totals=self.totals + gain,
             seen=exchange.agent,
+            only=only,
         )

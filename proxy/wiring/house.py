@@ -172,7 +172,7 @@ class House:
         )
         self.observe = Observe(
             self.store, self.outbox, known, thresholds(settings), settings.compaction.mode_of,
-            gauging.seating.lineage,
+            gauging.seating.lineage, settings.limits.exchanges_per_session,
         )  # fmt: skip
         self.settings = settings
 
@@ -196,6 +196,9 @@ class House:
         # needed, and costs a fifth of a small request at the usual pace.
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
+        # The loop notes each asynchronous generator, to close those that are left when it ends: nearly as long as
+        # going through a short one takes. Here whoever has one closes it, or drops it; then the loop still does.
+        sys.set_asyncgen_hooks(firstiter=None)
         # The threads of the store and of folds must not hold the interpreter for long while a request waits for it.
         sys.setswitchinterval(0.0005)
         # A store takes longer to open than to read, and a request has little time to wait for it.

@@ -92,6 +92,24 @@ async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_record
     assert [each.compaction for each in log] == [None, FOLDED, REPLAYED, REPLAYED]
 
 
+async def test_the_only_exchange_of_a_session_stands_in_its_row_and_goes_to_the_log_with_the_second() -> None:
+    store = EphemeralStore()
+    outbox = DirectOutbox(store)
+    journal = Journal(outbox, [], "worker")
+    session: Session | None = Session("s-1", "t", 1.0)
+    said = [replace(exchange(), request_id=f"r-{number}") for number in range(3)]
+    for each, rowed, logged in zip(said, (msgspec.msgpack.encode(said[0]), b"", b""), (0, 2, 3), strict=True):
+        session = journal.record("t", session, "row", each)
+        await outbox.flush()
+        row = await store.get(Key("sessions/t", "s-1.row"))
+        assert row is not None
+        assert msgspec.msgpack.decode(row, type=Session) == session
+        assert session is not None
+        assert session.only == rowed
+        log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_of("t", "s-1"))]
+        assert log == said[:logged]
+
+
 async def test_records_of_before_there_were_folds_are_still_read() -> None:
     old = {"requests": 2, "errors": 0, "input": 5, "output": 1, "cached": 0, "cache_write": 0, "reasoning": 0}
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=Totals)

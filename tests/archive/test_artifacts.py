@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,11 @@ def artifact(**changes: object) -> Artifact:
 @given(st.binary(max_size=5_000))
 def test_a_row_comes_back_byte_for_byte(wire: bytes):
     assert unpack(packer()(wire)) == wire
+
+
+def test_a_row_of_another_level_is_read_as_well():
+    wire = b'{"role":"user","content":"hello"}' * 20
+    assert unpack(b"\x01" + zstandard.ZstdCompressor(level=3).compress(wire)) == wire
 
 
 def test_a_row_that_was_damaged_is_none():

@@ -10,10 +10,9 @@ from proxy.archive.artifacts import tenant_of
 from proxy.archive.bounds import EVERY, in_order
 from proxy.archive.holdings import Entry
 from proxy.archive.writing import Leaving
-from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
-from proxy.storage.ephemeral import EphemeralStore
 from tests.archive.vaults import DAY, OTHER, SPACE, Vault, wire
+from tests.fakes import FickleStore
 
 TENANT = tenant_of(SPACE)
 
@@ -143,17 +142,8 @@ async def test_a_worker_learns_what_others_wrote_before_it():
     assert other.swept[-1].held <= 30_000
 
 
-class Away(EphemeralStore):
-    away = False
-
-    def _check(self) -> None:
-        if self.away:
-            raise StoreUnavailable("away")
-        super()._check()
-
-
 async def test_while_the_store_is_away_nothing_is_looked_through_and_nothing_fails():
-    vault = Vault(Away())
+    vault = Vault(FickleStore())
     await vault.leave("a")
     vault.store.away = True
     assert await vault.bounds.round() is None

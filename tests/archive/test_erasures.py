@@ -7,23 +7,13 @@ import hashlib
 from proxy.archive.artifacts import Artifact, Row, row_key, tenant_of
 from proxy.archive.erasures import Erasures
 from proxy.archive.writing import Leaving
-from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Put
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.spool import LocalSpool
 from tests.archive.vaults import OTHER, SPACE, Vault, wire
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, FickleStore
 
 BOTH, MINE = wire("both"), wire("mine")
-
-
-class Away(EphemeralStore):
-    away = False
-
-    def _check(self) -> None:
-        if self.away:
-            raise StoreUnavailable("away")
-        super()._check()
 
 
 def held(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SPACE) -> tuple[list[Put], list[Put]]:
@@ -75,7 +65,7 @@ async def test_who_begins_is_not_told_of_what_was_erased_before() -> None:
 
 
 async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None:
-    store, clock = Away(), FakeClock()
+    store, clock = FickleStore(), FakeClock()
     here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
     told = told_by(there)
     await there.look()
@@ -89,7 +79,7 @@ async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None
 
 
 async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_since() -> None:
-    store, clock = Away(), FakeClock()
+    store, clock = FickleStore(), FakeClock()
     here, late = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
     told = told_by(late)
     store.away = True

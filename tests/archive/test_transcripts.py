@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import count, islice
 
 import pytest
 from hypothesis import given
@@ -120,8 +121,23 @@ async def test_what_comes_within_a_moment_is_written_with_what_came_before():
     await vault.tasks.done()
     read = [said(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(3)]
     assert read == [["Hello."]] * 3
-    assert len(waits) == 1
-    assert 0 < waits[0] < 1
+    assert 0 < sum(waits) < 1
+
+
+async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
+    vault, begun, a_second = Vault(), count(), 4_000
+
+    async def wait(seconds: float) -> None:
+        for number in islice(begun, round(a_second * seconds)):
+            transcripts.record(SPACE, f"s-{number}", chat("Hello."), folded=False)
+
+    transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait)
+    await wait(1 / a_second)
+    await vault.tasks.done()
+    sessions = next(begun)
+    read = [said(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(sessions)]
+    assert sessions > 1
+    assert read == [["Hello."]] * sessions
 
 
 async def test_only_what_takes_long_to_compress_is_left_to_a_thread():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.archive.artifacts import row_key, tenant_of
 from proxy.archive.sealing import SEALED
-from proxy.core.ports import Key
+from proxy.core.ports import Append, Key, Put
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.sealed import AesSealer
 from tests.archive.vaults import DAY, OTHER, SPACE, Vault
@@ -35,6 +35,23 @@ async def test_every_value_that_somebody_said_is_sealed_and_what_lists_it_is_not
     }  # fmt: skip
     assert len(values) > 5
     assert b"secret" not in b"".join(values.values())
+
+
+async def test_what_fits_is_written_at_once_what_does_not_in_order_and_nothing_not_at_all():
+    batches: list[list[Put | Append]] = []
+
+    class Noting(EphemeralStore):
+        async def write(self, batch):
+            batches.append(list(batch))
+            await super().write(batch)
+
+    archive = Vault(Noting(max_bytes=2**30)).archive
+    for count, size, sizes in ((0, 1, []), (128, 1, [128]), (129, 1, [128, 1]), (3, 2**20, [2, 1])):
+        batches.clear()
+        writes = [Put(Key("", f"{at}"), bytes(size)) for at in range(count)]
+        await archive.write(writes)
+        assert [len(batch) for batch in batches] == sizes
+        assert [write for batch in batches for write in batch] == writes
 
 
 async def test_a_sealed_value_that_was_moved_to_another_place_is_missing():
