@@ -143,7 +143,8 @@ class Folding:
 
     async def _fold(self, gauge: Gauge, place: Place, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Gauge:
         if gauge.decision.action not in ("compact", "prepare") and not gauge.decision.observed:
-            return structs.replace(gauge, seen=self._replayed(gauge)) if gauge.fold else gauge
+            seen = self._replayed(gauge)
+            return structs.replace(gauge, seen=seen) if seen is not None else gauge
         compactor = self.compactors(place.conversation.model, gauge.delegated)
         outcome = await compactor.fold(await self._case(gauge, asker, cause), place.conversation)
         if (
@@ -162,7 +163,7 @@ class Folding:
         folded, shown, limits = gauge.folded, gauge.dressed, gauge.limits
         if self.recalling is None or folded is None or shown is None or limits is None:
             return gauge
-        if not (gauge.fold and gauge.foldable):
+        if folded.compaction is None or not gauge.foldable:
             return gauge
         turn = Turn(
             dialect=gauge.dialect,

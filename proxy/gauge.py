@@ -149,8 +149,11 @@ class Gauging:
                 fresh=fresh, woven=woven, reads=bool(gauge.reads),
             )  # fmt: skip
         counted = await self._count(gauge, shown.conversation, window)
-        if shown.conversation.chain is not folded.conversation.chain:
-            counted = told_apart(counted, await self._count(gauge, folded.conversation, window))
+        if shown.conversation.chain is not (bare := folded.conversation).chain:
+            if (longer := self.meter.longer(shown.conversation, bare, gauge.model)) is None:
+                without = await self._count(gauge, bare, window)
+                longer = counted.messages + counted.media - without.messages - without.media
+            counted = told_apart(counted, longer)
         if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
             counted = replace(counted, reserved_output=min(reserved, window.size))
         tokens = counted.tokens
@@ -281,8 +284,8 @@ class Gauging:
         self, route: Route, place: Place, counted: Utilization, tokens: int, folded: Folded | None
     ) -> Utilization:
         """The count, of `tokens` in all, corrected by what the provider reported: for the beginning of this very list
-        where it did, else by how far counts of this session and model were off (DESIGN, Accounting). `folded` is None
-        where the list does not begin as one that was sent before."""
+        where it did, else by how far counts of this session and model were off (accounting/calibration.py). `folded` is
+        None where the list does not begin as one that was sent before."""
         base, last, known = base_of(place), None, place.session.correction
         if known == UNKNOWN and base is not None:
             # Another worker had this session so far, or this one before it was started anew.

@@ -134,9 +134,8 @@ def images(conversation: Conversation) -> int:
     return sum(images_of(part) for message in conversation.messages for part in message.parts)
 
 
-def told_apart(counted: Utilization, bare: Utilization) -> Utilization:
-    """The count of a list, with by how much it is longer than the bare one told apart."""
-    longer = counted.messages + counted.media - bare.messages - bare.media
+def told_apart(counted: Utilization, longer: int) -> Utilization:
+    """The count of a list, with by how many tokens it is longer than the bare one told apart."""
     longer = max(0, min(longer, counted.messages))
     return replace(counted, messages=counted.messages - longer, unfolded=longer)
 

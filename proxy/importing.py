@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import attrgetter
 
 from proxy.compaction.overlays import Overlays
 from proxy.core.conversation import Conversation
@@ -30,6 +31,7 @@ EVERYWHERE = "*"
 """Stands for all projects."""
 _MARK = b"CMEM-"
 """How the id of a session memory begins, as it is shown."""
+_WIRE = attrgetter("wire")
 _SHARE = 2
 """What is imported takes this part of the room that is left, at most: there is work to be done with it."""
 _CHARACTERS = 3
@@ -58,9 +60,10 @@ class Mentions:
         conversation, at = place.conversation, place.base_index
         before = self._known.get(place.label + conversation.chain[at]) if at >= 0 else None
         if before is None:
-            found = _MARK in plain
+            # Not by `in`, which first takes bytes for a number: that takes ten times as long.
+            found = plain.find(_MARK) >= 0
         else:
-            found = before or any(_MARK in message.wire for message in conversation.messages[at + 1 :])
+            found = before or b"\n".join(map(_WIRE, conversation.messages[at + 1 :])).find(_MARK) >= 0
         if conversation.chain:
             self._known[place.label + conversation.chain[-1]] = found
             if len(self._known) > self._capacity:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import lru_cache
 
 import msgspec
 
@@ -82,9 +83,10 @@ def agent_of(seated: Seated | None) -> AgentSeen | None:
     )
 
 
+@lru_cache(256)  # a fold is told alike with every request that it is replayed for
 def told(seen: CompactionSeen) -> bytes:
-    """What `x-accordion-compaction` says: the record of systems/README B8 as one line of JSON, in ASCII, of at most
-    2,048 bytes. Words that are empty are left out, long ones cut; of very many steps those in the middle go."""
+    """What `x-accordion-compaction` says: the record of a fold (docs/figures.md) as one line of JSON, in ASCII, of at
+    most 2,048 bytes. Words that are empty are left out, long ones cut; of very many steps those in the middle go."""
     said = {name: value for name, value in record_of(seen).items() if value != ""}
     for name, most in (("reason", _WORDS), ("writer", _NAME), ("id", _NAME), ("kind", _NAME), ("cause", _NAME)):
         if len(said.get(name, "")) > most:

@@ -21,14 +21,14 @@ from proxy.compaction.rendering import Rendering
 from proxy.core.conversation import ToolResult
 from proxy.core.errors import UpstreamCut
 from proxy.core.http import Told
-from proxy.core.ports import Clock, UpstreamReply
+from proxy.core.ports import Clock, Headers, UpstreamReply
 from proxy.core.records import Unfolded, Usage
 from proxy.core.tooling import Answer, OurCall
 from proxy.core.values import replace
 from proxy.core.weaves import Round, Weave
 from proxy.dialects.encodings import Decoder
 from proxy.dialects.spans import fields_of, items_of, list_of, object_of
-from proxy.dialects.splice import RoundSeen, Splice, Weaver
+from proxy.dialects.splice import RoundSeen, Weaver
 from proxy.dialects.splicing import to_json
 from proxy.dialects.sse import Events
 from proxy.dialects.tap import BOUND
@@ -72,12 +72,15 @@ class Unfolding:
         streamed = kind == "text/event-stream"
         if not (streamed or kind.endswith("json")):
             return reply
-        talk = _Talk(self, gauge, ask, self.weavers[gauge.dialect.name].splice(gauge.offered, streamed), course)
         if streamed:
+            talk = _Talk(self, gauge, ask, course, stream=True)
             talk.shown = Rewritten(reply, talk.told(reply, encoding))
             return talk.shown
         # A document shows nothing before its end, so that an error on the way can still be the answer.
-        return await talk.whole(reply, encoding)
+        body = await body_of(reply, encoding)
+        if not _ours(body, gauge.offered):
+            return Told(body, headers_of_read(reply.headers))
+        return await _Talk(self, gauge, ask, course, stream=False).whole(body, reply.headers)
 
     async def continued(self, gauge: Gauge) -> Gauge:
         """A request that goes on, by its id, from a reply in which something was read back: with the id that the
@@ -128,9 +131,10 @@ class Unfolding:
 class _Talk:
     """One reply to the client, and the rounds behind it."""
 
-    def __init__(self, house: Unfolding, gauge: Gauge, ask: Ask, splice: Splice, course: Course) -> None:
-        self._house, self._gauge, self._ask, self._splice, self._course = house, gauge, ask, splice, course
+    def __init__(self, house: Unfolding, gauge: Gauge, ask: Ask, course: Course, *, stream: bool) -> None:
+        self._house, self._gauge, self._ask, self._course = house, gauge, ask, course
         self._weaver = house.weavers[gauge.dialect.name]
+        self._splice = self._weaver.splice(gauge.offered, stream)
         self._rounds: list[Round] = []
         self._texts: list[str] = []
         self._behind = 0
@@ -162,13 +166,10 @@ class _Talk:
         if rest := self._splice.close():
             yield rest
 
-    async def whole(self, reply: UpstreamReply, encoding: str) -> UpstreamReply:
-        """The document as the client sees it; the provider's own error where it refuses to go on."""
-        headers = reply.headers
+    async def whole(self, body: bytes, headers: Headers) -> UpstreamReply:
+        """The document as the client sees it; the provider's own error where it refuses to go on. `body` is that of the
+        first reply, which may call our tool."""
         while True:
-            body = await body_of(reply, encoding)
-            if not self._rounds and not _ours(body, self._gauge.offered):
-                return Told(body, headers_of_read(headers))
             told = await self._fed(self._splice.feed(body))
             following = await self._following()
             if following is None:
@@ -177,7 +178,7 @@ class _Talk:
             if reply.status != 200:
                 return reply
             self._splice.next()
-            encoding = content(reply.headers)[1]
+            body = await body_of(reply, content(reply.headers)[1])
         if self._rounds and not self._splice.held:
             raise UpstreamCut("The provider's answer broke off when the reply was to go on. Send the request again.")
         await self._record()

@@ -11,15 +11,14 @@ import pytest
 
 from proxy.compaction.dresser import Dresser
 from proxy.compaction.overlays import Overlays
-from proxy.core.errors import StoreUnavailable
 from proxy.core.weaves import Overlay, Recall, Round, Weave
 from proxy.dialects.chat_splice import ChatWeaver
 from proxy.dialects.messages_weaving import MessagesWeaver
 from proxy.dialects.splice import Answer, ToolOffer, Weaver
 from proxy.gauged import Gauge, size_of
 from proxy.identity.tenants import Caller
-from proxy.storage.ephemeral import EphemeralStore
-from tests.fakes import FakeReply, FakeWindows
+from tests.fakes import FakeReply, FakeWindows, FickleStore
+from tests.test_folding import sent, words
 from tests.world import CHAT, MESSAGES, World, header
 
 Json = dict[str, Any]
@@ -30,17 +29,6 @@ WEAVERS: dict[str, Weaver] = {"chat": ChatWeaver(), "messages": MessagesWeaver()
 def tool(taken: frozenset[str]) -> ToolOffer:
     name = "accordion_read_artifact" if "read_artifact" in taken else "read_artifact"
     return ToolOffer(name, "Reads what was archived.", b'{"type":"object","properties":{}}')
-
-
-class Gone(EphemeralStore):
-    """A store that may be away."""
-
-    away = False
-
-    async def get_many(self, keys):
-        if self.away:
-            raise StoreUnavailable("away")
-        return await super().get_many(keys)
 
 
 class House(World):
@@ -71,10 +59,6 @@ class House(World):
 
 def house(window: int = 3_000, **given: Any) -> House:
     return House(windows=FakeWindows(window), **given).dressing()
-
-
-def words(number: int, tag: str) -> str:
-    return " ".join(f"{tag}{at}" for at in range(number))
 
 
 def request(rounds: int, path: str = CHAT, **fields: Any) -> Json:
@@ -114,12 +98,6 @@ def read_back(path: str, tokens: int, said: str = "The answer.") -> Any:
         Round((json.dumps({"role": "assistant", "content": said}).encode(),)),
     )
     return lambda anchor: Weave(anchor, rounds, (), said, 1.0)
-
-
-def sent(world: World) -> Json:
-    body = world.upstream.requests[-1].body
-    assert isinstance(body, bytes)
-    return dict(json.loads(body))
 
 
 def names(of: Json) -> list[str]:
@@ -248,7 +226,7 @@ async def test_another_worker_finds_what_was_read_back_in_the_store():
 
 
 async def test_while_the_store_is_away_the_request_goes_on():
-    store = Gone()
+    store = FickleStore()
     one = house(store=store)
     asked = request(20)
     await one.ask(CHAT, asked)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Route
 from proxy.faces.metrics import Metrics
-from proxy.storage.ephemeral import EphemeralStore
-from tests.fakes import FakeRouter, FakeWindows
+from tests.fakes import FakeRouter, FakeWindows, FickleStore
+from tests.test_folding import words
 from tests.world import CHAT, MESSAGES, RESPONSES, World
 
 Json = dict[str, Any]
@@ -24,10 +23,6 @@ LISTING = {CHAT: "messages", RESPONSES: "input", MESSAGES: "messages"}
 OPENING = "[From the archive of this conversation"
 ORDER, ITEM = "W5918442", "7706410293"
 NAMING = f"Which item does {ORDER} hold?"
-
-
-def words(number: int, tag: str) -> str:
-    return " ".join(f"{tag}{at}" for at in range(number))
 
 
 def said(path: str, text: str) -> Json:
@@ -319,24 +314,8 @@ async def test_another_tenant_is_recalled_nothing_of_this_one():
     assert excerpts(sent(made, CHAT)) == []
 
 
-class Gone(EphemeralStore):
-    """A store that may be away."""
-
-    away = False
-
-    async def get(self, key):
-        if self.away:
-            raise StoreUnavailable("away")
-        return await super().get(key)
-
-    async def put_many(self, puts):
-        if self.away:
-            raise StoreUnavailable("away")
-        return await super().put_many(puts)
-
-
 async def test_while_the_store_is_away_something_is_recalled_all_the_same():
-    store = Gone()
+    store = FickleStore()
     made, _ = await opened(CHAT, store=store)
     store.away = True
     for _ in range(2):

@@ -102,13 +102,14 @@ class Meter:
         scheme = self._scheme(conversation, model)
         overhead = self._overhead(conversation, scheme)
         messages = self._sum(conversation, scheme, len(conversation.messages))
+        asked = conversation.max_output
         return Utilization(
             window=window.size,
             preamble=overhead.preamble,
             tools=overhead.tools,
             messages=messages.text + REPLY,
             media=overhead.media + messages.media,
-            reserved_output=min(max(0, conversation.max_output or 0), window.size),
+            reserved_output=min(asked, window.size) if asked is not None and asked > 0 else 0,
             window_known=window.known,
         )
 
@@ -120,6 +121,26 @@ class Meter:
             behind = (at for at in range(index + 1, len(messages)) if at not in passed)
             return sum((self._message(messages[at], scheme) for at in behind), _NOTHING)
         return self._sum(conversation, scheme, len(messages)) - self._sum(conversation, scheme, index + 1)
+
+    def longer(self, listed: Conversation, bare: Conversation, model: str = "") -> int | None:
+        """By how many tokens the messages of `listed` are more than those of `bare`, of which it was made; None where
+        that takes counting. Both were counted before, and have gone on alike since."""
+        name = self._scheme(listed, model).name
+        for since in range(min(STRIDE, len(bare.chain), len(listed.chain))):
+            before = self._sums.get((bare.chain[-1 - since], name))
+            if before is not None:
+                break
+        else:
+            return None
+        now, then = self._sums.get((listed.chain[-1], name)), self._sums.get((listed.chain[-1 - since], name))
+        start = len(bare.messages) - since
+        if now is None or then is None or bare.messages[start:] != listed.messages[len(listed.messages) - since :]:
+            return None
+        if resumption(bare.messages, start) >= 0:
+            return None
+        if since:
+            self._sums.put((bare.chain[-1], name), before + (now - then))
+        return then.tokens - before.tokens
 
     def message(self, message: Message, conversation: Conversation, model: str = "") -> Sum:
         """What one message counts, by the rules of the conversation's model."""
@@ -174,7 +195,8 @@ class Meter:
             before = (message for message in messages[:resumed] if outlasts(message, messages[resumed]))
             start, total = resumed, sum((self._message(message, scheme) for message in before), _NOTHING)
         for index in range(start, end):
-            total += self._message(messages[index], scheme)
+            one = self._message(messages[index], scheme)
+            total = Sum(total.text + one.text, total.media + one.media)
             if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(chain):
                 self._sums.put((chain[index], scheme.name), total)
         return total

@@ -89,8 +89,13 @@ def asks_for_compaction(conversation: Conversation) -> bool:
         return False
     last = conversation.messages[-1]
     if last.role == "user":
-        begins = [part.text[:_BEGINNING] for part in last.parts if isinstance(part, Text)]
-        return any(any(map(text.__contains__, _ASKS)) for text in begins)
+        for part in last.parts:
+            if isinstance(part, Text):
+                begins = part.text[:_BEGINNING]
+                for asks in _ASKS:
+                    if asks in begins:
+                        return True
+        return False
     return any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in last.parts)
 
 

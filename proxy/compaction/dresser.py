@@ -86,6 +86,8 @@ class Dresser:
             return None
         offer = self.tool(frozenset())
         # Its name is looked for in the bytes first: the tools of an agent take a tenth of a millisecond to read.
-        if any(offer.name.encode() in value for value in client.envelope.values()):
-            return self.tool(weaver.names(client.envelope))
+        name = offer.name.encode()
+        for value in client.envelope.values():
+            if name in value:
+                return self.tool(weaver.names(client.envelope))
         return offer

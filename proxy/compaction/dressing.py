@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from proxy.archive.cache import Cache
 from proxy.compaction.laying import Laid, Laying, Read
-from proxy.core.conversation import Conversation
+from proxy.core.conversation import Conversation, Message
 from proxy.core.edits import Folded
 from proxy.core.values import dataclass, replace
 from proxy.core.weaves import Overlay, Recall, Weave
@@ -20,6 +21,7 @@ from proxy.dialects.splice import ToolOffer, Weaver
 
 _MESSAGE = 400
 """Bytes that a message takes beside its text."""
+_WIRE = attrgetter("wire")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,6 @@ class _Offered:
 
 @dataclass(frozen=True, slots=True)
 class _Worn:
-    overlays: tuple[Overlay, ...]
     switches: Mapping[str, bytes]
     laid: Laid
     size: int
@@ -71,49 +72,44 @@ class Wardrobe:
         longer be legal, is left out. Weaves hold calls, so without any tool in the request they are left out too. The
         result has chain keys of its own; messages of weaves and recalls have the origin WOVEN.
         """
-        bare, envelope = folded.conversation, folded.conversation.envelope
-        conversation = self.offered(dialect, weaver, bare, offer) if offer is not None else bare
-        if conversation is bare and any(isinstance(each, Weave) for each in overlays) and not weaver.names(envelope):
+        bare = folded.conversation
+        made = self._made(dialect, weaver, bare, offer) if offer is not None else None
+        if made is None and any(isinstance(each, Weave) for each in overlays) and not weaver.names(bare.envelope):
             overlays = [each for each in overlays if isinstance(each, Recall)] + unread(weaver, overlays)
         shown = self._laid(Laying(dialect, weaver, folded, read), folded, tuple(overlays)) if overlays else folded
-        if conversation is bare:
+        if made is None:
             return shown
-        if shown is not folded:
-            messages, chain = shown.conversation.messages, shown.conversation.chain
-            conversation = replace(conversation, messages=messages, chain=chain)
-        return Folded(conversation, shown.origins, shown.compaction, shown.spans)
+        return Folded(_with(shown.conversation, made), shown.origins, shown.compaction, shown.spans)
 
     def offered(self, dialect: Dialect, weaver: Weaver, conversation: Conversation, offer: ToolOffer) -> Conversation:
         """The conversation with the tool among its own; the very same where it cannot be offered."""
+        made = self._made(dialect, weaver, conversation, offer)
+        return _with(conversation, made) if made is not None else conversation
+
+    def _made(self, dialect: Dialect, weaver: Weaver, conversation: Conversation, offer: ToolOffer) -> _Offered | None:
         place = dialect.name, offer.name, conversation.overhead_key
         made = self._offers.get(place)
         if made is None or made.envelope != conversation.envelope or made.offer != offer:
             made = _offered(dialect, weaver, conversation, offer)
             held = (*made.envelope.values(), *made.fields.values(), *made.tools)
             self._offers.put(place, made, _MESSAGE + sum(map(len, held)))
-        if not made.fields:
-            return conversation
-        return replace(
-            conversation,
-            envelope={**conversation.envelope, **made.fields},
-            # The client's own tools were read already.
-            tools=conversation.tools + made.tools,
-            overhead_key=made.key,
-        )
+        return made if made.fields else None
 
     def _laid(self, laying: Laying, folded: Folded, overlays: tuple[Overlay, ...]) -> Folded:
         name = folded.compaction.id if folded.compaction is not None else folded.conversation.chain[0].hex()
         known, switches = self._worn.get(name), _switches(folded.conversation.envelope)
-        laid, size = None, 0
-        if known is not None and known.switches == switches:
-            same = len(known.overlays)
-            if overlays[:same] == known.overlays and laying.holds(known.laid, overlays[same:]):
-                laid, size = known.laid, known.size
+        laid = None
+        if known is not None and known.switches == switches and laying.holds(known.laid, overlays):
+            laid = known.laid
         shown = laying.legal(overlays, laid)
         if (settled := laying.settled) is not None:
-            new = settled.messages[len(laid.messages) if laid is not None else 0 :]
-            size += sum([2 * len(message.wire) + _MESSAGE for message in new])
-            self._worn.put(name, _Worn(overlays, switches, settled, size), size)
+            if known is not None and laid is not None:
+                # What came in behind the last message of it may have become a part of that.
+                last = max(0, len(laid.messages) - 1)
+                size = known.size - _size(laid.messages[last:]) + _size(settled.messages[last:])
+            else:
+                size = _size(settled.messages)
+            self._worn.put(name, _Worn(switches, settled, size), size)
         return shown
 
 
@@ -139,6 +135,21 @@ def _offered(dialect: Dialect, weaver: Weaver, conversation: Conversation, offer
     if key:
         key = hashlib.sha256(key + repr(offer).encode()).digest()
     return _Offered(conversation.envelope, offer, fields, dialect.tools(weaver.offer({}, offer) or fields), key)
+
+
+def _with(conversation: Conversation, made: _Offered) -> Conversation:
+    return replace(
+        conversation,
+        envelope={**conversation.envelope, **made.fields},
+        # The client's own tools were read already.
+        tools=conversation.tools + made.tools,
+        overhead_key=made.key,
+    )
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """What they take in memory, in bytes, roughly."""
+    return 2 * sum(map(len, map(_WIRE, messages))) + _MESSAGE * len(messages)
 
 
 def _switches(envelope: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -120,9 +120,15 @@ class Overlays:
         laid = self._anchors.get(label)
         if not laid:
             return ()
-        found: list[Overlay] = []
-        for anchor in list(filter(laid.__contains__, places)):
-            found += self._used(space, label, anchor, self._held[label + anchor])
+        found, now = list[Overlay](), self._clock.now()
+        for anchor in filter(laid.__contains__, places):
+            name = label + anchor
+            held = self._held[name]
+            found += held.kept.overlays
+            self._held.move_to_end(name)
+            if now - held.since > self._retention / _SHARE:
+                self._held[name] = _Held(held.kept, held.size, now)
+                self._later(self._puts(space, _key(label, anchor), held.kept))
         return tuple(found)
 
     def forget(self) -> None:
@@ -133,14 +139,6 @@ class Overlays:
         self._size = 0
 
     # -- in memory ----------------------------------------------------------------
-
-    def _used(self, space: bytes, label: bytes, anchor: bytes, held: _Held) -> tuple[Overlay, ...]:
-        name, now = label + anchor, self._clock.now()
-        self._held.move_to_end(name)
-        if now - held.since > self._retention / _SHARE:
-            self._held[name] = _Held(held.kept, held.size, now)
-            self._later(self._puts(space, _key(label, anchor), held.kept))
-        return held.kept.overlays
 
     def _admit(self, name: bytes, kept: Laid, since: float) -> None:
         self._gone.pop(name, None)

@@ -47,23 +47,21 @@ class Rendering:
     def entries(self, dialect: Dialect, folded: Folded) -> list[bytes]:
         """The entries of the list as they are sent. Where the dialect has cache breakpoints and the request has fewer
         than four, one stands at the end of the last message that was written."""
-        messages = folded.conversation.messages
+        wires = list(map(_WIRE, folded.conversation.messages))
         if folded.compaction is None:
-            wires = list(map(_WIRE, messages))
             if wires and is_text(wires[0]):
                 # What was put in stands beside what was no list: the one text that Responses takes in its place.
                 wires[:1] = dialect.joined(wires[:1], ())
             return wires
         # A written block may become a part of the client's message behind it, so that one belongs to the fold's part.
         covered = _covered(folded)
-        end = min(covered + 1, len(messages))
-        place = _last_written(folded, covered)
-        marked = dialect.marks and place >= 0 and _may_mark(folded.conversation, place)
-        head = self._head(dialect, folded, end, place if marked else -1)
-        return [*head, *map(_WIRE, messages[end:])]
+        end = min(covered + 1, len(wires))
+        place = _last_written(folded, covered) if dialect.marks else -1
+        marked = place >= 0 and _may_mark(folded.conversation, place)
+        wires[:end] = self._head(dialect, folded, wires[:end], place if marked else -1)
+        return wires
 
-    def _head(self, dialect: Dialect, folded: Folded, end: int, place: int) -> Sequence[bytes]:
-        wires = list(map(_WIRE, folded.conversation.messages[:end]))
+    def _head(self, dialect: Dialect, folded: Folded, wires: list[bytes], place: int) -> Sequence[bytes]:
         key = (folded.compaction.id if folded.compaction else "", dialect.name, place >= 0)
         known = self._heads.get(key)
         if known is not None and known.wires == wires:
@@ -71,7 +69,7 @@ class Rendering:
         parts = wires.copy()
         if place >= 0:
             parts[place] = dialect.marked(parts[place])
-        ours = {index for index, origin in enumerate(folded.origins[:end]) if origin == OURS}
+        ours = {index for index, origin in enumerate(folded.origins[: len(wires)]) if origin == OURS}
         written = tuple(dialect.joined(parts, ours))
         self._heads.put(key, _Head(wires, written), 500 + 2 * sum(map(len, written)))
         return written

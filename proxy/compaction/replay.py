@@ -127,7 +127,7 @@ class Folds:
         if held is None:
             return unfolded(conversation)
         try:
-            return self.applied(dialect, space, conversation, held.compaction)
+            return self._heads.applied(dialect, space, conversation, held.compaction)
         except ValueError:
             # A call that was taken out for want of an answer has one now: the history is to be folded anew.
             return unfolded(conversation)
@@ -217,16 +217,15 @@ class Folds:
         index = len(chain) - 1
         while index > believed:
             name = label + chain[index]
-            held = folds.get(name)
-            if held is not None:
+            if name in folds:
                 folds.move_to_end(name)
-                return index, held, -1
-            answer = answers.get(name)
-            if answer is not None:
-                believed = max(believed, answer[1])
-                if answer[0] >= max(self._floor, self._changes.get(label + chain[0], 0)):
+                return index, folds[name], -1
+            if name in answers:
+                count, deepest = answers[name]
+                believed = max(believed, deepest)
+                if count >= self._floor and count >= self._changes.get(label + chain[0], 0):
                     # Nothing was folded since, so nothing deeper is to be found.
-                    index = answer[1] + 1
+                    index = deepest + 1
             index -= 1
         held, missing = None, -1
         while index >= 0 and (held := folds.get(label + chain[index])) is None:

@@ -108,7 +108,7 @@ def in_force(seen: CompactionSeen | None) -> bool:
 
 
 def record_of(seen: CompactionSeen) -> dict[str, Any]:
-    """The record as people and programs read it (systems/README B8), of types that JSON has."""
+    """The record as people and programs read it (docs/figures.md), of types that JSON has."""
     return {
         "state": seen.state,
         "triggered": seen.triggered,

@@ -75,7 +75,8 @@ def published(body: bytes) -> ReplySeen | None:
         given.cache_write_tokens or 0,
         thought.reasoning_tokens or 0,
     )
-    finish, made = "", tuple[CallSeen, ...]()
+    finish = ""
+    made: tuple[CallSeen, ...] = ()
     for choice in said.choices:
         finish = finish or choice.finish_reason or ""
         message = choice.message
@@ -86,7 +87,8 @@ def published(body: bytes) -> ReplySeen | None:
 
 def completion(data: dict[str, Any]) -> ReplySeen:
     """What any completion says, as far as it is understood."""
-    finish, made = "", tuple[CallSeen, ...]()
+    finish = ""
+    made: tuple[CallSeen, ...] = ()
     choices = entries(data.get("choices"))
     for entry in choices:
         choice = mapping(entry)

@@ -28,6 +28,7 @@ REASONING = "A reasoning item is not followed by what it led to."
 TRIGGER = "A compaction trigger is not the last item."
 
 _SYSTEM: frozenset[Role] = frozenset({"system", "developer"})
+_REASONS = frozenset({Reasoning})
 
 
 class _Calls:
@@ -53,6 +54,8 @@ class _Calls:
 
     def lost(self, before: int = 1) -> Iterable[str]:
         """A sentence for each call from before the place `before` that waits. None waits afterwards."""
+        if not self._waiting:
+            return ()
         waiting, self._waiting = self._waiting, {}
         return [
             f"The call {call_id} is not answered."
@@ -68,11 +71,13 @@ def chat_problems(messages: Sequence[Message]) -> list[str]:
     calls = _Calls()
     for message in messages:
         if message.role == "tool":
-            found += [_stray(p.call_id) for p in _results(message) if not calls.answered(p.call_id)]
+            for part in message.parts:
+                if isinstance(part, ToolResult) and not calls.answered(part.call_id):
+                    found.append(_stray(part.call_id))
             continue
         found += calls.lost()
         if message.role == "assistant":
-            if all(isinstance(part, Reasoning) for part in message.parts):
+            if _REASONS.issuperset(map(type, message.parts)):
                 found.append(SILENT)
             for part in message.parts:
                 if isinstance(part, ToolCall):
@@ -171,10 +176,6 @@ def _opening(messages: Sequence[Message], silent: Iterable[Role]) -> list[str]:
     skipped = frozenset(silent)
     first = next((message.role for message in messages if message.role not in skipped), "user")
     return [] if first == "user" else [FIRST]
-
-
-def _results(message: Message) -> Iterable[ToolResult]:
-    return (part for part in message.parts if isinstance(part, ToolResult))
 
 
 def _stray(call_id: str) -> str:

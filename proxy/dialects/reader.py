@@ -33,6 +33,7 @@ _OVERHEAD = (
     "output_config",
     "output_format",
 )
+_UNSAID: list[bytes | None] = [None] * len(_OVERHEAD)
 # So many entries may differ at the end of a list that is still taken for the same conversation a turn later:
 # clients move cache breakpoints and environment blocks about there.
 _RESTLESS = 4
@@ -76,7 +77,7 @@ class Reader:
         raw = FIELDS.decode(body)
         placed = place(body, dialect.listing, raw) if len(body) >= SHORTEST else None
         listed = raw.pop(dialect.listing, None)
-        fields = dict(zip(raw, map(bytes, raw.values()), strict=True))
+        fields = {name: bytes(value) for name, value in raw.items()}
         wires = _entries(listed)
         trail = self._trail(dialect, space, _blank(space, dialect.name), wires, fields)
         if placed is not None:
@@ -150,7 +151,8 @@ class Reader:
                 chain.append(chain_key(chain[-1], key))
             entries.append(Message(key, message.role, message.parts, wire, breakpoints(wire)))
         overhead = list(map(fields.get, _OVERHEAD))
-        if lead == base.lead and base.overhead_key and overhead == list(map(base.fields.get, _OVERHEAD)):
+        before = list(map(base.fields.get, _OVERHEAD)) if base.fields else _UNSAID
+        if lead == base.lead and base.overhead_key and overhead == before:
             preamble, tools, overhead_key = base.preamble, base.tools, base.overhead_key
         else:
             preamble = (*dialect.preamble(fields), *(part for entry in entries[:lead] for part in entry.parts))
@@ -196,7 +198,7 @@ def _entries(listed: msgspec.Raw | None) -> list[bytes]:
 @lru_cache(1_024)
 def _blank(space: bytes, dialect: str) -> Trail:
     """What a body is read on from that begins like no other: nothing, with the keys of nothing. It is never changed."""
-    nothing = _overhead_key(space, [None] * len(_OVERHEAD), [])
+    nothing = _overhead_key(space, _UNSAID, [])
     return Trail(b"", {}, (), 0, (), 0, (chain_start(space, dialect),), {}, (), (), nothing)
 
 

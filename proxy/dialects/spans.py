@@ -12,6 +12,7 @@ FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 NULL = b"null"
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
+_encode = msgspec.json.encode
 
 
 class _Named(msgspec.Struct):
@@ -40,7 +41,7 @@ def items_of(raw: bytes) -> list[bytes]:
 
 def object_of(fields: Mapping[str, bytes]) -> bytes:
     """The JSON object that has these fields, without white space between them."""
-    return b"{" + b",".join([msgspec.json.encode(name) + b":" + value for name, value in fields.items()]) + b"}"
+    return b"{" + b",".join([_encode(name) + b":" + value for name, value in fields.items()]) + b"}"
 
 
 def list_of(items: Iterable[bytes]) -> bytes:

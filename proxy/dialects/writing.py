@@ -7,6 +7,7 @@ in the same order, and asks for each value what is to become of the parts that w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,7 @@ from proxy.dialects.spans import NULL, fields_of, is_list, is_object, is_text, i
 
 # Where blocks stand in messages, items, results and documents.
 _BLOCKS = ("content", "output", "source")
+_WIRE = attrgetter("wire")
 _NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 
 
@@ -30,10 +32,13 @@ def body(
     """The request with another list: the fields of its envelope as they came and in their order, those in `changed`
     (JSON values) replaced, added, or, where they are None, removed; then the list `listing`, of the entries that belong
     to the preamble and `entries`. The same arguments give the same bytes."""
-    fields = {name: value for name, value in {**conversation.envelope, **changed}.items() if value is not None}
-    listed = [*(message.wire for message in conversation.lead), *entries] or [b""]
+    fields = dict(conversation.envelope)
+    if changed:
+        fields = {name: value for name, value in {**fields, **changed}.items() if value is not None}
+    fields[listing] = b"["
+    listed = [*map(_WIRE, conversation.lead), *entries] or [b""]
     # The list is long, so it is joined only once.
-    listed[0] = object_of({**fields, listing: b"["})[:-1] + listed[0]
+    listed[0] = object_of(fields)[:-1] + listed[0]
     listed[-1] += b"]}"
     return b",".join(listed)
 

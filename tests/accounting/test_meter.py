@@ -287,6 +287,55 @@ def test_any_way_to_grow_a_history_leads_to_the_same_count(
     assert meter.after(whole, cut) == Meter(Words()).after(whole, cut)
 
 
+TOLD = st.lists(st.sampled_from(["a", "b c", "d e f", IMAGE, Opaque("compaction", 40)]), max_size=2)
+
+
+@given(st.lists(TOLD, max_size=24), st.lists(st.tuples(st.integers(0, 12), TOLD), max_size=3), st.data())
+def test_by_how_much_a_list_is_longer_for_what_was_put_into_it_is_known_as_by_counting_both(
+    contents: list[list[Part | str]], put: list[tuple[int, list[Part | str]]], data: st.DataObject
+) -> None:
+    history, meter = [message(*parts) for parts in contents], Meter(Words())
+    ends = data.draw(st.lists(st.integers(0, len(history)), max_size=4))
+    for end in (*sorted(ends), len(history)):
+        bare = conversation(*history[:end])
+        listed = history[:end]
+        for at, parts in put:
+            listed.insert(at, message(*parts))
+        shown = conversation(*listed)
+        meter.measure(shown, WINDOW)
+        longer = meter.longer(shown, bare)
+        counted, plain = (Meter(Words()).measure(each, WINDOW).tokens for each in (shown, bare))
+        assert longer in (None, counted - plain)
+        assert meter.measure(bare, WINDOW).tokens == plain
+
+
+def test_what_is_new_of_a_list_that_something_was_put_into_is_counted_once() -> None:
+    words = Words()
+    meter, history = Meter(words), turns(30)
+    for end in range(10, 30):
+        bare = conversation(*history[:end])
+        shown = conversation(*history[:4], message("put in"), *history[4:end])
+        words.counted.clear()
+        meter.measure(shown, WINDOW)
+        if meter.longer(shown, bare) is None:
+            assert end == 10
+            meter.measure(bare, WINDOW)
+        assert meter.longer(shown, bare) == 2 + rules.MESSAGE
+        assert end == 10 or len(words.counted) == 1
+
+
+def test_what_was_put_in_before_a_providers_own_compaction_makes_a_list_no_longer() -> None:
+    meter, history = Meter(Words()), turns(6)
+    for behind in ((), (from_model(Opaque("compaction", 40), "so far"),)):
+        bare = conversation(*history, *behind, dialect="messages")
+        shown = conversation(*history[:4], message("put in"), *history[4:], *behind, dialect="messages")
+        counted, plain = (meter.measure(each, WINDOW).tokens for each in (shown, bare))
+        assert meter.longer(shown, bare) == counted - plain
+    one_more = conversation(*shown.messages, from_model(Opaque("compaction", 40)), dialect="messages")
+    meter.measure(one_more, WINDOW)
+    assert meter.longer(one_more, conversation(*bare.messages, one_more.messages[-1], dialect="messages")) is None
+
+
 def test_kept_sums_are_bounded() -> None:
     meter = Meter(Words(), sums_at_most=50)
     for number in range(300):

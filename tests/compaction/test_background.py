@@ -9,7 +9,7 @@ import pytest
 from proxy.compaction.background import Bounds, Prepared
 from proxy.compaction.case import Outcome
 from proxy.core.conversation import Conversation, Text
-from proxy.core.errors import StoreUnavailable, SummaryFailed
+from proxy.core.errors import SummaryFailed
 from proxy.core.plan import Step, Summarize, View
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.summaries.author import Summary, SummaryRejected, SummaryTask
@@ -25,6 +25,7 @@ from tests.compaction.making import (
     long_history,
     summarize_most,
 )
+from tests.fakes import FickleStore
 
 TOLD = "A model told this."
 
@@ -283,14 +284,8 @@ async def test_what_another_worker_prepared_is_used_and_not_paid_for_twice():
 
 
 async def test_a_summary_is_prepared_while_the_store_is_away():
-    class Away(EphemeralStore):
-        away = True
-
-        def _check(self) -> None:
-            if self.away:
-                raise StoreUnavailable("away")
-
-    store = Away()
+    store = FickleStore()
+    store.away = True
     rooms = house(store=store)
     await ask(rooms, client(5), decision=PREPARE)
     await rooms.tasks.done()

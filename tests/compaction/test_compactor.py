@@ -32,6 +32,7 @@ from tests.compaction.making import (
     long_history,
     summarize_most,
 )
+from tests.fakes import FickleStore
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName, History, Turn, body, histories
 
@@ -41,17 +42,12 @@ ANY = st.sampled_from([summarize_most, drop_most, archive_results])
 FORCED = {"forced": True}
 
 
-class Fragile(EphemeralStore):
+class Fragile(FickleStore):
     """A store that can be away, for writes or for all."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.away, self.claims_away = False, False
-
-    def _check(self) -> None:
-        if self.away:
-            raise StoreUnavailable("away")
-        super()._check()
+        self.claims_away = False
 
     async def put_if_absent(self, key, value, *, ttl=None):
         if self.claims_away:

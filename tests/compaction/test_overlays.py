@@ -16,6 +16,7 @@ from proxy.archive.artifacts import tenant_of
 from proxy.archive.holdings import entries
 from proxy.archive.sealing import SEALED
 from proxy.archive.writing import Archive
+from proxy.compaction.dressing import _MESSAGE as MESSAGE
 from proxy.compaction.dressing import Wardrobe, dressed
 from proxy.compaction.overlays import Laid, Overlays, decode, encode
 from proxy.compaction.reading import WrittenReader
@@ -383,6 +384,17 @@ def test_an_overlay_by_which_the_list_would_be_refused_is_left_out_and_the_other
     assert [b"our_%d_0" % number in said for number in (1, 2, 3)] == [True, False, False]
 
 
+def test_an_overlay_behind_which_an_earlier_call_would_want_a_result_is_left_out():
+    """Calls that nothing but the model's own items follows need none. An item of a kind that says nothing of who spoke
+    stands between."""
+    talk = Talk("responses")
+    talk.entries += reply("responses", "", {"call_x": "read"})
+    talk.entries += [{"type": "item_reference", "id": "msg_1"}, *reply("responses", "I looked.", {})]
+    talk.recall()
+    assert problems(talk.folded()) == problems(talk.dressed()) == []
+    assert talk.sent() == talk.rendering.entries(talk.spoken, talk.folded())
+
+
 @pytest.mark.parametrize("dialect", NAMES)
 def test_without_any_tool_in_the_request_no_calls_are_woven_in(dialect: DialectName):
     talk = Talk(dialect, tools=False)
@@ -579,6 +591,8 @@ def test_a_list_that_goes_on_or_was_rewound_or_changed_is_the_same_as_one_that_i
         found = talk.found()
         read_one = talk.reader.of(talk.spoken, SPACE)
         assert wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), found, TOOL, read_one) == talk.dressed()
+        kept = [message for worn, _ in wardrobe._worn._held.values() for message in worn.laid.messages]
+        assert wardrobe.size == sum(2 * len(message.wire) + MESSAGE for message in kept)
 
 
 # -- found again -------------------------------------------------------------------------------------------------------

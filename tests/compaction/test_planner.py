@@ -29,6 +29,7 @@ from tests.compaction.viewing import (
     faults,
     gives,
     listed,
+    longer,
     message,
     outcome,
     read,
@@ -424,7 +425,7 @@ def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: A
 def test_a_fold_that_must_succeed_comes_under_the_limit(
     dialect: DialectName, history: History, repeats: int, limit: int
 ) -> None:
-    folded = unfolded(read(_blown(history, repeats), dialect))
+    folded = unfolded(read(longer(history, repeats), dialect))
     plan = SHIPPED_PLANNER.plan(viewed(folded, limit=limit, target=limit // 2), must_succeed=True)
     # What cannot be sliced: two hundred tokens of each part within reach, calls, reasoning, images.
     rest = sum(
@@ -437,25 +438,13 @@ def _least(each: Message) -> int:
     return 4 + sum(300 if isinstance(part, Text | ToolResult) else count(message("user", part)) for part in each.parts)
 
 
-def _blown(history: History, repeats: int) -> History:
-    from dataclasses import replace
-
-    def round_(each: Any) -> Any:
-        return replace(
-            each, calls=tuple(replace(call, result=(call.result + "word ") * repeats) for call in each.calls)
-        )
-
-    turns = tuple(replace(turn, rounds=tuple(map(round_, turn.rounds))) for turn in history.turns)
-    return replace(history, turns=turns)
-
-
 @pytest.mark.parametrize("dialect", DIALECTS)
 @settings(max_examples=40)
 @given(history=histories(min_turns=2, max_turns=6), repeats=st.integers(20, 80), share=st.floats(0.3, 0.9))
 def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
     dialect: DialectName, history: History, repeats: int, share: float
 ) -> None:
-    folded = unfolded(read(_blown(history, repeats), dialect))
+    folded = unfolded(read(longer(history, repeats), dialect))
     view = viewed(folded)
     view = viewed(folded, target=int(view.tokens * share))
     plan = SHIPPED_PLANNER.plan(view, must_succeed=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +17,7 @@ from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded, apply, unfolded
 from proxy.core.plan import Kind, Plan
 from proxy.summaries.author import Summary
-from tests.compaction.viewing import READERS, count, read, viewed
+from tests.compaction.viewing import READERS, count, longer, read, viewed
 from tests.histories import DIALECTS, DialectName, History, histories
 
 PIPELINES = {
@@ -28,18 +27,6 @@ PIPELINES = {
     "messages": Planner([build("superseded"), build("keep_last_n_messages", {"n": 3})]),
 }
 LIMIT = 1_500
-
-
-def long(history: History, repeats: int) -> History:
-    """The same with longer results."""
-
-    def round_(each: Any) -> Any:
-        return replace(
-            each, calls=tuple(replace(call, result=(call.result + "word ") * repeats) for call in each.calls)
-        )
-
-    turns = tuple(replace(turn, rounds=tuple(map(round_, turn.rounds))) for turn in history.turns)
-    return replace(history, turns=turns)
 
 
 def folded_again(planner: Planner, client: Conversation, folded: Folded, kind: Kind) -> tuple[Plan, Folded | None]:
@@ -65,7 +52,7 @@ def folded_again(planner: Planner, client: Conversation, folded: Folded, kind: K
 def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
     dialect: DialectName, history: History, repeats: int, name: str, kind: Kind
 ) -> None:
-    client = read(long(history, repeats), dialect)
+    client = read(longer(history, repeats), dialect)
     plan, folded = folded_again(PIPELINES[name], client, unfolded(client), kind)
     if folded is None:
         return
@@ -89,7 +76,7 @@ def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
 def test_a_fold_of_a_folded_list_is_legal_too(
     dialect: DialectName, history: History, repeats: int, first: str, second: str
 ) -> None:
-    history = long(history, repeats)
+    history = longer(history, repeats)
     early = read(replace(history, turns=history.turns[:-1]), dialect)
     _, folded = folded_again(PIPELINES[first], early, unfolded(early), "conversation")
     client = read(history, dialect)

@@ -13,6 +13,7 @@ from proxy.core.conversation import Message, Text
 from proxy.core.edits import Folded
 from proxy.core.plan import OURS
 from tests.compaction.viewing import answers, batch, listed, says
+from tests.core.test_budget import WORKED
 
 STANDARD, PLAIN = Thresholds(), Options()
 TURN_START = listed(says("first"), answers("well"), says("second"))
@@ -34,17 +35,6 @@ def decided(
     utilization = Utilization(size, messages=tokens, **used)
     window = window or Window(size, size, "config")
     return decide(folded, utilization, thresholds.limits(size), window, options=options, **beside)
-
-
-# Window, the most that is under the hard limit, the trigger of a mid-generation fold (systems/README, A2 and A4).
-WORKED = [
-    (99_999, 84_999, 75_000),
-    (100_000, 90_000, 83_000),
-    (200_000, 180_000, 166_000),
-    (400_000, 360_000, 332_000),
-    (500_000, 475_000, 455_000),
-    (1_048_576, 996_147, 954_204),
-]
 
 
 @pytest.mark.parametrize(("size", "hard", "trigger"), WORKED)

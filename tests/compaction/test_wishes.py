@@ -6,21 +6,16 @@ from proxy.compaction.wishes import MOST_PINS, Wish, Wishes
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
 from proxy.storage.ephemeral import EphemeralStore
+from tests.fakes import FickleStore
 
 
-class Fickle(EphemeralStore):
+class Fickle(FickleStore):
     """A store that can be away, and that can be made to wait before it lists."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.away = False
         self.writes = 0
         self.gate: asyncio.Event | None = None
-
-    def _check(self) -> None:
-        if self.away:
-            raise StoreUnavailable("away")
-        super()._check()
 
     async def put(self, key, value, *, ttl=None):
         await super().put(key, value, ttl=ttl)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from proxy.compaction.strategies.base import Draft
@@ -28,7 +29,7 @@ from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
 from proxy.dialects.reader import Reader
 from proxy.dialects.responses import Responses
-from tests.histories import DialectName, History, body
+from tests.histories import DialectName, History, Round, body
 
 SPACE = b"a tenant's key"
 OVERHEAD = 100
@@ -53,6 +54,17 @@ def _part(part: Part) -> int:
 def read(history: History, dialect: DialectName) -> Conversation:
     """A history as the reader gives it."""
     return Reader().read(READERS[dialect], json.dumps(body(history, dialect)).encode(), SPACE)
+
+
+def longer(history: History, repeats: int) -> History:
+    """The same with longer results."""
+
+    def round_(each: Round) -> Round:
+        calls = (replace(call, result=(call.result + "word ") * repeats) for call in each.calls)
+        return replace(each, calls=tuple(calls))
+
+    turns = tuple(replace(turn, rounds=tuple(map(round_, turn.rounds))) for turn in history.turns)
+    return replace(history, turns=turns)
 
 
 def message(role: Role, *parts: Part, wire: bytes = b"{}") -> Message:
