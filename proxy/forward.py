@@ -205,7 +205,7 @@ class Forward:
             usage=seen.usage,
             finish=seen.finish,
             error=course.error or ("provider_error" if seen.error or course.status >= 400 else ""),
-            first_byte=max(0.0, course.first_byte - course.started),
+            first_byte=course.first_byte - course.started if course.first_byte else 0.0,
             duration=self.clock.monotonic() - course.started,
             compaction=gauge.seen,
             folding=course.folding,
@@ -220,22 +220,23 @@ class Forward:
         # What the first round reported is of the request as it was gauged; the client is told of the last.
         own = seen if course.unfolded is None else replace(seen, usage=course.unfolded.first)
         session = learnt(self.gauging, gauge, place, course.status, own, course.ids)
-        self._keep(gauge, place, session.id)
+        fold = gauge.fold
+        self._keep(gauge, place, session.id, fold)
         session = self.journal.record(tenant, session, place.row, exchange, traceparent) or session
         reported = own.usage.input if own.usage else 0
-        self.gauging.sessions.settle(place, session, reported, gauge.counted, gauge.fold)
+        self.gauging.sessions.settle(place, session, reported, gauge.counted, fold)
 
-    def _keep(self, gauge: Gauge, place: Place, session: str) -> None:
+    def _keep(self, gauge: Gauge, place: Place, session: str, fold: str) -> None:
         """Keeps what others may read of the request: the results in it, what was said, and what a fold took out."""
         seated, sharing = gauge.seated, self.gauging.seating.sharing
         if seated is not None and seated.taken and sharing is not None:
             sharing.keep(gauge.dialect.name, gauge.caller, seated.seat, seated.client, seated.taken, seated.owners)
         if self.transcripts is not None:
-            self.transcripts.record(gauge.caller.space, session, place.conversation, folded=bool(gauge.fold))
+            self.transcripts.record(gauge.caller.space, session, place.conversation, folded=bool(fold))
         if self.remembering is not None and gauge.seen is not None and gauge.seen.state == "folded":
-            fold = gauge.folded.compaction if gauge.folded is not None else None
-            if fold is not None:
-                self.remembering.folded(gauge.caller.space, session, fold.covered, gauge.controls.project)
+            made = gauge.folded.compaction if gauge.folded is not None else None
+            if made is not None:
+                self.remembering.folded(gauge.caller.space, session, made.covered, gauge.controls.project)
 
 
 class _Course(Course):

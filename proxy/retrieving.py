@@ -1,7 +1,7 @@
 """Replies that the provider keeps, asked for by the id that the client was shown.
 
 A reply in which something was read back is several to the provider. The client knows the first one's id; the last one's
-leads to all that was said (DESIGN, State kept by the provider). What a request held, which `input_items` tells, is what
+leads to all that was said (docs/adr/0010-unfolding.md). What a request held, which `input_items` tells, is what
 the first one was given: what the others were given beside that was said in the reply.
 """
 

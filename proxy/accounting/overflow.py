@@ -111,9 +111,9 @@ class Overflow:
 def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | None:
     """What an error says about the window, or None where it is about something else.
 
-    `body` is a reply's body, an event of a stream (HTTP 200), or the text of an error. A bare 400 or 413 (Cerebras and
-    Mistral answer so, see wire.md), and a 413 that says no more than its name, count only where the request is `near`
-    its window by our own estimate.
+    `body` is a reply's body, an event of a stream (HTTP 200), or the text of an error. A bare 400 or 413, as Cerebras
+    and Mistral answer, and a 413 that says no more than its name, count only where the request is `near` its window by
+    our own estimate.
     """
     if status in NEVER:
         return None

@@ -131,8 +131,10 @@ class Utilization:
 
     def corrected(self, factor: float, total: int, *, carried: bool) -> Utilization:
         """The same with the parts times `factor`, and `total` tokens in all: the messages take up the difference."""
-        preamble, tools = round(self.preamble * factor), round(self.tools * factor)
-        media, unfolded = round(self.media * factor), round(self.unfolded * factor)
+        preamble, tools, media, unfolded = self.preamble, self.tools, self.media, self.unfolded
+        if factor != 1.0:
+            preamble, tools = round(preamble * factor), round(tools * factor)
+            media, unfolded = round(media * factor), round(unfolded * factor)
         messages = max(0, total - preamble - tools - media - unfolded)
         return Utilization(
             self.window, preamble, tools, messages, media, self.reserved_output, self.window_known, carried, unfolded

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from proxy.core.deadlines import Deadline
 from proxy.faces.http import BARE_QUERY
 
 # What uvicorn does not let through in a header.
@@ -29,13 +30,21 @@ class Connection(HttpToolsProtocol):
     """Uvicorn writes head and body each by itself, and a write costs more than anything else that a small request does.
     So the head waits for the body's first piece, but no longer than the event loop takes to come round once."""
 
+    _idle: Deadline
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The client is there."""
+        self._idle = Deadline(self.loop, self.timeout_keep_alive_handler)
         super().connection_made(Corked(transport, self.loop))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        self._idle.close()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """A piece of requests came."""
-        self._unset_keepalive_if_required()
+        self._idle.lift()
         try:
             self._feed(data)
         except HttpParserUpgrade:
@@ -110,8 +119,18 @@ class Connection(HttpToolsProtocol):
                 # Such a client does not know the answer 100 (RFC 9110 10.1.1).
                 self.cycle.waiting_for_100_continue = False
 
+    def on_response_complete(self) -> None:
+        """An answer is over: the next request is waited for, where none is there yet."""
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle.put_off(self.timeout_keep_alive)
+
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection belongs to another protocol."""
+        self._idle.close()
         if isinstance(self.transport, Corked):
             self.transport = self.transport.uncorked()
         super().handle_websocket_upgrade()

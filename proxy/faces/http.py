@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.core.errors import AccordionError, BodyTooLarge, Stopped
-from proxy.core.http import LEFT, Inbound, Outbound
+from proxy.core.http import Inbound, Outbound
 from proxy.core.ports import Headers
 from proxy.dialects.naming import named_by
 from proxy.faces.models import as_configured, with_configured
+from proxy.faces.watch import Watch, Watches
 from proxy.faces.websocket import Sockets
 from proxy.forward import Forward
 from proxy.gauged import is_anthropic
@@ -23,8 +24,6 @@ from proxy.relay import length_of
 BARE_QUERY = "accordion.bare_query"
 """The extension that a scope has whose request's target ends in `?`, with no query behind it (connection.py)."""
 
-# A client that goes away is noticed by a look that begins this many seconds into a request; most are over by then.
-_LOOK_AFTER = 0.2
 # Bodies that are not read are passed on whole up to this size, so that they can be sent again where nothing was sent.
 _WHOLE = 65_536
 
@@ -43,6 +42,7 @@ class Http:
         self._api = api
         self._sockets = sockets
         self._new_id = new_id
+        self._watches = Watches()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one connection's request (ASGI 3)."""
@@ -79,7 +79,7 @@ class Http:
             return
         except ClientGone:
             return
-        watch = _Watch(receive)
+        watch = Watch(receive, self._watches)
         if isinstance(content, bytes):
             watch.start()
         else:
@@ -92,7 +92,7 @@ class Http:
         finally:
             watch.stop()
 
-    async def _out(self, forward: Forward, inbound: Inbound, watch: _Watch) -> Outbound:
+    async def _out(self, forward: Forward, inbound: Inbound, watch: Watch) -> Outbound:
         try:
             out = await forward(inbound)
             if (models := forward.gauging.router.models) and _of_models(inbound) and forward.admits(inbound):
@@ -139,12 +139,15 @@ class _Body:
     def __init__(self, headers: Headers, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._limit = limit
-        fields = dict(headers)
+        self._fields = fields = dict(headers)
         length = fields.get(b"content-length", b"")
         self._length = None if b"transfer-encoding" in fields else int(length) if length.isdigit() else 0
-        self.kind = fields.get(b"content-type", b"").lower()
         self.on_end: Callable[[], object] | None = None
         """Called when a body that is streamed has come to its end."""
+
+    @property
+    def kind(self) -> bytes:
+        return self._fields.get(b"content-type", b"").lower()
 
     @property
     def small(self) -> bool:
@@ -209,42 +212,6 @@ async def _pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
     yield first
     async for piece in rest:
         yield piece
-
-
-class _Watch:
-    """Cancels the task that serves a request when its client goes away. Begins late: a task for each would cost."""
-
-    def __init__(self, receive: Receive) -> None:
-        self.gone = False
-        self._receive = receive
-        self._serving = asyncio.current_task()
-        self._looking: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._over = False
-
-    def start(self) -> None:
-        """Begins, once the whole body has been received."""
-        if not self._over:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK_AFTER, self._begin)
-
-    def _begin(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._look())
-
-    async def _look(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        if self._serving is not None:
-            self._serving.cancel(LEFT)
-
-    def stop(self) -> None:
-        if self._over:
-            return
-        self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
 
 
 def _uncancel() -> None:

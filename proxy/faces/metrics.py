@@ -156,9 +156,9 @@ class Metrics:
         usage = exchange.usage
         if usage is not None:
             counts = (usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
-            for tokens, counter in zip(counts, meters.tokens, strict=True):
+            for kind, tokens in enumerate(counts):
                 if tokens:
-                    counter.inc(tokens)
+                    meters.tokens[kind].inc(tokens)
         if agent is not None and agent.hidden:
             meters.hidden.inc(agent.hidden)
         if exchange.folding:

@@ -1,7 +1,7 @@
 """The headers and fields by which known clients say who is speaking.
 
-They are labels for grouping; what a conversation is stays its content. Names after the wire notes of the clients
-themselves: Claude Code, Codex, OpenCode, gateways (LiteLLM, OpenRouter, Helicone), tracing.
+They are labels for grouping; what a conversation is stays its content. Names as the clients themselves send them:
+Claude Code, Codex, OpenCode, gateways (LiteLLM, OpenRouter, Helicone), tracing.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def read_marks(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) ->
     client = client_name(headers.get(b"user-agent", b"")[:_LONGEST_AGENT])
     codex = client == "codex"
     unmarked = _MARKING.isdisjoint(headers) and _MARKING_FIELDS.isdisjoint(envelope)
-    if unmarked and not codex and _VENDORS not in b"\n".join(headers):
+    # Not by `in`, which first takes bytes for a number: that takes ten times as long.
+    if unmarked and not codex and b"\n".join(headers).find(_VENDORS) < 0:
         # Most requests: it would take as long as reading their bodies to look for each mark by itself.
         return Marks(client=client)
     declared, name = declarations(headers, envelope.get("metadata"))
@@ -217,7 +218,7 @@ def _first(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str:
 
 
 def _vendor(headers: Mapping[bytes, bytes]) -> str:
-    if _VENDORS not in b"\n".join(headers):
+    if b"\n".join(headers).find(_VENDORS) < 0:
         return ""
     for name, raw in headers.items():
         if _VENDOR_SESSION.fullmatch(name) and (value := _value(raw)):

@@ -105,9 +105,10 @@ class Passing:
         return advance(state, conversation, index + 1, self.patterns.target, label, self.most)
 
     def _local(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Handed]:
-        states = self._states
-        for index in range(len(chain) - 1, -1, -1):
-            state = states.get(label + chain[index])
+        index, states = len(chain), self._states
+        for key in reversed(chain):
+            index -= 1
+            state = states.get(label + key)
             if state is not None:
                 return index, state
         return -1, NOBODY

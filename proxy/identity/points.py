@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
 
@@ -113,8 +114,9 @@ def rounds(conversation: Conversation, index: int) -> int:
     return sum(role == "assistant" != before for before, role in pairwise(roles))
 
 
+@lru_cache(1_024)
 def place_id(name: bytes) -> str:
-    """What a place is called in the store, 24 hexadecimal digits."""
+    """What a place is called in the store, 24 hexadecimal digits. A request asks for that of its own place twice."""
     return hashlib.sha256(b"session:" + name).hexdigest()[:24]
 
 

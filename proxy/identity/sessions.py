@@ -163,8 +163,10 @@ class Sessions:
 
     def deepest(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Point | None]:
         """The deepest place of a list that this worker knows, and its index (-1: none)."""
-        for index in range(len(chain) - 1, -1, -1):
-            point = self._points.get(label + chain[index])
+        index, points = len(chain), self._points
+        for key in reversed(chain):
+            index -= 1
+            point = points.get(label + key)
             if point is not None:
                 return index, point
         return -1, None

@@ -1,4 +1,4 @@
-"""What `compact_conversation` answers, as documented (systems/README E1)."""
+"""What `compact_conversation` answers."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from proxy.memory.reading import Proof, verified
 from proxy.memory.substance import honest_tokens
 
 FEWEST: Final = 10
-"""Memories that a topic must have (systems/README D2)."""
+"""Memories that a topic must have to be consolidated."""
 SHORTEST: Final = 200
 """Tokens that a summary must have."""
 READS: Final = 20

@@ -1,4 +1,4 @@
-"""`core_memory`: session memories are imported, exported, listed and searched (systems/README C4).
+"""`core_memory`: session memories are imported, exported, listed and searched (docs/memory.md).
 
 A session memory is saved whole or not at all, under an id that no other has: the second in which it was saved, with a
 number behind it where that is taken.

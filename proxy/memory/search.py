@@ -17,7 +17,7 @@ from proxy.memory.reading import issue, verified, with_search
 RESULTS, POOL = 32, 64
 DEEP_RESULTS, DEEP_POOL = 100, 256
 GROWTH: Final = 0.2
-"""How much a topic may have grown before its summary counts as stale (systems/README D3)."""
+"""How much a topic may have grown before its summary counts as stale."""
 QUERY_MOST: Final = 2_000
 _NAMED = 5
 _AT_ONCE: Final = 500

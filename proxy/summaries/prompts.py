@@ -193,7 +193,7 @@ def _texts(at: int, message: Message, answered: dict[tuple[int, int], ToolCall])
 
 
 def _result(part: ToolResult, call: ToolCall | None) -> str:
-    """The form of systems/README A21."""
+    """A result behind its call: the tool, its input, its output."""
     output = "\n".join(
         inner.text if isinstance(inner, Text) else f"({inner.media_type or inner.kind})"
         for inner in part.parts

@@ -96,7 +96,7 @@ class Continuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConversationSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The record of a history (systems/README A16)."""
+    """The record of a history."""
 
     overview: Few
     goals: Goals = Goals()
@@ -108,7 +108,7 @@ class ConversationSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class GenerationSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The record of what was done since the task (systems/README A17)."""
+    """The record of what was done since the task."""
 
     gist: Few
     intent: Few = ()

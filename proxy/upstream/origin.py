@@ -56,7 +56,8 @@ class Origin:
         except UnicodeEncodeError as error:
             raise httpx.LocalProtocolError("the request target is not percent-encoded") from error
         head = b"\r\n".join((first, *map(b": ".join, headers), b"\r\n"))
-        if " " in target or b"\0" in head or len(head.splitlines()) != len(headers) + 2:
+        breaks = len(head) - len(head.translate(None, b"\0\r\n"))
+        if " " in target or breaks != 2 * (len(headers) + 2):
             raise httpx.LocalProtocolError("the request target or a header holds a character that must not be there")
         return head
 

@@ -41,7 +41,7 @@ class ModelEntry:
 class Routes:
     """Where requests go: the configured models, and the two default upstreams for all others."""
 
-    __slots__ = ("_anthropic", "_models", "_openai")
+    __slots__ = ("_anthropic", "_openai", "models")
 
     def __init__(
         self,
@@ -54,19 +54,15 @@ class Routes:
     ) -> None:
         self._openai = Route("openai", "openai", _base("openai", openai_base), api_key=openai_key)
         self._anthropic = Route("anthropic", "anthropic", _base("anthropic", anthropic_base), api_key=anthropic_key)
-        self._models = dict(models)
-
-    @property
-    def models(self) -> Mapping[str, Route]:
+        self.models: Mapping[str, Route] = dict(models)
         """The configured models' routes by the name that clients ask for."""
-        return self._models
 
     def route(self, path: str, anthropic: bool, model: str | None) -> Route:
         """The route of a request for `model` (None where its body names none).
 
         `anthropic` says that the request carries `anthropic-version`; a path below /v1/messages needs no header.
         """
-        if model is not None and (configured := self._models.get(model)) is not None:
+        if model is not None and (configured := self.models.get(model)) is not None:
             return configured
         return self._anthropic if anthropic or _is_messages(path) else self._openai
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl as tls
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import aiohttp
 import httpx
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 
 from proxy.core.ports import Headers
 from proxy.upstream.faults import translated, why
+from proxy.upstream.handler import Handler
 from proxy.upstream.incoming import Incoming, abort
 from proxy.upstream.lines import Idle, Line
 from proxy.upstream.origin import Origin, find_origin
@@ -134,6 +137,9 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         connector = self._connector
         if connector is None:
             connector = self._connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl or True)
+            # aiohttp has no public word for it.
+            made: Callable[[], ResponseHandler] = partial(Handler, asyncio.get_running_loop())
+            connector._factory = cast(partial[ResponseHandler], made)
         limits = self._connect_limits if timeouts is self._timeouts else _connect_limits(timeouts)
         try:
             connection = await connector.connect(origin.place(), [], limits)

@@ -2,18 +2,18 @@ import pytest
 
 from proxy.core.budget import Limits, Thresholds, Utilization
 
+WORKED = [
+    (99_999, 84_999, 75_000),
+    (100_000, 90_000, 83_000),
+    (200_000, 180_000, 166_000),
+    (400_000, 360_000, 332_000),
+    (500_000, 475_000, 455_000),
+    (1_048_576, 996_147, 954_204),
+]
+"""Window, the most that is under the hard limit, the trigger of a mid-generation fold."""
 
-@pytest.mark.parametrize(
-    ("window", "hard", "trigger"),
-    [
-        (99_999, 84_999, 75_000),
-        (100_000, 90_000, 83_000),
-        (200_000, 180_000, 166_000),
-        (400_000, 360_000, 332_000),
-        (500_000, 475_000, 455_000),
-        (1_048_576, 996_147, 954_204),
-    ],
-)
+
+@pytest.mark.parametrize(("window", "hard", "trigger"), WORKED)
 def test_the_limits_of_a_generation_follow_from_the_windows_size(window: int, hard: int, trigger: int) -> None:
     limits = Thresholds().limits(window)
     assert (limits.hard, limits.generation) == (hard, trigger)

@@ -8,15 +8,13 @@ import pytest
 
 from proxy.accounting.journal import sessions_of
 from proxy.core.budget import Utilization
-from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
 from proxy.core.records import Unfolded, Usage
 from proxy.faces.metrics import Metrics
 from proxy.faces.shown import shown_exchange, shown_utilization
-from proxy.storage.ephemeral import EphemeralStore
 from tests.faces.exchanges import exchange
 from tests.faces.rooms import client
-from tests.fakes import FakeReply
+from tests.fakes import FakeReply, FickleStore
 from tests.talks import FOLDS_AT, Talk, small
 from tests.world import CHAT, World, header
 
@@ -122,13 +120,9 @@ async def test_errors_say_what_to_do_in_openais_shape() -> None:
 
 
 async def test_a_store_that_is_away_is_said_and_health_stays_good() -> None:
-    class Away(EphemeralStore):
-        available = False  # type: ignore[assignment]
-
-        async def scan(self, *args: Any, **kwargs: Any) -> Any:
-            raise StoreUnavailable("The store is away.")
-
-    http = client(World(store=Away()))
+    store = FickleStore()
+    store.away = True
+    http = client(World(store=store))
     assert http.get("/healthz").json() == {"status": "ok"}
     assert http.get("/readyz").json() == {"status": "ok", "store": "unavailable"}
     for path in ("/accordion/sessions", "/accordion/sessions/s-1/tree"):

@@ -11,14 +11,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from starlette.testclient import TestClient
 
 from proxy.compaction.wishes import MOST_PINS
-from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
 from proxy.faces.metrics import Metrics
 from proxy.faces.telemetry import Spans
 from proxy.identity.tenants import ProxyKey
-from proxy.storage.ephemeral import EphemeralStore
 from tests.faces.rooms import client
 from tests.faces.test_metrics import samples
+from tests.fakes import FickleStore
 from tests.talks import FOLDS_AT, Talk, call_id, record, reported, small
 from tests.test_telling import results
 from tests.world import World, header
@@ -231,15 +230,7 @@ async def test_an_id_that_only_begins_a_row_of_a_session_is_not_found() -> None:
 
 @pytest.mark.parametrize(("method", "end"), WAYS)
 async def test_a_store_that_is_away_is_said_in_our_error_shape(method: str, end: str) -> None:
-    class Fickle(EphemeralStore):
-        away = False
-
-        def _check(self) -> None:
-            if self.away:
-                raise StoreUnavailable("the store is away")
-            super()._check()
-
-    store = Fickle()
+    store = FickleStore()
     world = small(store=store)
     _, path = await begun(world)
     await world.outbox.flush()

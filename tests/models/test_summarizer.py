@@ -15,17 +15,14 @@ from proxy.core.budget import Window
 from proxy.core.errors import SummaryFailed, Unreachable, UpstreamCut
 from proxy.core.ports import Headers, Route
 from proxy.core.summarizing import Asker, SummaryRequest
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
 from proxy.models.summarizer import ModelSummarizer
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.routes import ModelEntry, Routes, routes_from
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
 from tests.loopback import Answer, Loopback, Recorded, replies_json
+from tests.models.translation import DIALECTS
 
-DIALECTS = {"chat": ChatCompletions(), "responses": Responses(), "messages": Messages()}
 REQUEST = SummaryRequest("Keep the record.", "message 0: the secret plan", 500)
 REPLIES: dict[str, dict[str, Any]] = {
     "chat": {
@@ -114,13 +111,6 @@ class FakeTranslator:
 
 
 # -- the request's own model -------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])

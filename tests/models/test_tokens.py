@@ -28,6 +28,11 @@ def exact(text: str) -> int:
 @pytest.fixture(scope="module", autouse=True)
 def _encodings_are_there() -> None:
     COUNTER.warm()
+    with pytest.MonkeyPatch.context() as patch:
+        # tiktoken's own, which it keeps.
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(package_file("litellm_core_utils", "tokenizers")))
+        for name in ENCODING_FILES:
+            tiktoken.get_encoding(name)
 
 
 @pytest.mark.parametrize("name", sorted(ENCODING_FILES))
@@ -35,6 +40,7 @@ def test_every_encoding_is_shipped_with_litellm_and_counts(name: str) -> None:
     assert package_file("litellm_core_utils", "tokenizers", ENCODING_FILES[name]) is not None
     assert COUNTER.count("hello world", name) == 2
     assert COUNTER.loaded(name)
+    assert COUNTER.count(PROSE, name) == len(tiktoken.get_encoding(name).encode_ordinary(PROSE))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +172,7 @@ def test_an_unreadable_encoding_gives_the_estimate_and_is_tried_once(monkeypatch
         tried.append(name)
         raise ValueError("bad file")
 
-    monkeypatch.setattr(tokens.tiktoken, "get_encoding", fails)
+    monkeypatch.setattr(tokens, "_encoder", fails)
     counter = TiktokenCounter()
     assert [counter.count("12345678", DEFAULT_ENCODING) for _ in range(3)] == [2, 2, 2]
     assert tried == [DEFAULT_ENCODING]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
@@ -13,14 +12,7 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from proxy.core.errors import UpstreamCut
-from tests.models.translation import ARGUMENTS, CHAT_TOOL, KEY, REFUSALS, SCHEMA, Rig, chat, rigged, say
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with rigged() as made:
-        yield made
-
+from tests.models.translation import ARGUMENTS, CHAT_TOOL, KEY, REFUSALS, SCHEMA, Rig, chat, say
 
 # Chat Completions, answered by an Anthropic provider
 

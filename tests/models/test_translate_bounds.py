@@ -7,7 +7,6 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,7 @@ from proxy.core.ports import Route
 from proxy.models.translate import LiteLLMTranslator
 from proxy.models.translate_litellm import load_litellm
 from proxy.models.translate_worker import Channel, End
-from tests.models.translation import DIALECTS, KEY, Rig, chat, request, rigged, say
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with rigged() as made:
-        yield made
+from tests.models.translation import DIALECTS, KEY, Rig, chat, request, say
 
 
 async def test_fields_that_litellm_would_take_for_its_own_never_steer_it(rig: Rig) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from tests.models.translation import DIALECTS, Rig, request, rigged
+from tests.loopback import full_queue
+from tests.models.translation import DIALECTS, Rig, request
 
 WAYS = [(dialect, provider) for provider in ("anthropic", "openai") for dialect in ("chat", "messages", "responses")]
 WAYS.remove(("responses", "openai"))
@@ -21,12 +19,6 @@ REASONS = (b'"finish_reason":"', b'"stop_reason":"', b'"stop_reason": "')
 SOON = 20
 
 
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with rigged() as made:
-        yield made
-
-
 @pytest.fixture(params=WAYS, ids=lambda way: "-to-".join(way))
 def dialect(request: pytest.FixtureRequest, rig: Rig) -> str:
     """The client's dialect; the rig's route leads to a provider of one protocol."""
@@ -34,21 +26,6 @@ def dialect(request: pytest.FixtureRequest, rig: Rig) -> str:
     rig.route = rig.to_anthropic() if provider == "anthropic" else rig.to_openai()
     assert isinstance(spoken, str)
     return spoken
-
-
-@contextmanager
-def full_queue() -> Iterator[int]:
-    """A port whose listener takes no further connection, and refuses none."""
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        fillers = [socket.socket() for _ in range(8)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(full.getsockname())
-        yield full.getsockname()[1]
-        for filler in fillers:
-            filler.close()
 
 
 @pytest.mark.parametrize("cue", ["fault", "cut", "reset", "short"])

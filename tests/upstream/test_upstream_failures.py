@@ -10,7 +10,7 @@ import pytest
 
 from proxy.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
 from proxy.core.ports import UpstreamRequest
-from tests.loopback import Answer, Loopback, Recorded, replies_bytes, replies_json, stands_still
+from tests.loopback import Answer, Loopback, Recorded, full_queue, replies_bytes, replies_json, stands_still
 
 OK = replies_json({"ok": True})
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -188,18 +188,8 @@ async def test_an_upload_that_is_not_taken_is_a_timeout(build):
 
 
 async def test_an_upstream_that_cannot_be_connected_to_in_time_is_unreachable(build):
-    # A listening socket whose queue is full does not answer further connections.
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        fillers = [socket.socket() for _ in range(8)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(full.getsockname())
-        with pytest.raises(Unreachable) as caught:
-            await build(connect=0.1).send(ask(f"http://127.0.0.1:{full.getsockname()[1]}/"))
-        for filler in fillers:
-            filler.close()
+    with full_queue() as port, pytest.raises(Unreachable) as caught:
+        await build(connect=0.1).send(ask(f"http://127.0.0.1:{port}/"))
     assert "0.1 s" in caught.value.message
     assert "Nothing was sent" in caught.value.message
 
