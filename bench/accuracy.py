@@ -24,7 +24,6 @@ from proxy.offline.transcripts import Recorded, Source, Transcript
 from proxy.settings import SettingsFile
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT.parent / "shared" / "data" / "trajectories"
 OWN = ROOT / "examples" / "transcript.jsonl"
 
 
@@ -50,10 +49,11 @@ async def measure(file: str, provider: StandIn, limit: int | None = None) -> lis
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.accuracy", description="The error of the estimate.")
-    parser.add_argument("file", nargs="*", help="transcripts; default: the shared ones, or our own")
+    parser.add_argument("file", nargs="*", help="transcripts; default: those in BENCH_DATA, or our own")
     parser.add_argument("--limit", type=int, help="conversations of each file")
     given = parser.parse_args()
-    files = given.file or sorted(map(str, DATA.glob("*.jsonl.gz"))) or [str(OWN)]
+    data = Path(os.environ.get("BENCH_DATA") or "data")
+    files = given.file or sorted(map(str, data.glob("*.jsonl.gz"))) or [str(OWN)]
     provider, found, everything = StandIn(), list[Accuracy](), list[Measured]()
     err = Console(stderr=True)
     for file in files:

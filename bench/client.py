@@ -26,7 +26,6 @@ class Reply:
     sent: float
     first: float
     done: float
-    size: int
     folded: str = ""
     """What the proxy says of folding, where it says anything."""
 
@@ -49,7 +48,6 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._then: Callable[[Reply], None] | None = None
         self._sent = self._first = 0.0
-        self._size = 0
         self._folded = ""
 
     def send(self, path: bytes, body: bytes, then: Callable[[Reply], None], headers: bytes = b"") -> None:
@@ -57,7 +55,6 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._then = then
         self._first = 0.0
-        self._size = 0
         self._folded = ""
         self._sent = time.perf_counter()
         self._transport.write(HEAD % (path, headers, len(body), body))
@@ -91,7 +88,6 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if not self._first:
             self._first = time.perf_counter()
-        self._size += len(body)
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -103,7 +99,7 @@ class Connection(asyncio.Protocol):
         then, self._then = self._then, None
         if then is not None:
             now = time.perf_counter()
-            then(Reply(status, self._sent, self._first or now, now, self._size, self._folded))
+            then(Reply(status, self._sent, self._first or now, now, self._folded))
 
 
 async def connect(port: int) -> Connection:

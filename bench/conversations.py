@@ -66,6 +66,11 @@ class Conversation:
             self._call(size)
         self._turns += 1
 
+    def reach(self, size: int, turn: int) -> None:
+        """Add turns of about `turn` bytes for as long as another one leaves the request below `size`."""
+        while len(self.body()) < size - turn:
+            self.grow(turn)
+
     def ask(self, size: int) -> None:
         """Add an answer and a question, so that the user speaks last."""
         self._add("assistant", self._texts.prose(int(size * 0.4)))

@@ -58,5 +58,4 @@ def summary(replies: list[Reply], cpu: float, busy: float) -> dict[str, Any]:
         "p99_ms": percentile(took, 0.99),
         "first_p50_ms": percentile(first, 0.5),
         "first_p99_ms": percentile(first, 0.99),
-        "size": sum(reply.size for reply in good) // max(1, len(good)),
     }

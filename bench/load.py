@@ -126,7 +126,7 @@ async def growing(job: Job) -> dict[str, Any]:
         failed += not reply.ok
         turns.append({"kb": len(body) / 1024, "cpu_ms": 1000 * cpu, "ms": 1000 * (reply.done - reply.sent)})
     connection.close()
-    return {"turns": turns, "failed": failed, "sent": sum(int(turn["kb"] * 1024 + 0.5) for turn in turns)}
+    return {"turns": turns, "failed": failed}
 
 
 async def sessions(job: Job) -> dict[str, Any]:
@@ -140,22 +140,20 @@ async def sessions(job: Job) -> dict[str, Any]:
     marks = [[processes.rss_mb(pid) for pid in job.pids]]
     before = processes.cpu_seconds(job.pids)
     waiting = list(range(job.count))
-    total = failed = sent = 0
-
+    total = failed = 0
     until = asyncio.get_running_loop().time() + job.seconds
 
     async def work(connection: Connection) -> None:
-        nonlocal total, failed, sent
+        nonlocal total, failed
         while waiting and asyncio.get_running_loop().time() < until:
             open_now = [_session(job, waiting.pop()) for _ in range(min(8, len(waiting)))]
             for turn in range(10):
                 for conversation in open_now:
                     conversation.grow(11_200 if turn else 300)
-                    body = conversation.body()
                     if connection.lost:
                         connection = await connect(job.port)
-                    reply = await connection.ask(path, body)
-                    total, failed, sent = total + 1, failed + (not reply.ok), sent + len(body)
+                    reply = await connection.ask(path, conversation.body())
+                    total, failed = total + 1, failed + (not reply.ok)
                     if total % (job.count // 2) == 0:
                         marks.append([processes.rss_mb(pid) for pid in job.pids])
 
@@ -163,7 +161,7 @@ async def sessions(job: Job) -> dict[str, Any]:
     await asyncio.sleep(2 * SETTLE)
     marks.append([processes.rss_mb(pid) for pid in job.pids])
     cpu = processes.cpu_seconds(job.pids) - before
-    return {"requests": total, "failed": failed, "sent": sent, "marks": marks, "cpu_ms": 1000 * cpu / max(1, total)}
+    return {"requests": total, "failed": failed, "marks": marks, "cpu_ms": 1000 * cpu / max(1, total)}
 
 
 def _session(job: Job, number: int) -> conversations.Conversation:

@@ -88,8 +88,7 @@ class Capture:
 def conversation(seed: int, size: int, model: str = MODEL) -> Conversation:
     """An agent's conversation of about so many bytes; the user spoke last."""
     talk = Conversation(Texts(seed), CHAT, model=model)
-    while len(talk.body()) < size - TURN:
-        talk.grow(TURN)
+    talk.reach(size, TURN)
     talk.ask(TURN)
     return talk
 

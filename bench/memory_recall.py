@@ -1,6 +1,6 @@
 """Recall of the memory's search on recorded conversations that are not part of this repository (LoCoMo).
 
-    python -m bench.memory_recall [--data FOLDER]          # or BENCH_DATA; FOLDER/trajectories/locomo.jsonl.gz
+    python -m bench.memory_recall [--data FOLDER]          # or BENCH_DATA; FOLDER/locomo.jsonl.gz
     python memory_recall.py --plugin bench/memory_recall.py:make --k 10 32 50      # the tool that comes with them
 
 `make(messages)` remembers each message as a memory of its own, with the two before it as its context, and gives
@@ -112,7 +112,7 @@ def measured(path: Path, maker: Callable[[Sequence[dict[str, Any]]], Callable[[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BENCH_DATA", "data")))
-    path = parser.parse_args().data / "trajectories" / "locomo.jsonl.gz"
+    path = parser.parse_args().data / "locomo.jsonl.gz"
     if not path.is_file():
         print("skipped: the recorded conversations are not here; name their folder with --data or BENCH_DATA")
         return

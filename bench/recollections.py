@@ -1,7 +1,7 @@
 """How often a turn is given memories unasked, and how often these are the right ones, on recorded conversations that
 are not part of this repository (LoCoMo, and agents at work).
 
-    python -m bench.recollections [--data FOLDER]          # or BENCH_DATA; FOLDER/trajectories/*.jsonl.gz
+    python -m bench.recollections [--data FOLDER]          # or BENCH_DATA; FOLDER/*.jsonl.gz
 
 Each message of a LoCoMo conversation is a memory, as in memory_recall.py; of agents at work, what the rules remember.
 Questions about a conversation should find what answers them (its evidence). Questions about another conversation, and
@@ -147,15 +147,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BENCH_DATA", "data")))
     parser.add_argument("--relevance", type=float, nargs="+", default=[0.8])
     given = parser.parse_args()
-    folder = given.data / "trajectories"
-    if not (folder / "locomo.jsonl.gz").is_file():
+    if not (given.data / "locomo.jsonl.gz").is_file():
         print("skipped: the recorded conversations are not here; name their folder with --data or BENCH_DATA")
         return
     for least in given.relevance:
         print(f"\nrelevance {least}\n")
         print("| turn | turns | given something, % | given what answers it, % | right of what was given, % | CPU, ms |")
         print("|---|---|---|---|---|---|")
-        for kind, row in asyncio.run(run(folder, least)).items():
+        for kind, row in asyncio.run(run(given.data, least)).items():
             print(f"| {kind} | {row.cells()} |", flush=True)
 
 

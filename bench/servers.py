@@ -95,8 +95,6 @@ Command = tuple[list[str], dict[str, str], str]
 
 
 def _accordion(start: Start) -> Command:
-    if not (HERE.parent / "proxy" / "__main__.py").exists():
-        raise Unavailable("proxy/__main__.py does not exist yet")
     store = "memory://" if start.store == "memory" else f"sqlite:///{start.folder / 'accordion.db'}"
     base = f"http://127.0.0.1:{start.upstream}"
     variables = {

@@ -60,8 +60,6 @@ class Ready:
 class Provider:
     """Answers every request with what is ready."""
 
-    busy = False
-
     def __init__(self) -> None:
         self._reply = Ready(280)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from proxy.core.budget import Window
-from proxy.core.errors import AccordionError
+from proxy.core.errors import AccordionError, StoreUnavailable
 from proxy.core.ports import Append, Headers, Key, Put, Route, Store, UpstreamReply, UpstreamRequest
+from proxy.storage.ephemeral import EphemeralStore
 
 T = TypeVar("T")
 
@@ -44,6 +45,21 @@ class FakeTasks:
     def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
         self.offloaded.append(getattr(call, "__name__", "?"))
         return self._now(call, *args)
+
+
+class FickleStore(EphemeralStore):
+    """A store in memory that answers nothing while it is `away`."""
+
+    away = False
+
+    @property
+    def available(self) -> bool:
+        return not self.away
+
+    def _check(self) -> None:
+        if self.away:
+            raise StoreUnavailable("away")
+        super()._check()
 
 
 @dataclass

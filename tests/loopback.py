@@ -22,7 +22,8 @@ import socket
 import ssl
 import struct
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -296,6 +297,21 @@ async def stands_still(count: Callable[[], int], seconds: float = 0.4) -> None:
     while not last or last != count():
         last = count()
         await asyncio.sleep(seconds)
+
+
+@contextmanager
+def full_queue() -> Iterator[int]:
+    """A port whose listener takes no further connection, and refuses none."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [socket.socket() for _ in range(8)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        yield full.getsockname()[1]
+        for filler in fillers:
+            filler.close()
 
 
 def split(data: bytes, at: Iterable[int]) -> list[bytes]:

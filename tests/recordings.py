@@ -1,22 +1,35 @@
-"""Recorded conversations of real agents: where they are, and how another dialect would write them."""
+"""Recorded conversations of real agents: where they are, what they say, and how another dialect would write them."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tests.histories import DialectName
 
+RECORDINGS = Path(
+    os.environ.get("ACCORDION_TRAJECTORIES") or Path(__file__).parents[2] / "shared" / "data" / "trajectories"
+)
+"""Their folder, where they are at hand."""
 # Two people who talk about their lives: either may begin.
 PEOPLE = "locomo"
 
 
 def transcripts() -> list[Path]:
-    """The files; none where the recordings are not at hand (ACCORDION_TRAJECTORIES names another folder)."""
-    given = os.environ.get("ACCORDION_TRAJECTORIES")
-    folder = Path(given) if given else Path(__file__).parents[2] / "shared" / "data" / "trajectories"
-    return sorted(path for path in folder.glob("*.jsonl.gz") if not path.name.startswith(PEOPLE))
+    """The files; none where the recordings are not at hand."""
+    return sorted(path for path in RECORDINGS.glob("*.jsonl.gz") if not path.name.startswith(PEOPLE))
+
+
+@cache
+def recorded(path: Path, number: int | None = None) -> list[list[dict[str, Any]]]:
+    """The messages of so many of a file's conversations; of all where nothing is said."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line)["messages"] for line in islice(lines, number)]
 
 
 def written(entry: dict[str, Any], name: DialectName) -> list[Any]:

@@ -430,6 +430,37 @@ async def test_totals_of_several_workers_are_added_up() -> None:
     assert (model.row.totals.requests, model.row.totals.output) == (3, 15)
 
 
+async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_more_than_are_kept() -> None:
+    one = World()
+    two = World(store=one.store)
+    two.forward.gauging.sessions.worker = "other"
+    for number, world in enumerate((one, two, one)):
+        world.clock.advance(number)
+        await world.ask(CHAT, {**HELLO, "model": f"m-{number}"})
+        await world.outbox.flush()
+    (session,) = await one.observe.sessions("default")
+    for keep in (50, 2):
+        view = await replace(one.observe, keep=keep).session("default", session.id)
+        assert view is not None
+        assert [each.model for each in view.exchanges] == ["m-0", "m-1", "m-2"][-keep:]
+
+
+async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way() -> None:
+    world = World()
+    await world.ask(CHAT, {**HELLO, "model": "erased"})
+    (session,) = await world.observe.sessions("default")
+    world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: [DONE]\n\n",))]
+    out = await world.forward(world.inbound(CHAT, {**HELLO, "model": "under way", "stream": True}))
+    assert await world.observe.forget("default", session.id) == [session.id]
+    world.forward.gauging.sessions.forget("default", session.id)
+    assert not isinstance(out.body, bytes)
+    async for _ in out.body:
+        pass
+    view = await world.observe.session("default", session.id)
+    assert view is not None
+    assert [each.model for each in view.exchanges] == ["under way"]
+
+
 async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None:
     world = World()
     await world.ask(CHAT, HELLO)

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.archive.references import artifact_id
-from proxy.core.errors import StoreUnavailable
-from proxy.storage.ephemeral import EphemeralStore
-from tests.fakes import FakeReply, FakeWindows
+from tests.fakes import FakeReply, FakeWindows, FickleStore
 from tests.identity.lineages import LaterTasks
 from tests.world import CHAT, MESSAGES, World, header
 
@@ -163,19 +161,8 @@ async def test_it_is_kept_once_and_off_the_request_path():
     assert await team.kept(name) == [team.of_b]
 
 
-class Gone(EphemeralStore):
-    """A store that may be away for writing."""
-
-    away = False
-
-    async def write(self, batch: Any) -> None:
-        if self.away:
-            raise StoreUnavailable("away")
-        await super().write(batch)
-
-
 async def test_what_could_not_be_kept_is_kept_with_a_later_request():
-    store = Gone()
+    store = FickleStore()
     team = Team(store=store)
     listed, name = await team.shared()
     asked = [*listed, team.said("So."), user("and now a")]

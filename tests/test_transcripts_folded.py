@@ -3,10 +3,8 @@ as the request before did."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from proxy.offline.rooms import Rooms
 from proxy.settings import Settings
 from tests.dialects.edited import SPOKEN
 from tests.histories import DIALECTS, DialectName
-from tests.recordings import transcripts, written
+from tests.recordings import recorded, transcripts, written
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 FIELD = {"chat": "messages", "responses": "input", "messages": "messages"}
@@ -31,12 +29,6 @@ REQUESTS = 7
 
 
 pytestmark = pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")
-
-
-@cache
-def recorded(path: Path) -> list[list[dict[str, Any]]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line)["messages"] for line in lines]
 
 
 @pytest.mark.timeout(600)  # the longest transcripts take many seconds, and as many minutes on a busy machine

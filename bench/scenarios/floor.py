@@ -24,10 +24,10 @@ PACES = (100, 200, 400)
 def run(setting: Setting) -> list[Table]:
     took, whole = uvloop.run(stages.measured(setting.fewer(8, 1), 300))
     rounds = setting.fewer(max(5, setting.rounds), 1)
-    return [_floors(setting, rounds, whole), _stages(took, whole), _second(setting, rounds)]
+    return [_floors(setting, rounds), _stages(took, whole), _second(setting, rounds)]
 
 
-def _floors(setting: Setting, rounds: int, whole: dict[str, float]) -> Table:
+def _floors(setting: Setting, rounds: int) -> Table:
     least: dict[tuple[str, int], float] = defaultdict(lambda: float("inf"))
     with servers.upstream(setting.pins) as upstream, ExitStack() as stack:
         servers.get(upstream, "/_mode", {"stream": False})

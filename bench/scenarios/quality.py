@@ -51,43 +51,51 @@ BY_FILE: Final = (
 )
 OURS: Final = "accordion"
 COMMON: Final = ("--trigger", "0.5", "--reserve", "0", "--sample-steps", "80", "--compactors", "noop")
-RUNS: Final[Mapping[int, Sequence[str]]] = {
-    32_000: ("--sample", "20"),
-    8_000: ("--far", "2000", "--sample", "40", "--only", "service_", "delegation", "research", "moatless"),
-    128_000: ("--sample", "20", "--only", "claude_code", "pi", "super"),
+RUNS: Final[Mapping[int, tuple[int, int, Sequence[str]]]] = {
+    32_000: (8_000, 20, ()),
+    8_000: (2_000, 40, ("service_", "delegation", "research", "moatless")),
+    128_000: (8_000, 20, ("claude_code", "pi", "super")),
 }
-"""What the tool is given at each window, beside COMMON."""
+"""For each window how many tokens back is far, how many runs of each recording are taken, and which recordings: all
+where none is named."""
 QUICK: Final = ("--sample", "1", "--sample-steps", "10", "--max-steps", "60")
 LONGEST: Final = 3 * 3600
 
 
 def run(setting: Setting) -> list[Table]:
-    tool = _tool(setting.tools)
-    tables: list[Table] = []
-    for window in setting.windows or RUNS:
+    tables, script = list[Table](), tool("quality", setting)
+    for window in windows("quality", setting):
         began = time.monotonic()
-        found = _measured(setting, tool, window)
+        found = _measured(setting, script, window)
         tables += [_table(window, found, time.monotonic() - began), _by_file(window, found)]
     return tables
 
 
-def _tool(folder: Path | None) -> Path:
-    if folder is None:
-        raise Unavailable("quality: say where the folder with quality.py is, by --tools FOLDER or BENCH_TOOLS")
-    if not (tool := folder.resolve() / "quality.py").exists():
-        raise Unavailable(f"quality: there is no quality.py in {folder}")
-    return tool
+def tool(scenario: str, setting: Setting) -> Path:
+    """Where `quality.py` is. Raises Unavailable."""
+    if setting.tools is None:
+        raise Unavailable(f"{scenario}: say where the folder with quality.py is, by --tools FOLDER or BENCH_TOOLS")
+    if not (found := setting.tools.resolve() / "quality.py").exists():
+        raise Unavailable(f"{scenario}: there is no quality.py in {setting.tools}")
+    return found
 
 
-def _measured(setting: Setting, tool: Path, window: int) -> dict[str, Any]:
+def windows(scenario: str, setting: Setting) -> Sequence[int]:
+    """The windows that are wanted. Raises Unavailable."""
+    if not RUNS.keys() >= set(setting.windows):
+        raise Unavailable(f"{scenario}: windows are {', '.join(f'{each // 1000}k' for each in RUNS)}")
+    return setting.windows or tuple(RUNS)
+
+
+def _measured(setting: Setting, script: Path, window: int) -> dict[str, Any]:
     """What the tool wrote as JSON."""
-    if window not in RUNS:
-        raise Unavailable(f"quality: windows are {', '.join(f'{each // 1000}k' for each in RUNS)}")
+    far, sample, only = RUNS[window]
+    chosen = ["--far", str(far), "--sample", str(sample), *(("--only", *only) if only else ())]
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         out = Path(scratch) / "quality.json"
         data = ["--data", str(setting.data.resolve())] if setting.data else []
         plugin = f"{HERE / 'quality_adapter.py'}:compact={OURS}"
-        command = [sys.executable, str(tool), "--window", str(window), *COMMON, *RUNS[window], *data]
+        command = [sys.executable, str(script), "--window", str(window), *COMMON, *chosen, *data]
         command += [*(QUICK if setting.quick else ()), "--plugin", plugin, "--json", str(out)]
         path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
         done = subprocess.run(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from proxy.core.conversation import Message
 from tests.dialects.edited import SPOKEN, message
 from tests.histories import DIALECTS, DialectName
-from tests.recordings import transcripts, written
+from tests.recordings import recorded, transcripts, written
 
 SHORTEST_STEP = 7
 
@@ -21,10 +18,8 @@ SHORTEST_STEP = 7
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
 @pytest.mark.parametrize("name", DIALECTS)
 def test_requests_of_recorded_transcripts_have_no_problems(name: DialectName, path: Path) -> None:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        recorded = [json.loads(line)["messages"] for line in islice(lines, 2)]
     looked = 0
-    for said in recorded:
+    for said in recorded(path, 2):
         listed: list[Message] = []
         for at, entry in enumerate(said):
             if entry["role"] == "assistant" and at % SHORTEST_STEP < 2:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from openai.types.chat import ChatCompletionMessage
 from proxy.core.conversation import Opaque, Text, ToolCall, ToolResult
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.keys import message_key
+from tests.recordings import RECORDINGS, recorded
 
 CHAT = ChatCompletions()
 SECRET = b"s" * 32
@@ -27,19 +26,14 @@ def key(entry: Any) -> bytes:
     return message_key(read(entry).canonical, SECRET, "chat")
 
 
-def transcripts() -> list[Path]:
-    given_ = os.environ.get("ACCORDION_TRAJECTORIES")
-    folder = Path(given_) if given_ else Path(__file__).parents[3] / "shared" / "data" / "trajectories"
-    return sorted(folder.glob("*.jsonl.gz"))
+FILES = sorted(RECORDINGS.glob("*.jsonl.gz"))
 
 
-@pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here (ACCORDION_TRAJECTORIES)")
-@pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.skipif(not FILES, reason="the recorded transcripts are not here (ACCORDION_TRAJECTORIES)")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.split(".")[0])
 def test_recorded_transcripts_are_read_whole_and_keyed_the_same_after_the_openai_sdk(path: Path) -> None:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        recorded = [json.loads(line) for _, line in zip(range(3), lines, strict=False)]
-    for conversation in recorded:
-        for entry in conversation["messages"]:
+    for conversation in recorded(path, 3):
+        for entry in conversation:
             message = read(entry)
             assert not [part for part in message.parts if isinstance(part, Opaque)]
             assert message.role == entry["role"]

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.ledger import look, session, until
@@ -23,6 +25,8 @@ model_list:
   model_info: {max_input_tokens: WINDOW, max_output_tokens: 600}
 """
 DIALECTS = ("chat", "responses", "messages")
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
 def config(dialect: str, *, window: int = WINDOW, writer: str = "extractive") -> str:

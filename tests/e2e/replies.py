@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from tests.loopback import Script, events, replies_events, replies_json
 
 KEY = "sk-test-Zq81LpT0vQmXw3Rk"
@@ -72,6 +74,7 @@ CHAT = Dialect("chat", "/v1/chat/completions", "gpt-4o")
 RESPONSES = Dialect("responses", "/v1/responses", "gpt-5.2")
 MESSAGES = Dialect("messages", "/v1/messages", "claude-haiku-4-5")
 DIALECTS = (CHAT, RESPONSES, MESSAGES)
+EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
 
 def _chat_json(text: str, given: int, made: int, usage: dict[str, Any]) -> dict[str, Any]:

@@ -11,13 +11,12 @@ import pytest
 
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, Proxies, agent, config, folded, rounds, strict
+from tests.e2e.folds import EACH, Proxies, agent, config, folded, rounds, strict
 from tests.e2e.ledger import look, until
 from tests.proxying import PATIENT, Proxy
 from tests.spoken import TOOLS
 from tests.strict import LISTS, SYSTEM, result_of
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 ROOMY: dict[str, str] = {"ACCORDION_ARCHIVE_KEY": "00" * 32}
 KEYS = """
 proxy_keys:

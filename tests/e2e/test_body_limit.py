@@ -4,12 +4,11 @@ import pytest
 
 from tests.conftest import Start
 from tests.e2e.raw import connected, post
-from tests.e2e.replies import CHAT, DIALECTS, MESSAGES, Dialect
+from tests.e2e.replies import CHAT, EACH, MESSAGES, Dialect
 from tests.loopback import encoded, replies_json
 from tests.proxying import Proxy
 
 LIMIT = 200_000
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
 
 @pytest.fixture(scope="module")

@@ -10,20 +10,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from tests import pieces, strict
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, Proxies, config
+from tests.e2e.folds import EACH, STREAMED, Proxies, config
 from tests.e2e.ledger import look, until
 from tests.loopback import Answer, Recorded
 from tests.pieces import Call, Piece, Said, Words
 from tests.proxying import Proxy
 from tests.strict import LISTS, result_of
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
-STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 PROMPT = "Read the ledger of the harbour from its first page on and tell me which ships owe a fee."
 REPORT = "\n".join(
     ["I read all pages.", *(f"On page {at} nothing of note was found at all." for at in range(150)),
@@ -99,11 +95,6 @@ async def crew(proxy: Proxy, dialect: str, *, stream: bool = False) -> AsyncIter
     model = Model(dialect)
     async with proxy.provider(model), connected(proxy.url, dialect) as client:
         yield Crew(proxy, dialect, model, client, stream)
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 @EACH

@@ -9,12 +9,11 @@ import pytest
 
 from tests.conftest import Start
 from tests.e2e.branches import TOP, Branches, branches
-from tests.e2e.folds import DIALECTS, Proxies, config
+from tests.e2e.folds import EACH, Proxies, config
 from tests.e2e.raw import post
 from tests.strict import LISTS, PATHS, SYSTEM
 from tests.valkey import running_valkey
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 TREE = {"red": TOP, "blue": TOP, "scarlet": "red", "crimson": "red", "ruby": "scarlet"}
 
 

@@ -8,20 +8,16 @@ import re
 from dataclasses import dataclass, field
 from functools import partial
 
-import pytest
-
 from tests import pieces, strict
 from tests.conftest import Start
 from tests.e2e.branches import CALL, TOP, Branches, Joining, branches
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies
+from tests.e2e.folds import EACH, WINDOW, Proxies
 from tests.e2e.ledger import look, until
 from tests.loopback import Answer, Recorded
 from tests.pieces import Call, Said
 from tests.proxying import Proxy
 from tests.spoken import Json
 from tests.strict import result_of
-
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 
 
 @dataclass
@@ -45,11 +41,6 @@ class Prober(Joining):
         if body.get("stream"):
             return await strict._events(answer, b"".join(pieces.told(self.dialect, said, body)))
         return await strict._whole(answer, 200, pieces.whole(self.dialect, said, body))
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 def prober(dialect: str, run: str) -> Prober:

@@ -172,9 +172,22 @@ def test_every_documented_option_exists(text: str, commands: dict[str, set[str]]
             assert set(OPTION.findall(words)) <= commands[name] | {"--help"}, words
 
 
-def test_every_option_is_documented(text: str, commands: dict[str, set[str]]):
-    documented = set(OPTION.findall(code(text)))
-    assert {option for options in commands.values() for option in options} <= documented
+def test_every_option_is_documented_where_its_command_is(commands: dict[str, set[str]]):
+    told = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    # The commands of memories have a document of their own.
+    memory = (ROOT / "docs" / "memory.md").read_text("utf-8")
+    for name, known in commands.items():
+        where = memory if name in ("memory", "mcp") else section(told, f"## accordion {name}")
+        assert known <= set(OPTION.findall(code(where))), name
+
+
+def test_every_option_of_a_command_of_the_memories_is_documented_beside_it_or_for_all():
+    group: Any = typer.main.get_command(app)
+    people = section((ROOT / "docs" / "memory.md").read_text("utf-8"), "## People: the command line\n")
+    for_all = OPTION.findall(code(people.rpartition("\n|")[2]))
+    for name, command in group.commands["memory"].commands.items():
+        (row,) = (line for line in people.splitlines() if f"`accordion memory {name}" in line)
+        assert options(command) <= {*for_all, *OPTION.findall(row)}, name
 
 
 def test_the_make_targets_that_are_named_exist(text: str):
@@ -184,11 +197,26 @@ def test_the_make_targets_that_are_named_exist(text: str):
     assert named <= targets
 
 
+def anchors(path: Path) -> set[str]:
+    """What the headings of a document are linked by."""
+    heads = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
 def test_links_between_the_documents_lead_somewhere():
-    for path in documents():
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text("utf-8")):
+    for path in [*documents(), *sorted((ROOT / "docs" / "adr").glob("*.md"))]:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", path.read_text("utf-8")):
             if "://" not in target:
-                assert (path.parent / target).exists(), f"{path.name}: {target}"
+                there = path.parent / target if target else path
+                assert there.exists(), f"{path.name}: {target}"
+                assert not anchor or anchor in anchors(there), f"{path.name}: {target}#{anchor}"
+
+
+def test_the_floors_that_the_tour_shows_are_those_that_are_held():
+    shown = section((ROOT / "docs" / "tour.md").read_text("utf-8"), "## Floors\n").split("```")[1]
+    told = [floor.strip() for line in shown.splitlines() for floor in re.split(r" {3,}", line)[0].split(">")]
+    held = (ROOT / ".importlinter").read_text("utf-8").partition("layers =\n")[2].partition("\n\n")[0]
+    assert [floor for floor in told if floor] == [floor.strip() for floor in held.splitlines()]
 
 
 def test_the_version_command_prints_the_version():

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.conftest import Start
 from tests.e2e.folds import WINDOW, Proxies, agent, breaks, folded, told
 from tests.strict import Strict
 
@@ -14,11 +13,6 @@ CASES = [
     pytest.param("messages", False, 1, id="messages, one turn"),
     pytest.param("messages", True, 4, id="messages, streamed, four turns"),
 ]
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 @pytest.mark.parametrize(("dialect", "stream", "turns"), CASES)

@@ -9,19 +9,13 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.folds import EACH, WINDOW, Proxies, agent, breaks, config, folded, rounds, strict, told
 from tests.e2e.raw import post
 from tests.e2e.replies import RESPONSES
 from tests.spoken import TOOLS
 from tests.strict import LISTS, PATHS, SYSTEM, Strict, turn_text
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 TRIGGER = 0.75
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 async def until_folded(run: Run) -> None:

@@ -9,24 +9,18 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.folds import DIALECTS, EACH, WINDOW, Proxies, agent, breaks, config, folded, rounds, strict, told
 from tests.e2e.raw import post
 from tests.proxying import Proxy
 from tests.spoken import TOOLS
 from tests.strict import LISTS, PATHS, SYSTEM, Strict
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 BINDING = "claude-opus-5-5"
 KEYS = """
 proxy_keys:
 - {id: red, key: "${RED}"}
 - {id: blue, key: "${BLUE}"}
 """
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 def body_of(run: Run) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies, agent, folded, rounds
+from tests.e2e.folds import EACH, WINDOW, Proxies, agent, folded, rounds
 from tests.e2e.raw import post
 from tests.proxying import Proxy
 from tests.spoken import TOOLS
@@ -20,7 +20,6 @@ REAL = 4_600
 """What the provider takes, in tokens by its own count."""
 CLAUDE_CODE = re.compile(r"^prompt is too long: \d+ tokens > \d+ maximum$")
 UNKNOWN = "server: {shutdown_seconds: 1}\nsummaries: {writer: extractive}\nwindows: {default: 8000}\n"
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 SHAPES = [
     pytest.param("chat", refused, True, id="OpenAI, Chat Completions"),
     pytest.param("messages", refused, True, id="Anthropic"),
@@ -34,12 +33,6 @@ SHAPES = [
 def proxy(start: Start) -> Proxy:
     """A proxy that knows nothing of the model's window."""
     return start(UNKNOWN)
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    """Proxies that know the model's window."""
-    return Proxies(start)
 
 
 @pytest.mark.parametrize(("dialect", "shape", "named"), SHAPES)

@@ -7,19 +7,13 @@ import pytest
 
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, Proxies, agent, breaks, config, folded, rounds, strict
+from tests.e2e.folds import EACH, Proxies, agent, breaks, config, folded, rounds, strict
 from tests.e2e.raw import post
 from tests.strict import PATHS, SYSTEM
 from tests.valkey import Valkey
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 BEYOND = 27
 """Requests after which a fold was made, and some more were sent."""
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 def held(run: Run) -> list[str]:

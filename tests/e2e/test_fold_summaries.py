@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, agent, breaks, config, folded, rounds, told
+from tests.e2e.folds import EACH, agent, breaks, config, folded, rounds, told
 from tests.loopback import Answer, Recorded, Script, replies_bytes, replies_json
 from tests.proxying import Proxy
 from tests.strict import Strict
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 WINDOW = 16_000
 WRITES = "summaries: {writer: request, wait_seconds: 0.4}\n"
 _RESULT = re.compile(r"message (\d+), tool[^>]*>\n(?:.*\n)*?.*?(src/call_\d+_\d+/main_\d+\.py:\d+)")

@@ -7,11 +7,10 @@ import pytest
 
 from tests.e2e.ledger import look, session
 from tests.e2e.raw import Reply, ask, post
-from tests.e2e.replies import CHAT, DIALECTS, MESSAGES, RESPONSES, Dialect
+from tests.e2e.replies import CHAT, EACH, MESSAGES, RESPONSES, Dialect
 from tests.loopback import replies_json
 from tests.proxying import Proxy
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 OURS = ("session", "window", "tokens", "utilization")
 SILENT = {"note": "no usage here"}
 

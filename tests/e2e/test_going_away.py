@@ -10,11 +10,10 @@ import pytest
 
 from tests.e2e.ledger import exchanges, until
 from tests.e2e.raw import connected
-from tests.e2e.replies import CHAT, DIALECTS, KEY, MESSAGES, Dialect
+from tests.e2e.replies import CHAT, EACH, KEY, MESSAGES, Dialect
 from tests.loopback import Answer, Recorded
 from tests.proxying import Proxy
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 SOON = 30.0
 """Seconds within which the provider must notice. It takes a hundredth of that; a time-out would take minutes."""
 

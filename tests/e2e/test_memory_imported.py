@@ -10,13 +10,12 @@ import pytest
 from proxy.memory.sections import rendered
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.folds import EACH, agent, breaks, config, folded, rounds, strict, told
 from tests.e2e.ledger import look, until
 from tests.e2e.remembered import DECIDED, KEYS, ONE, TWO, entries, posted, remembered, stays
 from tests.proxying import PATIENT, Proxy
 from tests.strict import turn_text
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 CONFIG = f"{PATIENT}archive: {{record: all}}\n"
 TOLD = "The ledger moves to region eu-west-7 on Thursday."
 GIVEN = rendered({"Project Root": "/srv/ledger", "Objective": TOLD})

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.folds import EACH, agent, breaks, config, folded, rounds, strict, told
 from tests.e2e.ledger import until
 from tests.e2e.remembered import DECIDED, KEYS, ONE, TWO, entries, posted, remembered, stays
 from tests.proxying import PATIENT, Proxy
 from tests.strict import turn_text
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 ASK = "Which region does the ledger service replicate to?"
 RECALL = f"{PATIENT}memory: {{project: ledger, recall: {{enabled: true, wait_seconds: 30}}}}\n"
 OPENING = "[From the memory"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from proxy.core.tooling import OurCall
 from tests.compaction.making import fat
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS, DialectName, History, Json, body, histories
-from tests.recordings import transcripts, written
+from tests.recordings import recorded, transcripts, written
 from tests.world import CHAT, MESSAGES, RESPONSES, World
 
 PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
@@ -157,12 +155,6 @@ async def test_whatever_is_said_stands_in_the_request_or_is_found_by_what_it_sho
     for count in range(len(history.turns)):
         grown = History(history.turns[: count + 1], history.system)
         await nothing_lost(world, dialect, body(fat(grown), dialect))
-
-
-@cache
-def recorded(path: Path) -> list[list[Json]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line)["messages"] for line in lines]
 
 
 @pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")

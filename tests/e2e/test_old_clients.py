@@ -6,11 +6,9 @@ import json
 import pytest
 
 from tests.e2e.raw import ask
-from tests.e2e.replies import CHAT, DIALECTS, Dialect
+from tests.e2e.replies import CHAT, EACH, Dialect
 from tests.loopback import Answer, Recorded, replies_bytes, replies_events, replies_json
 from tests.proxying import Proxy
-
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
 
 async def old(proxy: Proxy, method: str, target: str, body: bytes = b"", *headers: str) -> tuple[bytes, bytes]:

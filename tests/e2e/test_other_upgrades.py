@@ -7,12 +7,11 @@ import itertools
 import pytest
 
 from tests.e2e.raw import connected
-from tests.e2e.replies import CHAT, DIALECTS, Dialect
+from tests.e2e.replies import CHAT, EACH, Dialect
 from tests.loopback import replies_json
 from tests.proxying import Proxy
 
 OFFER = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQAAAAAAAIAAAAA")]
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
 
 def chunked(body: bytes, size: int) -> bytes:

@@ -14,11 +14,10 @@ import pytest
 from tests.conftest import Start
 from tests.e2e.ledger import look, metric
 from tests.e2e.raw import ask, connected, post
-from tests.e2e.replies import CHAT, DIALECTS, KEY, MESSAGES, RESPONSES, Dialect
+from tests.e2e.replies import CHAT, EACH, KEY, MESSAGES, RESPONSES, Dialect
 from tests.loopback import Answer, Loopback, Recorded, Script, replies_json
 from tests.proxying import Proxy
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 Call = Callable[[Proxy, bool], Awaitable[object]]
 SOON = 30.0
 """Seconds within which the provider must notice that nobody waits for it; it takes a hundredth of that."""

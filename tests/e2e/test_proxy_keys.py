@@ -9,11 +9,10 @@ from websockets.exceptions import InvalidStatus
 from tests.conftest import Start
 from tests.e2e.ledger import look, session
 from tests.e2e.raw import ask, post
-from tests.e2e.replies import CHAT, DIALECTS, KEY, MESSAGES, Dialect
+from tests.e2e.replies import CHAT, EACH, KEY, MESSAGES, Dialect
 from tests.loopback import replies_bytes, replies_json
 from tests.proxying import Proxy
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 ONE, TWO, OWN, CLAUDE = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB", "sk-model-own-1a2B3c4D", "sk-ant-model-own-5e6F"
 CONFIG = """
 server: {shutdown_seconds: 1}

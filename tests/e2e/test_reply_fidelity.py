@@ -12,11 +12,10 @@ import zstandard
 
 from tests.e2e.ledger import session
 from tests.e2e.raw import connected, post
-from tests.e2e.replies import CHAT, DIALECTS, RESPONSES, Dialect
+from tests.e2e.replies import CHAT, EACH, RESPONSES, Dialect
 from tests.loopback import Answer, Recorded, encoded, replies_bytes, replies_events, replies_json
 from tests.proxying import Proxy
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 SSE = ("Content-Type", "text/event-stream; charset=utf-8")
 
 

@@ -8,11 +8,10 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from tests.conftest import Start
 from tests.e2e.raw import Reply, connected
-from tests.e2e.replies import CHAT, DIALECTS, RESPONSES, Dialect
+from tests.e2e.replies import CHAT, EACH, RESPONSES, Dialect
 from tests.loopback import Answer, Recorded, Script
 from tests.proxying import Proxy
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 ONE_SECOND = "server: {shutdown_seconds: 1}\n"
 

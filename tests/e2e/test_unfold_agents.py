@@ -1,19 +1,8 @@
 """A model reads back what left its window, in every way, and its agent on the official SDKs never knows."""
 
-import pytest
-
-from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, Proxies, told
+from tests.e2e.folds import EACH, STREAMED, Proxies, told
 from tests.e2e.unfolds import watched
 from tests.reading import WAYS
-
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
-STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 @EACH

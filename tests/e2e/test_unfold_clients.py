@@ -10,7 +10,7 @@ import pytest
 
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, WINDOW, Proxies, config
+from tests.e2e.folds import DIALECTS, EACH, WINDOW, Proxies, config
 from tests.e2e.ledger import exchanges, until
 from tests.e2e.unfolds import Watched, watched
 from tests.loopback import Answer
@@ -18,14 +18,8 @@ from tests.reading import Exchange, Reader
 from tests.spoken import Json
 from tests.witness import Witness
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
 SOME = ("o", "wot", "wo to", "wo w", "tot")
 Keeps = Callable[[list[Json]], list[Json]]
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 # -- clients that write their copy down in their own way ---------------------------------------------------------------

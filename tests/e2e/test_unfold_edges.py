@@ -4,10 +4,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import pytest
-
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, Proxies, config
+from tests.e2e.folds import EACH, STREAMED, Proxies, config
 from tests.e2e.raw import post
 from tests.e2e.unfolds import Watched, watched
 from tests.loopback import Answer, Recorded
@@ -16,14 +14,7 @@ from tests.spoken import Json
 from tests.strict import PATHS
 
 BINDING = "claude-opus-5-5"
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
-STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 Follow = Callable[[list[Json]], Awaitable[Json]]
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 # -- how often ---------------------------------------------------------------------------------------------------------

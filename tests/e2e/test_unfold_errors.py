@@ -12,22 +12,15 @@ import pytest
 
 from tests import pieces, strict
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, Proxies, config, told
-from tests.e2e.unfolds import Watched, watched
+from tests.e2e.folds import DIALECTS, EACH, STREAMED, Proxies, config, told
+from tests.e2e.unfolds import Watched, ready, watched
 from tests.loopback import Answer
 from tests.reading import Exchange
 from tests.spoken import Json, streamed_error
 from tests.strict import refused
 
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
-STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 FAILURES = (openai.OpenAIError, anthropic.AnthropicError)
 Does = Callable[[Exchange, Answer], Awaitable[None]]
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 def busy(dialect: str) -> Json:
@@ -36,14 +29,6 @@ def busy(dialect: str) -> Json:
     if dialect == "messages":
         return {"type": "error", "error": inner, "request_id": "req_busy"}
     return {"error": {**inner, "code": "rate_limit_exceeded", "param": None}}
-
-
-async def ready(one: Watched, way: str = "wo") -> None:
-    """Our tool is offered, and the next reply goes this way."""
-    one.provider.ways = ()
-    await one.until_offered()
-    await one.rounds(1)
-    one.provider.ways, one.provider.every = (way,), 1
 
 
 async def fails(one: Watched, does: Does) -> Any:

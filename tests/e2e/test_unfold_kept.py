@@ -8,19 +8,11 @@ from typing import Any
 import openai
 import pytest
 
-from tests.conftest import Start
-from tests.e2e.folds import Proxies
+from tests.e2e.folds import STREAMED, Proxies
 from tests.e2e.keeping import Keeper, hidden
 from tests.e2e.unfolds import Watched, watched
 from tests.spoken import Json
 from tests.strict import result_of
-
-STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 @asynccontextmanager

@@ -6,21 +6,12 @@ from typing import Any
 import pytest
 
 from tests.atoms import atoms
-from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, Proxies
+from tests.e2e.folds import EACH, STREAMED, Proxies
 from tests.e2e.raw import post
 from tests.e2e.unfolds import Watched, watched
 from tests.loopback import Answer, Recorded
 from tests.spoken import TOOL, TOOLS, Json
 from tests.strict import LISTS, PATHS, SYSTEM
-
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
-STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
 
 
 def last_body(one: Watched) -> Json:

@@ -8,29 +8,12 @@ import openai
 import pytest
 
 from tests import pieces
-from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, Proxies
+from tests.e2e.folds import EACH, STREAMED, Proxies
 from tests.e2e.ledger import look
-from tests.e2e.unfolds import Watched, watched
+from tests.e2e.unfolds import ready, watched
 from tests.loopback import Answer
 from tests.pieces import Words
 from tests.reading import OURS, Exchange
-
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
-STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start)
-
-
-async def ready(one: Watched, way: str) -> None:
-    """Our tool is offered, and the next reply goes this way."""
-    one.provider.ways = ()
-    await one.until_offered()
-    await one.rounds(1)
-    one.provider.ways, one.provider.every = (way,), 1
 
 
 @EACH

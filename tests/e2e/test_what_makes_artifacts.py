@@ -1,4 +1,4 @@
-"""Which tool results become artifacts, and what is kept of each (systems A11 and A12)."""
+"""Which tool results become artifacts, and what is kept of each."""
 
 from __future__ import annotations
 

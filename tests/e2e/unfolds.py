@@ -122,6 +122,14 @@ def _plain(value: Any) -> Any:
     return value.model_dump()
 
 
+async def ready(one: Watched, way: str = "wo") -> None:
+    """Our tool is offered, and the next reply goes this way."""
+    one.provider.ways = ()
+    await one.until_offered()
+    await one.rounds(1)
+    one.provider.ways, one.provider.every = (way,), 1
+
+
 @asynccontextmanager
 async def watched(
     proxy: Proxy,

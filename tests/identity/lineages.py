@@ -81,6 +81,11 @@ def marks(**headers: str) -> Marks:
     return read_marks({name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}, {})
 
 
+def own(delegation: str, parent: str = "", **more: str) -> Marks:
+    """Marks of a client that says which delegation it is."""
+    return marks(x_accordion_delegation=delegation, **({"x_accordion_parent": parent} if parent else {}), **more)
+
+
 @dataclass
 class Asked:
     """One request, once it was let through."""

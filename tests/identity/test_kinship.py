@@ -5,17 +5,12 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.conversation import ToolCall
-from proxy.core.errors import StoreUnavailable
 from proxy.identity.kinship import Kinship, Viewer
-from proxy.storage.ephemeral import EphemeralStore
-from tests.identity.lineages import ALICE, BOB, Asked, Worker, calls, marks, result, talk, user
+from tests.fakes import FickleStore
+from tests.identity.lineages import ALICE, BOB, Asked, Worker, calls, marks, own, result, talk, user
 
 MAIN = "11111111-aaaa"
 TASK = "a task of more than forty characters, which is handed to a sub-agent word for word"
-
-
-def own(delegation: str, parent: str = "", **more: str):
-    return marks(x_accordion_delegation=delegation, **({"x_accordion_parent": parent} if parent else {}), **more)
 
 
 def kinship(worker: Worker) -> Kinship:
@@ -155,24 +150,9 @@ async def test_calls_of_a_sibling_are_hidden_wherever_they_stand():
         assert await kinship(worker).unhidden(viewer, standing) == all(seen)
 
 
-class Away(EphemeralStore):
-    """A store that may be away."""
-
-    away = False
-
-    @property
-    def available(self) -> bool:
-        return not self.away
-
-    async def get(self, key):
-        if self.away:
-            raise StoreUnavailable("away")
-        return await super().get(key)
-
-
 @pytest.mark.parametrize("question", ["related", "unhidden"])
 async def test_while_the_store_is_away_nothing_of_others_is_read(question: str):
-    store = Away()
+    store = FickleStore()
     worker = Worker(store)
     a = await worker.ask(talk([user("a")]), own("a", "main"))
     main = await worker.ask(talk([user("main")]), own("main"))

@@ -6,14 +6,10 @@ from proxy.core.errors import BadRequest, StoreUnavailable
 from proxy.identity.nodes import tenant_of
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.sqlite import SqliteStore
-from tests.identity.lineages import ALICE, BOB, Worker, calls, marks, result, talk, user
+from tests.identity.lineages import ALICE, BOB, Worker, calls, marks, own, result, talk, user
 
 MAIN = "11111111-aaaa"
 TENANT = tenant_of(ALICE.space)
-
-
-def own(delegation: str, parent: str = "", **more: str):
-    return marks(x_accordion_delegation=delegation, **({"x_accordion_parent": parent} if parent else {}), **more)
 
 
 class AwayStore(EphemeralStore):

@@ -1,4 +1,4 @@
-"""What requests say of delegation: in our own words, and by known clients' marks as the wire notes have them."""
+"""What requests say of delegation: in our own words, and by known clients' marks."""
 
 import json
 
@@ -6,14 +6,10 @@ import pytest
 
 from proxy.core.errors import BadRequest
 from proxy.identity.declared import Declared
-from proxy.identity.marks import Marks, read_marks
+from proxy.identity.marks import Marks
+from tests.identity.test_marks import marks
 
 ID, CHILD = "0123-4567-89ab", "agent-12345"
-
-
-def marks(headers: dict[str, str] | None = None, **body: object) -> Marks:
-    raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
-    return read_marks(raw, {name: json.dumps(value).encode() for name, value in body.items()})
 
 
 # -- our own words ------------------------------------------------------------

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import json
 import re
 
@@ -23,7 +22,7 @@ from proxy.summaries.evidence import texts_of
 from proxy.summaries.facts_words import Judge
 from tests.archive.vaults import SPACE
 from tests.memory.compacting import House, called, chat, entry, house_of
-from tests.recordings import transcripts
+from tests.recordings import recorded, transcripts
 
 JUDGE = Judge()
 FACT = "The gateway keeps its keys in /etc/gateway/keys.yaml."
@@ -405,11 +404,6 @@ def test_topics_are_what_was_asked_for_what_comes_again_and_what_is_named():
 RECORDED = transcripts()
 
 
-def recorded(path, number):
-    with gzip.open(path, "rt") as lines:
-        return [json.loads(line)["messages"] for line, _ in zip(lines, range(number), strict=False)]
-
-
 @pytest.mark.skipif(not RECORDED, reason="no recorded transcripts here: set ACCORDION_TRAJECTORIES to their folder")
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".jsonl.gz"))
 async def test_memories_of_recorded_conversations_are_borne_out_by_their_messages(path):
@@ -445,7 +439,7 @@ TEMPLATES = re.compile(r"</?(?:bash|local-command|ide)[-_]\w+>|specific details 
 @pytest.mark.parametrize("path", CODERS, ids=lambda path: path.name.removesuffix(".jsonl.gz"))
 def test_nobody_said_what_claude_code_puts_into_recorded_conversations(path):
     met = 0
-    for messages in recorded(path, 1_000):
+    for messages in recorded(path):
         asked = [each for each in messages if each["role"] == "user"]
         met += sum(TEMPLATES.search(str(each["content"])) is not None for each in asked)
         # A summary of the client's own tells of what it put there.

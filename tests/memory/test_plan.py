@@ -9,7 +9,8 @@ from proxy.memory.recovery import latest_plan, session_text
 from proxy.memory.sections import PLAN, parsed, plan_in
 from proxy.memory.todos import mark_of
 from tests.histories import DIALECTS
-from tests.memory.working import CLAUDE_CODE, RECORDINGS, Did, recorded, steps_of, talked, worked
+from tests.memory.working import CLAUDE_CODE, Did, recorded, steps_of, talked, worked
+from tests.recordings import RECORDINGS
 
 recordings = pytest.mark.skipif(not (RECORDINGS / CLAUDE_CODE[0]).exists(), reason="the recorded runs are not here")
 

@@ -14,7 +14,8 @@ from proxy.memory.sections import NONE, PLAN, TITLES, parsed, plan_in, rendered
 from tests.compaction.making import conversation
 from tests.compaction.making import read as read_request
 from tests.histories import DIALECTS, Call, DialectName, History, Round, Turn, histories
-from tests.memory.working import CLAUDE_CODE, RECORDINGS, Did, recorded, talked, worked
+from tests.memory.working import CLAUDE_CODE, Did, recorded, talked, worked
+from tests.recordings import RECORDINGS
 
 ALL = (*CLAUDE_CODE, "coding_pi.jsonl.gz", "coding_mini_swe_agent.jsonl.gz", "coding_moatless.jsonl.gz",
        "repo_setup_super.jsonl.gz", "research_deerflow.jsonl.gz", "service_tau.jsonl.gz")  # fmt: skip

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from proxy.core.conversation import Conversation
 from tests.compaction.making import conversation, read
 from tests.histories import Call, DialectName, History, Round, Turn
+from tests.recordings import RECORDINGS
 
-_HERE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "trajectories"
-RECORDINGS = Path(os.environ.get("ACCORDION_TRAJECTORIES", _HERE))
 CLAUDE_CODE = ("coding_claude_code.jsonl.gz", "coding_claude_code_joined.jsonl.gz")
 
 Did = tuple[str, dict[str, Any], str]

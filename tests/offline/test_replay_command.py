@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from proxy.cli import app
+from tests.recordings import RECORDINGS
 
 ROOT = Path(__file__).parents[2]
 OWN = "examples/transcript.jsonl"
-DATA = ROOT.parent / "shared" / "data" / "trajectories"
 SMALL = ("service_tau.jsonl.gz", "research_deerflow.jsonl.gz")
 ROW = re.compile(r"^ +(\d+) +\d+ +[\d,]+ +[\d,]+ +[+-][\d,]+ +[\d.]+% (turn start|mid-generation) ", re.MULTILINE)
 
@@ -199,10 +199,10 @@ def test_a_terminal_without_unicode_gets_a_plot_all_the_same() -> None:
     assert "#" in done.stdout.decode("ascii")
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the recorded trajectories are not here")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recorded trajectories are not here")
 @pytest.mark.parametrize("name", SMALL)
 def test_transcripts_of_other_agents_are_read_from_beginning_to_end(name: str) -> None:
-    result = replay(str(DATA / name), "--json")
+    result = replay(str(RECORDINGS / name), "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     rows = objects(result)
     assert all(row["read"] for row in rows)

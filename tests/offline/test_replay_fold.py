@@ -13,7 +13,8 @@ from examples.tour import BLOCK, shown
 from proxy.offline.fold_tables import Refolded, conversation, summary
 from proxy.offline.refolding import sums
 from tests.offline.test_refolding import CompactionSeen, load, made
-from tests.offline.test_replay_command import DATA, OWN, ROOT, SMALL, _at_the_root, replay, requests_of, run
+from tests.offline.test_replay_command import OWN, ROOT, SMALL, _at_the_root, replay, requests_of, run
+from tests.recordings import RECORDINGS
 
 __all__ = ["_at_the_root"]
 
@@ -189,10 +190,10 @@ def test_the_readme_shows_what_its_command_prints() -> None:
     assert block == shown(readme), "run `python -m examples.tour`"
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the recorded trajectories are not here")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recorded trajectories are not here")
 @pytest.mark.parametrize("name", SMALL)
 def test_transcripts_of_other_agents_fold_without_ever_breaking_the_beginning(name: str) -> None:
-    rows, totals = told(str(DATA / name), "--fold", "--window", "8000")
+    rows, totals = told(str(RECORDINGS / name), "--fold", "--window", "8000")
     assert totals["states"].get("folded", 0) > 0
     assert totals["broken"] == []
     assert all(row["after"]["tokens"] <= 8_000 for row in rows)

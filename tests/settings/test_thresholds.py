@@ -18,22 +18,6 @@ def test_the_defaults_are_those_of_the_core():
     assert read("").thresholds.of("any") == read("").thresholds.of("any", delegated=True) == Thresholds()
 
 
-@pytest.mark.parametrize(
-    ("window", "hard", "generation"),
-    [
-        (99_999, 84_999, 75_000),
-        (100_000, 90_000, 83_000),
-        (200_000, 180_000, 166_000),
-        (400_000, 360_000, 332_000),
-        (500_000, 475_000, 455_000),
-        (1_048_576, 996_147, 954_204),
-    ],
-)
-def test_the_default_triggers_and_limits_are_the_worked_figures(window, hard, generation):
-    limits = read("").thresholds.of("any").limits(window)
-    assert (limits.hard, limits.generation, limits.conversation) == (hard, generation, window // 2)
-
-
 def test_a_models_own_figures_go_before_those_of_sub_agents_and_those_before_all_others():
     thresholds = read(
         """

@@ -1,0 +1,10 @@
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.folds import Proxies
+
+
+@pytest.fixture(scope="module")
+def proxies(start: Start) -> Proxies:
+    """Those that the tests of a file share."""
+    return Proxies(start)
