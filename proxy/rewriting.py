@@ -25,7 +25,7 @@ def without_ours(headers: Headers) -> Headers:
 
 def headers_of_read(headers: Headers) -> Headers:
     """The headers that still hold of a body that was read and may have changed."""
-    return tuple(pair for pair in headers if pair[0].lower() not in _STALE)
+    return tuple([pair for pair in headers if pair[0].lower() not in _STALE])
 
 
 async def body_of(reply: UpstreamReply, encoding: str) -> bytes:

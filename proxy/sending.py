@@ -124,7 +124,7 @@ def _asked(route: Route, headers: Headers) -> Route:
 
 
 def _without(headers: Headers, *names: bytes) -> Headers:
-    return tuple(pair for pair in headers if pair[0] not in names)
+    return tuple([pair for pair in headers if pair[0] not in names])
 
 
 def _longer(headers: Headers, by: int) -> Headers:

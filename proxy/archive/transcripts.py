@@ -29,10 +29,10 @@ Record = Literal["off", "folded", "all"]
 _SESSIONS = 4_096
 _WAITING = 1_000
 _AT_ONCE = 32
-_GATHER = (0.1,) * 5
-"""Seconds for which what is new waits for more, one after the other: a transaction costs several times what a message
-in it does. Nothing more is waited for once so many wait that there may soon be no room."""
+_GATHER = 0.5
+"""Seconds for which what is new waits for more: a transaction costs several times what a message in it does."""
 _MANY = _WAITING // 3
+"""Once so many wait there may soon be no room, so they wait no longer."""
 _PACK_AT_ONCE = 32_768
 """Bytes that are compressed at once; more of them in a thread, so that requests need not wait."""
 _AGAIN = 256
@@ -75,7 +75,7 @@ class Transcripts:
         self._wait = wait
         self._places: OrderedDict[_Name, _Place] = OrderedDict()
         self._waiting: deque[Item] = deque(maxlen=_WAITING)
-        self._busy = False
+        self._gathering = self._flushing = False
 
     # -- recording ----------------------------------------------------------------
 
@@ -91,9 +91,11 @@ class Transcripts:
         elif place.last == conversation.chain[-1] and place.head == conversation.overhead_key:
             return
         self._waiting.append(Item(space, session, conversation))
-        if not self._busy:
-            self._busy = True
-            self._tasks.spawn(self._work(), "record what was said")
+        if not (self._gathering or self._flushing):
+            self._gathering = True
+            self._tasks.spawn(self._gathered(), "record what was said")
+        elif len(self._waiting) == _MANY:
+            self._tasks.spawn(self._flushed(), "record what was said")
 
     async def flush(self) -> None:
         """Writes what waits. Raises StoreUnavailable; then it waits on."""
@@ -123,18 +125,26 @@ class Transcripts:
         self._waiting.clear()
         self._waiting.extend(kept)
 
-    async def _work(self) -> None:
+    async def _gathered(self) -> None:
         try:
             if self._wait is not None:
-                for seconds in _GATHER:
-                    if len(self._waiting) < _MANY:
-                        await self._wait(seconds)
+                await self._wait(_GATHER)
+        finally:
+            self._gathering = False
+        await self._flushed()
+
+    async def _flushed(self) -> None:
+        """Writes what waits, where nobody does."""
+        if self._flushing:
+            return
+        self._flushing = True
+        try:
             await self.flush()
         except StoreUnavailable:
             # The next request that is recorded tries again.
             return
         finally:
-            self._busy = False
+            self._flushing = False
 
     async def _write(self, batch: Sequence[Item]) -> None:
         places: dict[_Name, _Place] = {}

@@ -130,6 +130,7 @@ async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
     async def wait(seconds: float) -> None:
         for number in islice(begun, round(a_second * seconds)):
             transcripts.record(SPACE, f"s-{number}", chat("Hello."), folded=False)
+            await asyncio.sleep(0)
 
     transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait)
     await wait(1 / a_second)

@@ -71,3 +71,25 @@ def test_a_body_in_pieces_keeps_the_clients_length_and_is_chunked_without_one():
 def test_a_length_that_is_no_number_is_not_passed_on():
     headers = ((b"Host", b"h"), (b"Content-Length", b"+7"))
     assert outgoing(headers, "h", "POST", None)[0] == ((b"Host", b"h"), (b"Transfer-Encoding", b"chunked"))
+
+
+FRAMED = st.sampled_from(
+    [(b"Host", b"proxy"), (b"host", b"other"), (b"Content-Length", b"5"), (b"content-length", b"x")]
+)
+CONNECTIONS = st.sampled_from([b"keep-alive", b"Close", b"", b"x-secret", b"close, host", b"content-length"])
+SAID = st.one_of(FRAMED, CONNECTIONS.map(lambda value: (b"connection", value)), st.tuples(TOKEN, VALUE))
+
+
+@given(st.lists(st.one_of(SAID, st.just((b"X-Secret", b"1"))), max_size=9).map(tuple), st.integers(0, 99))
+def test_what_stands_in_the_place_of_the_clients_own_does_not_depend_on_what_stands_beside_it(headers, size):
+    own = {b"host": b"example.com", b"content-length": b"%d" % size}
+    expected, replaced = list[tuple[bytes, bytes]](), set[bytes]()
+    for name, value in end_to_end(headers):
+        if name.lower() not in replaced:
+            expected.append((name, own.get(name.lower(), value)))
+        replaced.update({name.lower()} & own.keys())
+    if b"host" not in replaced:
+        expected.insert(0, (b"Host", own[b"host"]))
+    if b"content-length" not in replaced:
+        expected.append((b"Content-Length", own[b"content-length"]))
+    assert outgoing(headers, "example.com", "POST", size) == (tuple(expected), size)
