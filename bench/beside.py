@@ -4,6 +4,7 @@ conversations."""
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import conversations, processes
@@ -22,6 +23,7 @@ OFF: Final = b"x-accordion-compact: off\r\n"
 SETTLE: Final = 0.25
 BEHIND: Final = 1.0
 """Seconds until what is written behind requests is written; what was said is gathered for half a second."""
+IDLE: Final = 3.0
 BLOCK: Final = 10
 PAUSE: Final = 0.01
 WARM: Final = (0.80, 0.92)
@@ -92,9 +94,16 @@ async def _paced(
     return replies
 
 
+async def _idle(pids: list[int]) -> float:
+    """CPU seconds that the server takes in a second without any request."""
+    since, before = time.monotonic(), processes.cpu_seconds(pids)
+    await asyncio.sleep(IDLE)
+    return (processes.cpu_seconds(pids) - before) / (time.monotonic() - since)
+
+
 async def replaying(job: Job) -> dict[str, Any]:
     """Two conversations of the same size, of which one is folded, in turns of BLOCK requests: CPU time of each block,
-    with what it left to be written behind it."""
+    with what it left to be written behind it, less what the server takes in that time anyway."""
     path, connection = conversations.PATHS[job.dialect].encode(), await connect(job.port)
     blocks = list[dict[str, float]]()
     arms = {"folded": label(f"replay-{job.seed}"), "plain": label(f"plain-{job.seed}") + OFF}
@@ -109,17 +118,19 @@ async def replaying(job: Job) -> dict[str, Any]:
             await connection.ask(path, talk.body(), arms[name])
             talk.grow(TURN)
     await asyncio.sleep(BEHIND)
+    idle = await _idle(job.pids)
     for number in range(job.count):
         block: dict[str, float] = {}
         for name, header in list(arms.items())[:: 1 if number % 2 else -1]:
             await asyncio.sleep(SETTLE)
-            before, replies = processes.cpu_seconds(job.pids), list[Reply]()
+            since, before, replies = time.monotonic(), processes.cpu_seconds(job.pids), list[Reply]()
             for _ in range(BLOCK):
                 talks[name].grow(TURN)
                 replies.append(await connection.ask(path, talks[name].body(), header))
                 await asyncio.sleep(PAUSE)
             await asyncio.sleep(BEHIND)
-            block[f"{name}_cpu"] = 1000 * (processes.cpu_seconds(job.pids) - before) / BLOCK
+            took = processes.cpu_seconds(job.pids) - before - idle * (time.monotonic() - since)
+            block[f"{name}_cpu"] = 1000 * took / BLOCK
             block[f"{name}_ms"] = percentile([1000 * (reply.done - reply.sent) for reply in replies], 0.5)
             right = [reply.ok and (reply.state == "replayed") == (name == "folded") for reply in replies]
             block[f"{name}_ok"] = float(sum(right))

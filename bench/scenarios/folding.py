@@ -206,7 +206,7 @@ def _replaying(setting: Setting, upstream: int) -> Table:
             table.rows.append([f"{label}{name}", len(each) * BLOCK, right, median(cpu), min(cpu), took, ratio])
     table.notes.append(
         f"in blocks of {BLOCK} turns, one block of each after the other in changing order, what is written behind the"
-        " replies included; the ratio is the median of the pairs'"
+        " replies included, what an idle server takes in that time left out; the ratio is the median of the pairs'"
     )
     table.notes.append(
         "nothing beside: recall, the tool to read back and transcripts are off, so that it is the replay"
