@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -61,34 +62,26 @@ def connected(server: Server) -> tuple[Connection, Wire]:
     return connection, wire
 
 
-async def test_one_on_which_nothing_comes_after_an_answer_is_closed() -> None:
-    server = Server()
-    connection, wire = connected(server)
-    server.answering.set()
-    connection.data_received(REQUEST)
-    await wire.answered.wait()
-    await wire.closed.wait()
-
-
-async def test_one_on_which_an_answer_takes_its_time_is_not() -> None:
-    server = Server()
+async def used(server: Server) -> tuple[Connection, Wire]:
+    """A connection on which a request was answered."""
     connection, wire = connected(server)
     server.answering.set()
     connection.data_received(REQUEST)
     await wire.answered.wait()
     server.answering.clear()
-    connection.data_received(REQUEST)
-    await asyncio.sleep(3 * KEEPALIVE)
-    assert not wire.closed.is_set()
-    server.answering.set()
+    return connection, wire
+
+
+async def test_one_on_which_nothing_comes_after_an_answer_is_closed() -> None:
+    _, wire = await used(Server())
     await wire.closed.wait()
-    assert wire.written.count(b"HTTP/1.1 204") == 2
 
 
-async def test_one_with_a_request_in_line_goes_on_with_that() -> None:
+@pytest.mark.parametrize("in_line", [False, True], ids=["behind another", "in line with another"])
+async def test_one_on_which_an_answer_takes_its_time_is_not(in_line: bool) -> None:
     server = Server()
-    connection, wire = connected(server)
-    connection.data_received(REQUEST + REQUEST)
+    connection, wire = connected(server) if in_line else await used(server)
+    connection.data_received(REQUEST * (2 if in_line else 1))
     await asyncio.sleep(3 * KEEPALIVE)
     assert not wire.closed.is_set()
     server.answering.set()
@@ -97,11 +90,7 @@ async def test_one_with_a_request_in_line_goes_on_with_that() -> None:
 
 
 async def test_one_that_is_lost_leaves_no_timer_behind() -> None:
-    server = Server()
-    connection, wire = connected(server)
-    server.answering.set()
-    connection.data_received(REQUEST)
-    await wire.answered.wait()
+    connection, _ = await used(Server())
     assert connection._idle._timer is not None
     connection.connection_lost(None)
     assert connection._idle._timer is None

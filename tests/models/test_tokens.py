@@ -168,14 +168,16 @@ def test_where_no_encoding_can_be_loaded_bytes_are_counted(monkeypatch: pytest.M
 def test_an_unreadable_encoding_gives_the_estimate_and_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def fails(name: str) -> tiktoken.Encoding:
+    def fails(name: str = DEFAULT_ENCODING) -> tiktoken.Encoding:
         tried.append(name)
         raise ValueError("bad file")
 
-    monkeypatch.setattr(tokens, "_encoder", fails)
+    monkeypatch.setattr(tokens, "_grouped", fails)
+    monkeypatch.setattr(tiktoken, "get_encoding", fails)
     counter = TiktokenCounter()
-    assert [counter.count("12345678", DEFAULT_ENCODING) for _ in range(3)] == [2, 2, 2]
-    assert tried == [DEFAULT_ENCODING]
+    for name in (DEFAULT_ENCODING, "cl100k_base"):
+        assert [counter.count("12345678", name) for _ in range(3)] == [2, 2, 2]
+    assert tried == [DEFAULT_ENCODING, "cl100k_base"]
 
 
 def test_the_environment_is_as_it_was_after_loading(monkeypatch: pytest.MonkeyPatch) -> None:
