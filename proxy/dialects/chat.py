@@ -37,7 +37,7 @@ from proxy.dialects.shared import (
 from proxy.dialects.tap import BodyTap, StreamTap
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{').search
-_FINISH = re.compile(rb'"finish_reason"\s*:\s*"').search
+_FINISH = re.compile(rb'finish_reason"\s*:\s*"').search
 _CALL = re.compile(rb'"(?:tool_calls|function_call)"\s*:\s*[\[{]').search
 _ERROR = re.compile(rb'"error"\s*:\s*[^\sn]').search
 _LEGACY = "function_call"

@@ -106,9 +106,12 @@ def events(block: bytes) -> Iterator[Event]:
 
 def pieces(block: bytes) -> list[bytes]:
     """The events of `block`, each as it stood, lines ended by LF."""
-    if b"\r" in block:
-        block = _LINE_END.sub(b"\n", block)
-    return block.split(b"\n\n")
+    return lines_of(block).split(b"\n\n")
+
+
+def lines_of(block: bytes) -> bytes:
+    """`block` with lines ended by LF."""
+    return _LINE_END.sub(b"\n", block) if b"\r" in block else block
 
 
 def parse(piece: bytes) -> Event | None:

@@ -15,10 +15,12 @@ from proxy.core.values import replace
 from proxy.dialects.base import Tap
 from proxy.dialects.keys import read
 from proxy.dialects.shared import error_text, string
-from proxy.dialects.sse import Events, parse, pieces
+from proxy.dialects.sse import Events, lines_of, parse
 
 BOUND = 16 * 2**20
 """How much of one event, or of a reply that is no stream, is kept for reading, in bytes."""
+_SHORT = 1024
+"""What is not longer is taken apart at once, in bytes."""
 
 
 class StreamTap(Tap):
@@ -42,12 +44,7 @@ class StreamTap(Tap):
         """Takes decoded bytes of the stream; an event that comes in pieces is put together first."""
         block = self._events.feed(data)
         if block and self.matters(block):
-            found = pieces(block)
-            # What is said of a block is said of its only event.
-            alone = len(found) == 2 and not found[1]
-            for piece in found:
-                if piece and (alone or self.matters(piece)):
-                    self._read(piece)
+            self._find(lines_of(block))
 
     def seen(self) -> ReplySeen:
         """What was understood so far."""
@@ -88,6 +85,22 @@ class StreamTap(Tap):
                 self._given.setdefault(key, []).append(text)
             else:
                 self._given.pop(key, None)
+
+    def _find(self, block: bytes) -> None:
+        """Reads what can matter of a block of which something can. Of a burst that is a few events at its ends, mostly:
+        halved again and again, it need not be taken apart."""
+        middle = block.find(b"\n\n", len(block) // 2) + 2 if len(block) > _SHORT else len(block)
+        if 2 < middle < len(block):
+            for half in (block[:middle], block[middle:]):
+                if self.matters(half):
+                    self._find(half)
+            return
+        found = block.split(b"\n\n")
+        # What is said of a block is said of its only event.
+        alone = len(found) == 2 and not found[1]
+        for piece in found:
+            if piece and (alone or self.matters(piece)):
+                self._read(piece)
 
     def _miss(self) -> None:
         """An event could not be read. It may have had a part of any call's arguments: those are not known any more."""

@@ -248,3 +248,27 @@ def test_no_json_of_any_shape_makes_a_tap_raise(values: list[Any], dialect: Dial
 @given(st.lists(st.binary(max_size=60), max_size=5), st.sampled_from(DIALECTS), st.booleans())
 def test_no_bytes_make_a_tap_raise(pieces: list[bytes], dialect: Dialect, stream: bool) -> None:
     assert isinstance(tapped(dialect, *pieces, stream=stream), ReplySeen)
+
+
+TEXTS = {
+    "chat": chunk({"content": "word"}),
+    "responses": {"type": "response.output_text.delta", "delta": "word"},
+    "messages": {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "word"}},
+}
+
+
+@given(
+    st.sampled_from(STREAMS),
+    st.lists(st.tuples(st.integers(0, 30), wild | st.none()), max_size=12),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_a_long_burst_says_what_its_events_say_one_by_one(
+    stream: Any, between: list[tuple[int, Any]], end: str
+) -> None:
+    dialect, data, named, _ = stream.values
+    told: list[Any] = []
+    for at in range(max(len(data), len(between))):
+        texts, other = between[at] if at < len(between) else (0, None)
+        told += [*data[at : at + 1], *[TEXTS[dialect.name]] * texts, *([] if other is None else [json.dumps(other)])]
+    events = [sse(value, named=named and not isinstance(value, str), end=end) for value in told]
+    assert tapped(dialect, b"".join(events)) == tapped(dialect, *events)
