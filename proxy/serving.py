@@ -9,7 +9,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
@@ -23,6 +23,7 @@ from proxy.core.errors import ConfigError
 from proxy.faces.connection import Connection
 from proxy.settings import SettingsFile, hints
 from proxy.storage.opening import open_store
+from proxy.storage.others import Board
 from proxy.wiring import House
 
 _log = logging.getLogger("accordion")
@@ -34,6 +35,8 @@ class Factory:
 
     path: Path | None
     overrides: Mapping[str, object]
+    board: str = ""
+    """The file that several workers share, if there are several."""
 
     def __call__(self) -> ASGIApp:
         """Reads the settings and builds the house; raises ConfigError."""
@@ -41,7 +44,7 @@ class Factory:
         logs.configure(file.settings.logging.level, file.settings.logging.format)
         for hint in hints(file.settings):
             _log.warning("%s", hint)
-        house = House(file.settings, os.environ)
+        house = House(file.settings, os.environ, self.board)
         app = house.app()
 
         @asynccontextmanager
@@ -117,8 +120,9 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     server = settings.server
     # A store of another kind or from a newer version is said here, once, and not by each worker.
     open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
+    factory = Factory(path, dict(overrides))
     config = uvicorn.Config(
-        Factory(path, dict(overrides)),
+        factory,
         factory=True,
         host=server.host,
         port=server.port,
@@ -149,9 +153,12 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     if server.workers == 1:
         uvicorn.Server(config).run(sockets=[sock])
         return
-    with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
+    with tempfile.TemporaryDirectory(prefix="accordion-workers-") as folder:
         # Read by prometheus-client when a worker imports it.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        board = Path(folder) / "places"
+        Board.make(board)
+        config.app = replace(factory, board=str(board))
         _Workers(config, sockets=[sock]).run()
 
 

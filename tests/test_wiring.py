@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from proxy.settings.load import build
+from proxy.storage.others import Anybody, Board
 from proxy.wiring import House, is_loopback
 from tests.compaction.making import conversation, long_history
 
@@ -37,20 +38,23 @@ async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("config", "alone"),
+    ("config", "others"),
     [
-        ("store: {url: 'memory://'}", True),
-        ("store: {url: 'sqlite:///kept.db'}", True),
-        ("{store: {url: 'sqlite:///kept.db'}, server: {workers: 2}}", False),
-        ("store: {url: 'redis://127.0.0.1:1'}", False),
+        ("store: {url: 'memory://'}", None),
+        ("store: {url: 'sqlite:///kept.db'}", None),
+        ("{store: {url: 'sqlite:///kept.db'}, server: {workers: 2}}", Board),
+        ("store: {url: 'redis://127.0.0.1:1'}", Anybody),
+        ("{store: {url: 'redis://127.0.0.1:1'}, server: {workers: 2}}", Anybody),
     ],
 )
 async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
-    config: str, alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: str, others: type | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    house = House(build(config.encode(), {}, {}), {})
+    Board.make(tmp_path / "board")
+    house = House(build(config.encode(), {}, {}), {}, str(tmp_path / "board"))
     try:
-        assert house.forward.gauging.sessions.alone is alone
+        found = house.forward.gauging.sessions.others
+        assert (found if found is None else type(found)) is others
     finally:
         await house.stop()

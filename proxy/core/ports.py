@@ -259,6 +259,16 @@ class Outbox(Protocol):
         """Return when everything taken so far was written, or raise StoreUnavailable."""
 
 
+class Others(Protocol):
+    """The other workers that use the same store, as far as they can be heard. `place` is a place's id (`points.py`)."""
+
+    def wrote(self, place: str) -> None:
+        """This worker puts a place on record."""
+
+    def mine(self, place: str) -> bool | None:
+        """Whether it was this worker that did so last; None where nobody is known to have done it lately."""
+
+
 class Observer(Protocol):
     """Someone who wants to know of every exchange: metrics, traces. Must be quick and must not raise."""
 

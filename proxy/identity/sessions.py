@@ -21,7 +21,7 @@ from msgspec import structs
 
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Clock, Key, Outbox, Store
+from proxy.core.ports import Clock, Key, Others, Outbox, Store
 from proxy.core.records import Session
 from proxy.core.values import dataclass, replace
 from proxy.identity.marks import Marks
@@ -74,8 +74,7 @@ class Sessions:
     """The places and sessions of one worker; behind them the store, for what other workers or an earlier run saw.
 
     `worker` is a name of this process that no other has. `capacity` bounds the sessions held in memory, `retention`
-    (seconds) what the store keeps. `alone` says that no other worker uses the store: then it need not be asked where a
-    conversation begins.
+    (seconds) what the store keeps. `others` are the workers that use the same store; None where there are none.
     """
 
     store: Store
@@ -84,7 +83,7 @@ class Sessions:
     worker: str
     capacity: int = 2_000
     retention: float = 30 * 86_400.0
-    alone: bool = True
+    others: Others | None = None
     _points: OrderedDict[bytes, Point] = field(default_factory=OrderedDict)
     _sessions: OrderedDict[str, tuple[Session, str]] = field(default_factory=OrderedDict)
     _entered: int = 0
@@ -104,7 +103,7 @@ class Sessions:
             place = place_id(name)
             session_id, forked_from = named_after(place), ""
             if chain:
-                self._write(name, place_key(place), Point(session_id))
+                self._write(name, place, Point(session_id))
         elif index < len(chain) - 1:
             session_id, forked_from = self._follow(label, chain, index, base)
         else:
@@ -136,7 +135,7 @@ class Sessions:
             overhead = place.conversation.overhead_key
             if (point := self._points.get(name)) is not None:
                 told = structs.replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold)
-                self._write(name, store_key(name), told)
+                self._write(name, place_id(name), told)
 
     def answered(self, caller: Caller, place: Place, state_id: str, reported: int, ids: tuple[str, ...] = ()) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
@@ -200,15 +199,18 @@ class Sessions:
     ) -> list[bytes]:
         """The places of which another worker may know more: none where a conversation simply goes on by one round.
         Conversations that begin alike may do so at several workers at once, so there their beginnings are looked at."""
-        chain = conversation.chain
+        chain, others = conversation.chain, self.others
         if base is None:
             if goes_on(conversation):
                 return [label + key for key in chain[-look:]]
-            return [label + chain[-1]] if chain and not self.alone else []
+            begun = chain and others is not None and others.mine(place_id(label + chain[-1])) is not None
+            return [label + chain[-1]] if begun else []
+        name = label + chain[index]
+        alike = others is not None and not base.next and others.mine(place_id(name)) is not True
         if index == len(chain) - 1:
-            return [label + chain[index]] if not (self.alone or base.next) else []
+            return [name] if alike else []
         other = rival(self._points, label, chain, index, base)
-        begins = not (self.alone or base.next or base.base)
+        begins = alike and not base.base
         if other is None and base.next in (b"", chain[index + 1]) and rounds(conversation, index) <= 1 and not begins:
             return []
         keys = {*chain[index + 1 :][-_LOOKS[0] :], chain[index], base.base, base.branch}
@@ -279,11 +281,13 @@ class Sessions:
         known, place = self._points.get(name), place_id(name)
         if (known is None or known.session != point.session) and place != first_of(point.session):
             self.outbox.put(Key(listing(point.session), place), bytes, self.retention)
-        self._write(name, place_key(place), point)
+        self._write(name, place, point)
 
-    def _write(self, name: bytes, key: Key, point: Point) -> None:
+    def _write(self, name: bytes, place: str, point: Point) -> None:
         self._remember(name, point)
-        self.outbox.put(key, partial(ENCODER.encode, point), self.retention)
+        self.outbox.put(place_key(place), partial(ENCODER.encode, point), self.retention)
+        if self.others is not None:
+            self.others.wrote(place)
 
     def _remember(self, name: bytes, point: Point) -> None:
         points = self._points

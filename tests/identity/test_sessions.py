@@ -1,4 +1,6 @@
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -6,7 +8,7 @@ import pytest
 
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
+from proxy.core.ports import Key, Others
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.reader import Reader
 from proxy.dialects.responses import Responses
@@ -15,6 +17,7 @@ from proxy.identity.points import decode, first_of, listing, store_key
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 from proxy.storage.ephemeral import EphemeralStore
+from proxy.storage.others import Anybody, Board
 from tests.fakes import DirectOutbox, FakeClock
 
 ALICE = Caller("alice", b"a" * 32, False, "")
@@ -24,11 +27,11 @@ BOB = Caller("bob", b"b" * 32, False, "")
 class World:
     """One worker's sessions over a store that others may share."""
 
-    def __init__(self, store: EphemeralStore | None = None, worker: str = "w1", *, alone: bool = True) -> None:
+    def __init__(self, store: EphemeralStore | None = None, worker: str = "w1", others: Others | None = None) -> None:
         self.store = store or EphemeralStore()
         self.outbox = DirectOutbox(self.store)
         self.clock = FakeClock()
-        self.sessions = Sessions(self.store, self.outbox, self.clock, worker, alone=alone)
+        self.sessions = Sessions(self.store, self.outbox, self.clock, worker, others=others)
         self.requests = 0
 
     async def ask(self, *texts: str, caller: Caller = ALICE, label: str = "", agent: str = "") -> Place:
@@ -356,16 +359,24 @@ class Unwritten:
 
 
 class Pair:
-    """Two workers over one store; what one wrote is flushed before the next request."""
+    """Two workers over one store; what one wrote is flushed before the next request. `others`: what each has of the
+    other."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Callable[[str], Others]) -> None:
         self.store = Counting()
-        self.workers = {name: World(self.store, name, alone=False) for name in "AB"}
+        self.workers = {name: World(self.store, name, others(name)) for name in "AB"}
 
     async def ask(self, worker: str, texts: str) -> str:
         place = await self.workers[worker].ask(*texts.split())
         await self.workers[worker].outbox.flush()
         return place.session.id
+
+
+@pytest.fixture(params=["unheard", "heard"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
+    Board.make(tmp_path / "places")
+    heard = request.param == "heard"
+    return Pair(lambda name: Board(tmp_path / "places", ord(name)) if heard else Anybody())
 
 
 async def test_a_conversation_that_grows_at_the_only_worker_never_asks_the_store() -> None:
@@ -378,7 +389,7 @@ async def test_a_conversation_that_grows_at_the_only_worker_never_asks_the_store
 
 async def test_one_of_several_workers_asks_the_store_where_a_conversation_begins_and_where_it_first_goes_on() -> None:
     store = Counting()
-    world = World(store, alone=False)
+    world = World(store, others=Anybody())
     talk = [f"t{n}" for n in range(41)]
     assert len({(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)}) == 1
     assert store.looks == [1, 3]
@@ -386,16 +397,38 @@ async def test_one_of_several_workers_asks_the_store_where_a_conversation_begins
 
 async def test_a_retry_at_one_of_several_workers_asks_for_its_own_place_only() -> None:
     store = Counting()
-    await ids(World(store, alone=False), "u1", "u1 a1 u2", "u1 a1 u2")
+    await ids(World(store, others=Anybody()), "u1", "u1 a1 u2", "u1 a1 u2")
     assert store.looks == [1, 3, 1]
+
+
+async def test_workers_that_hear_each_other_ask_the_store_only_where_another_was(tmp_path: Path) -> None:
+    Board.make(tmp_path / "places")
+    store = Counting()
+    one, other = (World(store, name, Board(tmp_path / "places", ord(name))) for name in "AB")
+    talk = [f"t{n}" for n in range(9)]
+    for texts in (talk[:1], talk[:1], talk[:3], talk[:5], talk[:5], talk[:7]):
+        await one.ask(*texts)
+    await one.ask("begun here only")
+    assert store.looks == []
+    await other.ask(*talk[:1])
+    assert store.looks == [1]
+    await other.ask(*talk)
+    assert len(store.looks) == 2
+    await one.outbox.flush()
+    await other.ask("begun here only", "answer", "more")
+    await other.outbox.flush()
+    assert len(store.looks) == 3
+    assert (await one.ask("begun here only")).session.forked_from
+    assert len(store.looks) == 4
 
 
 @pytest.mark.parametrize(
     "order",
     ["A1 B2 A1 B2 A1 B2", "A1 B2 B2 A1 B2 A1", "A1 A2 B1 A2 A1 B2", "A1 B1 A2 B2 A1 B2", "A1 A1 B2 B2 A1 B2 B1"],
 )
-async def test_two_conversations_with_one_opening_part_at_their_first_answers_at_any_worker(order: str) -> None:
-    pair = Pair()
+async def test_two_conversations_with_one_opening_part_at_their_first_answers_at_any_worker(
+    pair: Pair, order: str
+) -> None:
     texts, found = {"1": "u1", "2": "u1"}, {"1": set[str](), "2": set[str]()}
     for worker, name in order.split():
         found_id = await pair.ask(worker, texts[name])
@@ -406,8 +439,7 @@ async def test_two_conversations_with_one_opening_part_at_their_first_answers_at
     assert found["1"] != found["2"]
 
 
-async def test_an_opening_that_was_sent_again_at_another_worker_is_a_session_of_its_own() -> None:
-    pair = Pair()
+async def test_an_opening_that_was_sent_again_at_another_worker_is_a_session_of_its_own(pair: Pair) -> None:
     first = [await pair.ask(*step) for step in (("B", "u1"), ("A", "u1 a1 u2"))]
     again = [await pair.ask(*step) for step in (("A", "u1"), ("B", "u1 x1 v2"), ("A", "u1 x1 v2 x2 v3"))]
     assert (len({*first}), len({*again}), len({*first, *again})) == (1, 1, 2)
@@ -415,7 +447,7 @@ async def test_an_opening_that_was_sent_again_at_another_worker_is_a_session_of_
 
 
 async def test_what_was_reported_and_is_not_written_yet_counts_when_the_store_is_asked() -> None:
-    world = World(alone=False)
+    world = World(others=Anybody())
     place = await world.ask("task")
     await world.outbox.flush()
     world.sessions.outbox = Unwritten()  # what is settled does not reach the store yet
@@ -425,21 +457,18 @@ async def test_what_was_reported_and_is_not_written_yet_counts_when_the_store_is
     assert (base.reported, base.counted) == (120, 100)
 
 
-async def test_a_conversation_that_alternates_between_workers_is_one_session() -> None:
-    pair = Pair()
+async def test_a_conversation_that_alternates_between_workers_is_one_session(pair: Pair) -> None:
     talk = [f"t{n}" for n in range(30)]
     found = [await pair.ask("AABB"[n % 4], " ".join(talk[: 2 * n + 1])) for n in range(15)]
     assert len(set(found)) == 1
 
 
-async def test_side_requests_at_another_worker_leave_the_session_as_it_is() -> None:
-    pair = Pair()
+async def test_side_requests_at_another_worker_leave_the_session_as_it_is(pair: Pair) -> None:
     turns = ["u1", "u1 a1 side", "u1 a1 u2", "u1 a1 late", "u1 a1 u2 a2 u3", "u1 a1 u2 a2 u3 a3 u4"]
     assert len({await pair.ask("AB"[n % 2], texts) for n, texts in enumerate(turns)}) == 1
 
 
-async def test_an_edit_at_another_worker_than_the_one_that_went_on_is_a_fork() -> None:
-    pair = Pair()
+async def test_an_edit_at_another_worker_than_the_one_that_went_on_is_a_fork(pair: Pair) -> None:
     main = [await pair.ask(*step) for step in (("A", "u1"), ("A", "u1 a u2"), ("B", "u1 a u2 a u3"))]
     edit = [
         await pair.ask(*step) for step in (("A", "u1 a edit"), ("B", "u1 a edit b u4"), ("A", "u1 a edit b u4 b u5"))
@@ -449,8 +478,9 @@ async def test_an_edit_at_another_worker_than_the_one_that_went_on_is_a_fork() -
 
 
 @pytest.mark.parametrize("first", ["one", "two"])
-async def test_two_conversations_with_one_opening_that_crossed_workers_are_told_apart_as_they_go_on(first: str) -> None:
-    pair = Pair()
+async def test_two_conversations_with_one_opening_that_crossed_workers_are_told_apart_as_they_go_on(
+    pair: Pair, first: str
+) -> None:
     for worker, texts in (("B", "u1"), ("A", "u1 a1 u2"), ("A", "u1"), ("B", "u1 x1 v2")):
         await pair.ask(worker, texts)
     texts = {"one": "u1 a1 u2", "two": "u1 x1 v2"}

@@ -1,0 +1,77 @@
+"""Workers of one machine hear of each other which places they put on record."""
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.storage.others import SLOTS, Board
+
+
+def place(name: int) -> str:
+    return hashlib.sha256(b"%d" % name).hexdigest()[:24]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "places"
+    Board.make(path)
+    return path
+
+
+def test_of_a_place_that_nobody_wrote_nobody_is_known(file: Path) -> None:
+    assert Board(file, 7).mine(place(1)) is None
+
+
+def test_the_last_who_wrote_a_place_is_known_to_all(file: Path) -> None:
+    one, other = Board(file, 7), Board(file, 4_194_303)
+    one.wrote(place(1))
+    assert (one.mine(place(1)), other.mine(place(1))) == (True, False)
+    other.wrote(place(1))
+    assert (one.mine(place(1)), other.mine(place(1))) == (False, True)
+
+
+def test_a_worker_that_was_started_again_does_not_take_its_predecessors_places_for_its_own(file: Path) -> None:
+    Board(file, 7).wrote(place(1))
+    assert Board(file, 8).mine(place(1)) is False
+
+
+def test_another_place_on_the_same_slot_is_not_taken_for_it(file: Path) -> None:
+    board = Board(file, 7)
+    first, second = f"{SLOTS * 2**10 + 5:016x}{'0' * 8}", f"{SLOTS * 2**11 + 5:016x}{'0' * 8}"
+    board.wrote(first)
+    assert board.mine(second) is None
+    board.wrote(second)
+    assert (board.mine(first), board.mine(second)) == (None, True)
+
+
+def test_another_process_is_heard_at_once(file: Path) -> None:
+    mine = Board(file, 7)
+    mine.wrote(place(1))
+    program = (
+        "import sys; from pathlib import Path; from proxy.storage.others import Board;"
+        f"board = Board(Path({str(file)!r}), 8); print(board.mine({place(1)!r})); board.wrote({place(2)!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert mine.mine(place(2)) is False
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 200)), max_size=200))
+def test_what_is_known_is_never_wrong(writes: list[tuple[int, int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "places"
+        Board.make(path)
+        boards = {worker: Board(path, worker) for worker in (1, 2, 3)}
+        last: dict[int, int] = {}
+        for worker, name in writes:
+            boards[worker].wrote(place(name))
+            last[name] = worker
+        for worker, board in boards.items():
+            for name, by in last.items():
+                assert board.mine(place(name)) in (None, by == worker)
