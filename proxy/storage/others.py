@@ -6,11 +6,14 @@ another may have seen the same opening: a fourth of what a small request costs.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 from pathlib import Path
 
 from proxy.core.ports import Others
+
+_log = logging.getLogger("accordion")
 
 SLOTS = 2**18
 """How many places are noted: the newest on each slot, of 8 bytes. At 1,000 requests a second they last for minutes."""
@@ -66,4 +69,9 @@ def others_of(url: str, workers: int, board: str) -> Others | None:
         return Anybody()
     if workers == 1:
         return None
-    return Board(Path(board), os.getpid()) if board else Anybody()
+    try:
+        return Board(Path(board), os.getpid())
+    except (OSError, ValueError):
+        # Folders of temporary files are tidied up while programs run; a worker that starts later can do without.
+        _log.info("the other workers cannot be heard: the store is asked where a conversation begins")
+        return Anybody()

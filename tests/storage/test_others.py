@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.storage.others import SLOTS, Board
+from proxy.storage.others import SLOTS, Anybody, Board, others_of
 
 
 def place(name: int) -> str:
@@ -60,6 +60,17 @@ def test_another_process_is_heard_at_once(file: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert mine.mine(place(2)) is False
+
+
+@pytest.mark.parametrize("left", [None, b"", b"cut short"])
+def test_a_worker_starts_without_the_file_and_takes_each_place_for_anybodys(file: Path, left: bytes | None) -> None:
+    file.unlink()
+    if left is not None:
+        file.write_bytes(left)
+    others = others_of("sqlite:///kept.db", 2, str(file))
+    assert isinstance(others, Anybody)
+    others.wrote(place(1))
+    assert others.mine(place(1)) is False
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 200)), max_size=200))
