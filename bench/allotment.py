@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.servers import Unavailable
@@ -14,13 +15,15 @@ V1, V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 @contextmanager
 def allotted(pids: Iterable[int], share: float) -> Iterator[None]:
-    """Each of these processes has at most this share of one core until the block ends. Raises Unavailable where
-    control groups cannot be made (Linux, as root)."""
+    """Each of these processes has at most this share of one core. They must have ended before the block does. Raises
+    Unavailable where control groups cannot be made (Linux, as root; of version 2, where the root group hands the
+    controller `cpu` on)."""
     made: list[Path] = []
     try:
         try:
             for pid in pids:
-                made.append(_group(f"accordion-bench-{pid}", int(share * PERIOD_US)))
+                made.append(_made(f"accordion-bench-{pid}"))
+                _limit(made[-1], int(share * PERIOD_US))
                 (made[-1] / "cgroup.procs").write_text(str(pid))
         except OSError as error:
             raise Unavailable(f"no control groups for CPU time: {error}") from error
@@ -30,22 +33,26 @@ def allotted(pids: Iterable[int], share: float) -> Iterator[None]:
             _remove(group)
 
 
-def _group(name: str, quota: int) -> Path:
-    if (V1 / "cpu.cfs_quota_us").exists():
-        group = V1 / name
-        group.mkdir()
-        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-        (group / "cpu.cfs_quota_us").write_text(str(quota))
-        return group
-    group = V2 / name
+def _made(name: str) -> Path:
+    group = (V1 if (V1 / "cpu.cfs_quota_us").exists() else V2) / name
     group.mkdir()
-    (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
     return group
 
 
+def _limit(group: Path, quota: int) -> None:
+    if group.parent == V1:
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(quota))
+    else:
+        (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+
+
 def _remove(group: Path) -> None:
-    # Who is still in it goes back first: a group with processes stays.
-    with suppress(OSError):
-        for pid in (group / "cgroup.procs").read_text().split():
-            (group.parent / "cgroup.procs").write_text(pid)
-        group.rmdir()
+    # A process that has ended may be counted for a moment still.
+    for _ in range(20):
+        try:
+            group.rmdir()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return

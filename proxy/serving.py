@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,6 +29,7 @@ from proxy.storage.others import Board
 from proxy.wiring import House
 
 _log = logging.getLogger("accordion")
+_TOUCH_EVERY = 3_600.0
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,26 @@ async def _follow(file: SettingsFile, house: House) -> None:
             _log.warning("%s takes effect at the next start", key)
 
 
+def keep(folder: Path) -> None:
+    """Has a folder and its files look used: temporary files that look unused for days are tidied up on many systems."""
+    for path in (folder, *folder.glob("*")):
+        with suppress(OSError):
+            os.utime(path)
+
+
 class _Workers(Multiprocess):
-    """Uvicorn's supervisor; a SIGHUP goes on to the workers, which read their settings again and keep serving."""
+    """Uvicorn's supervisor; a SIGHUP goes on to the workers, which read their settings again and keep serving. `shared`
+    is the folder of the files that they share."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path) -> None:
+        super().__init__(config, sockets=sockets)
+        self._shared = shared
+        self._touched = time.monotonic()
 
     def keep_subprocess_alive(self) -> None:
+        if time.monotonic() - self._touched > _TOUCH_EVERY:
+            self._touched = time.monotonic()
+            keep(self._shared)
         before = {process.pid for process in self.processes}
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
@@ -153,13 +172,14 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     if server.workers == 1:
         uvicorn.Server(config).run(sockets=[sock])
         return
-    with tempfile.TemporaryDirectory(prefix="accordion-workers-") as folder:
+    with tempfile.TemporaryDirectory(prefix="accordion-workers-") as name:
+        folder = Path(name)
         # Read by prometheus-client when a worker imports it.
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        board = Path(folder) / "places"
-        Board.make(board)
-        config.app = replace(factory, board=str(board))
-        _Workers(config, sockets=[sock]).run()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = name
+        with suppress(OSError):
+            Board.make(folder / "places")
+            config.app = replace(factory, board=str(folder / "places"))
+        _Workers(config, [sock], folder).run()
 
 
 def _greeting(host: str, port: int, store: str) -> str:

@@ -51,8 +51,10 @@ async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
     config: str, others: type | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Board.make(tmp_path / "board")
-    house = House(build(config.encode(), {}, {}), {}, str(tmp_path / "board"))
+    settings, board = build(config.encode(), {}, {}), tmp_path / "board"
+    if settings.server.workers > 1:
+        Board.make(board)
+    house = House(settings, {}, str(board) if board.exists() else "")
     try:
         found = house.forward.gauging.sessions.others
         assert (found if found is None else type(found)) is others

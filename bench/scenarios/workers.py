@@ -63,14 +63,14 @@ def run(setting: Setting) -> list[Table]:
 
 def _measure(setting: Setting, name: str, workers: int, pins: Pins, share: float | None) -> Point:
     with (
+        ExitStack() as behind,  # Groups go when the server in them has gone.
         generators.upstream(pins) as (port, helpers),
         servers.serving(name, port, pins=pins, workers=workers, store=setting.store) as server,
-        ExitStack() as stack,
     ):
         assert server.process is not None
         pids = processes.tree(server.process.pid)
         if share is not None:
-            stack.enter_context(allotted(pids, share))
+            behind.enter_context(allotted(pids, share))
         generators.drive(server, 2, pins)
         before, helped = {pid: processes.cpu_seconds([pid]) for pid in pids}, processes.cpu_seconds(helpers)
         load = generators.drive(server, setting.fewer(6, 2), pins)
@@ -107,7 +107,7 @@ def _tables(setting: Setting, points: Points) -> list[Table]:
             ratios.goal(f"throughput, {what}", reached, 1.7, "times", at_least=True)
     ratios.notes = [
         "half a core each: each process of the server in a control group of its own; the load has a core at least",
-        "not pinned: two workers share both cores with the load, one has its core and the load's for its other threads",
+        "not pinned: two workers share both cores with the load; the other threads of one run on the load's core, too",
         "ceiling there: what two cores give at the CPU time that a request then takes, load included",
         "one core → two: server, generator and upstream on one core with one worker, on two with two",
         "capacity: 2 times CPU a request with one worker / with two; evenness: least busy worker / an even share",

@@ -266,7 +266,7 @@ class Others(Protocol):
         """This worker puts a place on record."""
 
     def mine(self, place: str) -> bool | None:
-        """Whether it was this worker that did so last; None where nobody is known to have done it lately."""
+        """Whether it was this worker, and no other, that did so; None where nobody is known to have done it lately."""
 
 
 class Observer(Protocol):

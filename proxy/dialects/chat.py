@@ -37,6 +37,8 @@ from proxy.dialects.shared import (
 from proxy.dialects.tap import BodyTap, StreamTap
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{').search
+# Without the quote before it, which is everywhere, the name is found twice as fast. `native_finish_reason` is found
+# too; that only has an event read that need not be.
 _FINISH = re.compile(rb'finish_reason"\s*:\s*"').search
 _CALL = re.compile(rb'"(?:tool_calls|function_call)"\s*:\s*[\[{]').search
 _ERROR = re.compile(rb'"error"\s*:\s*[^\sn]').search

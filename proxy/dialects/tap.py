@@ -20,7 +20,7 @@ from proxy.dialects.sse import Events, lines_of, parse
 BOUND = 16 * 2**20
 """How much of one event, or of a reply that is no stream, is kept for reading, in bytes."""
 _SHORT = 1024
-"""What is not longer is taken apart at once, in bytes."""
+"""Blocks up to this length are split, not halved; in bytes."""
 
 
 class StreamTap(Tap):
@@ -87,8 +87,9 @@ class StreamTap(Tap):
                 self._given.pop(key, None)
 
     def _find(self, block: bytes) -> None:
-        """Reads what can matter of a block of which something can. Of a burst that is a few events at its ends, mostly:
-        halved again and again, it need not be taken apart."""
+        """Reads what can matter of a block of which something can. In a burst it is mostly the first and the last few
+        events. Halving finds them without splitting the rest."""
+        # 1 where no event ends behind the middle.
         middle = block.find(b"\n\n", len(block) // 2) + 2 if len(block) > _SHORT else len(block)
         if 2 < middle < len(block):
             for half in (block[:middle], block[middle:]):

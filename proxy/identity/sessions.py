@@ -198,19 +198,21 @@ class Sessions:
         self, label: bytes, conversation: Conversation, index: int, base: Point | None, look: int
     ) -> list[bytes]:
         """The places of which another worker may know more: none where a conversation simply goes on by one round.
-        Conversations that begin alike may do so at several workers at once, so there their beginnings are looked at."""
+        Conversations may begin alike at several workers; so beginnings are looked at where another one has been."""
         chain, others = conversation.chain, self.others
         if base is None:
             if goes_on(conversation):
                 return [label + key for key in chain[-look:]]
+            # Noted by nobody, it is new.
             begun = chain and others is not None and others.mine(place_id(label + chain[-1])) is not None
             return [label + chain[-1]] if begun else []
         name = label + chain[index]
-        alike = others is not None and not base.next and others.mine(place_id(name)) is not True
+        # Noted by nobody although it is in memory, it was noted, and another place has its slot now.
+        elsewhere = others is not None and not base.next and others.mine(place_id(name)) is not True
         if index == len(chain) - 1:
-            return [name] if alike else []
+            return [name] if elsewhere else []
         other = rival(self._points, label, chain, index, base)
-        begins = alike and not base.base
+        begins = elsewhere and not base.base
         if other is None and base.next in (b"", chain[index + 1]) and rounds(conversation, index) <= 1 and not begins:
             return []
         keys = {*chain[index + 1 :][-_LOOKS[0] :], chain[index], base.base, base.branch}

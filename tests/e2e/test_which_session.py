@@ -1,5 +1,8 @@
 """Conversations are told apart by their content alone."""
 
+from glob import glob
+from pathlib import Path
+
 from tests.conftest import Start
 from tests.e2e.ledger import look, metric, session, until
 from tests.e2e.raw import post
@@ -151,6 +154,20 @@ async def test_several_workers_are_one_proxy(start: Start):
     for _ in range(8):
         assert await counted(24)
     assert await listed() == dict.fromkeys(opened, 2)
+
+
+def noted(board: str) -> bool:
+    return bool(Path(board).read_bytes().strip(b"\0"))
+
+
+async def test_several_workers_note_for_each_other_which_places_they_wrote(start: Start, tmp_path: Path):
+    proxy = start(PATIENT, "--workers", "2", ACCORDION_STORE="sqlite:///noted.db", TMPDIR=str(tmp_path))
+    (board,) = glob(str(tmp_path / "accordion-workers-*" / "places"))
+    assert not noted(board)
+    await say(proxy, "A place.")
+    assert noted(board)
+    proxy.stop()
+    assert not glob(board)
 
 
 # -- learnt windows --------------------------------------------------------------------------------------------------

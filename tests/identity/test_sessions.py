@@ -477,6 +477,38 @@ async def test_an_edit_at_another_worker_than_the_one_that_went_on_is_a_fork(pai
     assert await pair.ask("A", "u1 a u2 a u3 a u6") == main[0]
 
 
+async def test_a_late_reply_does_not_hide_what_another_worker_wrote_of_the_same_place(pair: Pair) -> None:
+    place = await pair.workers["A"].ask("u1")
+    await pair.workers["A"].outbox.flush()
+    main = [place.session.id, await pair.ask("B", "u1 a1 u2")]
+    fork = [await pair.ask("B", "u1 x1 v2")]
+    pair.workers["A"].sessions.settle(place, place.session, reported=120, counted=100)
+    await pair.workers["A"].outbox.flush()
+    fork += [
+        await pair.ask(*step) for step in (("A", "u1 x1 v2"), ("A", "u1 x1 v2 x2 v3"), ("B", "u1 x1 v2 x2 v3 x3 v4"))
+    ]
+    assert (len({*main}), len({*fork}), len({*main, *fork})) == (1, 1, 2)
+
+
+async def test_a_retried_fork_at_a_worker_that_saw_the_opening_again_stays_the_same_session(pair: Pair) -> None:
+    for worker, texts in (("A", "u1"), ("B", "u1 a1 u2"), ("A", "u1")):
+        await pair.ask(worker, texts)
+    steps = (("B", "u1 x1 v2"), ("A", "u1 x1 v2"), ("A", "u1 x1 v2 x2 v3"), ("B", "u1 x1 v2 x2 v3 x3 v4"))
+    assert len({await pair.ask(*step) for step in steps}) == 1
+
+
+async def test_what_workers_wrote_while_the_store_was_away_is_told_apart_once_it_is_back(pair: Pair) -> None:
+    one, other = pair.workers["A"], pair.workers["B"]
+    pair.store.away = True
+    first = [(await one.ask("u1")).session.id, (await one.ask("u1", "a1", "u2")).session.id]
+    await other.ask("u1")
+    pair.store.away = False
+    await other.outbox.flush()
+    await one.outbox.flush()
+    second = [await pair.ask("B", "u1 x1 v2"), await pair.ask("B", "u1 x1 v2 x2 v3")]
+    assert (len({*first}), len({*second}), len({*first, *second})) == (1, 1, 2)
+
+
 @pytest.mark.parametrize("first", ["one", "two"])
 async def test_two_conversations_with_one_opening_that_crossed_workers_are_told_apart_as_they_go_on(
     pair: Pair, first: str

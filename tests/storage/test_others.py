@@ -28,12 +28,27 @@ def test_of_a_place_that_nobody_wrote_nobody_is_known(file: Path) -> None:
     assert Board(file, 7).mine(place(1)) is None
 
 
-def test_the_last_who_wrote_a_place_is_known_to_all(file: Path) -> None:
+def test_who_alone_wrote_a_place_is_known_to_all(file: Path) -> None:
     one, other = Board(file, 7), Board(file, 4_194_303)
-    one.wrote(place(1))
-    assert (one.mine(place(1)), other.mine(place(1))) == (True, False)
-    other.wrote(place(1))
-    assert (one.mine(place(1)), other.mine(place(1))) == (False, True)
+    for _ in range(2):
+        one.wrote(place(1))
+        assert (one.mine(place(1)), other.mine(place(1))) == (True, False)
+
+
+def test_a_place_that_several_wrote_is_nobodys_whoever_wrote_it_last(file: Path) -> None:
+    one, other = Board(file, 7), Board(file, 8)
+    for writer in (one, other, other, one, one):
+        writer.wrote(place(1))
+    assert (one.mine(place(1)), other.mine(place(1))) == (False, False)
+
+
+def test_the_file_has_no_holes_that_a_full_disk_could_not_fill(file: Path) -> None:
+    assert file.stat().st_blocks * 512 >= SLOTS * 8
+
+
+def test_a_worker_whose_settings_say_by_now_that_it_is_the_only_one_is_still_heard(file: Path) -> None:
+    assert isinstance(others_of("sqlite:///kept.db", 1, str(file)), Board)
+    assert others_of("sqlite:///kept.db", 1, "") is None
 
 
 def test_a_worker_that_was_started_again_does_not_take_its_predecessors_places_for_its_own(file: Path) -> None:
@@ -79,10 +94,10 @@ def test_what_is_known_is_never_wrong(writes: list[tuple[int, int]]) -> None:
         path = Path(folder) / "places"
         Board.make(path)
         boards = {worker: Board(path, worker) for worker in (1, 2, 3)}
-        last: dict[int, int] = {}
+        wrote: dict[int, set[int]] = {}
         for worker, name in writes:
             boards[worker].wrote(place(name))
-            last[name] = worker
+            wrote.setdefault(name, set()).add(worker)
         for worker, board in boards.items():
-            for name, by in last.items():
-                assert board.mine(place(name)) in (None, by == worker)
+            for name, by in wrote.items():
+                assert board.mine(place(name)) in (None, by == {worker})
