@@ -6,12 +6,10 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
@@ -25,11 +23,10 @@ from proxy.core.errors import ConfigError
 from proxy.faces.connection import Connection
 from proxy.settings import SettingsFile, hints
 from proxy.storage.opening import open_store
-from proxy.storage.others import Board
+from proxy.storage.others import Slots, shared_slots
 from proxy.wiring import House
 
 _log = logging.getLogger("accordion")
-_TOUCH_EVERY = 3_600.0
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,8 @@ class Factory:
 
     path: Path | None
     overrides: Mapping[str, object]
-    board: str = ""
-    """The file that several workers share, if there are several."""
+    slots: Slots | None = None
+    """What several workers share, if there are several. Can be pickled only where a process is spawned."""
 
     def __call__(self) -> ASGIApp:
         """Reads the settings and builds the house; raises ConfigError."""
@@ -47,7 +44,7 @@ class Factory:
         logs.configure(file.settings.logging.level, file.settings.logging.format)
         for hint in hints(file.settings):
             _log.warning("%s", hint)
-        house = House(file.settings, os.environ, self.board)
+        house = House(file.settings, os.environ, self.slots)
         app = house.app()
 
         @asynccontextmanager
@@ -101,26 +98,10 @@ async def _follow(file: SettingsFile, house: House) -> None:
             _log.warning("%s takes effect at the next start", key)
 
 
-def keep(folder: Path) -> None:
-    """Has a folder and its files look used: temporary files that look unused for days are tidied up on many systems."""
-    for path in (folder, *folder.glob("*")):
-        with suppress(OSError):
-            os.utime(path)
-
-
 class _Workers(Multiprocess):
-    """Uvicorn's supervisor; a SIGHUP goes on to the workers, which read their settings again and keep serving. `shared`
-    is the folder of the files that they share."""
-
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path) -> None:
-        super().__init__(config, sockets=sockets)
-        self._shared = shared
-        self._touched = time.monotonic()
+    """Uvicorn's supervisor; a SIGHUP goes on to the workers, which read their settings again and keep serving."""
 
     def keep_subprocess_alive(self) -> None:
-        if time.monotonic() - self._touched > _TOUCH_EVERY:
-            self._touched = time.monotonic()
-            keep(self._shared)
         before = {process.pid for process in self.processes}
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
@@ -139,9 +120,8 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     server = settings.server
     # A store of another kind or from a newer version is said here, once, and not by each worker.
     open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
-    factory = Factory(path, dict(overrides))
     config = uvicorn.Config(
-        factory,
+        Factory(path, dict(overrides), shared_slots() if server.workers > 1 else None),
         factory=True,
         host=server.host,
         port=server.port,
@@ -172,14 +152,10 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     if server.workers == 1:
         uvicorn.Server(config).run(sockets=[sock])
         return
-    with tempfile.TemporaryDirectory(prefix="accordion-workers-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
         # Read by prometheus-client when a worker imports it.
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = name
-        with suppress(OSError):
-            Board.make(folder / "places")
-            config.app = replace(factory, board=str(folder / "places"))
-        _Workers(config, [sock], folder).run()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        _Workers(config, sockets=[sock]).run()
 
 
 def _greeting(host: str, port: int, store: str) -> str:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from proxy.settings.load import build
-from proxy.storage.others import Anybody, Board
+from proxy.storage.others import Anybody, Board, shared_slots
 from proxy.wiring import House, is_loopback
 from tests.compaction.making import conversation, long_history
 
@@ -51,10 +51,8 @@ async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
     config: str, others: type | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings, board = build(config.encode(), {}, {}), tmp_path / "board"
-    if settings.server.workers > 1:
-        Board.make(board)
-    house = House(settings, {}, str(board) if board.exists() else "")
+    settings = build(config.encode(), {}, {})
+    house = House(settings, {}, shared_slots() if settings.server.workers > 1 else None)
     try:
         found = house.forward.gauging.sessions.others
         assert (found if found is None else type(found)) is others

@@ -1,4 +1,4 @@
-"""What the workers of one machine tell each other at once: who put which place of a conversation on record last.
+"""What the workers of one machine tell each other at once: who put which place of a conversation on record.
 
 A worker that shares its store would else have to ask it wherever a conversation begins, and where it first goes on, for
 another may have seen the same opening. That takes a fourth to two fifths of what a small request costs.
@@ -6,14 +6,13 @@ another may have seen the same opening. That takes a fourth to two fifths of wha
 
 from __future__ import annotations
 
-import logging
-import mmap
+import multiprocessing
 import os
-from pathlib import Path
+from ctypes import Array, c_uint64
 
 from proxy.core.ports import Others
 
-_log = logging.getLogger("accordion")
+Slots = Array[c_uint64]
 
 SLOTS = 2**18
 """How many places are noted: the newest on each slot, of 8 bytes. At 1,000 requests a second they last for minutes."""
@@ -38,22 +37,15 @@ class Anybody:
 
 
 class Board:
-    """The workers of one supervisor (core's Others), which all map the file at `path`.
+    """The workers of one supervisor (core's Others), which all have the same `slots` in memory.
 
     A slot is written in one go, so nothing needs a lock; another place may take it at any time. `worker` is this
     process's id. A worker that was started again has another one: what its predecessor wrote is not in its memory.
     """
 
-    def __init__(self, path: Path, worker: int) -> None:
-        with path.open("r+b") as file:
-            self._slots = memoryview(mmap.mmap(file.fileno(), SLOTS * 8)).cast("Q")
+    def __init__(self, slots: Slots, worker: int) -> None:
+        self._slots = slots
         self._me = worker & _PID
-
-    @staticmethod
-    def make(path: Path) -> None:
-        """Makes the file, with nothing on it. Raises OSError."""
-        # Real zeros: to write to a page of a file with holes ends the process where the disk is full.
-        path.write_bytes(bytes(SLOTS * 8))
 
     def wrote(self, place: str) -> None:
         """See Others. A place's id is a hash, in hexadecimal digits."""
@@ -70,17 +62,17 @@ class Board:
         return last & _PID == self._me if last and (last ^ name) & ~_PID == 0 else None
 
 
-def others_of(url: str, workers: int, board: str) -> Others | None:
-    """The other workers that use the store at `url`; None where there are none. `board` is the file of a supervisor's
-    workers: where there is one, the settings may say by now that there is one worker only."""
+def shared_slots() -> Slots:
+    """Slots with nothing in them, for a supervisor to hand to the processes that it spawns."""
+    slots: Slots = multiprocessing.get_context("spawn").RawArray(c_uint64, SLOTS)
+    return slots
+
+
+def others_of(url: str, workers: int, slots: Slots | None) -> Others | None:
+    """The other workers that use the store at `url`; None where there are none. `slots` are those of a supervisor's
+    workers: where there are any, the settings may say by now that there is one worker only."""
     if not url.startswith(("sqlite:", "memory:")):
         return Anybody()
-    if not board:
-        return None if workers == 1 else Anybody()
-    try:
-        return Board(Path(board), os.getpid())
-    except (OSError, ValueError):
-        # The supervisor keeps the file from being tidied up. Where it is gone all the same, this worker asks for
-        # everything, but those that still have the file do not hear of it.
-        _log.warning("the other workers cannot be heard: restart, so that equal openings are told apart at all of them")
-        return Anybody()
+    if slots is not None:
+        return Board(slots, os.getpid())
+    return None if workers == 1 else Anybody()

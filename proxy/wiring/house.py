@@ -45,7 +45,7 @@ from proxy.sending import Sending
 from proxy.settings import Settings
 from proxy.storage.guarded import GuardedStore
 from proxy.storage.opening import open_store
-from proxy.storage.others import others_of
+from proxy.storage.others import Slots, others_of
 from proxy.storage.outbox import GatheringOutbox
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.routes import Routes
@@ -64,9 +64,9 @@ TENANT_SECRET = Key("", "secret/tenants")
 
 class House:
     """Every room of one process, and the settings in force. `settings` may change while it serves; then what depends on
-    them is built anew, and requests under way end with what they began with. `board`: the file that workers share."""
+    them is built anew, and requests under way end with what they began with. `slots`: what workers share."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], board: str = "") -> None:
+    def __init__(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None = None) -> None:
         self.settings = settings
         self.clock, self.tasks = LoopClock(), LoopTasks()
         self.metrics = Metrics()
@@ -84,10 +84,10 @@ class House:
             on_change=self._store_changed,
         )
         self.outbox = GatheringOutbox(self.store, on_drop=self.metrics.dropped)
-        self._lasting(settings, environ, board)
+        self._lasting(settings, environ, slots)
         self._apply(settings)
 
-    def _lasting(self, settings: Settings, environ: Mapping[str, str], board: str) -> None:
+    def _lasting(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None) -> None:
         """The rooms that keep what they know when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
         observers: list[Observer] = [self.metrics, Lines()]
@@ -99,7 +99,7 @@ class House:
         self._taught = Taught(self.store, self.outbox, self.clock, self._limits, self._calibrations, retention)
         self._sessions = Sessions(
             self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention,
-            others_of(settings.store.url.reveal(), settings.server.workers, board),
+            others_of(settings.store.url.reveal(), settings.server.workers, slots),
         )  # fmt: skip
         self._vault = Vault(settings, self.store, self.tasks, self.clock, self.metrics.swept)
         self._vault.erasures.listen(self._sessions.forget)

@@ -1,6 +1,5 @@
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from proxy.identity.points import decode, first_of, listing, store_key
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.others import Anybody, Board
+from proxy.storage.others import Anybody, Board, shared_slots
 from tests.fakes import DirectOutbox, FakeClock
 
 ALICE = Caller("alice", b"a" * 32, False, "")
@@ -373,10 +372,9 @@ class Pair:
 
 
 @pytest.fixture(params=["unheard", "heard"])
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
-    Board.make(tmp_path / "places")
-    heard = request.param == "heard"
-    return Pair(lambda name: Board(tmp_path / "places", ord(name)) if heard else Anybody())
+def pair(request: pytest.FixtureRequest) -> Pair:
+    slots = shared_slots()
+    return Pair(lambda name: Board(slots, ord(name)) if request.param == "heard" else Anybody())
 
 
 async def test_a_conversation_that_grows_at_the_only_worker_never_asks_the_store() -> None:
@@ -401,10 +399,9 @@ async def test_a_retry_at_one_of_several_workers_asks_for_its_own_place_only() -
     assert store.looks == [1, 3, 1]
 
 
-async def test_workers_that_hear_each_other_ask_the_store_only_where_another_was(tmp_path: Path) -> None:
-    Board.make(tmp_path / "places")
-    store = Counting()
-    one, other = (World(store, name, Board(tmp_path / "places", ord(name))) for name in "AB")
+async def test_workers_that_hear_each_other_ask_the_store_only_where_another_was() -> None:
+    store, slots = Counting(), shared_slots()
+    one, other = (World(store, name, Board(slots, ord(name))) for name in "AB")
     talk = [f"t{n}" for n in range(9)]
     for texts in (talk[:1], talk[:1], talk[:3], talk[:5], talk[:5], talk[:7]):
         await one.ask(*texts)
