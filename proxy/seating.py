@@ -70,7 +70,7 @@ class Seating:
             seat = self.lineage.top(marks, conversation) or await self.lineage.seat(caller, marks, conversation)
             hidden = NOTHING
             if seat.path:
-                shown, _ = self.sessions.deepest(label_of(caller, seat_marks(marks, seat)), conversation.chain)
+                shown, _ = self.sessions.record.deepest(label_of(caller, seat_marks(marks, seat)), conversation.chain)
                 hidden = await self.lineage.hidden(caller, seat, conversation, shown)
             return self._filtered(dialect, caller, seat, conversation, plain, hidden)
         except BadRequest:
@@ -87,7 +87,7 @@ class Seating:
         seated = self._filtered(dialect, caller, seat, client, seated.plain, hidden)
         chain = seated.conversation.chain
         if chain:
-            self.sessions.keep(place.label + chain[-1], Point(place.session.id))
+            self.sessions.record.keep(place.label + chain[-1], Point(place.session.id))
         return seated, replace(place, conversation=seated.conversation, base=None, base_index=-1)
 
     async def placed(self, caller: Caller, seated: Seated, place: Place) -> Seated:

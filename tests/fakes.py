@@ -63,20 +63,41 @@ class FickleStore(EphemeralStore):
 
 
 @dataclass
+class Merge:
+    """A write of a DirectOutbox that is made of what the store holds."""
+
+    key: Key
+    value: Callable[[bytes | None], bytes]
+    ttl: float | None
+
+
+@dataclass
 class DirectOutbox:
     """An outbox that keeps what it takes until it is flushed into the store."""
 
     store: Store
-    taken: list[Put | Append] = field(default_factory=list)
+    taken: list[Put | Append | Merge] = field(default_factory=list)
 
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
         self.taken.append(Put(key, value(), ttl))
+
+    def merge(self, key: Key, value: Callable[[bytes | None], bytes], ttl: float | None = None) -> None:
+        self.taken.append(Merge(key, value, ttl))
 
     def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
         self.taken.append(Append(key, value(), keep, ttl))
 
     async def flush(self) -> None:
-        batch, self.taken = self.taken, []
+        taken, self.taken = self.taken, []
+        last = {write.key: write for write in taken}
+        batch: list[Put | Append] = []
+        for write in taken:
+            if not isinstance(write, Merge):
+                batch.append(write)
+            elif last[write.key] is write:
+                before = [put.value for put in batch if put.key == write.key]
+                held = before[-1] if before else await self.store.get(write.key)
+                batch.append(Put(write.key, write.value(held), write.ttl))
         await self.store.write(batch)
 
 

@@ -245,12 +245,16 @@ class Tasks(Protocol):
 class Outbox(Protocol):
     """Writes that nobody waits for. They reach the store soon, together; the last value of a key wins.
 
-    A value is given as what makes it, called when it is written: what is replaced before that costs nothing. Neither
-    method blocks or fails; when the store is away for long, the oldest writes are dropped and counted.
+    A value is given as what makes it, called when it is written: what is replaced before that costs nothing. No method
+    blocks or fails; when the store is away for long, the oldest writes are dropped and counted.
     """
 
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
         """Keep a value under a key."""
+
+    def merge(self, key: Key, value: Callable[[bytes | None], bytes], ttl: float | None = None) -> None:
+        """Keep a value that is made of what the key holds by then (None: nothing). Another worker's write between the
+        two is lost, as with a put."""
 
     def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
         """Add to the end of a log."""

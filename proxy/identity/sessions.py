@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import field
-from functools import partial
 from itertools import accumulate
 
 from msgspec import structs
@@ -26,30 +25,20 @@ from proxy.core.records import Session
 from proxy.core.values import dataclass, replace
 from proxy.identity.marks import Marks
 from proxy.identity.points import (
-    ENCODER,
     Point,
     decode,
-    first_of,
     fresh_id,
-    goes_on,
-    joined,
     label_of,
     link,
-    listing,
     lives,
     named_after,
     place_id,
-    place_key,
     rival,
-    rounds,
     state_name,
     store_key,
 )
+from proxy.identity.record import Record
 from proxy.identity.tenants import LISTED, Caller
-
-# How many of the newest places each look at the store takes in: the first finds a conversation that goes on, the second
-# one that was rewound. The last is for what the places found refer to. What was asked is not asked again.
-_LOOKS = (64, 576, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +73,12 @@ class Sessions:
     capacity: int = 2_000
     retention: float = 30 * 86_400.0
     others: Others | None = None
-    _points: OrderedDict[bytes, Point] = field(default_factory=OrderedDict)
+    record: Record = field(init=False)
     _sessions: OrderedDict[str, tuple[Session, str]] = field(default_factory=OrderedDict)
     _entered: int = 0
+
+    def __post_init__(self) -> None:
+        self.record = Record(self.store, self.outbox, 8 * self.capacity, self.retention, self.others)
 
     async def resolve(self, caller: Caller, marks: Marks, conversation: Conversation, request_id: str) -> Place:
         """Finds or makes the session of a request, and puts its place on record. The store is asked only where this
@@ -95,15 +87,13 @@ class Sessions:
         if conversation.previous is not None:
             return await self._continued(caller, marks, label, conversation)
         chain = conversation.chain
-        index, base = self.deepest(label, chain)
-        if self._doubts(label, conversation, index, base, _LOOKS[0]):
-            index, base = await self._asked(label, conversation, index, base)
+        index, base = await self.record.found(label, conversation)
         if base is None:
             name = label + (chain[-1] if chain else request_id.encode())
             place = place_id(name)
             session_id, forked_from = named_after(place), ""
             if chain:
-                self._write(name, place, Point(session_id))
+                self.record.write(name, place, Point(session_id))
         elif index < len(chain) - 1:
             session_id, forked_from = self._follow(label, chain, index, base)
         else:
@@ -112,7 +102,7 @@ class Sessions:
             forked_from = base.session if base.next else ""
             session_id = fresh_id(label, request_id.encode()) if base.next else base.session
             if forked_from:
-                self.keep(label + chain[-1], Point(session_id))
+                self.record.keep(label + chain[-1], Point(session_id))
         session, row = self._hold(caller, marks, session_id, forked_from)
         return Place(session, row, conversation, label, base, index)
 
@@ -120,7 +110,7 @@ class Sessions:
         """The place of a request that is none of a conversation's, such as one that only asks for a count; with the
         session that this worker knows of its history, if any. Nothing is put on record."""
         label = label_of(caller, marks)
-        index, base = self.deepest(label, conversation.chain)
+        index, base = self.record.deepest(label, conversation.chain)
         session = self.current(base.session) if base is not None else None
         session = session or Session(id="", tenant=caller.tenant, created=self.clock.now(), label=marks.label)
         return Place(session, "", conversation, label, base, index, recorded=conversation.previous is None)
@@ -133,9 +123,9 @@ class Sessions:
         if reported and place.conversation.chain:
             name = place.label + place.conversation.chain[-1]
             overhead = place.conversation.overhead_key
-            if (point := self._points.get(name)) is not None:
+            if (point := self.record.points.get(name)) is not None:
                 told = structs.replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold)
-                self._write(name, place_id(name), told)
+                self.record.write(name, place_id(name), told)
 
     def answered(self, caller: Caller, place: Place, state_id: str, reported: int, ids: tuple[str, ...] = ()) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
@@ -143,12 +133,12 @@ class Sessions:
         chain = place.conversation.chain[-1] if place.conversation.chain else b""
         label = place.label if ids else b""
         point = Point(place.session.id, reported=reported, chain=chain, ids=ids, label=label)
-        self.keep(state_name(caller, state_id), point)
+        self.record.keep(state_name(caller, state_id), point)
 
     async def state(self, caller: Caller, state_id: str) -> Point | None:
         """What a response's or a conversation's id stands for; None where that is not on record."""
         name = state_name(caller, state_id)
-        state = self._points.get(name)
+        state = self.record.points.get(name)
         if state is None:
             # Not kept in memory: what a conversation's id stands for moves on, wherever it does.
             with suppress(StoreUnavailable):
@@ -160,66 +150,6 @@ class Sessions:
         held = self._sessions.get(session_id)
         return held[0] if held else None
 
-    def deepest(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Point | None]:
-        """The deepest place of a list that this worker knows, and its index (-1: none)."""
-        index, points = len(chain), self._points
-        for key in reversed(chain):
-            index -= 1
-            point = points.get(label + key)
-            if point is not None:
-                return index, point
-        return -1, None
-
-    async def _asked(
-        self, label: bytes, conversation: Conversation, index: int, base: Point | None
-    ) -> tuple[int, Point | None]:
-        """The deepest place on record, with all in memory that decides about it, from the deepest one in memory."""
-        asked: set[bytes] = set()
-        for look in _LOOKS:
-            doubts = {*self._doubts(label, conversation, index, base, look)} - asked
-            if not (doubts and await self._ask(doubts)):
-                break
-            asked |= doubts
-            index, base = self.deepest(label, conversation.chain)
-        return index, base
-
-    async def _ask(self, names: Collection[bytes]) -> bool:
-        """Brings what the store has of these places into memory; False where it could not be asked."""
-        try:
-            values = await self.store.get_many([store_key(name) for name in names])
-        except StoreUnavailable:
-            return False
-        for name, value in zip(names, values, strict=True):
-            if (kept := decode(value)) is not None:
-                self._remember(name, joined(self._points.get(name), kept))
-        return True
-
-    def _doubts(
-        self, label: bytes, conversation: Conversation, index: int, base: Point | None, look: int
-    ) -> list[bytes]:
-        """The places of which another worker may know more: none where a conversation simply goes on by one round.
-        Conversations may begin alike at several workers; so beginnings are looked at where another one has been."""
-        chain, others = conversation.chain, self.others
-        if base is None:
-            if goes_on(conversation):
-                return [label + key for key in chain[-look:]]
-            # Noted by nobody, it is new.
-            begun = chain and others is not None and others.mine(place_id(label + chain[-1])) is not None
-            return [label + chain[-1]] if begun else []
-        name = label + chain[index]
-        # Noted by nobody although it is in memory, it was noted, and another place has its slot now.
-        elsewhere = others is not None and not base.next and others.mine(place_id(name)) is not True
-        if index == len(chain) - 1:
-            return [name] if elsewhere else []
-        other = rival(self._points, label, chain, index, base)
-        begins = elsewhere and not base.base
-        if other is None and base.next in (b"", chain[index + 1]) and rounds(conversation, index) <= 1 and not begins:
-            return []
-        keys = {*chain[index + 1 :][-_LOOKS[0] :], chain[index], base.base, base.branch}
-        if other is not None:
-            keys |= {other[0], other[1].branch}
-        return [label + key for key in keys if key]
-
     async def _continued(self, caller: Caller, marks: Marks, label: bytes, conversation: Conversation) -> Place:
         """A request that goes on from state kept by the provider."""
         name = state_name(caller, conversation.previous or "")
@@ -229,27 +159,27 @@ class Sessions:
         conversation = replace(conversation, chain=tuple(links)[1:])
         session, row = self._hold(caller, marks, state.session if state else fresh_id(label, start), "")
         if conversation.chain:
-            self.keep(label + conversation.chain[-1], Point(session.id))
+            self.record.keep(label + conversation.chain[-1], Point(session.id))
         return Place(session, row, conversation, label, state, -1, recorded=state is not None)
 
     def _follow(self, label: bytes, chain: Sequence[bytes], index: int, base: Point) -> tuple[str, str]:
         """The session of a request that goes on from `base`, and the one it is a fork of."""
-        points = self._points
+        points = self.record.points
         other = rival(points, label, chain, index, base)
         parted = base.next not in (b"", chain[index + 1]) or (other is not None and lives(points, label, other[1]))
         session_id = fresh_id(label, chain[-1]) if parted else base.session
         if parted and base.next:
-            self.keep(label + chain[-1], Point(session_id))
+            self.record.keep(label + chain[-1], Point(session_id))
             return session_id, base.session
         # An end whose session was taken over goes with its branch, so that this branch is like any other from now on.
         origin = b"" if parted else base.base
         here = structs.replace(base, session=session_id, next=chain[index + 1], branch=chain[-1], base=origin)
-        self.keep(label + chain[index], here)
-        self.keep(label + chain[-1], Point(session_id, base=chain[index]))
+        self.record.keep(label + chain[index], here)
+        self.record.keep(label + chain[-1], Point(session_id, base=chain[index]))
         if other is not None and other[1] is not base and not parted and other[0] in chain:
             # Whoever took over never went on, such as a side request: the session is taken back.
             reply = chain[chain.index(other[0]) + 1]
-            self.keep(label + other[0], structs.replace(other[1], next=reply, branch=other[2]))
+            self.record.keep(label + other[0], structs.replace(other[1], next=reply, branch=other[2]))
         return session_id, base.session if parted else ""
 
     def _hold(self, caller: Caller, marks: Marks, session_id: str, forked_from: str) -> tuple[Session, str]:
@@ -270,30 +200,8 @@ class Sessions:
 
     def forget(self, tenant: str, session: str | None) -> None:
         """Something was erased: what this worker knows of that session, or of all, is asked for anew."""
+        self.record.forget(session)
         if session is None:
-            self._points.clear()
             self._sessions.clear()
-            return
-        self._sessions.pop(session, None)
-        for name in [name for name, point in self._points.items() if point.session == session]:
-            del self._points[name]
-
-    def keep(self, name: bytes, point: Point) -> None:
-        """Puts a place on record."""
-        known, place = self._points.get(name), place_id(name)
-        if (known is None or known.session != point.session) and place != first_of(point.session):
-            self.outbox.put(Key(listing(point.session), place), bytes, self.retention)
-        self._write(name, place, point)
-
-    def _write(self, name: bytes, place: str, point: Point) -> None:
-        self._remember(name, point)
-        self.outbox.put(place_key(place), partial(ENCODER.encode, point), self.retention)
-        if self.others is not None:
-            self.others.wrote(place)
-
-    def _remember(self, name: bytes, point: Point) -> None:
-        points = self._points
-        points[name] = point
-        points.move_to_end(name)
-        if len(points) > 8 * self.capacity:
-            points.popitem(last=False)
+        else:
+            self._sessions.pop(session, None)

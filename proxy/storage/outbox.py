@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 
@@ -27,6 +28,10 @@ _Value = Callable[[], bytes]
 _name = attrgetter("name")
 
 
+# What makes a value, its life in seconds, and whether it is made of what the key holds.
+_Letter = tuple[Callable[..., bytes], float | None, bool]
+
+
 class GatheringOutbox:
     """An Outbox over a store. Holds at most `capacity` writes while the store is away; then the oldest are dropped.
 
@@ -39,7 +44,7 @@ class GatheringOutbox:
         self._store = store
         self._capacity = capacity
         self._on_drop = on_drop
-        self._puts: dict[Key, tuple[_Value, float | None]] = {}
+        self._puts: dict[Key, _Letter] = {}
         self._appends: list[tuple[Key, _Value, int | None, float | None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
@@ -47,9 +52,19 @@ class GatheringOutbox:
 
     def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
         """Keep a value under a key; see the port."""
-        self._puts[key] = (value, ttl)
+        self._puts[key] = value, ttl, False
         if self._timer is None:
             self._soon()
+
+    def merge(self, key: Key, value: Callable[[bytes | None], bytes], ttl: float | None = None) -> None:
+        """Keep a value made of what the key holds by then; see the port."""
+        waiting = self._puts.get(key)
+        if waiting is None or waiting[2]:
+            self._puts[key] = value, ttl, True
+            if self._timer is None:
+                self._soon()
+        elif (made := self._made(key, lambda: value(waiting[0]()))) is not None:
+            self.put(key, lambda: made, ttl)
 
     def append(self, key: Key, value: _Value, keep: int | None = None, ttl: float | None = None) -> None:
         """Add to the end of a log; see the port."""
@@ -101,12 +116,14 @@ class GatheringOutbox:
         appends, self._appends = self._appends[:_BATCH], self._appends[_BATCH:]
         batch: list[Put | Append] = []
         try:
+            merged = [key for key, (_, _, merge) in puts.items() if merge]
+            held = dict(zip(merged, await self._store.get_many(merged), strict=True)) if merged else {}
             # Names that follow each other share pages of a store's index: so each is written about once, also in steps.
             for number, key in enumerate(sorted(puts, key=_name)):
-                value, ttl = puts[key]
+                value, ttl, merge = puts[key]
                 if number % _TURN == 0 and not behind:
                     await asyncio.sleep(0)
-                if (made := self._made(key, value)) is not None:
+                if (made := self._made(key, partial(value, held[key]) if merge else value)) is not None:
                     batch.append(Put(key, made, ttl))
             for number, (key, value, keep, ttl) in enumerate(appends):
                 if number % _TURN == 0 and not behind:

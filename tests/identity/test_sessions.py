@@ -17,7 +17,7 @@ from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.others import Anybody, Board, shared_slots
-from tests.fakes import DirectOutbox, FakeClock
+from tests.fakes import DirectOutbox, FakeClock, Merge
 
 ALICE = Caller("alice", b"a" * 32, False, "")
 BOB = Caller("bob", b"b" * 32, False, "")
@@ -26,11 +26,17 @@ BOB = Caller("bob", b"b" * 32, False, "")
 class World:
     """One worker's sessions over a store that others may share."""
 
-    def __init__(self, store: EphemeralStore | None = None, worker: str = "w1", others: Others | None = None) -> None:
+    def __init__(
+        self,
+        store: EphemeralStore | None = None,
+        worker: str = "w1",
+        others: Others | None = None,
+        capacity: int = 2_000,
+    ) -> None:
         self.store = store or EphemeralStore()
         self.outbox = DirectOutbox(self.store)
         self.clock = FakeClock()
-        self.sessions = Sessions(self.store, self.outbox, self.clock, worker, others=others)
+        self.sessions = Sessions(self.store, self.outbox, self.clock, worker, capacity, others=others)
         self.requests = 0
 
     async def ask(self, *texts: str, caller: Caller = ALICE, label: str = "", agent: str = "") -> Place:
@@ -196,12 +202,12 @@ async def test_equal_questions_after_different_responses_are_different_places() 
 
 
 async def test_memory_of_sessions_and_places_is_bounded() -> None:
-    world = World()
-    world.sessions.capacity = 10
+    world = World(capacity=10)
     for number in range(200):
         await world.ask(f"task {number}")
     assert len(world.sessions._sessions) <= 10
-    assert len(world.sessions._points) <= 80
+    assert len(world.sessions.record.points) <= 80
+    assert len(world.sessions.record._unmet) <= 80
 
 
 async def test_a_conversation_without_messages_is_a_session_too() -> None:
@@ -327,7 +333,7 @@ async def test_a_record_from_before_there_were_branches_still_counts() -> None:
     assert (place.session.id, place.base.reported) == ("s-old", 7)
 
 
-# -- several workers -------------------------------------------------------------------------------------------------
+# -- an earlier run, and little memory -------------------------------------------------------------------------------
 
 
 class Counting(EphemeralStore):
@@ -345,13 +351,116 @@ class Counting(EphemeralStore):
         return await super().get_many(keys)
 
 
+class Lives:
+    """One worker over and over: what it had in memory is gone when the next request comes, and all is written."""
+
+    def __init__(self) -> None:
+        self.store, self.runs = Counting(), 0
+
+    async def ids(self, *lists: str, again: bool = True) -> list[str]:
+        """Each list after a restart, if `again`; else all in one run."""
+        found = []
+        for texts in lists:
+            if again or not found:
+                world = World(self.store, f"w{self.runs}")
+                self.runs += 1
+            found += await ids(world, texts)
+            await world.outbox.flush()
+        return found
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_conversation_that_begins_like_one_from_an_earlier_run_parts_from_it_where_they_differ(
+    again: bool,
+) -> None:
+    lives = Lives()
+    old = await lives.ids("u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    new = await lives.ids("u1", "u1 b1 v2", "u1 b1 v2 b2 v3", again=again)
+    assert len({*old}) == 1
+    assert new[0] == old[0]  # nothing tells them apart yet
+    assert new[1] == new[2] != old[0]
+    assert await lives.ids("u1 a1 u2 a2 u3 a3 u4", "u1 b1 v2 b2 v3 b3 v4") == [old[0], new[1]]
+
+
+async def test_an_opening_that_was_asked_for_is_not_asked_for_again_where_it_is_written() -> None:
+    world = World(others=Anybody())
+    await world.ask("u1")
+    assert not any(isinstance(write, Merge) for write in world.outbox.taken)
+    world = World()
+    await world.ask("u1")
+    assert [isinstance(write, Merge) for write in world.outbox.taken if write.key.name.startswith("point/")] == [True]
+
+
+@pytest.mark.parametrize("which", ["one", "all"])
+async def test_nothing_is_kept_of_an_opening_that_is_erased_before_it_was_written(which: str) -> None:
+    world = World()
+    first = (await world.ask("u1")).session.id
+    world.sessions.forget(ALICE.tenant, first if which == "one" else None)
+    assert not world.sessions.record.points
+    assert not world.sessions.record._unmet
+
+
+async def test_a_retry_after_a_restart_is_the_same_session_and_its_reply_may_be_another() -> None:
+    lives = Lives()
+    found = await lives.ids("u1", "u1", "u1 b1 v2", "u1 b1 v2 b2 v3")
+    assert len({*found}) == 1
+
+
+async def test_a_place_that_an_earlier_run_went_on_from_is_asked_for_when_a_branch_comes_back_to_it() -> None:
+    lives = Lives()
+    await lives.ids("u1", "u1 a1 u2", "u1 a1 u2 a2 u3", again=False)
+    world = World(lives.store, "later")
+    first = await ids(world, "u1")
+    await world.outbox.flush()
+    back = await ids(world, "u1 a1 u2")  # again, after the conversation has moved on from there
+    assert back[0] != first[0]
+    assert await ids(world, "u1 a1 u2 a2 u3 a3 u4") == first
+
+
+async def test_what_is_not_written_yet_counts_more_than_what_an_earlier_run_wrote() -> None:
+    lives = Lives()
+    found = await lives.ids("u1 a1 u2", "u1 a1 u2 a2 old")
+    world = World(lives.store, "later")
+    new = await ids(world, "u1 a1 u2 a2 new", "u1 a1 u2 a2 new b u3")
+    old = await ids(world, "u1 a1 u2 a2 old a u3")
+    assert {*found, *new} == {found[0]}
+    assert old[0] != found[0]
+
+
+async def test_what_was_reported_for_an_opening_is_kept_where_an_earlier_run_knew_it() -> None:
+    lives = Lives()
+    await lives.ids("u1")
+    world = World(lives.store, "later")
+    place = await world.ask("u1")
+    world.sessions.settle(place, place.session, 70, 60)
+    await world.outbox.flush()
+    assert await reported(world, place) == 70
+
+
+async def test_a_conversation_begun_while_the_store_was_away_parts_from_an_older_one_once_it_is_back() -> None:
+    lives = Lives()
+    old = await lives.ids("u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    world = World(lives.store, "later")
+    lives.store.away = True
+    away = await ids(world, "u1", "u1 b1 v2")
+    lives.store.away = False
+    await world.outbox.flush()
+    new = await ids(world, "u1 b1 v2 b2 v3", "u1 b1 v2 b2 v3 b3 v4")
+    assert {*away} == {old[0]}  # nothing was known of the older one
+    assert new[0] == new[1] != old[0]
+    assert await ids(world, "u1 a1 u2 a2 u3 a3 u4") == [old[0]]
+
+
+# -- several workers -------------------------------------------------------------------------------------------------
+
+
 class Unwritten:
     """An outbox that has not come round to writing."""
 
     def put(self, *_: Any) -> None:
         return
 
-    append = put
+    append = merge = put
 
     async def flush(self) -> None:
         return
@@ -381,8 +490,16 @@ async def test_a_conversation_that_grows_at_the_only_worker_never_asks_the_store
     store = Counting()
     world = World(store)
     talk = [f"t{n}" for n in range(41)]
-    assert len({(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)}) == 1
+    first = (await world.ask(*talk[:1])).session.id
+    await world.outbox.flush()
+    assert {(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)} == {first}
     assert store.looks == []
+
+
+async def test_a_conversation_that_goes_on_before_its_opening_was_written_asks_the_store() -> None:
+    store = Counting()
+    await ids(World(store), "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    assert store.looks == [3]
 
 
 async def test_one_of_several_workers_asks_the_store_where_a_conversation_begins_and_where_it_first_goes_on() -> None:
@@ -403,9 +520,11 @@ async def test_workers_that_hear_each_other_ask_the_store_only_where_another_was
     store, slots = Counting(), shared_slots()
     one, other = (World(store, name, Board(slots, ord(name))) for name in "AB")
     talk = [f"t{n}" for n in range(9)]
-    for texts in (talk[:1], talk[:1], talk[:3], talk[:5], talk[:5], talk[:7]):
+    for texts in (talk[:1], ["begun here only"]):
         await one.ask(*texts)
-    await one.ask("begun here only")
+    await one.outbox.flush()
+    for texts in (talk[:1], talk[:3], talk[:5], talk[:5], talk[:7]):
+        await one.ask(*texts)
     assert store.looks == []
     await other.ask(*talk[:1])
     assert store.looks == [1]
@@ -447,7 +566,7 @@ async def test_what_was_reported_and_is_not_written_yet_counts_when_the_store_is
     world = World(others=Anybody())
     place = await world.ask("task")
     await world.outbox.flush()
-    world.sessions.outbox = Unwritten()  # what is settled does not reach the store yet
+    world.sessions.record.outbox = Unwritten()  # what is settled does not reach the store yet
     world.sessions.settle(place, place.session, reported=120, counted=100)
     base = (await world.ask("task", "a", "b")).base
     assert base is not None

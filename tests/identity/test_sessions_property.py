@@ -20,10 +20,11 @@ def lists(rounds: list[tuple[str, str]], leaf: int) -> list[tuple[str, ...]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(TREES, st.data())
-def test_each_branch_that_lives_ends_with_a_session_of_its_own(trees, data):
+@given(TREES, st.sampled_from(["one run", "many runs", "little memory"]), st.data())
+def test_each_branch_that_lives_ends_with_a_session_of_its_own(trees, life, data):
     async def run() -> None:
-        world = World()
+        capacity = 1 if life == "little memory" else 2_000
+        world = World(capacity=capacity)
         waiting = {(who, leaf): lists(rounds, leaf) for leaf, rounds in enumerate(trees) for who in range(len(WHO))}
         seen: set[tuple[int, tuple[str, ...]]] = set()
         ends = {}
@@ -36,6 +37,10 @@ def test_each_branch_that_lives_ends_with_a_session_of_its_own(trees, data):
             if (who, texts) in seen:
                 continue  # what the branches share is said once
             seen.add((who, texts))
+            if life == "little memory" or (life == "many runs" and data.draw(st.booleans())):
+                await world.outbox.flush()
+            if life == "many runs" and not world.outbox.taken:
+                world = World(world.store, f"w{len(seen)}")
             ends[branch] = (await world.ask(*texts, caller=caller, label=label)).session.id
         assert len(set(ends.values())) == len(ends)
 

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -7,6 +7,7 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Key, Put
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.outbox import GatheringOutbox
+from tests.fakes import FickleStore
 
 KEY = Key("c", "k")
 
@@ -55,6 +56,76 @@ async def test_a_value_that_is_replaced_before_it_was_written_is_never_made() ->
     await outbox.flush()
     assert made == [b"3"]
     assert await store.get(KEY) == b"3"
+
+
+def onto(text: bytes) -> Callable[[bytes | None], bytes]:
+    """Adds `text` to what there is."""
+    return lambda held: (held or b"-") + text
+
+
+async def test_a_merged_value_is_made_of_what_the_store_has_when_it_is_written() -> None:
+    store = Watched()
+    outbox = GatheringOutbox(store)
+    outbox.merge(KEY, onto(b"1"))
+    outbox.merge(Key("c", "new"), onto(b"1"))
+    await store.put(KEY, b"old")
+    await outbox.flush()
+    assert await store.get_many([KEY, Key("c", "new")]) == [b"old1", b"-1"]
+    assert store.batches == [2]
+
+
+async def test_of_merged_values_the_last_one_wins_and_a_put_wins_over_them() -> None:
+    store = Watched()
+    outbox = GatheringOutbox(store)
+    await store.put(KEY, b"old")
+    outbox.merge(KEY, onto(b"1"))
+    outbox.merge(KEY, onto(b"2"))
+    await outbox.flush()
+    assert await store.get(KEY) == b"old2"
+    outbox.merge(KEY, onto(b"3"))
+    outbox.put(KEY, lambda: b"put")
+    await outbox.flush()
+    assert await store.get(KEY) == b"put"
+
+
+async def test_a_merged_value_is_made_of_what_still_waits_to_be_written() -> None:
+    store = Watched()
+    outbox = GatheringOutbox(store)
+    await store.put(KEY, b"old")
+    outbox.put(KEY, lambda: b"put")
+    outbox.merge(KEY, onto(b"1"))
+    outbox.merge(KEY, onto(b"2"))
+    await outbox.flush()
+    assert await store.get(KEY) == b"put12"
+
+
+async def test_a_merged_value_waits_for_a_store_that_is_away_and_is_told_what_that_has_then() -> None:
+    store = FickleStore()
+    outbox = GatheringOutbox(store)
+    store.away = True
+    outbox.merge(KEY, onto(b"1"))
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    store.away = False
+    await store.put(KEY, b"old")
+    await outbox.flush()
+    assert await store.get(KEY) == b"old1"
+
+
+async def test_a_merged_value_that_cannot_be_made_is_dropped_alone() -> None:
+    def bad(held: bytes | None) -> bytes:
+        raise ValueError("no")
+
+    dropped: list[int] = []
+    store = Watched()
+    outbox = GatheringOutbox(store, on_drop=dropped.append)
+    outbox.merge(Key("c", "bad"), bad)
+    outbox.merge(KEY, onto(b"1"))
+    outbox.put(Key("c", "waits"), lambda: b"put")
+    outbox.merge(Key("c", "waits"), bad)
+    await outbox.flush()
+    assert await store.get_many([KEY, Key("c", "bad"), Key("c", "waits")]) == [b"-1", None, b"put"]
+    assert dropped == [1, 1]
 
 
 async def test_a_flush_writes_everything_in_batches() -> None:

@@ -1,0 +1,172 @@
+"""The places on record: those that one worker has in memory, and behind them the store.
+
+A place is named by its label and its chain key (points.py). The store is asked only where this worker knows nothing or
+may be out of date. A conversation that begins does not wait for that: what an earlier run knew of its opening is met
+where the place is written, a moment later, and as a rule long before a reply lets it go on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import field
+from functools import partial
+
+from proxy.core.conversation import Conversation
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Key, Others, Outbox, Store
+from proxy.core.values import dataclass
+from proxy.identity.points import (
+    ENCODER,
+    Point,
+    decode,
+    first_of,
+    goes_on,
+    joined,
+    listing,
+    place_id,
+    place_key,
+    rival,
+    rounds,
+    store_key,
+)
+
+# How many of the newest places each look at the store takes in: the first finds a conversation that goes on, the second
+# one that was rewound. The last is for what the places found refer to. What was asked is not asked again.
+_LOOKS = (64, 576, 64)
+
+
+@dataclass(frozen=False, slots=True)
+class Record:
+    """The places of one worker. `capacity` bounds those held in memory, `retention` (seconds) what the store keeps.
+    `others` are the workers that use the same store; None where there are none."""
+
+    store: Store
+    outbox: Outbox
+    capacity: int
+    retention: float
+    others: Others | None = None
+    points: OrderedDict[bytes, Point] = field(default_factory=OrderedDict)
+    _unmet: set[bytes] = field(default_factory=set)
+    """Places in memory of which the store may know more: it was not asked when they were made, and has not met them."""
+
+    def deepest(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Point | None]:
+        """The deepest place of a list that this worker knows, and its index (-1: none)."""
+        index, points = len(chain), self.points
+        for key in reversed(chain):
+            index -= 1
+            point = points.get(label + key)
+            if point is not None:
+                return index, point
+        return -1, None
+
+    async def found(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
+        """The same, with all in memory that decides about it: the store is asked where it may know more. When it is
+        away, what is known here must do."""
+        chain = conversation.chain
+        index, base = self.deepest(label, chain)
+        if base is None and chain:
+            self._unmet.add(label + chain[-1])
+        if self._doubts(label, conversation, index, base, _LOOKS[0]):
+            index, base = await self._asked(label, conversation, index, base)
+        return index, base
+
+    def keep(self, name: bytes, point: Point) -> None:
+        """Puts a place on record, and in the list of its session."""
+        known, place = self.points.get(name), place_id(name)
+        if (known is None or known.session != point.session) and place != first_of(point.session):
+            self.outbox.put(Key(listing(point.session), place), bytes, self.retention)
+        self.write(name, place, point)
+
+    def write(self, name: bytes, place: str, point: Point) -> None:
+        """Puts a place on record; `place` is its id."""
+        self._remember(name, point)
+        if name in self._unmet:
+            self.outbox.merge(place_key(place), partial(self._met, name, point), self.retention)
+        else:
+            self.outbox.put(place_key(place), partial(ENCODER.encode, point), self.retention)
+        if self.others is not None:
+            self.others.wrote(place)
+
+    def forget(self, session: str | None) -> None:
+        """What is known here of the places of a session, or of all, is asked for anew."""
+        for name in [name for name, point in self.points.items() if session in (None, point.session)]:
+            del self.points[name]
+            self._unmet.discard(name)
+
+    def _met(self, name: bytes, written: Point, value: bytes | None) -> bytes:
+        """What the store is to have of a place that it was not asked for, from the `value` that it has."""
+        self._unmet.discard(name)
+        point, kept = self.points.get(name, written), decode(value)
+        if kept is not None:
+            point = joined(point, kept)
+            if name in self.points:
+                self.points[name] = point
+        return ENCODER.encode(point)
+
+    async def _asked(
+        self, label: bytes, conversation: Conversation, index: int, base: Point | None
+    ) -> tuple[int, Point | None]:
+        """The deepest place on record, with all in memory that decides about it, from the deepest one in memory."""
+        asked: set[bytes] = set()
+        for look in _LOOKS:
+            doubts = {*self._doubts(label, conversation, index, base, look)} - asked
+            if not (doubts and await self._ask(doubts)):
+                break
+            asked |= doubts
+            index, base = self.deepest(label, conversation.chain)
+        return index, base
+
+    async def _ask(self, names: Collection[bytes]) -> bool:
+        """Brings what the store has of these places into memory; False where it could not be asked."""
+        try:
+            values = await self.store.get_many([store_key(name) for name in names])
+        except StoreUnavailable:
+            return False
+        for name, value in zip(names, values, strict=True):
+            known, kept = self.points.get(name), decode(value)
+            if kept is not None and not self._sure(name):
+                known = joined(known, kept)
+            if known is not None:
+                self._remember(name, known)
+        self._unmet.difference_update(names)
+        return True
+
+    def _doubts(
+        self, label: bytes, conversation: Conversation, index: int, base: Point | None, look: int
+    ) -> list[bytes]:
+        """The places of which the store may know more: none where a conversation simply goes on by one round.
+        Conversations may begin alike at several workers; so beginnings are looked at where another one has been."""
+        chain, others = conversation.chain, self.others
+        if base is None:
+            if goes_on(conversation):
+                return [label + key for key in chain[-look:]]
+            # Noted by nobody, it is new, or from long ago. Then it is met when it is written.
+            begun = chain and others is not None and others.mine(place_id(label + chain[-1])) is not None
+            return [label + chain[-1]] if begun else []
+        unsure = not base.next and not self._sure(label + chain[index])
+        if index == len(chain) - 1:
+            return [label + chain[index]] if unsure else []
+        other = rival(self.points, label, chain, index, base)
+        # Where this very branch had gone on from here, what came next should be in memory, and is not.
+        simple = other is None and not base.next and rounds(conversation, index) <= 1
+        if simple and not (unsure and not base.base):
+            return []
+        keys = {*chain[index + 1 :][-_LOOKS[0] :], chain[index], base.base, base.branch}
+        if other is not None:
+            keys |= {other[0], other[1].branch}
+        return [label + key for key in keys if key]
+
+    def _sure(self, name: bytes) -> bool:
+        """Whether the store knows no more of a place than this worker, which may not have written all it knows yet."""
+        if name not in self.points or name in self._unmet:
+            return False
+        # Noted by nobody although it is in memory, it was noted, and another place has its slot now.
+        return self.others is None or self.others.mine(place_id(name)) is True
+
+    def _remember(self, name: bytes, point: Point) -> None:
+        points = self.points
+        points[name] = point
+        points.move_to_end(name)
+        if len(points) > self.capacity:
+            self._unmet.discard(points.popitem(last=False)[0])
