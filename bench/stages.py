@@ -20,11 +20,12 @@ from proxy.compaction.controls import read_controls
 from proxy.core.http import Inbound
 from proxy.core.ports import Headers, UpstreamRequest
 from proxy.core.records import ReplySeen
+from proxy.faces.http import new_id
 from proxy.identity.marks import read_marks
 from proxy.opening import opened
 from proxy.relay import Course, relay
 from proxy.settings.load import build
-from proxy.wiring.house import House, new_id
+from proxy.wiring.house import House
 
 PATH = conversations.PATHS[conversations.CHAT]
 SETTLE = 0.2

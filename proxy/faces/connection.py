@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from proxy.core.deadlines import Deadline
 from proxy.faces.http import BARE_QUERY
+from proxy.faces.refusal import reason_of, refusal
 
 # What uvicorn does not let through in a header.
 _NOT_IN_NAMES, _NOT_IN_VALUES = (
@@ -52,9 +53,20 @@ class Connection(HttpToolsProtocol):
                 self.handle_websocket_upgrade()
             else:  # CONNECT
                 self._unsupported_upgrade_warning()
-        except HttpParserError:
-            self.logger.warning("Invalid HTTP request received.")
-            self.send_400_response("Invalid HTTP request received.")
+        except HttpParserError as error:
+            self._refuse(reason_of(error, data), data)
+
+    def _refuse(self, reason: str, data: bytes) -> None:
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            # It comes behind a request whose answer is not over yet; what was said now would be taken for that.
+            cycle.keep_alive = False
+            return
+        self.logger.warning("What a client sent is not valid HTTP: %s.", reason)
+        if cycle is None or not (cycle.response_started and cycle.more_body):
+            lines = [b" " + self.url, *(b"%b:%b" % header for header in self.headers)]
+            self.transport.write(refusal(reason, b"\r\n".join([*lines, data])))
+        self.transport.close()
 
     def _feed(self, data: bytes) -> None:
         # A loop: one piece may hold thousands of requests, each with its offer.

@@ -6,6 +6,7 @@ Pure ASGI: everything below `/v1` is forwarded, all else belongs to the API.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -249,3 +250,9 @@ def _inbound(scope: Scope, body: bytes | AsyncIterator[bytes], request_id: str, 
         bare_query=BARE_QUERY in scope.get("extensions", ()),
         start=start,
     )
+
+
+def new_id() -> str:
+    """A request id."""
+    # Not from the system: asking it lets another thread take the interpreter, and a name need not be a secret.
+    return f"req_{random.getrandbits(96):024x}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import random
 import secrets
 import sys
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from proxy.core.ports import Key, Observer
 from proxy.dialects.reader import Reader
 from proxy.faces.api import Api
 from proxy.faces.archive import ArchiveApi
-from proxy.faces.http import Http
+from proxy.faces.http import Http, new_id
 from proxy.faces.lines import Lines
 from proxy.faces.metrics import Metrics
 from proxy.faces.websocket import Sockets
@@ -292,9 +291,3 @@ async def _close_when_idle(upstream: HttpUpstream) -> None:
     while upstream.busy:  # noqa: ASYNC110  # nothing tells when the last one ends
         await asyncio.sleep(1.0)
     await upstream.close()
-
-
-def new_id() -> str:
-    """A request id."""
-    # Not from the system: asking it lets another thread take the interpreter, and a name need not be a secret.
-    return f"req_{random.getrandbits(96):024x}"

@@ -1,0 +1,110 @@
+"""What is no HTTP gets an answer that a client of its dialect can read, and says what is wrong with it."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.e2e.replies import CHAT, EACH, MESSAGES, Dialect
+from tests.loopback import Answer, Recorded, replies_json
+from tests.proxying import Proxy
+
+
+async def said(proxy: Proxy, *pieces: bytes) -> bytes:
+    """All that comes back on a connection for these pieces, until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.2)
+        return await asyncio.wait_for(reader.read(-1), 10)
+    finally:
+        writer.close()
+
+
+def parts(answer: bytes) -> tuple[int, bytes, dict]:
+    """Status, head in small letters, and the error."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-length: %d" % len(body) in head
+    return int(head.split()[1]), head.lower(), json.loads(body)
+
+
+def post(dialect: Dialect, *lines: bytes) -> bytes:
+    return b"\r\n".join([b"POST %b HTTP/1.1" % dialect.path.encode(), b"Host: a", *lines, b"\r\n"])
+
+
+BROKEN = {
+    "a header's name": (b"x y: 1",),
+    "a header's value": (b"x: a\x00b",),
+    "two lengths": (b"Content-Length: 4", b"Content-Length: 5"),
+}
+
+
+@EACH
+@pytest.mark.parametrize("lines", BROKEN.values(), ids=BROKEN)
+async def test_a_head_that_cannot_be_read_is_refused_in_the_dialects_shape(proxy, dialect, lines):
+    status, head, error = parts(await said(proxy, post(dialect, *lines)))
+    assert status == 400
+    assert error["error"]["type"] == "invalid_request_error"
+    assert "not valid HTTP" in error["error"]["message"]
+    assert ("request_id" in error) == (dialect is MESSAGES)
+    named = b"request-id: req_" if dialect is MESSAGES else b"x-request-id: req_"
+    assert b"\r\n" + named in head
+    assert b"connection: close" in head
+
+
+@pytest.mark.parametrize(
+    ("request_line", "shape"),
+    [
+        (b"POST /v1/messages/caf\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", "anthropic"),
+        (b"GET /v1/models/caf\xc3\xa9 HTTP/1.1\r\nHost: a\r\nAnthropic-Version: 2023-06-01\r\n\r\n", "anthropic"),
+        (b"GET /v1/models/caf\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", "openai"),
+    ],
+)
+async def test_a_path_that_is_not_ascii_is_refused_and_told_to_be_encoded(proxy, request_line, shape):
+    status, _, error = parts(await said(proxy, request_line))
+    assert status == 400
+    assert "percent-encode" in error["error"]["message"]
+    assert ("type" in error, "code" in error["error"]) == ((True, False) if shape == "anthropic" else (False, True))
+
+
+async def test_a_client_that_speaks_tls_is_told_of_in_the_log(proxy):
+    answer = await said(proxy, bytes.fromhex("16030100c8010000c40303"))
+    assert "https://" in parts(answer)[2]["error"]["message"]
+    assert "https://" in proxy.log
+
+
+@EACH
+async def test_a_body_that_breaks_off_in_its_chunks_is_refused(proxy, dialect):
+    head = post(dialect, b"Content-Type: application/json", b"Transfer-Encoding: chunked")
+    async with proxy.provider(replies_json(dialect.json())) as provider:
+        status, _, error = parts(await said(proxy, head, b"zz\r\n"))
+    assert (status, provider.requests) == (400, [])
+    assert "not valid HTTP" in error["error"]["message"]
+
+
+async def test_what_comes_behind_a_request_and_is_no_http_leaves_its_answer_whole(proxy):
+    async def late(request: Recorded, answer: Answer) -> None:
+        await asyncio.sleep(0.3)
+        await replies_json(CHAT.json())(request, answer)
+
+    body = CHAT.body("First.")
+    good = post(CHAT, b"Content-Type: application/json", b"Content-Length: %d" % len(body)) + body
+    async with proxy.provider(late):
+        answer = await said(proxy, good, b"no http at all\r\n\r\n", b"and more\r\n\r\n")
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert json.loads(rest) == CHAT.json()
+
+
+async def test_nothing_is_said_into_an_answer_that_begins_before_its_request_is_over(proxy):
+    async def early(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/plain")], length=100)
+        await answer.send(b"so far")
+        await asyncio.sleep(5)
+
+    head = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with proxy.provider(early, eager=True):
+        answer = await said(proxy, head + b"5\r\nfirst\r\n", b"1\r\nx\r\n", b"zz\r\n")
+    assert answer.endswith(b"\r\n\r\nso far")
