@@ -15,7 +15,7 @@ from pathlib import Path
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from proxy import logs
@@ -58,9 +58,25 @@ class Factory:
         life = Starlette(lifespan=lifespan)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            await (life if scope["type"] == "lifespan" else app)(scope, receive, send)
+            if scope["type"] == "lifespan":
+                await life(scope, _orderly(receive), send)
+            else:
+                await app(scope, receive, send)
 
         return serve
+
+
+def _orderly(receive: Receive) -> Receive:
+    """What the server says of its life. After a second signal it says nothing more and cancels whoever listens; all
+    that is left to write is written then, too."""
+
+    async def told() -> Message:
+        try:
+            return await receive()
+        except asyncio.CancelledError:
+            return {"type": "lifespan.shutdown"}
+
+    return told
 
 
 async def _load(house: House) -> None:

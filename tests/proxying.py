@@ -96,6 +96,11 @@ class Proxy:
         if self._process is None:
             return 0
         self._process.terminate()
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for its end; returns the exit code."""
+        assert self._process is not None
         try:
             return self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
@@ -110,6 +115,10 @@ class Proxy:
         self._process.kill()
         self._process.wait(_PATIENCE)
         self._process = None
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does."""
+        os.kill(self.pid, signal.SIGINT)
 
     def hup(self) -> None:
         """Ask it to read its config again."""

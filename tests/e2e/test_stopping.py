@@ -1,12 +1,14 @@
 """The order to stop: running replies may go on for a while; then they end as errors, in the client's own words."""
 
 import asyncio
+import signal
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from tests.conftest import Start
+from tests.e2e.ledger import look, session
 from tests.e2e.raw import Reply, connected
 from tests.e2e.replies import CHAT, EACH, RESPONSES, Dialect
 from tests.loopback import Answer, Recorded, Script
@@ -96,6 +98,24 @@ async def test_a_request_that_is_not_there_whole_is_told_so(start: Start):
         reply = await client.reply()
         await stopping
     assert (reply.status, CHAT.error_of(reply.body)["code"]) == (503, "proxy_stopping")
+
+
+async def test_a_second_signal_ends_what_is_under_way_at_once_and_all_is_written_that_is_left_to_write(start: Start):
+    proxy = start("server: {shutdown_seconds: 60}\n", ACCORDION_STORE="sqlite:///kept.db")
+    async with proxy.provider(silent) as provider, connected(proxy) as client:
+        await client.ask("POST", CHAT.path, [], CHAT.body("Go on."))
+        await provider.until(lambda: provider.answers)
+        waiting = asyncio.create_task(client.reply())
+        proxy.interrupt()
+        while "Waiting for connections to close" not in proxy.log:
+            await asyncio.sleep(0.05)
+        proxy.interrupt()
+        reply = await waiting
+        assert await asyncio.to_thread(proxy.ended) == 128 + signal.SIGINT
+    assert (reply.status, "Traceback" in proxy.log) == (503, False)
+    proxy.start()
+    [listed] = (await look(proxy, "/accordion/sessions")).json()["sessions"]
+    assert [entry["error"] for entry in (await session(proxy, listed["id"]))["exchanges"]] == ["proxy_stopping"]
 
 
 async def test_a_socket_that_is_open_is_closed_with_a_word(start: Start):
