@@ -264,7 +264,12 @@ class Outbox(Protocol):
 
 
 class Others(Protocol):
-    """The other workers that use the same store, as far as they can be heard. `place` is a place's id (`points.py`)."""
+    """The other workers that use the same store, as far as they can be heard. `place` is a place's id (`points.py`).
+
+    `heard` tells whether they can be; where not, nothing is known of any place.
+    """
+
+    heard: bool
 
     def wrote(self, place: str) -> None:
         """This worker puts a place on record."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
@@ -41,6 +41,8 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     ids: tuple[str, ...] = ()
     """For a place that a response id names: the provider's own ids of the rounds of the reply, where something was read
     back in it. The last leads to all that was said."""
+    taken: bytes = b""
+    """For an end that another branch took the session over from: where that branch was then."""
     label: bytes = b""
     """What divides conversations within the tenant, for such a place."""
 
@@ -65,9 +67,11 @@ def joined(known: Point | None, kept: Point) -> Point:
     """The store's record of a place, with what this worker knows of it and has not yet written."""
     if known is None:
         return kept
+    if known.session != kept.session:
+        return kept
     if known.next and not kept.next:
         return known
-    if known.session == kept.session and known.reported and not kept.reported:
+    if known.reported and not kept.reported:
         said = {name: getattr(known, name) for name in ("reported", "counted", "overhead_key", "fold")}
         return structs.replace(kept, **said)
     return kept
@@ -96,6 +100,24 @@ def lives(points: Mapping[bytes, Point], label: bytes, point: Point) -> bool:
     """Whether the branch on record at a point was gone on from. (An end that passed to another session was.)"""
     end = points.get(label + point.branch)
     return end is not None and (end.next != b"" or end.session != point.session)
+
+
+def takers(points: Mapping[bytes, Point], label: bytes, point: Point) -> Iterator[bytes]:
+    """The ends that took the session over from an end, one from the other, up to the first that is not known here."""
+    for _ in range(_BACK):
+        if not point.taken:
+            return
+        yield point.taken
+        taker = points.get(label + point.taken)
+        if taker is None:
+            return
+        point = taker
+
+
+def taken_over(points: Mapping[bytes, Point], label: bytes, point: Point) -> bool:
+    """Whether one of them was gone on from. The place where they parted may be another conversation's by now."""
+    ends = [points.get(label + key) for key in takers(points, label, point)]
+    return any(end is not None and (end.next != b"" or end.session != point.session) for end in ends)
 
 
 def link(before: bytes, key: bytes) -> bytes:

@@ -29,6 +29,7 @@ from proxy.identity.points import (
     rival,
     rounds,
     store_key,
+    takers,
 )
 
 # How many of the newest places each look at the store takes in: the first finds a conversation that goes on, the second
@@ -149,10 +150,13 @@ class Record:
             return [label + chain[index]] if unsure else []
         other = rival(self.points, label, chain, index, base)
         # Where this very branch had gone on from here, what came next should be in memory, and is not.
-        simple = other is None and not base.next and rounds(conversation, index) <= 1
-        if simple and not (unsure and not base.base):
+        simple = other is None and not base.next and not base.taken and rounds(conversation, index) <= 1
+        # Whoever cannot be heard may have been anywhere; they are asked after where a conversation begins, and later
+        # found by what they wrote.
+        if simple and not (unsure and (not base.base or (others is not None and others.heard))):
             return []
         keys = {*chain[index + 1 :][-_LOOKS[0] :], chain[index], base.base, base.branch}
+        keys.update(takers(self.points, label, base))
         if other is not None:
             keys |= {other[0], other[1].branch}
         return [label + key for key in keys if key]

@@ -36,6 +36,7 @@ from proxy.identity.points import (
     rival,
     state_name,
     store_key,
+    taken_over,
 )
 from proxy.identity.record import Record
 from proxy.identity.tenants import LISTED, Caller
@@ -166,21 +167,34 @@ class Sessions:
         """The session of a request that goes on from `base`, and the one it is a fork of."""
         points = self.record.points
         other = rival(points, label, chain, index, base)
-        parted = base.next not in (b"", chain[index + 1]) or (other is not None and lives(points, label, other[1]))
+        parted = base.next not in (b"", chain[index + 1]) or taken_over(points, label, base)
+        parted = parted or (other is not None and lives(points, label, other[1]))
         session_id = fresh_id(label, chain[-1]) if parted else base.session
         if parted and base.next:
             self.record.keep(label + chain[-1], Point(session_id))
             return session_id, base.session
         # An end whose session was taken over goes with its branch, so that this branch is like any other from now on.
         origin = b"" if parted else base.base
-        here = structs.replace(base, session=session_id, next=chain[index + 1], branch=chain[-1], base=origin)
-        self.record.keep(label + chain[index], here)
+        following = {"next": chain[index + 1], "branch": chain[-1], "base": origin, "taken": b""}
+        self.record.keep(label + chain[index], structs.replace(base, session=session_id, **following))
         self.record.keep(label + chain[-1], Point(session_id, base=chain[index]))
-        if other is not None and other[1] is not base and not parted and other[0] in chain:
-            # Whoever took over never went on, such as a side request: the session is taken back.
-            reply = chain[chain.index(other[0]) + 1]
-            self.record.keep(label + other[0], structs.replace(other[1], next=reply, branch=other[2]))
-        return session_id, base.session if parted else ""
+        if parted:
+            return session_id, base.session
+        self._takes(label, base.taken, chain[index])
+        if other is not None:
+            at, point, branch = other
+            self._takes(label, point.branch, chain[-1] if point is base else chain[index])
+            if point is not base and at in chain:
+                # Whoever took over never went on, such as a side request: the session is taken back.
+                reply = chain[chain.index(at) + 1]
+                self.record.keep(label + at, structs.replace(point, next=reply, branch=branch))
+        return session_id, ""
+
+    def _takes(self, label: bytes, other: bytes, end: bytes) -> None:
+        """The branch that is at `end` has the session from now on, and no more the one that ended at `other`."""
+        loser = self.record.points.get(label + other) if other else None
+        if loser is not None:
+            self.record.keep(label + other, structs.replace(loser, taken=end))
 
     def _hold(self, caller: Caller, marks: Marks, session_id: str, forked_from: str) -> tuple[Session, str]:
         sessions = self._sessions

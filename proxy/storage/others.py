@@ -28,6 +28,8 @@ _SEVERAL = 0
 class Anybody:
     """Workers that cannot be heard, such as those of other machines: each place may be theirs (core's Others)."""
 
+    heard = False
+
     def wrote(self, place: str) -> None:
         """Nobody would hear it."""
 
@@ -42,6 +44,8 @@ class Board:
     A slot is written in one go, so nothing needs a lock; another place may take it at any time. `worker` is this
     process's id. A worker that was started again has another one: what its predecessor wrote is not in its memory.
     """
+
+    heard = True
 
     def __init__(self, slots: Slots, worker: int) -> None:
         self._slots = slots

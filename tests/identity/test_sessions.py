@@ -42,7 +42,9 @@ class World:
     async def ask(self, *texts: str, caller: Caller = ALICE, label: str = "", agent: str = "") -> Place:
         self.requests += 1
         read = chat(*texts, caller=caller)
-        return await self.sessions.resolve(caller, Marks(label, agent), read, f"r{self.requests}")
+        return await self.sessions.resolve(
+            caller, Marks(label, agent), read, f"{self.sessions.worker}-r{self.requests}"
+        )
 
 
 def chat(*texts: str, caller: Caller = ALICE) -> Conversation:
@@ -325,6 +327,33 @@ async def test_a_retry_of_what_was_taken_over_stays_where_it_was() -> None:
     assert len(set(await ids(World(), "u1", "u1 a1 u2", "u1 a1 side", "u1 a1 u2", "u1 a1 u2 a2 u3"))) == 1
 
 
+async def test_an_edited_question_is_a_fork_although_its_opening_was_sent_again_meanwhile() -> None:
+    world = World()
+    new = (await ids(world, "u1", "u1 a1 old", "u1 a1 new", "u1 a1 new b u3"))[2:]
+    other = await ids(world, "u1", "u1 x1 v2")  # has the place now where the two parted
+    old = await ids(world, "u1 a1 old a u4", "u1 a1 old a u4 a u5")
+    assert (len({*new}), len({*old}), len({*other}), len({*new, *old, *other})) == (1, 1, 1, 3)
+
+
+async def test_a_side_request_that_goes_on_late_is_a_fork_although_its_opening_was_sent_again_meanwhile() -> None:
+    world = World()
+    main = await ids(world, "u1", "u1 a1 u2", "u1 a1 side")
+    other = await ids(world, "u1", "u1 x1 v2")
+    main += await ids(world, "u1 a1 u2 a2 u3")  # takes the session back
+    side = await ids(world, "u1 a1 side b u4", "u1 a1 side b u4 b u5")
+    assert await ids(world, "u1 a1 u2 a2 u3 a3 u6") == main[:1]
+    assert (len({*main}), len({*side}), len({*main, *side, *other})) == (1, 1, 3)
+
+
+async def test_of_several_edits_the_first_is_a_fork_if_the_last_was_gone_on_from_before_a_restart() -> None:
+    lives = Lives()
+    await lives.ids("u1", "u1 a1 one", "u1 a1 two", "u1 a1 three", again=False)
+    last = await lives.ids("u1 a1 three c u2", "u1", again=False)  # then its opening is sent again
+    first = await lives.ids("u1 a1 one b u2", "u1 a1 one b u2 b u3")
+    assert (first[0], len({*last, *first})) == (first[1], 3)
+    assert await lives.ids("u1 a1 three c u2 c u3") == last[:1]
+
+
 async def test_a_record_from_before_there_were_branches_still_counts() -> None:
     old = msgspec.msgpack.encode({"session": "s-old", "next": b"", "reported": 7, "counted": 6, "overhead_key": b"o"})
     world = World()
@@ -591,6 +620,26 @@ async def test_an_edit_at_another_worker_than_the_one_that_went_on_is_a_fork(pai
     ]
     assert (len({*main}), len({*edit}), len({*main, *edit})) == (1, 1, 2)
     assert await pair.ask("A", "u1 a u2 a u3 a u6") == main[0]
+
+
+async def test_an_edit_at_another_worker_that_hears_of_it_is_a_fork_at_once() -> None:
+    slots = shared_slots()
+    pair = Pair(lambda name: Board(slots, ord(name)))
+    for worker, texts in (("A", "u1"), ("A", "u1 a1 old"), ("B", "u1 a1 new"), ("B", "u1 a1 new b u2")):
+        new = await pair.ask(worker, texts)
+    old = [await pair.ask("A", "u1 a1 old a u3"), await pair.ask("B", "u1 a1 old a u3 a u4")]
+    assert old == [old[0]] * 2 != [new] * 2
+
+
+async def test_a_place_that_another_worker_gave_to_another_conversation_is_not_taken_for_the_old_one(
+    pair: Pair,
+) -> None:
+    await pair.ask("B", "u1")
+    old = await pair.ask("B", "u1 a1 u2")
+    new = await pair.ask("A", "u1")  # again, after the conversation has moved on
+    assert new != old
+    assert [await pair.ask("B", "u1 a1 v2"), await pair.ask("A", "u1 a1 v2 b v3")] == [new] * 2
+    assert await pair.ask("A", "u1 a1 u2 a2 u3") == old
 
 
 async def test_a_late_reply_does_not_hide_what_another_worker_wrote_of_the_same_place(pair: Pair) -> None:

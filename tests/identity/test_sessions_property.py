@@ -1,47 +1,108 @@
 """Random trees of conversations: whatever the order of the requests, each branch that lives ends alone."""
 
 import asyncio
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.identity.test_sessions import ALICE, BOB, World
+from proxy.storage.others import Board, shared_slots
+from tests.identity.test_sessions import ALICE, BOB, Counting, World
 
-ROUNDS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), min_size=1, max_size=3)
+ROUNDS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), max_size=3)
 TREES = st.lists(ROUNDS, min_size=1, max_size=5)
 WHO = ((ALICE, ""), (ALICE, "label"), (BOB, ""))
+OWN = 4
+"""How many lists are a branch's own. With the first it may take a session over, or lose it to the next that comes."""
 
 
 def lists(rounds: list[tuple[str, str]], leaf: int) -> list[tuple[str, ...]]:
-    """The lists that a conversation sends: it grows by its rounds, and by one more that is its own."""
-    texts = ["task", *(text for pair in rounds for text in pair)]
-    texts += ["reply", f"question {leaf}", "reply", "and more"]
+    """The lists that a conversation sends: it grows by its rounds, and by some more that are its own."""
+    texts = ["task", *(text for pair in rounds for text in pair), "reply", f"question {leaf}"]
+    texts += ["reply", "go on"] * (OWN - 1)
     return [tuple(texts[:end]) for end in range(1, len(texts) + 1, 2)]
 
 
-@settings(max_examples=150, deadline=None)
-@given(TREES, st.sampled_from(["one run", "many runs", "little memory"]), st.data())
-def test_each_branch_that_lives_ends_with_a_session_of_its_own(trees, life, data):
+class Workers:
+    """Who serves the requests, over one store. What they write is in it before the next request comes, as far as
+    another run or worker may need it."""
+
+    def __init__(self, draw: Callable[..., bool]) -> None:
+        self.draw, self.store, self.slots, self.names = draw, Counting(), shared_slots(), 0
+        self.running = [self.another() for _ in range(self.several)]
+
+    several = 1
+
+    def another(self) -> World:
+        self.names += 1
+        return World(self.store, f"w{self.names}")
+
+    async def next(self) -> World:
+        """The worker that serves the next request."""
+        return self.running[0]
+
+    async def served(self, world: World) -> None:
+        """It did."""
+
+
+class ManyRuns(Workers):
+    async def next(self) -> World:
+        if self.draw(st.booleans()):
+            await self.running[0].outbox.flush()
+            self.running = [self.another()]
+        return self.running[0]
+
+
+class LittleMemory(Workers):
+    """Less than a look at the store may bring; in real life places leave memory long after they were written."""
+
+    def another(self) -> World:
+        return World(self.store, capacity=6)
+
+    async def served(self, world: World) -> None:
+        await world.outbox.flush()
+
+
+class Two(Workers):
+    several = 2
+
+    def another(self) -> World:
+        self.names += 1
+        return World(self.store, f"w{self.names}", Board(self.slots, self.names))
+
+    async def next(self) -> World:
+        which = self.draw(st.integers(0, 1))
+        if self.draw(st.integers(0, 4)) == 4:  # it was started again
+            self.running[which] = self.another()
+        return self.running[which]
+
+    async def served(self, world: World) -> None:
+        await world.outbox.flush()
+
+
+@pytest.mark.parametrize("kind", [Workers, ManyRuns, LittleMemory, Two])
+@settings(max_examples=100, deadline=None)
+@given(TREES, st.data())
+def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
     async def run() -> None:
-        capacity = 1 if life == "little memory" else 2_000
-        world = World(capacity=capacity)
+        workers = kind(data.draw)
         waiting = {(who, leaf): lists(rounds, leaf) for leaf, rounds in enumerate(trees) for who in range(len(WHO))}
-        seen: set[tuple[int, tuple[str, ...]]] = set()
-        ends = {}
+        own = {branch: {len(texts) for texts in sent[1 - OWN :]} for branch, sent in waiting.items()}
+        found: dict[tuple[int, int], set[str]] = {branch: set() for branch in waiting}
         while waiting:
             branch = data.draw(st.sampled_from(sorted(waiting)))
-            who, (caller, label) = branch[0], WHO[branch[0]]
-            texts = waiting[branch].pop(0)
+            (caller, label), texts = WHO[branch[0]], waiting[branch][0]
+            if data.draw(st.integers(0, 6)) < 6:  # else it will be sent again
+                waiting[branch].pop(0)
             if not waiting[branch]:
                 del waiting[branch]
-            if (who, texts) in seen:
-                continue  # what the branches share is said once
-            seen.add((who, texts))
-            if life == "little memory" or (life == "many runs" and data.draw(st.booleans())):
-                await world.outbox.flush()
-            if life == "many runs" and not world.outbox.taken:
-                world = World(world.store, f"w{len(seen)}")
-            ends[branch] = (await world.ask(*texts, caller=caller, label=label)).session.id
-        assert len(set(ends.values())) == len(ends)
+            world = await workers.next()
+            session = (await world.ask(*texts, caller=caller, label=label)).session.id
+            await workers.served(world)
+            if len(texts) in own[branch]:
+                found[branch].add(session)
+        assert [len(sessions) for sessions in found.values()] == [1] * len(found)
+        assert len(set().union(*found.values())) == len(found)
 
     asyncio.run(run())
