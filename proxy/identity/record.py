@@ -66,10 +66,11 @@ class Record:
         away, what is known here must do."""
         chain = conversation.chain
         index, base = self.deepest(label, chain)
-        if base is None and chain:
-            self._unmet.add(label + chain[-1])
+        asked: set[bytes] = set()
         if self._doubts(label, conversation, index, base, _LOOKS[0]):
-            index, base = await self._asked(label, conversation, index, base)
+            index, base = await self._asked(label, conversation, index, base, asked)
+        if base is None and chain and label + chain[-1] not in asked:
+            self._unmet.add(label + chain[-1])
         return index, base
 
     def keep(self, name: bytes, point: Point) -> None:
@@ -106,10 +107,10 @@ class Record:
         return ENCODER.encode(point)
 
     async def _asked(
-        self, label: bytes, conversation: Conversation, index: int, base: Point | None
+        self, label: bytes, conversation: Conversation, index: int, base: Point | None, asked: set[bytes]
     ) -> tuple[int, Point | None]:
-        """The deepest place on record, with all in memory that decides about it, from the deepest one in memory."""
-        asked: set[bytes] = set()
+        """The deepest place on record, with all in memory that decides about it, from the deepest one in memory. What
+        the store said of goes into `asked`."""
         for look in _LOOKS:
             doubts = {*self._doubts(label, conversation, index, base, look)} - asked
             if not (doubts and await self._ask(doubts)):

@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -418,6 +419,20 @@ async def test_an_opening_that_was_asked_for_is_not_asked_for_again_where_it_is_
     world = World()
     await world.ask("u1")
     assert [isinstance(write, Merge) for write in world.outbox.taken if write.key.name.startswith("point/")] == [True]
+
+
+async def test_nothing_is_kept_of_an_opening_whose_client_goes_away_while_the_store_is_asked() -> None:
+    class Slow(EphemeralStore):
+        async def get_many(self, keys: Any) -> Any:
+            await asyncio.sleep(60)
+
+    world = World(Slow(), others=Anybody())
+    asking = asyncio.create_task(world.ask("u1"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert asking.cancelled()
+    assert not world.sessions.record._unmet
 
 
 @pytest.mark.parametrize("which", ["one", "all"])
