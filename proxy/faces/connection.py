@@ -63,9 +63,15 @@ class Connection(HttpToolsProtocol):
             cycle.keep_alive = False
             return
         self.logger.warning("What a client sent is not valid HTTP: %s.", reason)
+        lines = [b" " + self.url, *(b"%b:%b" % header for header in self.headers)]
+        answer = refusal(reason, b"\r\n".join([*lines, data]))
+        if cycle is not None and self.pipeline and self.pipeline[0][0] is cycle and cycle.more_body:
+            # Its turn comes when those before it are answered.
+            cycle.more_body = cycle.keep_alive = False
+            self.pipeline[0] = cycle, answer  # type: ignore[assignment]  # uvicorn has types of its own for ASGI
+            return
         if cycle is None or not (cycle.response_started and cycle.more_body):
-            lines = [b" " + self.url, *(b"%b:%b" % header for header in self.headers)]
-            self.transport.write(refusal(reason, b"\r\n".join([*lines, data])))
+            self.transport.write(answer.raw)
         self.transport.close()
 
     def _feed(self, data: bytes) -> None:
@@ -112,8 +118,12 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A request is there to its end."""
-        if not self._offers_another():
-            super().on_message_complete()
+        if self._offers_another():
+            return
+        if self.cycle is not None:
+            # Uvicorn leaves that out where the answer is over already.
+            self.cycle.more_body = False
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """A request's head is there; its task has not begun yet."""

@@ -58,13 +58,9 @@ class GatheringOutbox:
 
     def merge(self, key: Key, value: Callable[[bytes | None], bytes], ttl: float | None = None) -> None:
         """Keep a value made of what the key holds by then; see the port."""
-        waiting = self._puts.get(key)
-        if waiting is None or waiting[2]:
-            self._puts[key] = value, ttl, True
-            if self._timer is None:
-                self._soon()
-        elif (made := self._made(key, lambda: value(waiting[0]()))) is not None:
-            self.put(key, lambda: made, ttl)
+        self._take(key, (value, ttl, True))
+        if self._timer is None:
+            self._soon()
 
     def append(self, key: Key, value: _Value, keep: int | None = None, ttl: float | None = None) -> None:
         """Add to the end of a log; see the port."""
@@ -87,6 +83,15 @@ class GatheringOutbox:
             await self.flush()
         except StoreUnavailable:
             self._on_drop(len(self._puts) + len(self._appends))
+
+    def _take(self, key: Key, letter: _Letter) -> None:
+        """What waits for a key from now on: the newest. What is to be merged with a value that waits is made of it."""
+        value, ttl, merge = letter
+        waiting = self._puts.get(key) if merge else None
+        if waiting is None or waiting[2]:
+            self._puts[key] = letter
+        elif (made := self._made(key, lambda: value(waiting[0]()))) is not None:
+            self._puts[key] = (lambda: made), ttl, False
 
     def _begin(self) -> None:
         self._timer = None
@@ -134,7 +139,9 @@ class GatheringOutbox:
         except BaseException:
             # What came meanwhile is newer than what failed. An append that had been written after all, when only the
             # answer was lost, comes twice: a log may repeat an entry, it never lacks one.
-            self._puts = puts | self._puts
+            newer, self._puts = self._puts, puts
+            for key, letter in newer.items():
+                self._take(key, letter)
             self._appends = appends + self._appends
             raise
 

@@ -108,3 +108,38 @@ async def test_nothing_is_said_into_an_answer_that_begins_before_its_request_is_
     async with proxy.provider(early, eager=True):
         answer = await said(proxy, head + b"5\r\nfirst\r\n", b"1\r\nx\r\n", b"zz\r\n")
     assert answer.endswith(b"\r\n\r\nso far")
+
+
+async def test_a_request_that_cannot_be_read_waits_for_its_turn(proxy):
+    async def late(request: Recorded, answer: Answer) -> None:
+        await asyncio.sleep(0.5)
+        await replies_json(CHAT.json())(request, answer)
+
+    body = CHAT.body("First.")
+    good = post(CHAT, b"Content-Type: application/json", b"Content-Length: %d" % len(body)) + body
+    bad = post(CHAT, b"Content-Type: application/json", b"Transfer-Encoding: chunked")
+    async with proxy.provider(late):
+        for pieces in ([good + bad + b"zz\r\n"], [good, bad, b"zz\r\n"]):
+            answer = await said(proxy, *pieces)
+            first, found, second = answer.partition(b"HTTP/1.1 400")
+            assert first.startswith(b"HTTP/1.1 200")
+            assert json.loads(first.partition(b"\r\n\r\n")[2]) == CHAT.json()
+            assert "not valid HTTP" in parts(found + second)[2]["error"]["message"]
+
+
+async def test_a_target_that_cannot_be_read_is_told_so(proxy):
+    answer = await said(proxy, b"GET http://h:999999/v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert "target" in parts(answer)[2]["error"]["message"]
+
+
+async def test_what_comes_behind_an_early_answer_is_refused_like_any_other(proxy):
+    async def early(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/plain")], length=2)
+        await answer.send(b"ok")
+
+    head = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with proxy.provider(early, eager=True):
+        answer = await said(proxy, head + b"5\r\nfirst\r\n", b"1\r\nx\r\n", b"0\r\n\r\n", b"no http\r\n\r\n")
+    first, found, second = answer.partition(b"HTTP/1.1 400")
+    assert first.endswith(b"\r\n\r\nok")
+    assert parts(found + second)[0] == 400

@@ -112,6 +112,22 @@ async def test_a_merged_value_waits_for_a_store_that_is_away_and_is_told_what_th
     assert await store.get(KEY) == b"old1"
 
 
+async def test_a_value_whose_write_fails_is_not_lost_to_one_that_is_to_be_merged_with_it() -> None:
+    class Failing(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> None:
+            outbox.merge(KEY, onto(b"M"))
+            raise StoreUnavailable("away")
+
+    store = Failing()
+    outbox = GatheringOutbox(store)
+    outbox.put(KEY, lambda: b"P")
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    store.__class__ = Watched
+    await outbox.flush()
+    assert await store.get(KEY) == b"PM"
+
+
 async def test_a_merged_value_that_cannot_be_made_is_dropped_alone() -> None:
     def bad(held: bytes | None) -> bytes:
         raise ValueError("no")
