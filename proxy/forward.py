@@ -158,18 +158,11 @@ class Forward:
     ) -> Outbound:
         """An error of ours: in the client's own shape, with a request id, and in the ledger."""
         course.status, course.error = error.status, error.code or error.type
-        dialect = self.gauging.speaks(inbound.path, fields)
-        named = b"request-id" if dialect is self.gauging.anthropic else b"x-request-id"
-        body = dialect.error(error, inbound.request_id)
-        headers: Headers = (
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (named, inbound.request_id.encode()),
-        )
-        if course.gauge is not None:
-            self._settle(inbound, fields, course, ReplySeen())
-            headers += self._headers(course.gauge)
-        return Outbound(error.status, headers, body)
+        out = self.gauging.speaks(inbound.path, fields).refusal(error, inbound.request_id)
+        if course.gauge is None:
+            return out
+        self._settle(inbound, fields, course, ReplySeen())
+        return replace(out, headers=out.headers + self._headers(course.gauge))
 
     def _headers(self, gauge: Gauge) -> Headers:
         return headers_of(gauge, store_available=self.gauging.sessions.store.available)

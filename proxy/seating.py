@@ -23,7 +23,7 @@ from proxy.dialects.metadata import metadata_sent, without_ours
 from proxy.dialects.writing import body
 from proxy.identity.lineage import Lineage
 from proxy.identity.marks import Marks
-from proxy.identity.points import Point, label_of
+from proxy.identity.points import Point, deepest, label_of
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.shown import NOTHING, Hidden
 from proxy.identity.tenants import Caller
@@ -70,7 +70,8 @@ class Seating:
             seat = self.lineage.top(marks, conversation) or await self.lineage.seat(caller, marks, conversation)
             hidden = NOTHING
             if seat.path:
-                shown, _ = self.sessions.record.deepest(label_of(caller, seat_marks(marks, seat)), conversation.chain)
+                label = label_of(caller, seat_marks(marks, seat))
+                shown, _ = deepest(self.sessions.record.points, label, conversation.chain)
                 hidden = await self.lineage.hidden(caller, seat, conversation, shown)
             return self._filtered(dialect, caller, seat, conversation, plain, hidden)
         except BadRequest:

@@ -12,6 +12,7 @@ from typing import Any
 
 from proxy.core.conversation import Message, Part, Role
 from proxy.core.errors import AccordionError
+from proxy.core.http import Outbound
 from proxy.core.records import ReplySeen
 from proxy.core.values import dataclass
 
@@ -48,6 +49,8 @@ class Dialect(ABC):
     """The top-level field that holds the list of messages: `messages` or `input`."""
     marks: bool = False
     """Whether entries may have cache breakpoints."""
+    request_id: bytes = b"x-request-id"
+    """The header that names a request in its answer."""
 
     @abstractmethod
     def message(self, raw: bytes) -> ReadMessage:
@@ -77,6 +80,16 @@ class Dialect(ABC):
     @abstractmethod
     def error(self, error: AccordionError, request_id: str) -> bytes:
         """The body of an error of ours, in the shape that this dialect's clients parse."""
+
+    def refusal(self, error: AccordionError, request_id: str) -> Outbound:
+        """The same as a whole answer."""
+        body = self.error(error, request_id)
+        headers = (
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (self.request_id, request_id.encode()),
+        )
+        return Outbound(error.status, headers, body)
 
     @abstractmethod
     def stream_error(self, error: AccordionError, request_id: str) -> bytes:

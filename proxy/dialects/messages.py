@@ -42,6 +42,7 @@ class Messages(Dialect):
     name = "messages"
     listing = "messages"
     marks = True
+    request_id = b"request-id"
 
     def message(self, raw: bytes) -> ReadMessage:
         """Reads one message. Results that a user's tools gave stand in user messages, those of the provider's own

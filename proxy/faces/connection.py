@@ -18,8 +18,8 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from proxy.core.deadlines import Deadline
-from proxy.faces.http import BARE_QUERY
-from proxy.faces.refusal import reason_of, refusal
+from proxy.faces.http import BARE_QUERY, answering
+from proxy.faces.refusal import at_once, reason_of, refusal
 
 # What uvicorn does not let through in a header.
 _NOT_IN_NAMES, _NOT_IN_VALUES = (
@@ -68,10 +68,10 @@ class Connection(HttpToolsProtocol):
         if cycle is not None and self.pipeline and self.pipeline[0][0] is cycle and cycle.more_body:
             # Its turn comes when those before it are answered.
             cycle.more_body = cycle.keep_alive = False
-            self.pipeline[0] = cycle, answer  # type: ignore[assignment]  # uvicorn has types of its own for ASGI
+            self.pipeline[0] = cycle, answering(answer)  # type: ignore[assignment]  # uvicorn's own types of ASGI
             return
         if cycle is None or not (cycle.response_started and cycle.more_body):
-            self.transport.write(answer.raw)
+            self.transport.write(at_once(answer))
         self.transport.close()
 
     def _feed(self, data: bytes) -> None:

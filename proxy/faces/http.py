@@ -134,6 +134,15 @@ async def _answer(out: Outbound, send: Send, ending: Callable[[], object] = lamb
         await send({"type": "http.response.body", "body": b""})
 
 
+def answering(out: Outbound) -> ASGIApp:
+    """An application that gives this answer to whatever is asked."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await _answer(out, send)
+
+    return app
+
+
 class _Body:
     """A request's body: whole or in pieces, never more than `limit` bytes of it."""
 

@@ -17,6 +17,7 @@ from proxy.core.ports import Key, Outbox, Store
 from proxy.core.records import CallSeen
 from proxy.core.values import dataclass, replace
 from proxy.identity.handoffs import NOBODY, Handed, Patterns, advance, settled, tool_names
+from proxy.identity.points import deepest
 
 # How many of the newest places are asked for in the store.
 _LOOK = 64
@@ -105,13 +106,8 @@ class Passing:
         return advance(state, conversation, index + 1, self.patterns.target, label, self.most)
 
     def _local(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Handed]:
-        index, states = len(chain), self._states
-        for key in reversed(chain):
-            index -= 1
-            state = states.get(label + key)
-            if state is not None:
-                return index, state
-        return -1, NOBODY
+        index, state = deepest(self._states, label, chain)
+        return index, NOBODY if state is None else state
 
     async def _asked(self, tenant: str, label: bytes, chain: Sequence[bytes]) -> tuple[int, Handed] | None:
         """The deepest place of a list that the store knows."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 from msgspec import structs
@@ -51,6 +52,7 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
 _BACK = 8
 
 _role = attrgetter("role")
+T = TypeVar("T")
 
 ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Point)
@@ -77,6 +79,17 @@ def joined(known: Point | None, kept: Point) -> Point:
     return kept
 
 
+def deepest(kept: Mapping[bytes, T], label: bytes, chain: Sequence[bytes]) -> tuple[int, T | None]:
+    """What is kept for the deepest place of a list of which there is anything, and its index (-1: none)."""
+    index = len(chain)
+    for key in reversed(chain):
+        index -= 1
+        found = kept.get(label + key)
+        if found is not None:
+            return index, found
+    return -1, None
+
+
 def rival(
     points: Mapping[bytes, Point], label: bytes, chain: Sequence[bytes], index: int, base: Point
 ) -> tuple[bytes, Point, bytes] | None:
@@ -98,8 +111,7 @@ def rival(
 
 def lives(points: Mapping[bytes, Point], label: bytes, point: Point) -> bool:
     """Whether the branch on record at a point was gone on from. (An end that passed to another session was.)"""
-    end = points.get(label + point.branch)
-    return end is not None and (end.next != b"" or end.session != point.session)
+    return _gone_on(points.get(label + point.branch), point.session)
 
 
 def takers(points: Mapping[bytes, Point], label: bytes, point: Point) -> Iterator[bytes]:
@@ -116,8 +128,11 @@ def takers(points: Mapping[bytes, Point], label: bytes, point: Point) -> Iterato
 
 def taken_over(points: Mapping[bytes, Point], label: bytes, point: Point) -> bool:
     """Whether one of them was gone on from. The place where they parted may be another conversation's by now."""
-    ends = [points.get(label + key) for key in takers(points, label, point)]
-    return any(end is not None and (end.next != b"" or end.session != point.session) for end in ends)
+    return any(_gone_on(points.get(label + key), point.session) for key in takers(points, label, point))
+
+
+def _gone_on(end: Point | None, session: str) -> bool:
+    return end is not None and (end.next != b"" or end.session != session)
 
 
 def link(before: bytes, key: bytes) -> bytes:

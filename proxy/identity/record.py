@@ -8,7 +8,8 @@ where the place is written, a moment later, and as a rule long before a reply le
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import field
 from functools import partial
 
@@ -20,6 +21,7 @@ from proxy.identity.points import (
     ENCODER,
     Point,
     decode,
+    deepest,
     first_of,
     goes_on,
     joined,
@@ -51,27 +53,29 @@ class Record:
     _unmet: set[bytes] = field(default_factory=set)
     """Places in memory of which the store may know more: it was not asked when they were made, and has not met them."""
 
-    def deepest(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, Point | None]:
-        """The deepest place of a list that this worker knows, and its index (-1: none)."""
-        index, points = len(chain), self.points
-        for key in reversed(chain):
-            index -= 1
-            point = points.get(label + key)
-            if point is not None:
-                return index, point
-        return -1, None
-
     async def found(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
-        """The same, with all in memory that decides about it: the store is asked where it may know more. When it is
-        away, what is known here must do."""
+        """The deepest place of a list and its index (-1: none), with all in memory that decides about it: the store is
+        asked where it may know more. When it is away, what is known here must do."""
         chain = conversation.chain
-        index, base = self.deepest(label, chain)
+        index, base = deepest(self.points, label, chain)
         asked: set[bytes] = set()
-        if self._doubts(label, conversation, index, base, _LOOKS[0]):
-            index, base = await self._asked(label, conversation, index, base, asked)
+        for look in _LOOKS:
+            doubts = {*self._doubts(label, conversation, index, base, look)} - asked
+            if not (doubts and await self._ask(doubts)):
+                break
+            asked |= doubts
+            index, base = deepest(self.points, label, chain)
         if base is None and chain and label + chain[-1] not in asked:
             self._unmet.add(label + chain[-1])
         return index, base
+
+    async def get(self, name: bytes) -> Point | None:
+        """One place; None where it is not on record. What the store has of it is not kept in memory."""
+        known = self.points.get(name)
+        if known is None:
+            with suppress(StoreUnavailable):
+                known = decode(await self.store.get(store_key(name)))
+        return known
 
     def keep(self, name: bytes, point: Point) -> None:
         """Puts a place on record, and in the list of its session."""
@@ -105,19 +109,6 @@ class Record:
             if name in self.points:
                 self.points[name] = point
         return ENCODER.encode(point)
-
-    async def _asked(
-        self, label: bytes, conversation: Conversation, index: int, base: Point | None, asked: set[bytes]
-    ) -> tuple[int, Point | None]:
-        """The deepest place on record, with all in memory that decides about it, from the deepest one in memory. What
-        the store said of goes into `asked`."""
-        for look in _LOOKS:
-            doubts = {*self._doubts(label, conversation, index, base, look)} - asked
-            if not (doubts and await self._ask(doubts)):
-                break
-            asked |= doubts
-            index, base = self.deepest(label, conversation.chain)
-        return index, base
 
     async def _ask(self, names: Collection[bytes]) -> bool:
         """Brings what the store has of these places into memory; False where it could not be asked."""

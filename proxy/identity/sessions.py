@@ -12,21 +12,19 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import field
 from itertools import accumulate
 
 from msgspec import structs
 
 from proxy.core.conversation import Conversation
-from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Clock, Key, Others, Outbox, Store
 from proxy.core.records import Session
 from proxy.core.values import dataclass, replace
 from proxy.identity.marks import Marks
 from proxy.identity.points import (
     Point,
-    decode,
+    deepest,
     fresh_id,
     label_of,
     link,
@@ -35,7 +33,6 @@ from proxy.identity.points import (
     place_id,
     rival,
     state_name,
-    store_key,
     taken_over,
 )
 from proxy.identity.record import Record
@@ -111,7 +108,7 @@ class Sessions:
         """The place of a request that is none of a conversation's, such as one that only asks for a count; with the
         session that this worker knows of its history, if any. Nothing is put on record."""
         label = label_of(caller, marks)
-        index, base = self.record.deepest(label, conversation.chain)
+        index, base = deepest(self.record.points, label, conversation.chain)
         session = self.current(base.session) if base is not None else None
         session = session or Session(id="", tenant=caller.tenant, created=self.clock.now(), label=marks.label)
         return Place(session, "", conversation, label, base, index, recorded=conversation.previous is None)
@@ -138,13 +135,8 @@ class Sessions:
 
     async def state(self, caller: Caller, state_id: str) -> Point | None:
         """What a response's or a conversation's id stands for; None where that is not on record."""
-        name = state_name(caller, state_id)
-        state = self.record.points.get(name)
-        if state is None:
-            # Not kept in memory: what a conversation's id stands for moves on, wherever it does.
-            with suppress(StoreUnavailable):
-                state = decode(await self.store.get(store_key(name)))
-        return state
+        # Not kept in memory where the store has it: what a conversation's id stands for moves on, wherever it does.
+        return await self.record.get(state_name(caller, state_id))
 
     def current(self, session_id: str) -> Session | None:
         """The session as this worker has it."""

@@ -84,15 +84,24 @@ async def test_a_body_that_breaks_off_in_its_chunks_is_refused(proxy, dialect):
     assert "not valid HTTP" in error["error"]["message"]
 
 
-async def test_what_comes_behind_a_request_and_is_no_http_leaves_its_answer_whole(proxy):
-    async def late(request: Recorded, answer: Answer) -> None:
-        await asyncio.sleep(0.3)
-        await replies_json(CHAT.json())(request, answer)
+UPLOAD = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
 
+
+def good() -> bytes:
+    """A request that can be read, whole."""
     body = CHAT.body("First.")
-    good = post(CHAT, b"Content-Type: application/json", b"Content-Length: %d" % len(body)) + body
+    return post(CHAT, b"Content-Type: application/json", b"Content-Length: %d" % len(body)) + body
+
+
+async def late(request: Recorded, answer: Answer) -> None:
+    """A provider that takes its time."""
+    await asyncio.sleep(0.5)
+    await replies_json(CHAT.json())(request, answer)
+
+
+async def test_what_comes_behind_a_request_and_is_no_http_leaves_its_answer_whole(proxy):
     async with proxy.provider(late):
-        answer = await said(proxy, good, b"no http at all\r\n\r\n", b"and more\r\n\r\n")
+        answer = await said(proxy, good(), b"no http at all\r\n\r\n", b"and more\r\n\r\n")
     head, _, rest = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     assert json.loads(rest) == CHAT.json()
@@ -104,22 +113,15 @@ async def test_nothing_is_said_into_an_answer_that_begins_before_its_request_is_
         await answer.send(b"so far")
         await asyncio.sleep(5)
 
-    head = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with proxy.provider(early, eager=True):
-        answer = await said(proxy, head + b"5\r\nfirst\r\n", b"1\r\nx\r\n", b"zz\r\n")
+        answer = await said(proxy, UPLOAD + b"5\r\nfirst\r\n", b"1\r\nx\r\n", b"zz\r\n")
     assert answer.endswith(b"\r\n\r\nso far")
 
 
 async def test_a_request_that_cannot_be_read_waits_for_its_turn(proxy):
-    async def late(request: Recorded, answer: Answer) -> None:
-        await asyncio.sleep(0.5)
-        await replies_json(CHAT.json())(request, answer)
-
-    body = CHAT.body("First.")
-    good = post(CHAT, b"Content-Type: application/json", b"Content-Length: %d" % len(body)) + body
     bad = post(CHAT, b"Content-Type: application/json", b"Transfer-Encoding: chunked")
     async with proxy.provider(late):
-        for pieces in ([good + bad + b"zz\r\n"], [good, bad, b"zz\r\n"]):
+        for pieces in ([good() + bad + b"zz\r\n"], [good(), bad, b"zz\r\n"]):
             answer = await said(proxy, *pieces)
             first, found, second = answer.partition(b"HTTP/1.1 400")
             assert first.startswith(b"HTTP/1.1 200")
@@ -137,9 +139,8 @@ async def test_what_comes_behind_an_early_answer_is_refused_like_any_other(proxy
         await answer.head(200, [("Content-Type", "text/plain")], length=2)
         await answer.send(b"ok")
 
-    head = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with proxy.provider(early, eager=True):
-        answer = await said(proxy, head + b"5\r\nfirst\r\n", b"1\r\nx\r\n", b"0\r\n\r\n", b"no http\r\n\r\n")
+        answer = await said(proxy, UPLOAD + b"5\r\nfirst\r\n", b"1\r\nx\r\n", b"0\r\n\r\n", b"no http\r\n\r\n")
     first, found, second = answer.partition(b"HTTP/1.1 400")
     assert first.endswith(b"\r\n\r\nok")
     assert parts(found + second)[0] == 400
