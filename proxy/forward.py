@@ -216,8 +216,7 @@ class Forward:
         fold = gauge.fold
         self._keep(gauge, place, session.id, fold)
         session = self.journal.record(tenant, session, place.row, exchange, traceparent) or session
-        reported = own.usage.input if own.usage else 0
-        self.gauging.sessions.settle(place, session, reported, gauge.counted, fold)
+        self.gauging.sessions.settle(place, session, own.read, gauge.counted, fold)
 
     def _keep(self, gauge: Gauge, place: Place, session: str, fold: str) -> None:
         """Keeps what others may read of the request: the results in it, what was said, and what a fold took out."""

@@ -283,18 +283,18 @@ class Gauging:
     def _corrected(
         self, route: Route, place: Place, counted: Utilization, tokens: int, folded: Folded | None
     ) -> Utilization:
-        """The count, of `tokens` in all, corrected by what the provider reported: for the beginning of this very list
-        where it did, else by how far counts of this session and model were off (accounting/calibration.py). `folded` is
-        None where the list does not begin as one that was sent before."""
-        base, last, known = base_of(place), None, place.session.correction
-        if known == UNKNOWN and base is not None:
+        """The count, of `tokens` in all, corrected by what the provider reported to this model: for the beginning of
+        this very list, else by how far counts were off (accounting/calibration.py). `folded`: None for a new list."""
+        base, last, model = base_of(place), None, place.conversation.model
+        known = place.session.correction if place.session.model == model else UNKNOWN
+        if known == UNKNOWN and base is not None and base.model == model:
             # Another worker had this session so far, or this one before it was started anew.
             known = on_record(base.counted, base.reported)
-        factor = self.calibrations.factor(route.name, place.conversation.model, known)
+        factor = self.calibrations.factor(route.name, model, known)
         if base is not None and base.reported and folded is not None and base.fold == fold_of(folded):
             if place.base_index < 0:
                 # What the provider keeps had its own overhead in the report; this request brings it along again.
                 last = (counted.preamble + counted.tools, base.reported)
-            elif base.overhead_key == place.conversation.overhead_key:
+            elif base.overhead_key == place.conversation.overhead_key and base.model == model:
                 last = (base.counted, base.reported)
         return counted.corrected(factor, estimate(tokens, last, factor), carried=last is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from proxy.accounting.calibration import UNKNOWN
 from proxy.accounting.overflow import read_overflow
 from proxy.core.conversation import Conversation
 from proxy.core.records import ReplySeen, Session
@@ -27,21 +28,18 @@ def learnt(
         return session
     if gauge.seated is not None:
         gauging.seating.answered(gauge.caller, gauge.seated, session.id, seen.calls)
-    usage = seen.usage
-    if usage is None or not usage.input:
-        if ids:
-            sessions.answered(gauge.caller, place, seen.response_id, 0, ids)
-        return session
-    if place.conversation.previous is None:
-        correction = gauging.calibrations.learn(
-            gauge.route.name, place.conversation.model, session.correction, gauge.counted, usage.input
-        )
+    if seen.read and place.conversation.previous is None:
+        model = place.conversation.model
+        known = session.correction if session.model == model else UNKNOWN
+        correction = gauging.calibrations.learn(gauge.route.name, model, known, gauge.counted, seen.read)
         if correction != session.correction:
-            session = structs.replace(session, correction=correction)
-    if gauge.dialect.name == "responses":
-        # A reply that goes on from this one tells of it by the provider's own id.
+            session = structs.replace(session, correction=correction, model=model)
+    if gauge.dialect.name == "responses" and seen.response_id:
+        # A reply that goes on from this one tells of it by the provider's own id. One that is made in the background
+        # says nothing of its usage yet.
+        held = (seen.read or gauge.utilization.tokens) + (seen.usage.output if seen.usage is not None else 0)
         for state in {seen.response_id, *ids[-1:], _conversation_id(place.conversation)} - {""}:
-            sessions.answered(gauge.caller, place, state, usage.input + usage.output, ids)
+            sessions.answered(gauge.caller, place, state, held, ids)
     return session
 
 

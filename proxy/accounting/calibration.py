@@ -17,7 +17,8 @@ UNKNOWN = 1.0
 """The correction of a session that nothing has been reported for."""
 
 LEAST_RATIO, MOST_RATIO = 0.5, 3.0
-"""Reports beyond are held to these: no tokenizer differs more, so something else was reported."""
+"""No tokenizer differs more, so a report beyond is of something else too: it is held to these for its session, and says
+nothing of the model."""
 
 MOST_STEP = 1.5
 """A report further off than this factor from what its session has seen so far counts as this far off."""
@@ -68,18 +69,22 @@ class Calibrations:
         if reported <= 0 or counted < LEAST_COUNTED:
             return session
         ratio = _within(reported / counted, LEAST_RATIO, MOST_RATIO)
-        with self._lock:
-            known = self._models.get((upstream, model), Ratios())
-            self._models[upstream, model] = known.seen(ratio)
-            self._models.move_to_end((upstream, model))
-            self._fresh.add((upstream, model))
-            if len(self._models) > MODELS_AT_MOST:
-                self._fresh.discard(self._models.popitem(last=False)[0])
+        known = self._models.get((upstream, model), Ratios())
+        if ratio == reported / counted:
+            self._keep(upstream, model, ratio)
         before = session if session != UNKNOWN else known.factor
         if session == UNKNOWN and not known.latest:
             return round(ratio, 4)
         near = _within(ratio, before / MOST_STEP, before * MOST_STEP)
         return round(before + (near - before) / 2, 4)
+
+    def _keep(self, upstream: str, model: str, ratio: float) -> None:
+        with self._lock:
+            self._models[upstream, model] = self._models.get((upstream, model), Ratios()).seen(ratio)
+            self._models.move_to_end((upstream, model))
+            self._fresh.add((upstream, model))
+            if len(self._models) > MODELS_AT_MOST:
+                self._fresh.discard(self._models.popitem(last=False)[0])
 
     def take(self, model: tuple[str, str], latest: tuple[float, ...]) -> None:
         """Takes the latest ratios of a model at an upstream that another run had, unless this one has its own."""

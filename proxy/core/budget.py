@@ -130,12 +130,18 @@ class Utilization:
         return self.tokens + self.reserved_output
 
     def corrected(self, factor: float, total: int, *, carried: bool) -> Utilization:
-        """The same with the parts times `factor`, and `total` tokens in all: the messages take up the difference."""
+        """The same with the parts times `factor`, and `total` tokens in all: the messages take up the difference, and
+        the other parts give way where there is none to take."""
         preamble, tools, media, unfolded = self.preamble, self.tools, self.media, self.unfolded
         if factor != 1.0:
             preamble, tools = round(preamble * factor), round(tools * factor)
             media, unfolded = round(media * factor), round(unfolded * factor)
-        messages = max(0, total - preamble - tools - media - unfolded)
+        messages = total - preamble - tools - media - unfolded
+        if messages < 0:
+            # What was reported in all is surer than what any part was taken for.
+            fixed = total - messages
+            preamble, tools, media, unfolded = (part * total // fixed for part in (preamble, tools, media, unfolded))
+            messages = total - preamble - tools - media - unfolded
         return Utilization(
             self.window, preamble, tools, messages, media, self.reserved_output, self.window_known, carried, unfolded
         )

@@ -51,6 +51,16 @@ class ReplySeen:
     calls: tuple[CallSeen, ...] = ()
     error: str = ""
     """The text of an error that the reply carried, in its body or as an event of its stream."""
+    first: int | None = None
+    """Input tokens of the first round, where the provider's own tools ran within the reply and `usage` adds up what all
+    rounds read; 0 where it was not told. None: there was one round."""
+
+    @property
+    def read(self) -> int:
+        """The provider's count of the request as it came, in tokens; 0 where none was told."""
+        if self.first is not None:
+            return self.first
+        return self.usage.input if self.usage is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +228,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     utilization: Utilization | None = None
     totals: Totals = Totals()
     correction: float = 1.0
-    """Reported over counted tokens, as seen in this session; 1.0 while nothing was reported."""
+    """Reported over counted tokens of `model`, as seen in this session; 1.0 while nothing was reported."""
     seen: AgentSeen | None = None
     """The agent that its last request was from."""
     only: bytes = b""
@@ -232,6 +242,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
             updated=exchange.at,
             utilization=exchange.utilization,
             totals=self.totals + gain,
+            correction=self.correction if exchange.model == self.model else 1.0,
             seen=exchange.agent,
             only=only,
         )

@@ -68,6 +68,12 @@ _OUTPUTS = frozenset(
 )
 
 
+def ran(entry: Item) -> bool:
+    """Whether an item of a reply is a tool's that the provider ran within it; its model then read on."""
+    kind = entry.get("type")
+    return kind in HOSTED or kind in _OUTPUTS or (kind in _SEARCHES and not entry.get("call_id"))
+
+
 def item(entry: Item, size: int) -> tuple[Role, tuple[Part, ...]]:
     """Role and parts of one item; `size` is that of its JSON in bytes."""
     kind = string(entry.get("type")) or ("message" if "role" in entry else "item_reference")

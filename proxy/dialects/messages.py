@@ -15,7 +15,7 @@ from proxy.dialects import messages_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
 from proxy.dialects.keys import read, tidy
 from proxy.dialects.legality import messages_problems
-from proxy.dialects.messages_blocks import CALLS, parts
+from proxy.dialects.messages_blocks import CALLS, HOSTED, parts
 from proxy.dialects.messages_events import event_of
 from proxy.dialects.shared import (
     arguments_text,
@@ -119,6 +119,8 @@ class _EventTap(StreamTap):
     def __init__(self) -> None:
         super().__init__()
         self._counts: dict[str, Any] = {}
+        self._opened: Usage | None = None
+        self._hosted = False
 
     def matters(self, block: bytes) -> bool:
         """Of the deltas of content only those of a call's input say something here."""
@@ -137,10 +139,13 @@ class _EventTap(StreamTap):
             self.response_id = string(message.get("id"))
             self.model = string(message.get("model"))
             self._count(message)
+            self._opened = self.usage
         elif kind == "content_block_start":
             block = mapping(data.get("content_block"))
-            if string(block.get("type")) in CALLS:
+            kind = string(block.get("type"))
+            if kind in CALLS:
                 self._begun(count(data.get("index")), block)
+            self._hosted = self._hosted or kind in HOSTED
         elif kind == "message_delta":
             self.finish = string(mapping(data.get("delta")).get("stop_reason")) or self.finish
             self._count(data)
@@ -168,17 +173,21 @@ class _EventTap(StreamTap):
         said = mapping(holder.get("usage"))
         self._counts.update((name, value) for name, value in said.items() if value is not None)
         self.usage = _usage(self._counts) or self.usage
+        if self._hosted and "iterations" not in self._counts:
+            self.first = self._opened.input if self._opened is not None else 0
 
 
 def _whole(data: dict[str, Any]) -> ReplySeen:
     blocks = [mapping(block) for block in entries(data.get("content"))]
     calls = (_made(block) for block in blocks if string(block.get("type")) in CALLS)
+    usage = mapping(data.get("usage"))
     return ReplySeen(
         string(data.get("id")),
         string(data.get("model")),
-        _usage(mapping(data.get("usage"))),
+        _usage(usage),
         string(data.get("stop_reason")),
         tuple(calls),
+        first=0 if "iterations" not in usage and any(block.get("type") in HOSTED for block in blocks) else None,
     )
 
 

@@ -11,8 +11,11 @@ from typing import Any
 from proxy.core.conversation import Media, Opaque, Part, Reasoning, ToolCall, ToolResult
 from proxy.dialects.shared import Inner, arguments_text, base64_media, mapping, opaque, string, texts, url_media
 
-CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-"""Blocks that call a tool: the user's, or one that the provider runs."""
+HOSTED = frozenset({"server_tool_use", "mcp_tool_use"})
+"""Blocks that call a tool which the provider runs."""
+
+CALLS = HOSTED | {"tool_use"}
+"""Those, and what calls a tool of the user's."""
 
 
 def parts(content: Any) -> Iterable[Part]:

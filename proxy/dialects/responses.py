@@ -17,7 +17,7 @@ from proxy.core.errors import AccordionError, ContextOverflow
 from proxy.core.records import CallSeen, ReplySeen, Usage
 from proxy.dialects import responses_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
-from proxy.dialects.items import CALLS, call, content, item
+from proxy.dialects.items import CALLS, call, content, item, ran
 from proxy.dialects.keys import read, tidy
 from proxy.dialects.legality import responses_problems
 from proxy.dialects.shared import (
@@ -172,6 +172,8 @@ class _EventTap(StreamTap):
             self.fail(data)
 
     def _item(self, entry: dict[str, Any]) -> None:
+        if ran(entry):
+            self.first = 0
         seen = _call(entry)
         if seen is not None and seen.call_id:
             self._made(seen)
@@ -187,6 +189,7 @@ class _EventTap(StreamTap):
         self.response_id = seen.response_id or self.response_id
         self.model = seen.model or self.model
         self.usage = seen.usage or self.usage
+        self.first = seen.first if self.first is None else self.first
         self.finish, self.error = seen.finish, seen.error
         for made in seen.calls:
             self._made(made)
@@ -203,7 +206,8 @@ def _call(entry: dict[str, Any]) -> CallSeen | None:
 def _response(data: dict[str, Any]) -> ReplySeen:
     status = string(data.get("status"))
     reason = string(mapping(data.get("incomplete_details")).get("reason"))
-    calls = (_call(mapping(entry)) for entry in entries(data.get("output")))
+    output = [mapping(entry) for entry in entries(data.get("output"))]
+    calls = (_call(entry) for entry in output)
     return ReplySeen(
         response_id=string(data.get("id")),
         model=string(data.get("model")),
@@ -211,6 +215,7 @@ def _response(data: dict[str, Any]) -> ReplySeen:
         finish=reason if status == "incomplete" and reason else status,
         calls=tuple(seen for seen in calls if seen is not None),
         error=error_text(data) or ("failed" if status == "failed" else ""),
+        first=0 if any(map(ran, output)) else None,
     )
 
 

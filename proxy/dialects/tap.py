@@ -31,6 +31,7 @@ class StreamTap(Tap):
         self.response_id = ""
         self.model = ""
         self.usage: Usage | None = None
+        self.first: int | None = None
         self.finish = ""
         self.error = ""
         # Calls in the order in which they came, by whatever tells one from another in this dialect.
@@ -51,7 +52,7 @@ class StreamTap(Tap):
         given = self._given
         calls = (replace(call, arguments="".join(given[key])) if key in given else call
                  for key, call in self.calls.items())  # fmt: skip
-        return ReplySeen(self.response_id, self.model, self.usage, self.finish, tuple(calls), self.error)
+        return ReplySeen(self.response_id, self.model, self.usage, self.finish, tuple(calls), self.error, self.first)
 
     @abstractmethod
     def matters(self, block: bytes) -> bool:

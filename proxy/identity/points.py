@@ -25,7 +25,8 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `next` is the chain key of what followed it first, `branch` the place of the request that went on from here and has
     the session, `base` the place of the same session that this one went on from. `reported` is the provider's count of
-    the whole input then (0 where none was reported), `counted` our own, for the overhead told by `overhead_key`.
+    the whole input then (0 where none was reported) to `model`, `counted` our own, for the overhead told by
+    `overhead_key`.
     """
 
     session: str
@@ -44,6 +45,7 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     back in it. The last leads to all that was said."""
     taken: bytes = b""
     """For an end that another branch took the session over from: where that branch was then."""
+    model: str = ""
     label: bytes = b""
     """What divides conversations within the tenant, for such a place."""
 

@@ -120,9 +120,15 @@ class Sessions:
             self._sessions[session.id] = session, held[1]
         if reported and place.conversation.chain:
             name = place.label + place.conversation.chain[-1]
-            overhead = place.conversation.overhead_key
             if (point := self.record.points.get(name)) is not None:
-                told = structs.replace(point, reported=reported, counted=counted, overhead_key=overhead, fold=fold)
+                told = structs.replace(
+                    point,
+                    reported=reported,
+                    counted=counted,
+                    overhead_key=place.conversation.overhead_key,
+                    model=place.conversation.model,
+                    fold=fold,
+                )
                 self.record.write(name, place_id(name), told)
 
     def answered(self, caller: Caller, place: Place, state_id: str, reported: int, ids: tuple[str, ...] = ()) -> None:

@@ -45,10 +45,13 @@ def test_a_missing_report_or_a_tiny_count_changes_nothing(counted: int, reported
 
 
 @pytest.mark.parametrize(("reported", "factor"), [(1, LEAST_RATIO), (10**9, MOST_RATIO)])
-def test_absurd_reports_are_held_to_a_sane_range(reported: int, factor: float) -> None:
+def test_absurd_reports_are_held_to_a_sane_range_and_say_nothing_of_other_sessions(
+    reported: int, factor: float
+) -> None:
     known = Calibrations()
     assert known.learn(UP, MODEL, UNKNOWN, 10_000, reported) == factor
-    assert known.factor(UP, MODEL) == factor
+    assert known.factor(UP, MODEL) == UNKNOWN
+    assert not known.fresh()
 
 
 def test_a_session_follows_its_reports_and_starts_from_its_models() -> None:

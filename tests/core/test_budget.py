@@ -60,3 +60,12 @@ def test_a_correction_keeps_the_parts_and_puts_the_difference_into_the_messages(
     used = Utilization(window=1_000, preamble=10, tools=20, messages=30, unfolded=5).corrected(2.0, 160, carried=True)
     assert (used.preamble, used.tools, used.messages, used.unfolded, used.tokens) == (20, 40, 90, 10, 160)
     assert used.carried
+
+
+def test_parts_that_were_taken_for_more_than_was_reported_in_all_give_way_to_it() -> None:
+    used = Utilization(window=200_000, preamble=100, tools=300, messages=50, media=85_000)
+    corrected = used.corrected(1.0, 20_000, carried=True)
+    assert corrected.tokens == 20_000
+    assert corrected.media > 19_000
+    assert min(corrected.preamble, corrected.tools, corrected.messages) >= 0
+    assert used.corrected(0.5, 0, carried=True).tokens == 0
