@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -33,13 +33,17 @@ CODES = frozenset(
         "model_context_window_exceeded",
         "model_max_prompt_tokens_exceeded",
         "request_too_large",
+        "tokens_limit_reached",
     }
 )
 _SAYING = frozenset({"message", "error", "errors", "detail", "details", "msg", "raw", "response", "metadata", "cause"})
 _NAMING = frozenset({"code", "type", "stop_reason"})
 
-_LIMIT = r"(?P<limit>\d[\d,_]{0,14})"
-_ASKED = r"(?P<asked>\d[\d,_]{0,14})"
+# A number whole, with the k or m that some write for thousands and millions.
+_FIGURE = r"\d[\d,_]{0,14}(?:[km]\b)?(?![.,]?\d|[km]\b)"
+_UNITS = {"k": 1_000, "m": 1_000_000}
+_LIMIT, _ASKED = rf"(?P<limit>{_FIGURE})", rf"(?P<asked>{_FIGURE})"
+_NO_UNIT = r"(?! ?(?:[kmg]i?b|bytes|char|images|pages))"
 
 # The first that is found decides. Sources: reference texts of the providers' errors, one test for each.
 _PHRASES = tuple(
@@ -51,15 +55,18 @@ _PHRASES = tuple(
         rf"input token count \(?{_ASKED}\)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
         rf"request \({_ASKED} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
         rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_ASKED})?",  # OpenAI
+        rf"current length is {_ASKED} while limit is {_LIMIT}",  # Cerebras (cline#5140)
         rf"maximum context length is {_LIMIT}.{{0,400}}?for a total of (?:at least )?{_ASKED} tokens",  # vLLM
         rf"maximum context length (?:is|of) {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about| a total of)?|"
         rf"request has|contains(?: at least)?) {_ASKED}",  # OpenAI, OpenRouter, vLLM, SGLang
         rf"prompt is too long: {_ASKED}, model maximum context length: {_LIMIT}",  # Fireworks
+        rf"(?:input length \(?{_ASKED}\)? )?exceeds (?:the )?(?:model'?s )?maximum (?:context|allowed input) length"
+        rf" (?:of )?\(?{_LIMIT}{_NO_UNIT}",  # Poolside (pi#4943), proxies (pi#5677)
         rf"maximum context length (?:is|of|:) ?{_LIMIT}",
         rf"prompt contains {_ASKED} tokens.{{0,80}}? {_LIMIT} maximum context length",  # Mistral
         rf"maximum prompt length is {_LIMIT}(?:.{{0,60}}?contains {_ASKED})?",  # xAI
         rf"\b(?:prompt|input|context)\b[\w ]{{0,30}}?(?: of {_ASKED})? exceeds the limit of {_LIMIT}"
-        r"(?![\d,_]| ?(?:[kmg]i?b|bytes|characters|images|pages))",  # Copilot
+        rf"{_NO_UNIT}",  # Copilot
         rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_ASKED}\))?)?",  # Moonshot
         rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_ASKED})?",  # TGI
         rf"tokens in the prompt cannot exceed {_LIMIT}",  # Cohere
@@ -68,6 +75,15 @@ _PHRASES = tuple(
         rf"input \({_ASKED} tokens\) is longer than the model's context length \({_LIMIT} tokens\)",  # SGLang
         rf"range of input length should be \[\d{{1,9}}, ?{_LIMIT}\]",  # DashScope
         rf"context length is only {_LIMIT} tokens",  # vLLM
+        rf"prompt too long:? {_ASKED} tokens exceeds max_seq_len {_LIMIT}",  # Atlas (inference-atlas#186)
+        # SiliconFlow (NovelForge#136)
+        rf"number of input tokens \({_ASKED}\) has exceeded max_prompt_tokens \({_LIMIT}\)",
+        rf"requested tokens(?: \({_ASKED}\))? exceed context window of {_LIMIT}",  # llama-cpp-python (its issue 120)
+        rf"body too large for [\w./: -]{{1,80}} model\. max size: {_LIMIT} tokens",  # GitHub Models (cline#2115)
+        rf"prompt tokens \({_ASKED}\) exceeds? (?:customer )?model maximum \({_LIMIT}\)",  # Bedrock (strands#3722)
+        rf"keep the first {_ASKED} tokens when .{{0,80}}?context length of only {_LIMIT}",  # LM Studio (its issue 546)
+        rf"greater than the context length \(n_keep: {_ASKED} ?>=? ?n_ctx: {_LIMIT}\)",  # LM Studio (openhuman#3550)
+        r"tokens in request more than max tokens allowed",  # GLM (opencode#27519)
         r"exceeds? the (?:model'?s )?context (?:window|length)",
         r"exceeds the available context size",  # llama.cpp
         r"input length.{0,80}? exceeds? .{0,40}?context length",
@@ -125,14 +141,15 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | N
     for text in texts:
         if _OTHERWISE.search(text):
             return None
-    for text in texts:
-        found = _match(text)
-        if found is not None:
-            return found
-        if status >= 500 and _OLLAMA_LOST in text:
-            return Overflow()
-    if CODES & codes:
-        return Overflow(sizes.get("n_ctx"), sizes.get("n_prompt_tokens"))
+    found = [overflow for overflow in map(_match, texts) if overflow is not None]
+    if not found and (CODES & codes or (status >= 500 and any(_OLLAMA_LOST in text for text in texts))):
+        found = [Overflow()]
+    if found:
+        # What a gateway says may be general, and what it hands on name the limit. llama.cpp names it in fields of their
+        # own, whatever its words (its pull request 15780).
+        overflow = next((each for each in found if each.limit), found[0])
+        limit, asked = sizes.get("n_ctx"), sizes.get("n_prompt_tokens")
+        return overflow if overflow.limit else replace(overflow, limit=limit, requested=overflow.requested or asked)
     if near and status == 413 and any(_TOO_LARGE.search(text) for text in texts):
         return Overflow(guessed=True)
     return None
@@ -143,11 +160,15 @@ def _match(text: str) -> Overflow | None:
         found = phrase.search(text)
         if found is None:
             continue
-        named = {name: int(re.sub(r"\D", "", value)) for name, value in found.groupdict().items() if value}
+        named = {name: _number(value) for name, value in found.groupdict().items() if value}
         if "input" in named:
             named["asked"] = named["input"] + named["output"]
         return Overflow(named.get("limit"), named.get("asked"), words=found[0])
     return None
+
+
+def _number(figure: str) -> int:
+    return int(re.sub(r"\D", "", figure)) * _UNITS.get(figure[-1].lower(), 1)
 
 
 def _read(body: str) -> tuple[list[str], set[str], dict[str, int]]:

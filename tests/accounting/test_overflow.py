@@ -357,6 +357,134 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         8,
         9,
     ),
+    (
+        "cerebras",
+        400,
+        {
+            "message": "Please reduce the length of the messages or completion. Current length is 42328 while limit is "
+            "40000",
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "context_length_exceeded",
+        },
+        40_000,
+        42_328,
+    ),
+    (
+        "llama.cpp, figures beside its words",
+        400,
+        {
+            "error": {
+                "code": 400,
+                "message": "the request exceeds the available context size. try increasing the context size or enable "
+                "context shift",
+                "type": "exceed_context_size_error",
+                "n_prompt_tokens": 14_429,
+                "n_ctx": 8_192,
+            }
+        },
+        8_192,
+        14_429,
+    ),
+    (
+        "input length in brackets",
+        400,
+        openai("Input length (265330) exceeds model's maximum context length (262144)."),
+        262_144,
+        265_330,
+    ),
+    (
+        "poolside",
+        400,
+        openai("Input length 131393 exceeds the maximum allowed input length of 131040 tokens."),
+        131_040,
+        131_393,
+    ),
+    ("glm", 400, openai("tokens in request more than max tokens allowed"), None, None),
+    (
+        "atlas",
+        400,
+        openai("Prompt too long: 5152 tokens exceeds max_seq_len 2048 (leave room for output tokens)"),
+        2_048,
+        5_152,
+    ),
+    (
+        "siliconflow",
+        400,
+        {
+            "code": 20_015,
+            "message": "number of input tokens (167594) has exceeded max_prompt_tokens (163840) limit.",
+            "data": None,
+        },
+        163_840,
+        167_594,
+    ),
+    (
+        "llama-cpp-python",
+        500,
+        openai("Requested tokens (516) exceed context window of 512", type="internal_server_error"),
+        512,
+        516,
+    ),
+    ("llama-cpp-python, older", 500, openai("Requested tokens exceed context window of 512"), 512, None),
+    (
+        "github models",
+        413,
+        {
+            "error": {
+                "code": "tokens_limit_reached",
+                "message": "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+                "details": "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+            }
+        },
+        8_000,
+        None,
+    ),
+    (
+        "bedrock, openai's models",
+        400,
+        openai(
+            "prompt tokens (1200008) exceed model maximum (1050000) for openai.gpt-5.6-terra", code="validation_error"
+        ),
+        1_050_000,
+        1_200_008,
+    ),
+    (
+        "lm studio, loaded too small",
+        400,
+        {
+            "error": "Trying to keep the first 111490 tokens when context the overflows. However, the model is loaded "
+            "with context length of only 32768 tokens, which is not enough."
+        },
+        32_768,
+        111_490,
+    ),
+    (
+        "lm studio, with figures",
+        400,
+        {
+            "error": "The number of tokens to keep from the initial prompt is greater than the context length (n_keep: "
+            "10247 >= n_ctx: 4096). Try to load the model with a larger context length, or provide a shorter prompt."
+        },
+        4_096,
+        10_247,
+    ),
+    (
+        "litellm",
+        400,
+        openai("Context Window exceeded for given call. No models have context window large enough"),
+        None,
+        None,
+    ),
+    ("thousands as k", 400, openai("This model's maximum context length is 128k tokens."), 128_000, None),
+    ("millions as m", 400, openai("The input exceeds the limit of 1M tokens"), 1_000_000, None),
+    (
+        "a general word before what names the limit",
+        400,
+        {"error": {"message": "The input exceeds the context window.", "metadata": {"raw": OPENAI_CHAT["message"]}}},
+        128_000,
+        130_045,
+    ),
     ("code alone", 400, {"error": {"message": "Too long.", "code": "context_length_exceeded"}}, None, None),
 ]
 
@@ -414,6 +542,13 @@ ORDINARY: list[tuple[int, object]] = [
     (400, openai("Invalid 'tools': the number of tools exceeds the limit of 128")),
     (400, openai("The input image exceeds the limit of 20 MB")),
     (400, openai("prompt file exceeds the limit of 50 pages")),
+    (400, openai("prompt file exceeds the limit of 20k bytes")),
+    (400, openai("Input exceeds the maximum allowed input length of 4096 characters.")),
+    (
+        400,
+        {"message": "The maximum tokens you requested exceeds the model limit of 32768. Try again with a lower one."},
+    ),
+    (400, openai("Request body too large for the gateway. Max size: 8000 bytes.")),
     (400, openai("An assistant message with 'tool_calls' must be followed by tool messages")),
     (400, openai("The model `gpt-9` does not exist", code="model_not_found")),
     (400, openai("Invalid prompt: your prompt was flagged", code="invalid_prompt")),
@@ -541,6 +676,9 @@ def test_no_text_however_odd_fails(text: str) -> None:
         "[" + "1," * 400_000 + "1]",
         json.dumps([{"message": "input length maximum context length is " * 400}] * 60),
         "input token count (" * 20_000,
+        "exceeds maximum context length of " * 20_000,
+        "body too large for " * 20_000,
+        "keep the first 1 tokens when " * 20_000,
     ],
 )
 def test_a_body_made_to_keep_one_busy_is_read_soon(body: str) -> None:
@@ -549,6 +687,10 @@ def test_a_body_made_to_keep_one_busy_is_read_soon(body: str) -> None:
 
 def test_numbers_beyond_reason_are_no_limits() -> None:
     assert read_overflow(400, f"prompt is too long: {'9' * 5_000} tokens > {'9' * 5_000} maximum") == Overflow()
+
+
+def test_a_part_of_a_figure_is_no_limit() -> None:
+    assert read_overflow(400, "prompt is too long; maximum context length is 1.05M tokens") == Overflow()
 
 
 def test_a_very_long_body_is_read_only_at_its_beginning() -> None:
