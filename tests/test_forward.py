@@ -207,6 +207,26 @@ async def test_a_stream_that_is_cut_ends_in_an_error_and_never_as_if_all_were_we
     assert world.seen.exchanges[0].error == "upstream_disconnected"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        {
+            "message": "Provider returned error",
+            "code": 400,
+            "metadata": {"raw": json.dumps({"error": {"message": "maximum context length is 8192 tokens"}})},
+        },
+        {"message": "Too long.", "type": "exceed_context_size_error", "n_prompt_tokens": 9_000, "n_ctx": 8_192},
+    ],
+)
+async def test_a_limit_is_learnt_from_whatever_field_of_a_streams_error_names_it(error: dict[str, Any]) -> None:
+    world = World()
+    stream = b"data: " + json.dumps({"error": error}).encode() + b"\n\n"
+    world.upstream.answers = [FakeReply(headers=SSE, pieces=(stream,))]
+    _, body = await world.ask(CHAT, {**HELLO, "stream": True})
+    assert body == stream
+    assert set(world.windows.learnt) == {("m", "openai", "", "default", 8192)}
+
+
 async def test_a_stream_that_ends_with_its_connection_and_without_its_end_was_cut() -> None:
     world = World()
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b'data: {"choices":[]}\n\n',), delimited=False)]

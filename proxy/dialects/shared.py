@@ -29,6 +29,7 @@ COUNTS = 2**53
 # So much base64 is decoded to look at the beginning of an image: 64 KiB of data, in whole groups of four.
 _HEAD = 87_380
 _DATA_HEADER = 256
+_USUAL = frozenset({"message", "type", "code", "param", "status"})
 _ROLES: dict[Any, Role] = {
     "system": "system",
     "developer": "developer",
@@ -174,14 +175,19 @@ def openai_error(error: AccordionError, request_id: str) -> dict[str, Any]:
 
 
 def error_text(value: Any) -> str:
-    """The text of an error in a reply's JSON, in any of the shapes that providers use; empty where there is none."""
+    """The text of an error in a reply's JSON, in any of the shapes that providers use; empty where there is none.
+
+    That is its message, or all of it as JSON where it says more: what OpenRouter hands on stands in `metadata`, and
+    llama.cpp's limit in `n_ctx`.
+    """
     if type(value) is list and len(value) == 1:
         value = value[0]
     if type(value) is not dict:
         return ""
     error = value.get("error")
     if type(error) is dict:
-        return string(error.get("message")) or encode(error).decode()
+        said = string(error.get("message"))
+        return said if said and error.keys() <= _USUAL else encode(error).decode()
     if type(error) is str and error:
         return error
     if value.get("object") == "error" or value.get("type") == "error":

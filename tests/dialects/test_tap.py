@@ -120,6 +120,19 @@ def test_an_error_in_a_stream_ends_it_and_is_told(which: int, event: bytes) -> N
     assert tap.seen().error == OVERFLOW
 
 
+HANDED_ON = {"message": "Provider returned error", "code": 400, "metadata": {"raw": '{"error":{"message":"x"}}'}}
+FIELDS = {"message": "No.", "type": "exceed_context_size_error", "n_prompt_tokens": 351, "n_ctx": 256}
+
+
+@pytest.mark.parametrize("error", [HANDED_ON, FIELDS])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_error_that_says_more_than_its_message_is_told_whole(dialect: Dialect, error: dict[str, Any]) -> None:
+    tap = dialect.tap(stream=True)
+    tap.feed(sse({"type": "error", "error": error}, named=True))
+    assert json.loads(tap.seen().error) == error
+    assert json.loads(tapped(dialect, json.dumps({"error": error}).encode(), stream=False).error) == error
+
+
 def test_errors_that_the_proxy_writes_are_read_as_errors() -> None:
     from proxy.core.errors import UpstreamCut
 
