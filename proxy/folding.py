@@ -14,7 +14,8 @@ from proxy.accounting.overflow import Overflow
 from proxy.compaction.case import Case
 from proxy.compaction.compactor import Compactor, seen_of
 from proxy.compaction.controls import thinking_of
-from proxy.compaction.policy import refuse
+from proxy.compaction.last_resort import NAME as LAST_RESORT
+from proxy.compaction.policy import ceiling, refuse
 from proxy.compaction.recalling import Recalling, Turn
 from proxy.compaction.rendering import Rendering
 from proxy.compaction.wishes import Wishes
@@ -36,6 +37,7 @@ _log = logging.getLogger("accordion")
 
 # An error without a word is taken for an overflow only where the window is as full as this.
 _LIKELY = 0.8
+_Askers = Callable[[Gauge], Asker | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Folding:
     recollecting: Recollecting | None = None
     """None where memories are not recalled unasked."""
 
-    async def fold(self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], cause: Cause = "automatic") -> Gauge:
+    async def fold(self, gauge: Gauge, asker: _Askers, cause: Cause = "automatic") -> Gauge:
         """The request as it is to be forwarded; its decision is to refuse it where it is known to fit in no form."""
         place = gauge.place
         if place is None or gauge.folded is None:
@@ -76,43 +78,39 @@ class Folding:
         reason = f"{gauge.utilization.tokens:,} tokens do not fit the {window.usable_input:,} of the window in any form"
         return structs.replace(gauge, decision=replace(gauge.decision, action="refuse", reason=reason))
 
-    async def overflowed(
-        self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], overflow: Overflow
-    ) -> Gauge | None:
+    async def overflowed(self, gauge: Gauge, asker: _Askers, overflow: Overflow) -> Gauge | None:
         """The request folded once more because the provider said that it does not fit; None where it cannot be made
-        smaller, or is not to be touched. The limit that the provider named is learnt."""
+        smaller, is not to be touched, or asks for an answer that leaves it no room. A limit in the error is learnt."""
         self.gauging.overflowed(gauge, overflow)
-        if overflow.quotes(gauge.plain):
-            # Its figures may be anybody's.
-            overflow = replace(overflow, limit=None, requested=None)
+        overflow = overflow.heard(gauge.plain)
         if gauge.foldable and gauge.place is not None:
             gauge = await self._anew(gauge, gauge.place)
         if gauge.place is None or gauge.limits is None or gauge.window is None or gauge.folded is None:
             return None
-        if not gauge.foldable:
+        if not gauge.foldable or (overflow.guessed and gauge.utilization.ratio < _LIKELY):
             return None
-        if overflow.guessed and gauge.utilization.ratio < _LIKELY:
-            return None
-        window = self.gauging.windows.window(
-            gauge.place.conversation.model, gauge.route.name, gauge.beta, gauge.caller.tenant
-        )
+        model, windows = gauge.place.conversation.model, self.gauging.windows
+        window = windows.window(model, gauge.route.name, gauge.beta, gauge.caller.tenant)
         limits = gauge.rules.thresholds.limits(min(window.size, overflow.limit or window.size))
         kind: FoldKind = "conversation" if gauge.place.conversation.starts_turn else "generation"
         target = limits.conversation_target if kind == "conversation" else limits.generation_target
+        before, used = gauge.utilization.tokens, gauge.utilization
+        # The plan is made by the provider's own count.
+        if overflow.requested and overflow.requested > before:
+            used = used.corrected(1.0, overflow.requested, carried=used.carried)
+        used = replace(used, reserved_output=overflow.output or used.reserved_output)
         decision = Decision(
             "compact",
             "the provider said that the request does not fit its window",
-            target=min(target, gauge.utilization.occupied // 2),
+            target=min(target, gauge.utilization.occupied // 2, ceiling(used, limits, window)),
             must_succeed=True,
             kind=kind,
             trigger=limits.hard,
             forced=True,
         )
-        before, used = gauge.utilization.tokens, gauge.utilization
-        if overflow.requested and overflow.requested > before:
-            # The plan is made by the provider's own count.
-            used = used.corrected(1.0, overflow.requested, carried=used.carried)
         again = structs.replace(gauge, window=window, limits=limits, decision=decision, utilization=used)
+        if overflow.output and not await self._reaches(again, gauge.place, asker):
+            return None
         again = await self.fold(again, asker, "overflow")
         smaller = again.sent is not None and again.utilization.tokens < before
         if again.utilization.unfolded and not (smaller and again.utilization.occupied < limits.hard):
@@ -122,7 +120,7 @@ class Folding:
 
     # -- the steps ----------------------------------------------------------------
 
-    async def _changed(self, gauge: Gauge, place: Place, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Gauge:
+    async def _changed(self, gauge: Gauge, place: Place, asker: _Askers, cause: Cause) -> Gauge:
         """The request with what is folded of it and put into it."""
         if gauge.decision.action == "compact" and cause != "overflow" and not gauge.counting:
             gauge = await self._anew(gauge, place)
@@ -135,13 +133,22 @@ class Folding:
             gauge = await self._without(gauge)
         return self._written(gauge)
 
+    async def _reaches(self, gauge: Gauge, place: Place, asker: _Askers) -> bool:
+        """Whether a fold would leave the answer its room; planned only, since one that is made stays in force."""
+        decision, used = replace(gauge.decision, observed=True), gauge.utilization
+        seen = (await self._fold(structs.replace(gauge, decision=decision), place, asker, "overflow")).seen
+        if seen is None or seen.after + used.reserved_output > decision.trigger:
+            return False
+        # Where the input alone would fit, nothing that is to stay whole is cut for the answer's sake.
+        return used.tokens >= decision.trigger or all(step != LAST_RESORT for step, _, _ in seen.steps)
+
     async def _anew(self, gauge: Gauge, place: Place) -> Gauge:
         """The request with all hidden that is others', since a fold comes. Thinking may be bound to what was shown, and
         the fold come to nothing: then the provider would refuse the list, and what was shown stays."""
         bound = thinking_of(place.conversation, gauge.beta, gauge.model) == "bound"
         return gauge if bound else await self.gauging.anew(gauge)
 
-    async def _fold(self, gauge: Gauge, place: Place, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Gauge:
+    async def _fold(self, gauge: Gauge, place: Place, asker: _Askers, cause: Cause) -> Gauge:
         if gauge.decision.action not in ("compact", "prepare") and not gauge.decision.observed:
             seen = self._replayed(gauge)
             return structs.replace(gauge, seen=seen) if seen is not None else gauge
@@ -241,7 +248,7 @@ class Folding:
             seen = replace(seen, saved=max(0, seen.saved - unfolded))
         return structs.replace(gauge, sent=self.rendering.body(gauge.dialect, shown), seen=seen)
 
-    async def _case(self, gauge: Gauge, asker: Callable[[Gauge], Asker | None], cause: Cause) -> Case:
+    async def _case(self, gauge: Gauge, asker: _Askers, cause: Cause) -> Case:
         place, folded, window, limits = gauge.place, gauge.folded, gauge.window, gauge.limits
         if place is None or folded is None or window is None or limits is None:
             raise Unreadable("only what was measured is folded")

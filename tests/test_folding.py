@@ -107,6 +107,61 @@ async def test_figures_that_an_error_may_only_quote_do_not_shape_the_fold() -> N
     assert world.windows.learnt == []
 
 
+# -- where the answer that is asked for takes the room -----------------------------------------------------------------
+
+VLLM = (
+    "This model's maximum context length is {0} tokens. However, you requested {1} output tokens and your prompt "
+    "contains at least {2} input tokens, for a total of at least {3} tokens."
+)
+VLLM_ALONE = (
+    "'max_tokens' or 'max_completion_tokens' is too large: {1}. This model's maximum context length is {0} tokens and "
+    "your request has {2} input tokens ({1} > {0} - {2})."
+)
+OPENAI = (
+    "This model's maximum context length is {0} tokens. However, you requested {3} tokens ({2} in the messages, {1} in "
+    "the completion). Please reduce the length of the messages or completion."
+)
+
+
+def crowded(words: str, limit: int, output: int, given: int) -> FakeReply:
+    said = words.format(limit, output, given, output + given)
+    return FakeReply(400, pieces=(json.dumps({"error": {"message": said, "code": 400}}).encode(),))
+
+
+@pytest.mark.parametrize("words", [VLLM, VLLM_ALONE, OPENAI])
+@pytest.mark.parametrize("output", [8_000, 9_000])
+async def test_no_history_is_folded_where_the_answer_alone_fills_the_window(words: str, output: int) -> None:
+    world, request = World(), chat(20) | {"max_tokens": output}
+    world.upstream.answers = [crowded(words, 8_000, output, 5_000)]
+    out, body = await world.ask(CHAT, request)
+    assert (out.status, len(world.upstream.requests)) == (400, 1)
+    assert b"maximum context length is 8000" in body
+    assert {learnt[-1] for learnt in world.windows.learnt} == {8_000}
+    out, _ = await world.ask(CHAT, request | {"max_tokens": 1_000})
+    assert (out.status, state(out)) == (200, "none")
+    assert sent(world)["messages"] == request["messages"]
+
+
+async def test_no_history_is_folded_where_what_stays_does_not_fit_beside_the_answer() -> None:
+    world, request = World(), chat(20) | {"max_tokens": 5_900}
+    request["messages"].append({"role": "user", "content": words(2_000, "question")})
+    world.upstream.answers = [crowded(VLLM, 8_000, 5_900, 6_500)]
+    out, _ = await world.ask(CHAT, request)
+    assert (out.status, len(world.upstream.requests)) == (400, 1)
+    out, _ = await world.ask(CHAT, request | {"max_tokens": 10})
+    assert state(out) == "none"
+
+
+async def test_a_history_is_folded_to_what_the_answer_leaves_of_the_window() -> None:
+    world, request = World(), chat(20) | {"max_tokens": 5_000}
+    world.upstream.answers = [crowded(VLLM, 8_000, 5_000, 6_000)]
+    out, _ = await world.ask(CHAT, request)
+    assert (out.status, len(world.upstream.requests)) == (200, 2)
+    told = json.loads(header(out, "x-accordion-compaction") or "")
+    assert (told["state"], told["cause"], told["before"]) == ("folded", "overflow", 6_000)
+    assert int(header(out, "x-accordion-tokens") or 0) + 5_000 < 8_000
+
+
 # -- items that only the provider has ---------------------------------------------------------------------------------
 
 

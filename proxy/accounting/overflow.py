@@ -43,6 +43,7 @@ _NAMING = frozenset({"code", "type", "stop_reason"})
 _FIGURE = r"\d[\d,_]{0,14}(?:[km]\b)?(?![.,]?\d|[km]\b)"
 _UNITS = {"k": 1_000, "m": 1_000_000}
 _LIMIT, _ASKED = rf"(?P<limit>{_FIGURE})", rf"(?P<asked>{_FIGURE})"
+_OUTPUT, _TOTAL = rf"(?P<output>{_FIGURE})", rf"(?P<total>{_FIGURE})"
 _NO_UNIT = r"(?! ?(?:[kmg]i?b|bytes|char|images|pages))"
 
 # The first that is found decides. Sources: reference texts of the providers' errors, one test for each.
@@ -50,13 +51,18 @@ _PHRASES = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
         rf"prompt is too long:? {_ASKED} tokens > {_LIMIT} maximum",  # Anthropic
-        r"input length and `?max_tokens`? exceed context limit: (?P<input>\d{1,15}) \+ (?P<output>\d{1,15})"
-        rf" > {_LIMIT}",
+        rf"input length and `?max_tokens`? exceed context limit: {_ASKED} \+ {_OUTPUT} > {_LIMIT}",
         rf"input token count \(?{_ASKED}\)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
         rf"request \({_ASKED} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
         rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_ASKED})?",  # OpenAI
         rf"current length is {_ASKED} while limit is {_LIMIT}",  # Cerebras (cline#5140)
-        rf"maximum context length is {_LIMIT}.{{0,400}}?for a total of (?:at least )?{_ASKED} tokens",  # vLLM
+        rf"maximum context length is {_LIMIT}.{{0,200}}?requested {_OUTPUT} output tokens"
+        rf"(?: and your prompt contains (?:at least )?{_ASKED} input tokens)?",  # vLLM
+        rf"is too large: {_OUTPUT}\..{{0,60}}?maximum context length is {_LIMIT} tokens and your request has {_ASKED}",
+        rf"maximum context length is {_LIMIT}.{{0,200}}?requested (?:about )?{_TOTAL} tokens"
+        rf" \([^()]{{0,200}}?{_OUTPUT} (?:in|for) the (?:completion|output)\)",  # OpenAI, DeepSeek, OpenRouter
+        rf"maximum context length of {_LIMIT}.{{0,200}}?: {_ASKED} tokens from the input messages and {_OUTPUT} tokens"
+        r" for the completion",  # SGLang
         rf"maximum context length (?:is|of) {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about| a total of)?|"
         rf"request has|contains(?: at least)?) {_ASKED}",  # OpenAI, OpenRouter, vLLM, SGLang
         rf"prompt is too long: {_ASKED}, model maximum context length: {_LIMIT}",  # Fireworks
@@ -68,7 +74,8 @@ _PHRASES = tuple(
         rf"\b(?:prompt|input|context)\b[\w ]{{0,30}}?(?: of {_ASKED})? exceeds the limit of {_LIMIT}"
         rf"{_NO_UNIT}",  # Copilot
         rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_ASKED}\))?)?",  # Moonshot
-        rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_ASKED})?",  # TGI
+        rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_ASKED}"
+        rf"(?:.{{0,30}}? and {_OUTPUT})?)?",  # TGI
         rf"tokens in the prompt cannot exceed {_LIMIT}",  # Cohere
         rf"input token count is {_ASKED} but (?:the )?model only supports up to {_LIMIT}",  # Vertex
         rf"prompt \(length {_ASKED}\) is longer than the maximum model length of {_LIMIT}",  # vLLM
@@ -107,14 +114,16 @@ _OLLAMA_LOST = "no user query found in messages"  # Ollama drops the oldest mess
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A request was too long. `limit` is the window or input limit that was named, `requested` what was sent.
+    """A request was too long. `limit` is the window or input limit that was named, `requested` what was sent, and
+    `output` the answer that was asked for and takes its share of the limit.
 
-    Both are tokens, None where the error does not say. `guessed` where it said nothing of a window at all, and only
-    its status and our own estimate speak for it.
+    All are tokens, None where the error does not say; one that names only the sum has it in `requested`. `guessed`
+    where it said nothing of a window at all, and only its status and our own estimate speak for it.
     """
 
     limit: int | None = None
     requested: int | None = None
+    output: int | None = None
     guessed: bool = False
     words: str = field(default="", compare=False)
     """The words that said so, where there were any."""
@@ -122,6 +131,10 @@ class Overflow:
     def quotes(self, sent: bytes) -> bool:
         """Whether those words stand in what was sent, so that the error may only say it again."""
         return bool(self.words) and self.words.encode() in sent
+
+    def heard(self, sent: bytes) -> Overflow:
+        """The same, without its figures where they may be anybody's."""
+        return Overflow(guessed=self.guessed, words=self.words) if self.quotes(sent) else self
 
 
 def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | None:
@@ -161,9 +174,9 @@ def _match(text: str) -> Overflow | None:
         if found is None:
             continue
         named = {name: _number(value) for name, value in found.groupdict().items() if value}
-        if "input" in named:
-            named["asked"] = named["input"] + named["output"]
-        return Overflow(named.get("limit"), named.get("asked"), words=found[0])
+        output = named.get("output")
+        asked = named.get("asked") or max(0, named.get("total", 0) - (output or 0)) or None
+        return Overflow(named.get("limit"), asked, output, words=found[0])
     return None
 
 

@@ -70,27 +70,7 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         272_000,
         289_650,
     ),
-    (
-        "openai, older",
-        400,
-        openai(
-            "This model's maximum context length is 4097 tokens. However, you requested 5360 tokens (4360 in the "
-            "messages, 1000 in the completion). Please reduce the length of the messages or completion."
-        ),
-        4_097,
-        5_360,
-    ),
     ("anthropic", 400, anthropic("prompt is too long: 208310 tokens > 200000 maximum"), 200_000, 208_310),
-    (
-        "anthropic, with output",
-        400,
-        anthropic(
-            "input length and `max_tokens` exceed context limit: 189136 + 20000 > 204648, decrease input length or "
-            "`max_tokens` and try again"
-        ),
-        204_648,
-        209_136,
-    ),
     ("anthropic, streamed", 200, anthropic("prompt is too long: 208310 tokens > 200000 maximum"), 200_000, 208_310),
     ("anthropic, bytes", 413, anthropic("Request exceeds the maximum size", "request_too_large"), None, None),
     (
@@ -119,16 +99,6 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         ),
         2_048,
         8,
-    ),
-    (
-        "vllm, later",
-        400,
-        openai(
-            VLLM + "you requested 512 output tokens and your prompt contains at least 2000 input tokens, for a total "
-            "of at least 2512 tokens. Please reduce the length of the input prompt."
-        ),
-        2_048,
-        2_512,
     ),
     (
         "vllm, older",
@@ -237,17 +207,6 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         40_000,
     ),
     (
-        "text generation inference",
-        422,
-        {
-            "error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` "
-            "tokens and 500 `max_new_tokens`",
-            "error_type": "validation",
-        },
-        4_096,
-        4_000,
-    ),
-    (
         "cohere",
         400,
         {"message": "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000."},
@@ -270,17 +229,6 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
     ),
     ("fastapi", 400, {"detail": {"error": OPENAI_CHAT}}, 128_000, 130_045),
     (
-        "vllm, output asked for",
-        400,
-        openai(
-            "'max_tokens' or 'max_completion_tokens' is too large: 3000. This model's maximum context length is 2048 "
-            "tokens and your request has 8 input tokens (3000 > 2048 - 8).",
-            code=400,
-        ),
-        2_048,
-        8,
-    ),
-    (
         "vllm, model length",
         400,
         openai("The decoder prompt (length 5000) is longer than the maximum model length of 4096."),
@@ -288,19 +236,6 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         5_000,
     ),
     ("vllm, window", 400, openai("The context length is only 4096 tokens, resulting in too few."), 4_096, None),
-    (
-        "sglang",
-        400,
-        {
-            "object": "error",
-            "message": "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested "
-            "a total of 5000 tokens: 4500 tokens from the input messages and 500 tokens for the completion.",
-            "type": "BadRequest",
-            "code": 400,
-        },
-        4_096,
-        5_000,
-    ),
     (
         "sglang, input",
         400,
@@ -519,6 +454,116 @@ def test_an_overflow_is_read_from_bare_text(text: str) -> None:
     assert read_overflow(400, text) == Overflow(200_000, 208_310)
 
 
+ANSWERS: list[tuple[str, int, object, Overflow]] = [
+    (
+        "openai, older",
+        400,
+        openai(
+            "This model's maximum context length is 4097 tokens. However, you requested 5360 tokens (4360 in the "
+            "messages, 1000 in the completion). Please reduce the length of the messages or completion."
+        ),
+        Overflow(4_097, 4_360, 1_000),
+    ),
+    (
+        "openai, older, with functions",
+        400,
+        openai(
+            "This model's maximum context length is 4097 tokens. However, you requested 4297 tokens (2297 in the "
+            "messages, 1000 in the functions, and 1000 in the completion)."
+        ),
+        Overflow(4_097, 3_297, 1_000),
+    ),
+    (
+        "openai, completions",
+        400,
+        openai(
+            "This model's maximum context length is 4097 tokens, however you requested 4231 tokens (3975 in your "
+            "prompt; 256 for the completion). Please reduce your prompt; or completion length."
+        ),
+        Overflow(4_097, 3_975, 256),
+    ),
+    (
+        "openrouter, with output",
+        400,
+        openai(
+            "This endpoint's maximum context length is 204800 tokens. However, you requested about 205432 tokens "
+            "(81684 of text input, 3748 of tool input, 120000 in the output). Please reduce the length of either one."
+        ),
+        Overflow(204_800, 85_432, 120_000),
+    ),
+    (
+        "anthropic",
+        400,
+        anthropic(
+            "input length and `max_tokens` exceed context limit: 189136 + 20000 > 204648, decrease input length or "
+            "`max_tokens` and try again"
+        ),
+        Overflow(204_648, 189_136, 20_000),
+    ),
+    (
+        "vllm",
+        400,
+        openai(
+            VLLM + "you requested 512 output tokens and your prompt contains at least 2000 input tokens, for a total "
+            "of at least 2512 tokens. Please reduce the length of the input prompt."
+        ),
+        Overflow(2_048, 2_000, 512),
+    ),
+    (
+        "vllm, by characters",
+        400,
+        openai(
+            VLLM + "you requested 48 output tokens and your prompt contains 90000 characters (more than 32000 "
+            "characters, which is the upper bound for 2000 input tokens)."
+        ),
+        Overflow(2_048, None, 48),
+    ),
+    (
+        "vllm, output asked for",
+        400,
+        openai(
+            "'max_tokens' or 'max_completion_tokens' is too large: 3000. This model's maximum context length is 2048 "
+            "tokens and your request has 8 input tokens (3000 > 2048 - 8).",
+            code=400,
+        ),
+        Overflow(2_048, 8, 3_000),
+    ),
+    (
+        "sglang",
+        400,
+        {
+            "object": "error",
+            "message": "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested "
+            "a total of 5000 tokens: 4500 tokens from the input messages and 500 tokens for the completion.",
+            "type": "BadRequest",
+            "code": 400,
+        },
+        Overflow(4_096, 4_500, 500),
+    ),
+    (
+        "text generation inference",
+        422,
+        {
+            "error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` "
+            "tokens and 500 `max_new_tokens`",
+            "error_type": "validation",
+        },
+        Overflow(4_096, 4_000, 500),
+    ),
+    (
+        "figures that cannot be",
+        400,
+        openai(VLLM + "you requested 5 tokens (4 in x, 9 in the completion)"),
+        Overflow(2_048, None, 9),
+    ),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "overflow"), [a[1:] for a in ANSWERS], ids=[a[0] for a in ANSWERS])
+def test_the_answer_that_was_asked_for_is_told_from_the_input(status: int, body: object, overflow: Overflow) -> None:
+    assert read_overflow(status, json.dumps(body)) == overflow
+
+
 ORDINARY: list[tuple[int, object]] = [
     (400, ""),
     (413, ""),
@@ -677,6 +722,7 @@ def test_no_text_however_odd_fails(text: str) -> None:
         json.dumps([{"message": "input length maximum context length is " * 400}] * 60),
         "input token count (" * 20_000,
         "exceeds maximum context length of " * 20_000,
+        "maximum context length is x requested 1 tokens (" * 2_000,
         "body too large for " * 20_000,
         "keep the first 1 tokens when " * 20_000,
     ],
