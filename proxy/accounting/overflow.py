@@ -52,7 +52,7 @@ _PHRASES = tuple(
     for pattern in (
         rf"prompt is too long:? {_ASKED} tokens > {_LIMIT} maximum",  # Anthropic
         rf"input length and `?max_tokens`? exceed context limit: {_ASKED} \+ {_OUTPUT} > {_LIMIT}",
-        rf"input token count \(?{_ASKED}\)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
+        rf"input token count(?: \(?{_ASKED}\)?)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
         rf"request \({_ASKED} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
         rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_ASKED})?",  # OpenAI
         rf"current length is {_ASKED} while limit is {_LIMIT}",  # Cerebras (cline#5140)
@@ -90,6 +90,9 @@ _PHRASES = tuple(
         rf"prompt tokens \({_ASKED}\) exceeds? (?:customer )?model maximum \({_LIMIT}\)",  # Bedrock (strands#3722)
         rf"keep the first {_ASKED} tokens when .{{0,80}}?context length of only {_LIMIT}",  # LM Studio (its issue 546)
         rf"greater than the context length \(n_keep: {_ASKED} ?>=? ?n_ctx: {_LIMIT}\)",  # LM Studio (openhuman#3550)
+        # TensorRT-LLM (tensorrtllm_backend#141, TensorRT-LLM#9277)
+        rf"prompt length \({_ASKED}\) exceeds maximum (?:sequence|input) length \({_LIMIT}\)",
+        rf"sum of prompt length \([\d.]{{1,15}}\).{{0,40}}? should not exceed max_num_tokens \({_LIMIT}\)",
         r"tokens in request more than max tokens allowed",  # GLM (opencode#27519)
         r"exceeds? the (?:model'?s )?context (?:window|length)",
         r"exceeds the available context size",  # llama.cpp

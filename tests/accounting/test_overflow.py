@@ -411,6 +411,21 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         None,
         None,
     ),
+    (
+        "gemini, limit alone",
+        400,
+        openai("The input token count exceeds the maximum number of tokens allowed (1048576)."),
+        1_048_576,
+        None,
+    ),
+    ("tensorrt-llm", 400, openai("Prompt length (5056) exceeds maximum sequence length (2048)"), 2_048, 5_056),
+    (
+        "tensorrt-llm, as a sum",
+        400,
+        openai("The sum of prompt length (9351.0), query length (0) should not exceed max_num_tokens (8192)"),
+        8_192,
+        None,
+    ),
     ("thousands as k", 400, openai("This model's maximum context length is 128k tokens."), 128_000, None),
     ("millions as m", 400, openai("The input exceeds the limit of 1M tokens"), 1_000_000, None),
     (
