@@ -4,44 +4,58 @@ with what uvicorn leaves out: clients of HTTP/1.0, a target that ends in `?`, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import (
-    HEADER_RE,
-    HEADER_VALUE_RE,
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from proxy.core.deadlines import Deadline
-from proxy.faces.http import BARE_QUERY, answering
+from proxy.faces.corked import Corked
+from proxy.faces.cycle import Cycle
+from proxy.faces.flow import Flow, whole_length
+from proxy.faces.http import BARE_QUERY, LOST, answering
 from proxy.faces.refusal import at_once, reason_of, refusal
-
-# What uvicorn does not let through in a header.
-_NOT_IN_NAMES, _NOT_IN_VALUES = (
-    bytes(code for code in range(256) if never.search(bytes((code,)))) for never in (HEADER_RE, HEADER_VALUE_RE)
-)
 
 
 class Connection(HttpToolsProtocol):
     """Uvicorn writes head and body each by itself, and a write costs more than anything else that a small request does.
     So the head waits for the body's first piece, but no longer than the event loop takes to come round once."""
 
+    cycle: Cycle
+    flow: Flow
     _idle: Deadline
+    _lost: asyncio.Future[None]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The client is there."""
         self._idle = Deadline(self.loop, self.timeout_keep_alive_handler)
         super().connection_made(Corked(transport, self.loop))
+        self.flow = Flow(self.transport, self.loop, self._look)
+        self._lost = self.loop.create_future()
+        # Copied for each request anyway (ASGI's own place for what lasts longer than one).
+        self.app_state = {**self.app_state, LOST: self._lost}
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
         self._idle.close()
+        self.flow.close()
+        cycle = self.cycle
+        # The end of what a client sends, behind a whole request, is told to whoever waits for more of it.
+        if (exc is not None or (cycle is not None and cycle.more_body)) and not self._lost.done():
+            self._lost.set_result(None)
         super().connection_lost(exc)
+
+    def _look(self, reset: bool, unread: int) -> None:
+        """The client has ended what it sends while it is not read; `unread` bytes of that are there. It may have gone,
+        or only have said all: that is told apart by whether its request can still become whole."""
+        cycle = self.cycle
+        if not reset and cycle is not None and cycle.more_body:
+            length = whole_length(cycle.scope["headers"])
+            reset = length is not None and cycle.came + unread < length
+        if reset:
+            if not self._lost.done():
+                self._lost.set_result(None)
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """A piece of requests came."""
@@ -106,6 +120,7 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         if cycle.response_complete:
             return
+        cycle.came += len(body)
         if not cycle.body:
             cycle.body = body  # type: ignore[assignment]  # whoever takes it makes bytes of it
         else:
@@ -153,133 +168,7 @@ class Connection(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection belongs to another protocol."""
         self._idle.close()
+        self.flow.close()
         if isinstance(self.transport, Corked):
             self.transport = self.transport.uncorked()
         super().handle_websocket_upgrade()
-
-
-class Cycle(RequestResponseCycle):
-    """A request and its answer. What goes out is what uvicorn would write, which checks each header by itself. But to
-    HTTP/1.0, which knows no chunks, a body without a length ends where the connection does (RFC 9112 6.3), and
-    `chunked_encoding` is None for it. There is no access log here."""
-
-    transport: Corked
-
-    async def send(self, message: Mapping[str, Any]) -> None:
-        """Takes a part of the answer; raises RuntimeError where it does not belong there, or is no HTTP."""
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
-        if not self.response_started and message["type"] == "http.response.start":
-            self.response_started = True
-            self.waiting_for_100_continue = False
-            self._begin(message["status"], [*self.default_headers, *message.get("headers", ())])
-        elif self.response_started and not self.response_complete and message["type"] == "http.response.body":
-            self._go_on(message.get("body", b""), more=message.get("more_body", False))
-        else:
-            raise RuntimeError(f"Unexpected ASGI message '{message['type']}'.")
-
-    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        head = [STATUS_LINE[status]]
-        for name, value in headers:
-            head += name.lower(), b": ", value, b"\r\n"
-        names, values = head[1::4], head[3::4]
-        # All of them at once: what is in none of them is not in what they make together.
-        for said, never in ((b"".join(names), _NOT_IN_NAMES), (b"".join(values), _NOT_IN_VALUES)):
-            if said.translate(None, never) != said:
-                raise RuntimeError("Invalid HTTP header.")
-        if b"connection" in names and b"close" in values[names.index(b"connection")].lower():
-            self.keep_alive = False
-        elif not self.keep_alive:
-            head.append(b"connection: close\r\n")
-        if b"transfer-encoding" in names:
-            self.chunked_encoding = True
-        elif b"content-length" in names:
-            self.chunked_encoding = False
-            self.expected_content_length = int(values[names.index(b"content-length")])
-        elif self.scope["method"] == "HEAD" or status in (204, 304):
-            self.chunked_encoding = False
-        elif self.scope["http_version"] != "1.0":
-            self.chunked_encoding = True
-            head.append(b"transfer-encoding: chunked\r\n")
-        head.append(b"\r\n")
-        self.transport.hold(b"".join(head))
-
-    def _go_on(self, body: bytes, *, more: bool) -> None:
-        if self.scope["method"] == "HEAD":
-            self.expected_content_length = 0
-        elif self.chunked_encoding:
-            chunk = [b"%x\r\n" % len(body), body, b"\r\n"] if body else []
-            self.transport.write(b"".join(chunk if more else [*chunk, b"0\r\n\r\n"]))
-        else:
-            if self.chunked_encoding is False:
-                if len(body) > self.expected_content_length:
-                    raise RuntimeError("Response content longer than Content-Length")
-                self.expected_content_length -= len(body)
-            self.transport.write(body)
-        if more:
-            return
-        if self.expected_content_length:
-            raise RuntimeError("Response content shorter than Content-Length")
-        self.response_complete = True
-        self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
-
-
-class Corked(asyncio.Transport):
-    """A transport that holds back the head of a response until the next write, or the next turn of the loop."""
-
-    __slots__ = ("_held", "_loop", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._held = b""
-
-    def hold(self, head: bytes) -> None:
-        """Takes a head to write."""
-        self._held += head
-        self._loop.call_soon(self.flush)
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes at once, together with the head before it."""
-        if self._held:
-            data, self._held = self._held + data, b""
-        self._transport.write(data)
-
-    def flush(self) -> None:
-        """Writes what is held back."""
-        held, self._held = self._held, b""
-        if held and not self._transport.is_closing():
-            self._transport.write(held)
-
-    def close(self) -> None:
-        """Closes once all is written."""
-        self.flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        """Whether nothing more can be written."""
-        return self._transport.is_closing()
-
-    # A `__getattr__` for the rest of what uvicorn asks would slow each use of an attribute down, those of `write` too.
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As the transport has it."""
-        return self._transport.get_extra_info(name, default)
-
-    def pause_reading(self) -> None:
-        """As the transport has it."""
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """As the transport has it."""
-        self._transport.resume_reading()
-
-    def uncorked(self) -> asyncio.Transport:
-        """The transport itself."""
-        self.flush()
-        return self._transport

@@ -25,6 +25,10 @@ from proxy.relay import length_of
 BARE_QUERY = "accordion.bare_query"
 """The extension that a scope has whose request's target ends in `?`, with no query behind it (connection.py)."""
 
+LOST = "accordion.lost"
+"""What a scope's state holds of its connection: a future that is done once its client went away in the middle of a
+request's body, or reset it. Of what ends a connection otherwise, `receive` tells."""
+
 # Bodies that are not read are passed on whole up to this size, so that they can be sent again where nothing was sent.
 _WHOLE = 65_536
 
@@ -84,8 +88,10 @@ class Http:
         if isinstance(content, bytes):
             watch.start()
         else:
-            # Whoever reads the body learns of a client that goes away; afterwards nobody would.
+            # Whoever reads the body learns of a client that goes away, but not while the provider makes it wait;
+            # afterwards nobody would.
             body.on_end = watch.start
+            watch.heed(scope.get("state", {}).get(LOST))
         try:
             await _answer(await self._out(forward, inbound, watch), send, watch.stop)
         except ClientGone:

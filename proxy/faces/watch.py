@@ -47,7 +47,7 @@ class Watches:
 class Watch:
     """Cancels the task that serves a request when its client goes away. Begins late: a task for each would cost."""
 
-    __slots__ = ("_looking", "_over", "_receive", "_serving", "_watches", "gone")
+    __slots__ = ("_looking", "_lost", "_over", "_receive", "_serving", "_watches", "gone")
 
     def __init__(self, receive: Receive, watches: Watches) -> None:
         self.gone = False
@@ -55,7 +55,15 @@ class Watch:
         self._watches = watches
         self._serving = asyncio.current_task()
         self._looking: asyncio.Task[None] | None = None
+        self._lost: asyncio.Future[None] | None = None
         self._over = False
+
+    def heed(self, lost: asyncio.Future[None] | None) -> None:
+        """Begins at once by another sign than what is received, which belongs to whoever reads the body: `lost` is done
+        once the client went away."""
+        self._lost = lost
+        if lost is not None:
+            lost.add_done_callback(self._left)
 
     def start(self) -> None:
         """Begins, once the whole body has been received."""
@@ -72,12 +80,17 @@ class Watch:
             return
         self._over = True
         self._watches.drop(self)
+        if self._lost is not None:
+            self._lost.remove_done_callback(self._left)
         if self._looking is not None:
             self._looking.cancel()
 
     async def _look(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
-        if self._serving is not None:
+        self._left()
+
+    def _left(self, _: object = None) -> None:
+        if not self.gone and self._serving is not None:
             self._serving.cancel(LEFT)
+        self.gone = True

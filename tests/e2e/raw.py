@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -117,8 +119,14 @@ class Client:
             return b""
 
     def leave(self) -> None:
-        """Go away at once, by a reset."""
+        """Go away at once: what the system has taken still goes out, and the end behind it."""
         self._writer.transport.abort()
+
+    def reset(self) -> None:
+        """Go away by a reset, which nothing goes out before."""
+        linger = struct.pack("ii", 1, 0)
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.leave()
 
 
 @asynccontextmanager

@@ -8,10 +8,10 @@ import anthropic
 import openai
 import pytest
 
-from tests.e2e.ledger import exchanges, until
+from tests.e2e.ledger import exchanges, look, metric, until
 from tests.e2e.raw import connected
 from tests.e2e.replies import CHAT, EACH, KEY, MESSAGES, Dialect
-from tests.loopback import Answer, Recorded
+from tests.loopback import Answer, Recorded, stands_still
 from tests.proxying import Proxy
 
 SOON = 30.0
@@ -107,6 +107,45 @@ async def test_in_the_middle_of_an_upload_that_is_passed_on(proxy: Proxy, chunke
             await provider.until(lambda: provider.answers)
             client.leave()
         await asyncio.wait_for(provider.all_gone(), SOON)
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["", "while it answers"])
+async def test_in_the_middle_of_an_upload_that_the_provider_does_not_take(proxy: Proxy, answered: bool):
+    """Nobody reads what the client sends then, and so nobody would see that it has gone."""
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        if answered:
+            await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        while True:
+            await asyncio.sleep(0.05)
+            if answered:
+                await answer.chunk(b"data: {}\n\n")
+
+    async def upload() -> None:
+        for _ in range(600):
+            await client.send(piece)
+            sent[0] += len(piece)
+
+    async def told() -> float:
+        page = (await look(proxy, "/metrics")).text
+        return metric(page, "accordion_errors_total", upstream="openai", error="client_disconnected")
+
+    sent, piece, before = [0], os.urandom(100_000), await told()
+    async with proxy.provider(script, eager=True), connected(proxy) as client:
+        await client.send(client.head_of("POST", "/v1/files", [], 600 * len(piece)))
+        uploading = asyncio.create_task(upload())
+        await stands_still(lambda: sent[0])
+        if answered:
+            # What still comes for it is answered by a reset.
+            client.leave()
+        else:
+            client.reset()
+        uploading.cancel()
+
+        async def noticed() -> bool:
+            return await told() > before
+
+        await asyncio.wait_for(until(noticed), SOON)
 
 
 async def test_after_an_upload_in_pieces_while_the_provider_thinks(proxy: Proxy):

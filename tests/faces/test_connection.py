@@ -14,7 +14,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from proxy.core.ports import Headers
-from proxy.faces.connection import Corked, Cycle
+from proxy.faces.corked import Corked
+from proxy.faces.cycle import Cycle
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
