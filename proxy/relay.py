@@ -104,9 +104,13 @@ async def relay(
             raise UpstreamCut(
                 "Connection lost: the provider closed it before the stream ended. Send the request again."
             )
-        if events is not None and (rest := events.flush()):
+        rest = events.flush() if events is not None else b""
+        if rest:
             listener.hear(rest)
             yield rest
+        # Nobody knows here how such a stream ends, but not in the middle of a line.
+        if tap is None and not reply.delimited and rest and not rest.endswith((b"\n", b"\r")):
+            raise UpstreamCut("Connection lost: the provider closed it in the middle of an event.")
     except BaseException as reason:
         # Closed or cancelled from outside: the client went away, or the proxy is being stopped.
         error = reason if isinstance(reason, AccordionError) else stopped(reason)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any
+
+# A socket that does not linger is closed by a reset (POSIX, `close`; the system has what was written by then).
+_NOT_LINGERING = struct.pack("ii", 1, 0)
 
 
 class Corked(asyncio.Transport):
     """A transport that holds back the head of a response until the next write, or the next turn of the loop."""
 
-    __slots__ = ("_held", "_loop", "_transport")
+    __slots__ = ("_held", "_loop", "_transport", "open_ended")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._held = b""
+        self.open_ended = False
+        """Whether a body is under way whose end is that of the connection, and has not come."""
 
     def hold(self, head: bytes) -> None:
         """Takes a head to write."""
@@ -34,8 +41,11 @@ class Corked(asyncio.Transport):
             self._transport.write(held)
 
     def close(self) -> None:
-        """Closes once all is written."""
+        """Closes once all is written; by a reset where a clean end would say that a body had come to its own."""
         self.flush()
+        if self.open_ended and not self._transport.is_closing():
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOT_LINGERING)
         self._transport.close()
 
     def abort(self) -> None:

@@ -62,6 +62,8 @@ class Cycle(RequestResponseCycle):
         elif self.scope["http_version"] != "1.0":
             self.chunked_encoding = True
             head.append(b"transfer-encoding: chunked\r\n")
+        else:
+            self.transport.open_ended = True
         head.append(b"\r\n")
         self.transport.hold(b"".join(head))
 
@@ -84,5 +86,6 @@ class Cycle(RequestResponseCycle):
         self.response_complete = True
         self.message_event.set()
         if not self.keep_alive:
+            self.transport.open_ended = False
             self.transport.close()
         self.on_response()

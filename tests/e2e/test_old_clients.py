@@ -51,6 +51,43 @@ async def test_a_reply_without_a_length_ends_where_the_connection_does(proxy: Pr
         assert (await old(proxy, "GET", "/v1/models"))[1] == b'{"a": 1}\r\n'
 
 
+@pytest.mark.parametrize("kind", ["audio/mpeg", "text/event-stream"])
+async def test_a_reply_that_was_cut_ends_in_a_reset(proxy: Proxy, kind: str):
+    """A clean end of the connection would be that of the reply (RFC 9112 8)."""
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", kind)], chunked=True)
+        await answer.chunk(b"data: {}\n\n")
+        await asyncio.sleep(0.2)
+        await answer.cut()
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    async with proxy.provider(script):
+        writer.write(b"POST /v1/audio/speech HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
+        assert await reader.readuntil(b"data: {}\n\n")
+        with pytest.raises(ConnectionResetError):
+            await reader.read(-1)
+    writer.close()
+
+
+@EACH
+async def test_a_stream_that_was_cut_says_so_before(proxy: Proxy, dialect: Dialect):
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        await answer.chunk(dialect.events()[0])
+        await asyncio.sleep(0.2)
+        await answer.cut()
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    async with proxy.provider(script):
+        body = dialect.body("Old and cut.", stream=True)
+        writer.write(b"POST %b HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (dialect.path.encode(), len(body)) + body)
+        assert await reader.readuntil(b"Connection lost")
+        with pytest.raises(ConnectionResetError):
+            await reader.read(-1)
+    writer.close()
+
+
 async def test_a_reply_with_a_length_has_it_still(proxy: Proxy):
     async with proxy.provider(replies_json(CHAT.json())):
         head, body = await old(proxy, "POST", CHAT.path, CHAT.body("Old."))

@@ -171,6 +171,20 @@ async def test_a_file_that_stops_just_ends_uncleanly(proxy: Proxy):
     assert (reply.status, reply.ended) == (200, False)
 
 
+@pytest.mark.parametrize(("rest", "whole"), [(b"data: [DO", False), (b"data: [DONE]\n", True), (b"", True)], ids=str)
+async def test_a_stream_that_is_not_read_ends_uncleanly_where_the_provider_closed_within_a_line(
+    proxy: Proxy, rest: bytes, whole: bool
+):
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream"), ("Connection", "close")])
+        await answer.send(b"data: {}\n\n" + rest)
+        await answer.close()
+
+    async with proxy.provider(script):
+        reply = await post(proxy, "/v1/completions", b"{}")
+    assert (reply.body, reply.ended) == (b"data: {}\n\n" + rest, whole)
+
+
 # -- errors of ours --------------------------------------------------------------------------------------------------
 
 
