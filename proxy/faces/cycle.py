@@ -13,6 +13,9 @@ from proxy.faces.corked import Corked
 _NOT_IN_NAMES, _NOT_IN_VALUES = (
     bytes(code for code in range(256) if never.search(bytes((code,)))) for never in (HEADER_RE, HEADER_VALUE_RE)
 )
+_NEVER = frozenset(b"\r\n\0")
+# RFC 9110 5.5: a recipient may put spaces in the place of characters that may not stand in a value.
+_SPACED = bytes(0x20 if code in _NOT_IN_VALUES else code for code in range(256))
 
 
 class Cycle(RequestResponseCycle):
@@ -40,14 +43,21 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError(f"Unexpected ASGI message '{message['type']}'.")
 
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        head = [STATUS_LINE[status]]
+        # A status that HTTP does not know goes on as it came: what to make of it is the client's (RFC 9110 15).
+        head = [STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status]
         for name, value in headers:
             head += name.lower(), b": ", value, b"\r\n"
         names, values = head[1::4], head[3::4]
         # All of them at once: what is in none of them is not in what they make together.
-        for said, never in ((b"".join(names), _NOT_IN_NAMES), (b"".join(values), _NOT_IN_VALUES)):
-            if said.translate(None, never) != said:
+        name, value = b"".join(names), b"".join(values)
+        if name.translate(None, _NOT_IN_NAMES) != name:
+            raise RuntimeError("Invalid HTTP header.")
+        if value.translate(None, _NOT_IN_VALUES) != value:
+            # What could pass for another line comes from no provider: it is a mistake of ours.
+            if not _NEVER.isdisjoint(value):
                 raise RuntimeError("Invalid HTTP header.")
+            self._begin(status, [(name, value.translate(_SPACED)) for name, value in headers])
+            return
         if b"connection" in names and b"close" in values[names.index(b"connection")].lower():
             self.keep_alive = False
         elif not self.keep_alive:
