@@ -99,7 +99,13 @@ class Connection(HttpToolsProtocol):
                 data = self._without_offer() + data[end.args[0] :]
 
     def _offers_another(self) -> bool:
-        return self.parser.should_upgrade() and self._get_upgrade() not in (None, b"websocket")
+        if not self.parser.should_upgrade() or (wanted := self._get_upgrade()) is None:
+            return False
+        # A WebSocket is opened by GET (RFC 6455 4.1), and no server reads a body in front of it.
+        return wanted != b"websocket" or self.parser.get_method() != b"GET" or self._brings_body()
+
+    def _brings_body(self) -> bool:
+        return any(n == b"transfer-encoding" or (n == b"content-length" and v != b"0") for n, v in self.headers)
 
     def _get_upgrade(self) -> bytes | None:
         # The parser has seen to it that `Connection` names it, in whichever of its lines; uvicorn reads the last only.

@@ -1,5 +1,6 @@
-"""Who offers another protocol than a WebSocket is answered in HTTP/1.1, as if it had not (RFC 9110 7.8). Java's own
-client offers HTTP/2 with every request that is not encrypted, whatever its body."""
+"""Who offers another protocol than a WebSocket, or a WebSocket with what is not the opening of one, is answered in
+HTTP/1.1, as if it had not (RFC 9110 7.8). Java's own client offers HTTP/2 with every request that is not encrypted,
+whatever its body."""
 
 import asyncio
 import itertools
@@ -12,6 +13,14 @@ from tests.loopback import replies_json
 from tests.proxying import Proxy
 
 OFFER = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQAAAAAAAIAAAAA")]
+
+
+WEBSOCKET = [
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+]
 
 
 def chunked(body: bytes, size: int) -> bytes:
@@ -65,6 +74,35 @@ async def test_what_it_sends_behind_it_is_answered_in_order(proxy: Proxy):
         for _ in range(4):
             assert (await client.reply()).status == 200
     assert [request.body for request in provider.requests] == [first, second, b"", first]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "GET"])
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+async def test_a_websocket_that_is_asked_for_with_a_body_is_a_request_like_any_other(
+    proxy: Proxy, method: str, framing: str
+):
+    body = CHAT.body("A WebSocket?")
+    async with proxy.provider(replies_json(CHAT.json())) as provider, connected(proxy) as client:
+        for _ in range(2):
+            if framing == "chunks":
+                head = client.head_of(method, CHAT.path, [*WEBSOCKET, ("Transfer-Encoding", "chunked")])
+                await client.send(head + chunked(body, 11))
+            else:
+                await client.ask(method, CHAT.path, WEBSOCKET, body)
+            async with asyncio.timeout(30):
+                assert (await client.reply()).status == 200
+    assert [(seen.method, seen.body, seen.header("upgrade")) for seen in provider.requests] == [
+        (method, body, None)
+    ] * 2
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_a_websocket_is_opened_by_get_alone(proxy: Proxy, method: str):
+    async with proxy.provider(replies_json(CHAT.json())) as provider, connected(proxy) as client:
+        await client.ask(method, "/v1/files/f", WEBSOCKET)
+        async with asyncio.timeout(30):
+            assert (await client.reply()).status == 200
+    assert [seen.method for seen in provider.requests] == [method]
 
 
 async def test_a_thousand_in_one_piece_are_all_answered(proxy: Proxy):
