@@ -7,7 +7,7 @@ import asyncio
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.core.deadlines import Deadline
 from proxy.faces.corked import Corked
@@ -25,6 +25,8 @@ class Connection(HttpToolsProtocol):
     flow: Flow
     _idle: Deadline
     _lost: asyncio.Future[None]
+    _running: RequestResponseCycle | None = None
+    """What is being answered while others wait for their turn."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The client is there."""
@@ -44,15 +46,22 @@ class Connection(HttpToolsProtocol):
         if (exc is not None or (cycle is not None and cycle.more_body)) and not self._lost.done():
             self._lost.set_result(None)
         super().connection_lost(exc)
+        if self.pipeline and self._running is not None:
+            # Uvicorn tells the last one only, which waits for its turn.
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def _look(self, reset: bool, unread: int) -> None:
         """The client has ended what it sends while it is not read; `unread` bytes of that are there. It may have gone,
-        or only have said all: that is told apart by whether its request can still become whole."""
-        cycle = self.cycle
-        if not reset and cycle is not None and cycle.more_body:
+        or only have said all: as long as its request can still become whole by what is unread, that is waited for.
+        Behind a request that waits for its turn the end is what it is where it is read."""
+        cycle, gone = self.cycle, reset
+        if cycle is not None and cycle.more_body:
             length = whole_length(cycle.scope["headers"])
-            reset = length is not None and cycle.came + unread < length
-        if reset:
+            gone |= length is not None and cycle.came + unread < length
+        elif self.pipeline:
+            gone |= not unread
+        if gone:
             if not self._lost.done():
                 self._lost.set_result(None)
             self.transport.abort()
@@ -150,7 +159,10 @@ class Connection(HttpToolsProtocol):
         """A request's head is there; its task has not begun yet."""
         if self._offers_another():
             return
+        before = self.cycle
         super().on_headers_complete()
+        if self.pipeline and len(self.pipeline) == 1:
+            self._running = before
         # What comes behind a body in chunks is no header (RFC 9110 6.5.1).
         self.headers = self.headers.copy()
         if self.url.endswith(b"?"):
@@ -165,6 +177,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer is over: the next request is waited for, where none is there yet."""
         if self.pipeline or self.transport.is_closing():
+            self._running = self.pipeline[-1][0] if self.pipeline else None
             super().on_response_complete()
             return
         self.server_state.total_requests += 1

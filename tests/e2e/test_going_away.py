@@ -86,6 +86,25 @@ async def test_in_the_middle_of_a_reply_that_is_no_stream(proxy: Proxy):
     assert exchange["error"] == "client_disconnected"
 
 
+@pytest.mark.parametrize("quick", [True, False], ids=["at once", "later"])
+@pytest.mark.parametrize("how", ["end", "reset"])
+async def test_while_another_request_of_its_waits_for_its_turn(proxy: Proxy, quick: bool, how: str):
+    label = f"in-line-{quick}-{how}"
+    async with proxy.provider(waits) as provider:
+        async with connected(proxy) as client:
+            await client.ask("POST", CHAT.path, [("x-session-id", label)], CHAT.body("First."))
+            await provider.until(lambda: provider.answers)
+            if not quick:
+                await asyncio.sleep(0.5)
+            await client.ask("POST", CHAT.path, [], CHAT.body("Behind it."))
+            await asyncio.sleep(0.05)
+            client.leave() if how == "end" else client.reset()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+    assert len(provider.requests) == 1
+    (exchange,) = await left(proxy, label)
+    assert (exchange["error"], exchange["status"]) == ("client_disconnected", 499)
+
+
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_on_a_path_that_is_not_read(proxy: Proxy, method: str):
     async with proxy.provider(waits) as provider:
