@@ -14,7 +14,12 @@ from proxy.faces.corked import Corked
 from proxy.faces.cycle import Cycle
 from proxy.faces.flow import Flow, whole_length
 from proxy.faces.http import BARE_QUERY, LOST, answering
-from proxy.faces.refusal import at_once, reason_of, refusal
+from proxy.faces.refusal import HeadTooLarge, at_once, not_http, reason_of, refusal
+
+# Servers take 8 to 64 KiB of a head. Four times as much leaves room for tokens and tracing, and is soon read.
+_LONGEST_HEAD = 256 * 1024
+# So many seconds a client has to read why it is not listened to any more.
+_LINGER = 2.0
 
 
 class Connection(HttpToolsProtocol):
@@ -27,6 +32,8 @@ class Connection(HttpToolsProtocol):
     _lost: asyncio.Future[None]
     _running: RequestResponseCycle | None = None
     """What is being answered while others wait for their turn."""
+    _head = 0
+    """How much came of a head that has no end yet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The client is there."""
@@ -68,9 +75,14 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """A piece of requests came."""
+        if self._head > _LONGEST_HEAD:
+            return
         self._idle.lift()
         try:
             self._feed(data)
+            # Only in a head that has no end yet are both the same.
+            if self.headers is not None and self.headers is self.scope["headers"]:
+                self._count(len(data))
         except HttpParserUpgrade:
             if self._should_upgrade():
                 self.handle_websocket_upgrade()
@@ -79,6 +91,27 @@ class Connection(HttpToolsProtocol):
         except HttpParserError as error:
             self._refuse(reason_of(error, data), data)
 
+    def _count(self, size: int) -> None:
+        """Bounds a head that goes on. The piece in which it begins may be the end of a body, and counts for nothing."""
+        self._head += size if self._head else 1
+        if self._head <= _LONGEST_HEAD:
+            return
+        # From here on nothing is taken, and whoever is in the middle of sending it can read why (RFC 9112 9.6).
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
+            return
+        error = HeadTooLarge(
+            f"The head of the request is larger than the {_LONGEST_HEAD:,} bytes that this proxy takes."
+        )
+        self.logger.warning("%s", error)
+        self.transport.write(at_once(refusal(error, self._known())))
+        self.transport.write_eof()
+        self._idle.put_off(_LINGER)
+
+    def _known(self) -> bytes:
+        return b"\r\n".join([b" " + self.url, *(b"%b:%b" % header for header in self.headers)])
+
     def _refuse(self, reason: str, data: bytes) -> None:
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
@@ -86,8 +119,7 @@ class Connection(HttpToolsProtocol):
             cycle.keep_alive = False
             return
         self.logger.warning("What a client sent is not valid HTTP: %s.", reason)
-        lines = [b" " + self.url, *(b"%b:%b" % header for header in self.headers)]
-        answer = refusal(reason, b"\r\n".join([*lines, data]))
+        answer = refusal(not_http(reason), self._known() + b"\r\n" + data)
         if cycle is not None and self.pipeline and self.pipeline[0][0] is cycle and cycle.more_body:
             # Its turn comes when those before it are answered.
             cycle.more_body = cycle.keep_alive = False
@@ -163,6 +195,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.pipeline and len(self.pipeline) == 1:
             self._running = before
+        self._head = 0
         # What comes behind a body in chunks is no header (RFC 9110 6.5.1).
         self.headers = self.headers.copy()
         if self.url.endswith(b"?"):

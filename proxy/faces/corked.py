@@ -53,6 +53,11 @@ class Corked(asyncio.Transport):
         self._held = b""
         self._transport.abort()
 
+    def write_eof(self) -> None:
+        """Ends what is written, once all of it is."""
+        self.flush()
+        self._transport.write_eof()
+
     def is_closing(self) -> bool:
         """Whether nothing more can be written."""
         return self._transport.is_closing()

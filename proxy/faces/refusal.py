@@ -7,7 +7,7 @@ from typing import cast
 from httptools import HttpParserCallbackError, HttpParserInvalidURLError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, RequestError
 from proxy.core.http import Outbound
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
@@ -28,11 +28,23 @@ def reason_of(error: Exception, data: bytes) -> str:
     return str(error)[:1].lower() + str(error)[1:]
 
 
-def refusal(reason: str, head: bytes) -> Outbound:
+class HeadTooLarge(RequestError):
+    """The head of a request has no end within what is taken of it (RFC 6585 5)."""
+
+    status = 431
+    code = "request_header_fields_too_large"
+
+
+def not_http(reason: str) -> BadRequest:
+    """The error for what cannot be read."""
+    return BadRequest(f"This is not valid HTTP: {reason}.")
+
+
+def refusal(error: RequestError, head: bytes) -> Outbound:
     """What is answered; `head` is what is known of the request, which no longer tells its path from its headers."""
     anthropic = b" /v1/messages" in head or b"anthropic-version:" in head.lower()
     dialect = Messages() if anthropic else ChatCompletions()
-    return dialect.refusal(BadRequest(f"This is not valid HTTP: {reason}."), new_id())
+    return dialect.refusal(error, new_id())
 
 
 def at_once(out: Outbound) -> bytes:

@@ -1,6 +1,7 @@
 """What is no HTTP gets an answer that a client of its dialect can read, and says what is wrong with it."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -82,6 +83,55 @@ async def test_a_body_that_breaks_off_in_its_chunks_is_refused(proxy, dialect):
         status, _, error = parts(await said(proxy, head, b"zz\r\n"))
     assert (status, provider.requests) == (400, [])
     assert "not valid HTTP" in error["error"]["message"]
+
+
+@EACH
+async def test_a_head_without_an_end_is_refused_and_no_more_of_it_is_taken(proxy, dialect):
+    before = proxy.resident
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    with contextlib.suppress(ConnectionError):
+        writer.write(post(dialect)[:-2] + b"X-Long: ")
+        for _ in range(1_000):
+            writer.write(b"x" * 50_000)
+            await writer.drain()
+            if reader.at_eof():
+                break
+    status, head, error = parts(await asyncio.wait_for(reader.read(-1), 30))
+    writer.close()
+    assert status == 431
+    assert error["error"]["type"] == "invalid_request_error"
+    assert "head of the request" in error["error"]["message"]
+    assert ("request_id" in error) == (dialect is MESSAGES)
+    assert b"connection: close" in head
+    assert proxy.resident - before < 20 << 20
+
+
+async def test_a_head_without_an_end_behind_a_request_leaves_its_answer_whole(proxy):
+    async with proxy.provider(late):
+        answer = await said(proxy, good(), b"GET /v1/models HTTP/1.1\r\nX-Long: ", b"x" * 900_000)
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert json.loads(rest) == CHAT.json()
+
+
+async def test_a_head_that_is_long_and_ends_is_taken_however_often_it_comes(proxy):
+    body = CHAT.body("A long head.")
+    lines = [b"X-Long-%d: %b" % (n, b"x" * 10_000) for n in range(20)]
+    whole = post(CHAT, *lines, b"Content-Length: %d" % len(body)) + body
+    long = post(CHAT, b"Content-Length: 3000000") + b"{" + b" " * 2_999_998 + b"}"
+    async with proxy.provider(replies_json(CHAT.json())) as provider:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        for _ in range(2):
+            for request in (whole, long):
+                for at in range(0, len(request), 30_000):
+                    writer.write(request[at : at + 30_000])
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200")
+                await reader.readexactly(len(json.dumps(CHAT.json())))
+        writer.close()
+    assert len(provider.requests) == 4
 
 
 UPLOAD = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
