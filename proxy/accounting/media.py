@@ -19,7 +19,8 @@ ASSUMED_IMAGE = (1920, 1080)
 
 BYTES_PER_PAGE = 60_000
 ASSUMED_PAGES = 5
-MOST_PAGES = 1_000
+MOST_PAGES = 100
+"""Pages of a PDF that cannot be counted, at most: so many Claude takes in one request ("PDF support")."""
 BYTES_PER_TEXT_TOKEN = 4
 TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-ndjson", "application/yaml")
 

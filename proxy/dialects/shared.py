@@ -11,6 +11,7 @@ import msgspec
 from proxy.core.conversation import Media, MediaKind, Opaque, Reasoning, Role, Text
 from proxy.core.errors import AccordionError
 from proxy.core.media import sniff
+from proxy.core.pdf import pages_of
 from proxy.core.records import ARGUMENTS
 from proxy.dialects.keys import BREAKPOINTS, read
 
@@ -28,8 +29,11 @@ COUNTS = 2**53
 
 # So much base64 is decoded to look at the beginning of an image: 64 KiB of data, in whole groups of four.
 _HEAD = 87_380
+# Decoding holds up every other thread, so that much is decoded piece by piece (in whole groups of four).
+_PIECE = 1 << 20
 _DATA_HEADER = 256
 _USUAL = frozenset({"message", "type", "code", "param", "status"})
+_PDF = "application/pdf"
 _ROLES: dict[Any, Role] = {
     "system": "system",
     "developer": "developer",
@@ -135,18 +139,27 @@ def url_media(kind: MediaKind, url: Any, detail: Any = "") -> Media:
 
 
 def base64_media(kind: MediaKind, media_type: str, data: Any, start: int = 0, detail: Any = "") -> Media:
-    """Media within base64 text that begins at `start`. Only its beginning is decoded."""
+    """Media within base64 text that begins at `start`. Only its beginning is decoded, but all of a PDF, whose pages
+    may stand anywhere."""
     data = string(data)
     size = max(0, (len(data) - start) * 3 // 4 - data.count("=", max(start, len(data) - 2)))
-    text = "".join(data[start : start + _HEAD].split())
-    try:
-        # Whole groups of four only: what is cut off matters to nobody who looks at the beginning.
-        head = binascii.a2b_base64(text[: len(text) // 4 * 4])
-    except ValueError:
-        head = b""
+    head = _decoded(data[start : start + _HEAD])
     found, width, height = sniff(head) if head else ("", 0, 0)
     media_type = found or media_type
-    return Media(_kind(kind, media_type), media_type, size, width, height, detail=string(detail))
+    pages = pages_of(_decoded(data[start:])) if media_type == _PDF else 0
+    return Media(_kind(kind, media_type), media_type, size, width, height, pages, string(detail))
+
+
+def _decoded(text: str) -> bytes:
+    """What base64 stands for; nothing where it is none."""
+    if "\n" in text or "\r" in text or " " in text:
+        text = "".join(text.split())
+    # Whole groups of four only: what is cut off matters to nobody who looks at the beginning.
+    end = len(text) // 4 * 4
+    try:
+        return b"".join(binascii.a2b_base64(text[at : min(end, at + _PIECE)]) for at in range(0, end, _PIECE))
+    except ValueError:
+        return b""
 
 
 def file_media(data: Any, filename: Any = "", detail: Any = "") -> Media:
@@ -154,7 +167,7 @@ def file_media(data: Any, filename: Any = "", detail: Any = "") -> Media:
     data = string(data)
     if data[:5].lower() == "data:":
         return url_media("file", data, detail)
-    media_type = "application/pdf" if string(filename).lower().endswith(".pdf") else ""
+    media_type = _PDF if string(filename).lower().endswith(".pdf") else ""
     return base64_media("file", media_type, data, 0, detail) if data else Media("file", media_type)
 
 

@@ -1,0 +1,53 @@
+"""How many pages a PDF has: as writers write them, and as nobody should."""
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.pdf import MOST_PAGES, pages_of
+from tests.pdfs import packed, scanned
+
+
+@pytest.mark.parametrize("pages", [1, 10, 321])
+def test_pages_are_counted_as_they_stand_in_the_file_or_deflated(pages: int) -> None:
+    assert pages_of(scanned(pages)) == pages_of(scanned(pages, tight=True)) == pages_of(packed(pages)) == pages
+
+
+def test_bookmarks_and_pages_that_were_changed_make_no_more_of_them() -> None:
+    assert pages_of(scanned(7) + b"90 0 obj<</Type/Outlines/Count 300>>endobj\n") == 7
+    changed = b"3 0 obj<</Type/Page/Parent 2 0 R/Annots[95 0 R]>>endobj\n"
+    assert pages_of(scanned(7) + changed * 5) == 7
+
+
+def test_a_count_that_lies_changes_little() -> None:
+    assert pages_of(scanned(7, count=999_999)) == 7
+    assert pages_of(b"%PDF-1.7\n<</Type/Pages/Count 999999>>") == 0
+    assert pages_of(b"%PDF-1.7\n" + b"<</Type/Page>>" * 90) <= 13
+    assert pages_of(b"%PDF-1.7\n" + b"<</Type/Page>>" * 90_000) == MOST_PAGES
+
+
+def test_what_cannot_be_told_is_unknown() -> None:
+    sealed = packed(7)
+    start = sealed.index(b"stream\r\n") + 8
+    assert pages_of(sealed[:start] + bytes(byte ^ 0x55 for byte in sealed[start:])) == 0
+    assert pages_of(b"") == pages_of(b"%PDF-1.7\n") == pages_of(bytes(5_000)) == 0
+
+
+def test_a_file_cut_off_or_with_broken_streams_has_the_pages_that_can_be_seen() -> None:
+    assert pages_of(scanned(10)[:25_000]) == 5
+    assert pages_of(b"/ObjStm>>stream\nno zlib" + packed(3)) == 3
+    assert pages_of(b"/ObjStm and nothing behind it " * 3 + packed(3)) == 3
+
+
+def test_a_stream_that_swells_is_left_soon() -> None:
+    swelling = b"/ObjStm>>stream\n" + zlib.compress(b"<</Type/Pages>>" * 1_000_000)
+    assert pages_of(swelling * 400 + scanned(2)) == 2
+
+
+@given(
+    st.lists(st.sampled_from([b"/Type", b" ", b"/Page", b"/Pages", b"/Count 9", b"/ObjStm", b">>stream\n", b"x\x9c"]))
+)
+def test_no_bytes_fail(pieces: list[bytes]) -> None:
+    assert 0 <= pages_of(b"".join(pieces)) <= MOST_PAGES

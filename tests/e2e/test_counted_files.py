@@ -1,0 +1,44 @@
+"""What only looks large goes on as it came: files count by what is in them, not by their bytes."""
+
+import base64
+import json
+from typing import Any
+
+from tests.e2e.raw import Reply, post
+from tests.e2e.replies import CHAT, EACH, MESSAGES, RESPONSES, Dialect
+from tests.pdfs import scanned
+from tests.proxying import Proxy
+
+ASKED = {CHAT.name: "text", RESPONSES.name: "input_text", MESSAGES.name: "text"}
+
+
+def part(dialect: Dialect, pdf: bytes) -> dict[str, Any]:
+    data = base64.b64encode(pdf).decode()
+    url = "data:application/pdf;base64," + data
+    return {
+        CHAT.name: {"type": "file", "file": {"filename": "scan.pdf", "file_data": url}},
+        RESPONSES.name: {"type": "input_file", "filename": "scan.pdf", "file_data": url},
+        MESSAGES.name: {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": data},
+        },
+    }[dialect.name]
+
+
+async def asked(proxy: Proxy, dialect: Dialect, *parts: dict[str, Any]) -> tuple[Reply, bool]:
+    """The answer, and whether the provider saw the request as it came."""
+    content = [*parts, {"type": ASKED[dialect.name], "text": "What does it say?"}]
+    listing = "input" if dialect is RESPONSES else "messages"
+    body = json.dumps(json.loads(dialect.body()) | {listing: [{"role": "user", "content": content}]}).encode()
+    async with proxy.provider(dialect.answers()) as provider:
+        reply = await post(proxy, dialect.path, body)
+    return reply, [request.body for request in provider.requests] == [body]
+
+
+@EACH
+async def test_a_scan_of_ten_pages_goes_on_as_it_came(proxy: Proxy, dialect: Dialect):
+    reply, untouched = await asked(proxy, dialect, part(dialect, scanned(10, 450_000)))
+    assert reply.status == 200
+    assert untouched
+    assert 15_000 < int(reply.header("x-accordion-tokens") or 0) < 35_000
+    assert reply.header("x-accordion-compaction") is None
