@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Literal
 
-from proxy.core.conversation import Media
+from proxy.core.conversation import Media, Opaque
 
 Family = Literal["openai", "anthropic", "google", "other"]
 
@@ -135,6 +135,14 @@ class MediaRules:
         if media.size and media.media_type.startswith(TEXT_TYPES):
             return ceil(media.size / BYTES_PER_TEXT_TOKEN)
         return self.page * _pages(media)
+
+    def unknown(self, part: Opaque) -> int:
+        """Tokens of what is not understood: a picture for each base64 text in it, the rest by its bytes."""
+        rest = max(0, part.size - sum(part.runs))
+        return ceil(rest / BYTES_PER_TEXT_TOKEN) + len(part.runs) * self.tokens(_SOMETHING)
+
+
+_SOMETHING = Media("image")
 
 
 def _seconds(size: int, rate: int) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, TypeGuard, TypeVar
 
 from proxy.accounting.media import MediaRules, media_rules
 from proxy.accounting.schemas import function_as_typescript
@@ -49,7 +49,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Tokens of messages: `text` is all but media."""
+    """Tokens of messages: `text` is what was counted, `media` what is reckoned: media, and what is not understood."""
 
     text: int = 0
     media: int = 0
@@ -208,7 +208,10 @@ class Meter:
         overhead = self._overheads.get(key) if conversation.overhead_key else None
         if overhead is None:
             preamble = self._parts(conversation.preamble, scheme) if conversation.preamble else Sum(-MESSAGE)
-            overhead = _Overhead(preamble.text + MESSAGE, self._tools(conversation.tools, scheme), preamble.media)
+            # What is not understood here (tools that an item adds) stays, as the system prompt does.
+            fixed = sum(scheme.media.unknown(part) for part in conversation.preamble if _unknown(part))
+            tools = self._tools(conversation.tools, scheme)
+            overhead = _Overhead(preamble.text + MESSAGE + fixed, tools, preamble.media - fixed)
             if conversation.overhead_key:
                 self._overheads.put(key, overhead)
         return overhead
@@ -236,6 +239,8 @@ class Meter:
             elif isinstance(part, ToolResult):
                 inner = self._parts(part.parts, scheme)
                 text, media = text + inner.text + RESULT, media + inner.media
+            elif _unknown(part):
+                media += scheme.media.unknown(part)
             else:
                 text += self._part(part, encoding)
         return Sum(text, media)
@@ -273,6 +278,11 @@ class _Bounded(Generic[V]):
             self._entries.move_to_end(key)
             while len(self._entries) > self._at_most:
                 self._entries.popitem(last=False)
+
+
+def _unknown(part: Part) -> TypeGuard[Opaque]:
+    """Whether it is not understood; the provider's own summary is."""
+    return isinstance(part, Opaque) and part.kind != "compaction"
 
 
 def _characters(parts: Iterable[Part]) -> int:

@@ -91,10 +91,12 @@ def decide(
 
 def refuse(utilization: Utilization, window: Window) -> bool:
     """Whether a request is known not to fit. A window that is configured or was learnt from an error counts as it
-    stands, one of the model table with some tolerance, an unknown one never."""
+    stands, one of the model table with some tolerance, an unknown one never. Of media and of what is not understood
+    the tokens are reckoned, not counted, so that they refuse nothing: the provider says whether it takes them."""
+    known = utilization.tokens - utilization.media
     if window.source in ("config", "learnt"):
-        return utilization.tokens > window.usable_input
-    return window.source == "table" and utilization.tokens > TABLE_TOLERANCE * window.usable_input
+        return known > window.usable_input
+    return window.source == "table" and known > TABLE_TOLERANCE * window.usable_input
 
 
 def ceiling(utilization: Utilization, limits: Limits, window: Window) -> int:

@@ -19,6 +19,8 @@ GONE = Text("")
 
 _JSON = 60
 """Bytes of JSON around a part, roughly."""
+_PICTURE = 6_000
+"""Characters of text that count like a picture, roughly."""
 
 
 class Sketch:
@@ -217,4 +219,6 @@ def _length(part: Part) -> int:
         return len(part.name) + len(part.arguments) + 20
     if isinstance(part, ToolResult):
         return sum(_length(inner) for inner in part.parts) + 12
-    return part.size if isinstance(part, Opaque) else 0
+    if isinstance(part, Opaque):
+        return part.size - sum(part.runs) + _PICTURE * len(part.runs)
+    return 0

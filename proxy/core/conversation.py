@@ -54,10 +54,14 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A part that is not understood: counted by its size in bytes, passed on, never touched."""
+    """A part that is not understood: counted by its size in bytes, passed on, never touched.
+
+    `runs` are the sizes of the long base64 texts in it, which are media, whatever they show.
+    """
 
     kind: str
     size: int
+    runs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

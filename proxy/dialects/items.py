@@ -95,7 +95,7 @@ def item(entry: Item, size: int) -> tuple[Role, tuple[Part, ...]]:
     if kind == "compaction":
         return "other", (Opaque(kind, len(string(entry.get("encrypted_content")))),)
     # configuration_update, additional_tools, mcp_list_tools, item_reference, compaction_trigger, and what is unknown
-    return ("developer" if kind == "additional_tools" else "other"), (Opaque(kind, size),)
+    return ("developer" if kind == "additional_tools" else "other"), (opaque(entry, kind, size),)
 
 
 def call(entry: Item, how: Call) -> ToolCall:

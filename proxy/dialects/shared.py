@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -34,6 +35,9 @@ _PIECE = 1 << 20
 _DATA_HEADER = 256
 _USUAL = frozenset({"message", "type", "code", "param", "status"})
 _PDF = "application/pdf"
+# From so many characters on what looks like base64 is taken for media.
+_RUN = 1_024
+_BASE64 = re.compile(r"(?i:data:[^,]{0,240},)?[A-Za-z0-9+/_\r\n-]++=*+\s*+").fullmatch
 _ROLES: dict[Any, Role] = {
     "system": "system",
     "developer": "developer",
@@ -103,9 +107,24 @@ def definitions(*values: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def opaque(value: Any, kind: str = "") -> Opaque:
+def opaque(value: Any, kind: str = "", size: int = 0) -> Opaque:
     """A part that is not understood, named by its type, sized by its JSON."""
-    return Opaque(kind or string(mapping(value).get("type")), len(encode(value)))
+    size = size or len(encode(value))
+    runs = tuple(_runs(value)) if size >= _RUN else ()
+    return Opaque(kind or string(mapping(value).get("type")), size, runs)
+
+
+def _runs(value: Any) -> Iterable[int]:
+    """The lengths of the texts in a JSON value that are base64 as a whole, bare or as a data: URL."""
+    left = [value]
+    while left:
+        held = left.pop()
+        if type(held) is dict:
+            left += held.values()
+        elif type(held) is list:
+            left += held
+        elif type(held) is str and len(held) >= _RUN and _BASE64(held):
+            yield len(held)
 
 
 def texts(*values: Any) -> Iterable[Text]:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.accounting import meter as rules
+from proxy.accounting.media import media_rules
 from proxy.accounting.meter import Meter, Sum
 from proxy.accounting.schemas import function_as_typescript
 from proxy.core.budget import Window
@@ -94,7 +95,21 @@ def test_the_reserved_output_is_what_is_asked_but_never_more_than_the_window(ask
 
 def test_what_is_not_understood_counts_by_its_size() -> None:
     measured = Meter(Words()).measure(conversation(message(Opaque("mystery", 4_001))), WINDOW)
-    assert measured.messages == 1_001 + rules.MESSAGE + rules.REPLY
+    assert (measured.messages, measured.media) == (rules.MESSAGE + rules.REPLY, 1_001)
+    inside = conversation(message(ToolResult("id", (Opaque("mystery", 4_001),))))
+    assert Meter(Words()).measure(inside, WINDOW).media == 1_001
+
+
+def test_base64_in_what_is_not_understood_counts_like_pictures() -> None:
+    asked = conversation(message(Opaque("mystery", 2_000_400, (1_500_000, 500_000))))
+    picture = media_rules("gpt-4o").tokens(Media("image"))
+    assert Meter(Words()).measure(asked, WINDOW).media == 100 + 2 * picture
+
+
+def test_what_is_not_understood_in_the_system_prompt_belongs_to_it() -> None:
+    asked = conversation(preamble=(Text("be brief"), IMAGE, Opaque("additional_tools", 4_000)))
+    measured = Meter(Words()).measure(asked, WINDOW)
+    assert (measured.preamble, measured.media) == (2 + rules.MESSAGE + 1_000, 255)
 
 
 def test_reasoning_counts_by_its_text_or_by_its_sealed_rest_whichever_is_more() -> None:

@@ -215,6 +215,8 @@ def test_a_target_is_less_than_what_is_folded_and_leaves_room_over_the_overhead(
 def test_only_what_is_known_not_to_fit_is_refused(source: Any, tokens: int, refused: bool) -> None:
     window = Window(128_000, 100_000, source)
     assert refuse(Utilization(128_000, messages=tokens), window) is refused
+    assert refuse(Utilization(128_000, messages=tokens, media=500_000), window) is refused
+    assert not refuse(Utilization(128_000, messages=90_000, media=tokens), window)
 
 
 def test_what_may_be_sent_is_below_the_hard_limit_with_the_answers_room_taken_off() -> None:

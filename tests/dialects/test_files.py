@@ -2,12 +2,14 @@
 
 import base64
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from proxy.core.conversation import Media
+from proxy.core.conversation import Media, Opaque
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
@@ -56,6 +58,29 @@ def test_a_pdf_broken_into_lines_has_its_pages(put: Put) -> None:
 def test_a_pdf_that_cannot_be_read_has_none(put: Put) -> None:
     assert read(put, b"%PDF-1.7\n" + bytes(90_000)).pages == 0
     assert read(put, "JVBERi0xLjcK" + "A" * 1_048_577 + "=" * 7).pages == 0
+
+
+BLOB = base64.b64encode(random.Random(1).randbytes(9_000)).decode()
+
+
+@pytest.mark.parametrize("held", [BLOB, f"data:video/mp4;base64,{BLOB}", BLOB.replace("A", "A\n")])
+@pytest.mark.parametrize("dialect", [ChatCompletions(), Responses(), Messages()])
+def test_base64_in_a_part_that_is_not_understood_is_told_from_the_rest_of_it(dialect: Dialect, held: str) -> None:
+    part = {"type": "hologram", "of": {"sides": [held, "front, in short words. " * 100]}, "also": held, "id": "A" * 99}
+    (found,) = dialect.message(json.dumps({"role": "user", "content": [part]}).encode()).parts
+    assert found == Opaque("hologram", len(msgspec.json.encode(part)), (len(held), len(held)))
+
+
+def test_base64_in_an_item_that_is_not_understood_is_told_too() -> None:
+    item = json.dumps({"type": "recording", "call_id": "c", "video": BLOB}).encode()
+    assert Responses().message(item).parts == (Opaque("recording", len(item), (len(BLOB),)),)
+
+
+def test_what_only_begins_like_base64_does_not_keep_one_busy() -> None:
+    part = {"type": "hologram", "text": "a" * 2_000 + "\n" * 1_000_000 + "!"}
+    (found,) = Messages().message(json.dumps({"role": "user", "content": [part]}).encode()).parts
+    assert isinstance(found, Opaque)
+    assert found.runs == ()
 
 
 def test_a_bare_base64_file_has_its_pages() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 from typing import Any
 
 from tests.e2e.raw import Reply, post
@@ -42,3 +43,19 @@ async def test_a_scan_of_ten_pages_goes_on_as_it_came(proxy: Proxy, dialect: Dia
     assert untouched
     assert 15_000 < int(reply.header("x-accordion-tokens") or 0) < 35_000
     assert reply.header("x-accordion-compaction") is None
+
+
+@EACH
+async def test_a_film_of_a_kind_that_nobody_knows_goes_on_as_it_came(proxy: Proxy, dialect: Dialect):
+    film = base64.b64encode(random.Random(1).randbytes(1_200_000)).decode()
+    reply, untouched = await asked(proxy, dialect, {"type": "film", "source": {"type": "base64", "data": film}})
+    assert reply.status == 200
+    assert untouched
+    assert int(reply.header("x-accordion-tokens") or 0) < 6_000
+
+
+@EACH
+async def test_what_is_not_understood_never_has_a_request_refused(proxy: Proxy, dialect: Dialect):
+    reply, untouched = await asked(proxy, dialect, {"type": "points", "at": [[0.125, 0.25]] * 120_000})
+    assert reply.status == 200
+    assert untouched
