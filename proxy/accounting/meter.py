@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Generic, TypeGuard, TypeVar
 
 from proxy.accounting.media import MediaRules, media_rules
-from proxy.accounting.schemas import function_as_typescript
+from proxy.accounting.schemas import function_as_typescript, standing
 from proxy.core.boundaries import outlasts, passed_over, resumption
 from proxy.core.budget import Utilization, Window
 from proxy.core.conversation import Conversation, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
@@ -217,13 +217,15 @@ class Meter:
         return overhead
 
     def _tools(self, tools: tuple[str, ...], scheme: _Scheme) -> int:
-        if not tools:
+        claude = scheme.media.family == "anthropic"
+        shown = [first for tool in tools if (first := standing(tool, named=not claude)) is not None]
+        if not shown:
             return 0
         if scheme.media.family == "openai":
-            rendered = (function_as_typescript(tool) or tool for tool in tools)
+            rendered = (function_as_typescript(tool) or tool for tool in shown)
             return TOOLS_OPENAI + sum(self._counter.count(tool, scheme.encoding) for tool in rendered)
-        fixed = TOOLS_CLAUDE if scheme.media.family == "anthropic" else TOOLS_OPENAI
-        return fixed + sum(self._counter.count(tool, scheme.encoding) for tool in tools)
+        fixed = TOOLS_CLAUDE if claude else TOOLS_OPENAI
+        return fixed + sum(self._counter.count(tool, scheme.encoding) for tool in shown)
 
     def _message(self, message: Message, scheme: _Scheme) -> Sum:
         return self._parts(message.parts, scheme, MESSAGE)

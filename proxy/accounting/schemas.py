@@ -1,7 +1,8 @@
-"""Tool definitions as OpenAI's models read them: TypeScript, not JSON, which is a third shorter.
+"""What of tool definitions stands in a model's context, and how OpenAI's models read them: as TypeScript, not JSON,
+which is a third shorter.
 
-Source: the rendering of tools in OpenAI's published harmony format, which its chat models are known to share:
-`namespace functions {`, a `//` line for each description, `type name = (_: { key?: type, }) => any;`.
+Source of the latter: the rendering of tools in OpenAI's published harmony format, which its chat models are known to
+share: `namespace functions {`, a `//` line for each description, `type name = (_: { key?: type, }) => any;`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,44 @@ from typing import Any
 import msgspec
 
 DEEPEST = 16
+DEFERRED = '"defer_loading":true'
+_NAMES = ("type", "name", "description", "server_label", "server_description")
+
+
+def standing(definition: str, *, named: bool) -> str | None:
+    """What of a tool's definition the model is given from the start: less where loading it is deferred, until a search
+    finds it. `named`: its name and description stand all the same. None where nothing does.
+
+    Source: the anthropic SDK, `types/tool_param.py` ("will not be included in initial system prompt"); OpenAI, "Tool
+    search" (the model sees name and description of what is searchable, and nothing of what a namespace defers).
+    """
+    if DEFERRED not in definition:
+        return definition
+    try:
+        tool = msgspec.json.decode(definition)
+    except (msgspec.DecodeError, RecursionError):
+        return definition
+    if not isinstance(tool, dict):
+        return definition
+    if isinstance(inner := tool.get("tools"), list):
+        tool["tools"] = [one for one in inner if not _deferred(one)]
+    elif _deferred(tool):
+        if not named:
+            return None
+        function = tool.get("function")
+        tool = _named(tool) | ({"function": _named(function)} if isinstance(function, dict) else {})
+    try:
+        return _literal(tool)
+    except RecursionError:
+        return definition
+
+
+def _deferred(tool: Any) -> bool:
+    return isinstance(tool, dict) and tool.get("defer_loading") is True
+
+
+def _named(tool: dict[str, Any]) -> dict[str, Any]:
+    return {name: tool[name] for name in _NAMES if name in tool}
 
 
 def function_as_typescript(definition: str) -> str | None:

@@ -1,0 +1,82 @@
+"""What of tool definitions stands in the context: all, what is not deferred, or a name and a description."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.accounting.meter import Meter
+from proxy.accounting.schemas import standing
+from proxy.core.budget import Window
+from proxy.core.conversation import Conversation
+from proxy.models.tokens import TiktokenCounter
+
+LONG = {"type": "object", "properties": {f"f{i}": {"type": "string", "description": "word " * 20} for i in range(50)}}
+
+
+def encode(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def tokens(dialect: str, model: str, *tools: dict[str, Any]) -> int:
+    asked = Conversation(dialect, model, (), (), tools=tuple(map(encode, tools)))
+    return Meter(TiktokenCounter()).measure(asked, Window(200_000, 200_000, "table")).tools
+
+
+def claudes(**more: Any) -> dict[str, Any]:
+    return {"name": "look_up", "description": "Looks it up.", "input_schema": LONG, **more}
+
+
+def function(**more: Any) -> dict[str, Any]:
+    return {"type": "function", "name": "look_up", "description": "Looks it up.", "parameters": LONG, **more}
+
+
+def test_of_a_tool_that_claude_loads_later_nothing_counts() -> None:
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    alone = tokens("messages", "claude-sonnet-4-5", search)
+    assert tokens("messages", "claude-sonnet-4-5", search, *[claudes(defer_loading=True)] * 30) == alone
+    assert tokens("messages", "claude-sonnet-4-5", search, claudes(defer_loading=False)) > alone + 1_000
+
+
+def test_of_a_function_that_openai_loads_later_name_and_description_count() -> None:
+    deferred = function(defer_loading=True)
+    assert standing(encode(deferred), named=True) == encode(
+        {"type": "function", "name": "look_up", "description": "Looks it up."}
+    )
+    assert tokens("responses", "gpt-5.4", deferred) < 40
+    assert tokens("responses", "gpt-5.4", function()) > 1_000
+
+
+def test_of_a_namespace_what_is_not_deferred_counts() -> None:
+    space = {"type": "namespace", "name": "crm", "description": "All about customers."}
+    deferred = {**space, "tools": [function(defer_loading=True)] * 30}
+    assert standing(encode(deferred), named=True) == encode({**space, "tools": []})
+    assert tokens("responses", "gpt-5.4", deferred) < 50
+    assert tokens("responses", "gpt-5.4", {**space, "tools": [function(defer_loading=True), function()]}) > 1_000
+
+
+def test_of_a_deferred_server_its_name_and_description_count() -> None:
+    server = {"type": "mcp", "server_label": "crm", "server_description": "Customers.", "server_url": "https://c.test"}
+    kept = encode({name: server[name] for name in ("type", "server_label", "server_description")})
+    assert standing(encode({**server, "allowed_tools": ["a"], "defer_loading": True}), named=True) == kept
+
+
+def test_of_a_deferred_function_in_chats_form_name_and_description_count() -> None:
+    deferred = {"type": "function", "defer_loading": True, "function": {"name": "f", "parameters": LONG}}
+    assert standing(encode(deferred), named=True) == '{"type":"function","function":{"name":"f"}}'
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        encode(function()),
+        encode(function(defer_loading=False)),
+        encode(function(defer_loading="true")),
+        encode({"type": "mcp_toolset", "default_config": {"defer_loading": True}}),
+        encode(function(strict='{"defer_loading":true}')),
+        '["defer_loading":true',
+        '[{"defer_loading":true}]',
+    ],
+)
+def test_what_is_not_deferred_stands_as_it_is(definition: str) -> None:
+    assert standing(definition, named=True) == standing(definition, named=False) == definition
