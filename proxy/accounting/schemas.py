@@ -13,6 +13,11 @@ import msgspec
 
 DEEPEST = 16
 DEFERRED = '"defer_loading":true'
+_UNIONS = ("anyOf", "oneOf")
+_BEYOND = (
+    *("$ref", "$defs", "definitions", "allOf", "not", "if", "then", "else"),
+    *("additionalProperties", "patternProperties", "dependentSchemas", "prefixItems"),
+)
 _NAMES = ("type", "name", "description", "server_label", "server_description")
 
 
@@ -60,22 +65,32 @@ def function_as_typescript(definition: str) -> str | None:
         return None
     if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
         tool = tool["function"]
-    elif not isinstance(tool, dict) or tool.get("type", "function") != "function":
+    elif not isinstance(tool, dict) or tool.get("type", "function") != "function" or "schema" in tool:
+        # A name and a schema are the form of the answer.
         return None
     name, parameters = tool.get("name"), tool.get("parameters")
     if not isinstance(name, str):
         return None
     head = "".join(f"// {line}\n" for line in str(tool.get("description") or "").splitlines())
-    if not isinstance(parameters, dict) or not parameters.get("properties"):
+    if not isinstance(parameters, dict) or not any(map(parameters.get, ("properties", *_UNIONS, *_BEYOND))):
         return f"{head}type {name} = () => any;\n\n"
-    return f"{head}type {name} = (_: {_type(parameters, 0)}) => any;\n\n"
+    try:
+        return f"{head}type {name} = (_: {_type(parameters, 0)}) => any;\n\n"
+    except RecursionError:
+        return None
 
 
 def _type(schema: Any, depth: int) -> str:
-    """The TypeScript type of a JSON schema; `any` for what has no equal there."""
+    """The TypeScript type of a JSON schema. What has no equal there follows as it stands."""
     if not isinstance(schema, dict) or depth > DEEPEST:
         return "any"
-    for union in ("anyOf", "oneOf"):
+    beyond = [name for name in _BEYOND if isinstance(schema.get(name), dict | list | str) and schema[name]]
+    if "properties" in schema:
+        beyond += [name for name in _UNIONS if schema.get(name)]
+    if beyond:
+        rest = {name: held for name, held in schema.items() if name not in beyond}
+        return f"{_type(rest, depth)} & {_literal({name: schema[name] for name in beyond})}"
+    for union in _UNIONS:
         if isinstance(schema.get(union), list):
             return " | ".join(_type(one, depth + 1) for one in schema[union])
     if isinstance(schema.get("enum"), list):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from proxy.accounting.meter import Meter
-from proxy.accounting.schemas import standing
+from proxy.accounting.schemas import function_as_typescript, standing
 from proxy.core.budget import Window
 from proxy.core.conversation import Conversation
 from proxy.models.tokens import TiktokenCounter
@@ -80,3 +80,32 @@ def test_of_a_deferred_function_in_chats_form_name_and_description_count() -> No
 )
 def test_what_is_not_deferred_stands_as_it_is(definition: str) -> None:
     assert standing(definition, named=True) == standing(definition, named=False) == definition
+
+
+def nested(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "answer", "strict": True, "schema": LONG},
+        nested({"type": "object", "properties": {"it": {"$ref": "#/$defs/It"}}, "$defs": {"It": LONG}}),
+        nested({"$ref": "#/definitions/It", "definitions": {"It": LONG}}),
+        nested({"type": "object", "properties": {"it": {"allOf": [LONG]}}}),
+        nested({"allOf": [LONG]}),
+        nested({"anyOf": [LONG, {"type": "null"}]}),
+        nested({"type": "object", "properties": LONG["properties"], "anyOf": [{"required": ["f1"]}]}),
+        nested({"type": "object", "properties": {"it": {"type": "object", "additionalProperties": LONG}}}),
+        nested({"type": "object", "patternProperties": {"^f": LONG}}),
+    ],
+)
+def test_nothing_of_a_schema_counts_as_nothing(tool: dict[str, Any]) -> None:
+    plain = tokens("chat", "gpt-4o", nested(LONG))
+    assert 0.9 * plain < tokens("chat", "gpt-4o", tool) < 2 * plain
+
+
+def test_what_says_nothing_is_not_counted() -> None:
+    bare = nested({"type": "object", "properties": {"a": {"type": "object", "additionalProperties": False}}})
+    assert function_as_typescript(encode(bare)) == "type f = (_: {\na?: object,\n}) => any;\n\n"
+    assert function_as_typescript(encode(nested({"$defs": {}, "type": "object"}))) == "type f = () => any;\n\n"
