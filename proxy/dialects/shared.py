@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import codecs
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -35,6 +36,7 @@ _PIECE = 1 << 20
 _DATA_HEADER = 256
 _USUAL = frozenset({"message", "type", "code", "param", "status"})
 _PDF = "application/pdf"
+_FAMILIES = frozenset({"text", "image", "audio", "video"})
 # From so many characters on what looks like base64 is taken for media.
 _RUN = 1_024
 _BASE64 = re.compile(r"(?i:data:[^,]{0,240},)?[A-Za-z0-9+/_\r\n-]++=*+\s*+").fullmatch
@@ -165,8 +167,26 @@ def base64_media(kind: MediaKind, media_type: str, data: Any, start: int = 0, de
     head = _decoded(data[start : start + _HEAD])
     found, width, height = sniff(head) if head else ("", 0, 0)
     media_type = found or media_type
+    if kind == "file" and not found and media_type != _PDF and _is_text(head):
+        media_type = _text_type(media_type)
     pages = pages_of(_decoded(data[start:])) if media_type == _PDF else 0
     return Media(_kind(kind, media_type), media_type, size, width, height, pages, string(detail))
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether a file that begins so is text: UTF-8, wherever it was cut off, without a zero byte."""
+    try:
+        return b"\0" not in head and bool(codecs.getincrementaldecoder("utf-8")().decode(head))
+    except UnicodeDecodeError:
+        return False
+
+
+def _text_type(media_type: str) -> str:
+    """The type of a text, whatever a client calls it: there are more names for code than a list could hold."""
+    family, _, kind = media_type.partition("/")
+    if family != "application":
+        return media_type if family in _FAMILIES else "text/plain"
+    return "text/plain" if kind in {"", "octet-stream"} else f"text/{kind}"
 
 
 def _decoded(text: str) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from proxy.accounting.media import media_rules
 from proxy.core.conversation import Media, Opaque
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
@@ -58,6 +59,39 @@ def test_a_pdf_broken_into_lines_has_its_pages(put: Put) -> None:
 def test_a_pdf_that_cannot_be_read_has_none(put: Put) -> None:
     assert read(put, b"%PDF-1.7\n" + bytes(90_000)).pages == 0
     assert read(put, "JVBERi0xLjcK" + "A" * 1_048_577 + "=" * 7).pages == 0
+
+
+CODE = ("def handler(request):\n    return request.bödy\n" * 3_000).encode()
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("kind", "read_as"),
+    [
+        ("text/x-python", "text/x-python"),
+        ("application/javascript", "text/javascript"),
+        ("application/x-sh", "text/x-sh"),
+        ("application/json", "text/json"),
+        ("application/octet-stream", "text/plain"),
+        ("model/odd", "text/plain"),
+        ("", "text/plain"),
+    ],
+)
+def test_a_file_that_is_text_is_known_as_such_whatever_it_is_called(put: Put, kind: str, read_as: str) -> None:
+    assert read(put, CODE, kind) == Media("file", read_as, len(CODE))
+    assert media_rules("gpt-5").tokens(read(put, CODE, kind)) == -(-len(CODE) // 4)
+
+
+@EACH
+def test_a_text_cut_within_a_character_at_the_end_of_what_is_looked_at_is_text(put: Put) -> None:
+    for start in ("", "a", "aa"):
+        assert read(put, (start + "€" * 40_000).encode(), "application/odd").media_type == "text/odd"
+
+
+@EACH
+@pytest.mark.parametrize("data", [b"PK\x03\x04" + bytes(9_000), b"abc\0def", b"\xff\xfea\0b\0", b"caf\xe9 " * 50])
+def test_a_file_that_is_no_text_keeps_its_type(put: Put, data: bytes) -> None:
+    assert read(put, data, "application/zip") == Media("file", "application/zip", len(data))
 
 
 BLOB = base64.b64encode(random.Random(1).randbytes(9_000)).decode()
