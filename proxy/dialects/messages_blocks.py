@@ -76,7 +76,8 @@ def _inner(block: Any, kind: str) -> Iterable[Inner]:
     if kind == "web_search_result":
         return (*texts(block.get("title"), block.get("url")), *_sealed(string(block.get("encrypted_content"))))
     if kind.endswith("code_execution_result"):
-        return (*texts(block.get("stdout"), block.get("stderr")), *_contained(block.get("content")))
+        sealed = _sealed(string(block.get("encrypted_stdout")))
+        return (*texts(block.get("stdout"), block.get("stderr")), *sealed, *_contained(block.get("content")))
     if kind.endswith("code_execution_output"):
         return texts(block.get("file_id"))
     if kind.endswith("_tool_result_error"):
@@ -89,7 +90,7 @@ def _inner(block: Any, kind: str) -> Iterable[Inner]:
 
 
 def _sealed(held: str) -> Iterable[Media]:
-    """A page that only the provider can open. It is text to the model."""
+    """A page or an output that only the provider can open. It is text to the model."""
     return (Media("file", "text/plain", len(held) * 3 // 4),) if held else ()
 
 

@@ -143,6 +143,20 @@ BLOCKS = [
         },
         (ToolResult("s", (Text("out"), Text("err"), Text("file_1"))),),
     ),
+    (
+        {
+            "type": "code_execution_tool_result",
+            "tool_use_id": "s",
+            "content": {
+                "type": "encrypted_code_execution_result",
+                "encrypted_stdout": "eHh4eHh4" * 2_000,
+                "stderr": "err",
+                "return_code": 0,
+                "content": [{"type": "code_execution_output", "file_id": "file_1"}],
+            },
+        },
+        (ToolResult("s", (Text("err"), Media("file", "text/plain", 12_000), Text("file_1"))),),
+    ),
     ({"type": "container_upload", "file_id": "f"}, (Opaque("container_upload", 41),)),
     ({"type": "compaction", "content": "summed up", "signature": "x"}, (Opaque("compaction", 9),)),
     ({"type": "compaction", "content": None, "encrypted_content": "abc"}, (Opaque("compaction", 3),)),
