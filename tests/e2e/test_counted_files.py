@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.e2e.raw import Reply, post
 from tests.e2e.replies import CHAT, EACH, MESSAGES, RESPONSES, Dialect
+from tests.loopback import replies_json
 from tests.pdfs import scanned
 from tests.proxying import Proxy
 
@@ -31,7 +32,8 @@ async def asked(proxy: Proxy, dialect: Dialect, *parts: dict[str, Any]) -> tuple
     content = [*parts, {"type": ASKED[dialect.name], "text": "What does it say?"}]
     listing = "input" if dialect is RESPONSES else "messages"
     body = json.dumps(json.loads(dialect.body()) | {listing: [{"role": "user", "content": content}]}).encode()
-    async with proxy.provider(dialect.answers()) as provider:
+    # What would be reported would correct the counts of other tests.
+    async with proxy.provider(replies_json({})) as provider:
         reply = await post(proxy, dialect.path, body)
     return reply, [request.body for request in provider.requests] == [body]
 
