@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
@@ -33,14 +34,15 @@ _log = logging.getLogger("accordion")
 class Factory:
     """Makes the application of one worker process; uvicorn calls it there. Can be pickled."""
 
-    path: Path | None
-    overrides: Mapping[str, object]
+    file: SettingsFile
+    """Read already, since a pipe gives what it holds only once, and what is in force need not be what stands there by
+    now. The supervisor follows its file, so that a worker which takes another's place begins with what that one had."""
     slots: Slots | None = None
     """What several workers share, if there are several. Can be pickled only where a process is spawned."""
 
     def __call__(self) -> ASGIApp:
-        """Reads the settings and builds the house; raises ConfigError."""
-        file = SettingsFile(self.path, os.environ, self.overrides)
+        """Builds the house; raises ConfigError."""
+        file = self.file
         logs.configure(file.settings.logging.level, file.settings.logging.format)
         for hint in hints(file.settings):
             _log.warning("%s", hint)
@@ -115,15 +117,24 @@ async def _follow(file: SettingsFile, house: House) -> None:
 
 
 class _Workers(Multiprocess):
-    """Uvicorn's supervisor; a SIGHUP goes on to the workers, which read their settings again and keep serving."""
+    """Uvicorn's supervisor; a SIGHUP goes on to the workers, which read their settings again and keep serving. `file`
+    is that of the config's Factory, which each new worker is given as it is by then."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket], file: SettingsFile) -> None:
+        super().__init__(config, sockets)
+        self._file = file
 
     def keep_subprocess_alive(self) -> None:
+        # The workers say what came of it.
+        if self._file.changed():
+            self._file.reload()
         before = {process.pid for process in self.processes}
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
             mark_process_dead(pid)  # type: ignore[no-untyped-call]  # the library has no hints here
 
     def handle_hup(self) -> None:
+        self._file.reload()
         for process in self.processes:
             if process.pid is not None:
                 os.kill(process.pid, signal.SIGHUP)
@@ -131,13 +142,14 @@ class _Workers(Multiprocess):
 
 def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str], object]) -> None:
     """Serves until it is told to stop; tells with `say` how to use it. Raises ConfigError before anything starts."""
-    settings = SettingsFile(path, os.environ, overrides).settings
+    file = SettingsFile(path, os.environ, overrides)
+    settings = file.settings
     logs.configure(settings.logging.level, settings.logging.format)
     server = settings.server
     # A store of another kind or from a newer version is said here, once, and not by each worker.
     open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
     config = uvicorn.Config(
-        Factory(path, dict(overrides), shared_slots() if server.workers > 1 else None),
+        Factory(file, shared_slots() if server.workers > 1 else None),
         factory=True,
         host=server.host,
         port=server.port,
@@ -171,7 +183,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
         # Read by prometheus-client when a worker imports it.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        _Workers(config, sockets=[sock]).run()
+        _Workers(config, [sock], file).run()
 
 
 def _greeting(host: str, port: int, store: str) -> str:

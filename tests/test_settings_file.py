@@ -1,4 +1,6 @@
 import os
+import pickle
+import threading
 
 import msgspec
 import pytest
@@ -138,3 +140,36 @@ def test_a_bad_file_at_the_start_is_an_error(path):
     path.write_text("windows: 5")
     with pytest.raises(ConfigError):
         SettingsFile(path, {})
+
+
+def test_what_is_no_regular_file_is_read_once(tmp_path):
+    """A shell's `<(...)` gives what it holds only once; a pipe without a writer would be waited for."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("windows: {default: 5}",), daemon=True)
+    writer.start()
+    file = SettingsFile(pipe, {})
+    writer.join()
+    assert (file.settings.windows.default, file.changed(), file.changed()) == (5, False, False)
+    reloaded = file.reload()
+    assert reloaded.problem is not None
+    assert "no regular file" in reloaded.problem.message
+    assert reloaded.settings.windows.default == 5
+
+
+def test_what_takes_over_a_file_has_the_settings_in_force_and_follows_it_from_there(path):
+    path.write_text("server: {port: 1}\nwindows: {default: 1}")
+    file = SettingsFile(path, {})
+    path.write_text("server: {port: 2}\nwindows: {default: 22}")
+    file.reload()
+    path.write_text("windows: {default: none}")
+    file.reload()
+    other = pickle.loads(pickle.dumps(file))
+    assert other.settings == file.settings
+    assert (other.settings.server.port, other.settings.windows.default) == (1, 22)
+    assert [other.changed(), other.changed()] == [False, False]
+    path.write_text("windows: {default: 333}")
+    assert [other.changed(), other.changed()] == [False, True]
+    assert other.reload().settings.windows.default == 333
+    path.write_text("")
+    assert other.reload().problem is not None

@@ -55,7 +55,12 @@ class Reloaded:
 
 
 class SettingsFile:
-    """The settings of one process and the file behind them. Not for several threads at once."""
+    """The settings of one process and the file behind them. Not for several threads at once.
+
+    Can be pickled: who gets it has the settings in force, and goes on following the file where this one is. What is no
+    regular file, such as a shell's `<(...)`, gives what it holds only once, and may keep a reader waiting: it is not
+    read again.
+    """
 
     def __init__(
         self, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object] | None = None
@@ -64,6 +69,7 @@ class SettingsFile:
         self.path, self._required = find(path, environ)
         self._environ = dict(environ)
         self._overrides = dict(overrides or {})
+        self._once = self.path.exists() and not self.path.is_file()
         self._digest = b""
         self._filled = False
         self._seen = self._settled = self._stamp()
@@ -74,6 +80,8 @@ class SettingsFile:
 
         A change counts when it is seen for the second time, so that a file is not read while it is being written.
         """
+        if self._once:
+            return False
         now, before = self._stamp(), self._seen
         self._seen = now
         if now == self._settled or now != before:
@@ -88,6 +96,10 @@ class SettingsFile:
 
     def reload(self) -> Reloaded:
         """Reads the file again, whether it has changed or not. Never raises."""
+        if self._once:
+            return Reloaded(
+                self.settings, ConfigError(f"{self.path} is no regular file, and is read at the start only")
+            )
         self._seen = self._settled = self._stamp()
         try:
             fresh = self._read()

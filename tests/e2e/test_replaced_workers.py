@@ -1,0 +1,82 @@
+"""A worker that dies is replaced by one that has what its siblings have, whatever stands in the config by then."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import threading
+
+from tests.conftest import Start
+from tests.e2e.raw import ask
+from tests.proxying import Proxy
+
+MODELS = "model_list: [{{model_name: {}, litellm_params: {{model: openai/gpt-4o}}}}]\n"
+TWO = ("--workers", "2")
+
+
+def workers(proxy: Proxy) -> list[int]:
+    """Those that were started so far; the last two serve."""
+    return [int(pid) for pid in re.findall(r"Started server process \[(\d+)\]", proxy.log)]
+
+
+async def says(proxy: Proxy, text: str, times: int) -> None:
+    async with asyncio.timeout(60):
+        while proxy.log.count(text) < times:
+            await asyncio.sleep(0.05)
+
+
+async def all_replaced(proxy: Proxy) -> None:
+    before = workers(proxy)
+    for pid in before[-2:]:
+        os.kill(pid, signal.SIGKILL)
+    await says(proxy, "startup complete", len(before) + 2)
+
+
+async def models(proxy: Proxy) -> list[str]:
+    return [model["id"] for model in json.loads((await ask(proxy, "GET", "/v1/models")).body)["data"]]
+
+
+async def test_it_begins_with_the_settings_in_force_though_the_file_is_bad_by_then(start: Start):
+    proxy = start(MODELS.format("first"), *TWO)
+    await says(proxy, "startup complete", 2)
+    proxy.config.write_text("model_lst: []\n")
+    proxy.hup()
+    await says(proxy, "the settings stay as they are", 2)
+    await all_replaced(proxy)
+    assert await models(proxy) == ["first"]
+    assert len(workers(proxy)) == 4
+
+
+async def test_it_has_what_a_reload_changed_and_what_takes_effect_at_the_next_start_it_has_not(start: Start):
+    proxy = start(MODELS.format("first") + "store: {url: 'sqlite:///one.db'}\n", *TWO, ACCORDION_STORE="")
+    await says(proxy, "startup complete", 2)
+    proxy.config.write_text(MODELS.format("second") + "store: {url: 'sqlite:///other.db'}\n")
+    proxy.hup()
+    await says(proxy, "store.url takes effect at the next start", 2)
+    proxy.config.write_text("model_lst: []\n")
+    proxy.hup()
+    await says(proxy, "the settings stay as they are", 2)
+    await all_replaced(proxy)
+    assert await models(proxy) == ["second"]
+    assert (proxy.folder / "one.db").exists()
+    assert not (proxy.folder / "other.db").exists()
+
+
+async def test_a_config_that_comes_through_a_pipe_holds_for_all_workers_and_those_that_replace_them(
+    start: Start, tmp_path
+):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(
+        target=pipe.write_text, args=("proxy_keys: [{id: own, key: pk-of-my-own}]\n",), daemon=True
+    )
+    writer.start()
+    proxy = start("", "--config", str(pipe), *TWO)
+    writer.join()
+    await says(proxy, "startup complete", 2)
+    assert (await ask(proxy, "GET", "/v1/models")).status == 401
+    proxy.hup()
+    await says(proxy, "is read at the start only", 2)
+    await all_replaced(proxy)
+    assert (await ask(proxy, "GET", "/v1/models")).status == 401
