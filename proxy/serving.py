@@ -16,8 +16,8 @@ from socket import socket
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.supervisors import Multiprocess
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.supervisors import multiprocess
 
 from proxy import logs
 from proxy.core.errors import ConfigError
@@ -61,24 +61,11 @@ class Factory:
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "lifespan":
-                await life(scope, _orderly(receive), send)
+                await life(scope, receive, send)
             else:
                 await app(scope, receive, send)
 
         return serve
-
-
-def _orderly(receive: Receive) -> Receive:
-    """What the server says of its life. After a second signal it says nothing more and cancels whoever listens; all
-    that is left to write is written then, too."""
-
-    async def told() -> Message:
-        try:
-            return await receive()
-        except asyncio.CancelledError:
-            return {"type": "lifespan.shutdown"}
-
-    return told
 
 
 async def _load(house: House) -> None:
@@ -116,13 +103,40 @@ async def _follow(file: SettingsFile, house: House) -> None:
             _log.warning("%s takes effect at the next start", key)
 
 
-class _Workers(Multiprocess):
+class _Server(uvicorn.Server):
+    """Uvicorn's server; after a second signal too it ends in order. Uvicorn's own would raise the signals again first,
+    and what is not written by then is lost: SIGTERM ends the process."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit and not self.lifespan.shutdown_event.is_set():
+            if running := tuple(self.server_state.tasks):
+                for task in running:
+                    task.cancel()
+                # What they say of their end is written too.
+                await asyncio.wait(running, timeout=1.0)
+            await self.lifespan.shutdown()
+
+
+class _Worker(multiprocess.Process):
+    """A worker process of uvicorn's, with our server in it."""
+
+    @property
+    def server(self) -> uvicorn.Server:
+        if self._server is None:
+            self._server = _Server(self.config)
+        return self._server
+
+
+class _Workers(multiprocess.Multiprocess):
     """Uvicorn's supervisor; a SIGHUP goes on to the workers, which read their settings again and keep serving. `file`
     is that of the config's Factory, which each new worker is given as it is by then."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket], file: SettingsFile) -> None:
         super().__init__(config, sockets)
         self._file = file
+        # It makes its workers by this name, and has no other way to give them a server.
+        multiprocess.Process = _Worker  # type: ignore[misc]
 
     def keep_subprocess_alive(self) -> None:
         # The workers say what came of it.
@@ -178,7 +192,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
         ) from None
     say(_greeting(server.host, sock.getsockname()[1], str(settings.store.url)))
     if server.workers == 1:
-        uvicorn.Server(config).run(sockets=[sock])
+        _Server(config).run(sockets=[sock])
         return
     with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
         # Read by prometheus-client when a worker imports it.

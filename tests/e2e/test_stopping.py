@@ -1,6 +1,9 @@
 """The order to stop: running replies may go on for a while; then they end as errors, in the client's own words."""
 
 import asyncio
+import contextlib
+import os
+import re
 import signal
 
 import pytest
@@ -100,18 +103,31 @@ async def test_a_request_that_is_not_there_whole_is_told_so(start: Start):
     assert (reply.status, CHAT.error_of(reply.body)["code"]) == (503, "proxy_stopping")
 
 
-async def test_a_second_signal_ends_what_is_under_way_at_once_and_all_is_written_that_is_left_to_write(start: Start):
-    proxy = start("server: {shutdown_seconds: 60}\n", ACCORDION_STORE="sqlite:///kept.db")
+@pytest.mark.parametrize(
+    ("workers", "first", "code"),
+    [("1", signal.SIGINT, 128 + signal.SIGINT), ("1", signal.SIGTERM, -signal.SIGTERM), ("2", signal.SIGINT, 0)],
+)
+async def test_a_second_signal_ends_what_is_under_way_at_once_and_all_is_written_that_is_left_to_write(
+    start: Start, workers: str, first: signal.Signals, code: int
+):
+    """At a terminal workers get their Ctrl-C too, and the order of the supervisor besides."""
+    proxy = start("server: {shutdown_seconds: 60}\n", "--workers", workers, ACCORDION_STORE="sqlite:///kept.db")
+    while proxy.log.count("startup complete") < int(workers):
+        await asyncio.sleep(0.05)
+    group = {proxy.pid, *map(int, re.findall(r"Started server process \[(\d+)\]", proxy.log))}
     async with proxy.provider(silent) as provider, connected(proxy) as client:
         await client.ask("POST", CHAT.path, [], CHAT.body("Go on."))
         await provider.until(lambda: provider.answers)
         waiting = asyncio.create_task(client.reply())
-        proxy.interrupt()
-        while "Waiting for connections to close" not in proxy.log:
+        for pid in group:
+            os.kill(pid, first)
+        while "Waiting for connections to close" not in proxy.log or ("Terminated" in proxy.log) != (workers == "2"):
             await asyncio.sleep(0.05)
-        proxy.interrupt()
+        for pid in group:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
         reply = await waiting
-        assert await asyncio.to_thread(proxy.ended) == 128 + signal.SIGINT
+        assert await asyncio.to_thread(proxy.ended) == code
     assert (reply.status, "Traceback" in proxy.log) == (503, False)
     proxy.start()
     [listed] = (await look(proxy, "/accordion/sessions")).json()["sessions"]
