@@ -25,6 +25,8 @@ from proxy.faces.connection import Connection
 from proxy.settings import SettingsFile, hints
 from proxy.storage.opening import open_store
 from proxy.storage.others import Slots, shared_slots
+from proxy.storage.spool import SPOOL
+from proxy.storage.sqlite_file import refuse_foreign
 from proxy.wiring import House
 
 _log = logging.getLogger("accordion")
@@ -160,8 +162,10 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     settings = file.settings
     logs.configure(settings.logging.level, settings.logging.format)
     server = settings.server
-    # A store of another kind or from a newer version is said here, once, and not by each worker.
+    # A store or a spool of another kind or from a newer version is said here, once, and not by each worker.
     open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
+    if spool := settings.store.spool_path():
+        refuse_foreign(Path(spool), SPOOL)
     config = uvicorn.Config(
         Factory(file, shared_slots() if server.workers > 1 else None),
         factory=True,

@@ -12,7 +12,10 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Put, Store
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.sqlite import SqliteStore
+from proxy.storage.sqlite_file import refuse_foreign
 
+SPOOL = "$.store.spool"
+"""The path of the key that names the spool's file."""
 _VALUES, _CLAIMS = "spool/values", "spool/claims"
 _OVERHEAD = 100
 _PAGE = 64
@@ -138,6 +141,8 @@ def open_spool(
 ) -> LocalSpool:
     """A spool in a file of its own, or in memory where `path` is None. Raises ConfigError where the file is another
     program's."""
+    if path is not None:
+        refuse_foreign(path, SPOOL)
     local: Store = (
         EphemeralStore(max_bytes=4 * capacity) if path is None else SqliteStore(path, timeout=timeout, whole=True)
     )

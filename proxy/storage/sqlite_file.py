@@ -35,8 +35,9 @@ CREATE TABLE lock (
 """
 
 
-def refuse_foreign(path: Path) -> None:
-    """Raises ConfigError if `path` is a database that this version must not touch; a missing file is fine.
+def refuse_foreign(path: Path, key: str = "$.store.url") -> None:
+    """Raises ConfigError if `path` is a database that this version must not touch; a missing file is fine. `key` is the
+    setting that names it.
 
     What cannot be read right now is not judged: the store says so when it is used.
     """
@@ -48,9 +49,9 @@ def refuse_foreign(path: Path) -> None:
     except sqlite3.OperationalError:
         return
     except sqlite3.DatabaseError as error:
-        raise ConfigError(f"{path} is not an SQLite database: choose another path", path="$.store") from error
+        raise ConfigError(f"{path} is not an SQLite database: choose another path", path=key) from error
     if fault:
-        raise ConfigError(fault, path="$.store")
+        raise ConfigError(fault, path=key)
 
 
 def connect(path: Path, *, timeout: float) -> sqlite3.Connection:

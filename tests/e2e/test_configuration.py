@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -264,6 +265,15 @@ def test_an_address_that_is_taken_is_told_with_what_to_do(start: Start):
 def test_a_wrong_variable_is_told_by_its_name_and_nothing_starts(start: Start):
     with pytest.raises(RuntimeError, match=r"config: \$\.store\.url: .* \(from ACCORDION_STORE\)"):
         start(ACCORDION_STORE="ftp://user:secret-word@host")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_spool_that_is_another_programs_file_is_told_and_nothing_starts(start: Start, tmp_path: Path, workers: str):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("My own notes, and no database. " * 10)
+    with pytest.raises(RuntimeError, match=r"config: \$\.store\.spool: .*notes\.txt is not an SQLite database") as told:
+        start(f"store: {{spool: '{notes}'}}\n", "--workers", workers, ACCORDION_STORE="sqlite:///kept.db")
+    assert "Accordion listens" not in str(told.value)
 
 
 DIALECT_OF_A_PATH: dict[str, Dialect] = {
