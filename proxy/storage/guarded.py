@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -11,6 +12,8 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Key, Put, Store
 
 T = TypeVar("T")
+
+_log = logging.getLogger("accordion")
 
 
 class GuardedStore:
@@ -43,6 +46,7 @@ class GuardedStore:
         """What was wrong when a call last failed."""
         self._probe_at = 0.0
         self._probing = False
+        self._logged: set[type[Exception]] = set()
 
     @property
     def available(self) -> bool:
@@ -142,8 +146,21 @@ class GuardedStore:
         except OSError as error:
             raise self._fail(f"the store cannot be reached: {error}") from error
         except Exception as error:
-            # Something about this one call: others need not suffer for it.
-            raise StoreUnavailable(f"the store refused: {error!r}") from error
+            raise await self._unexpected(error) from error
+
+    async def _unexpected(self, error: Exception) -> StoreUnavailable:
+        """Something about this one call, for which others need not suffer, or about all of them, if even a ping fails.
+        Each kind is logged once: it is a mistake, of ours or of the settings."""
+        why = f"the store refused: {error!r}"
+        if type(error) not in self._logged:
+            self._logged.add(type(error))
+            _log.error("the store refused a call: %s", type(error).__name__, exc_info=error)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._store.ping()
+        except Exception:
+            return self._fail(why)
+        return StoreUnavailable(why)
 
     def _fail(self, why: str) -> StoreUnavailable:
         self._probe_at = self._monotonic() + self._retry_after

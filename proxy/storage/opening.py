@@ -33,7 +33,7 @@ def open_store(url: str, *, timeout: float) -> Store:
         return _redis(*server, timeout)
     raise ConfigError(
         "unknown kind of store: write sqlite:///path, redis://host:port, valkey://host:port or memory://",
-        path="$.store",
+        path="$.store.url",
     )
 
 
@@ -63,16 +63,22 @@ def _server(url: str) -> tuple[str, bool] | None:
 def _sqlite(rest: str, timeout: float) -> Store:
     if not rest.startswith("/") or rest == "/":
         raise ConfigError(
-            "write sqlite:///relative/path or sqlite:////absolute/path (three or four slashes)", path="$.store"
+            "write sqlite:///relative/path or sqlite:////absolute/path (three or four slashes)", path="$.store.url"
         )
     return SqliteStore(Path(unquote(rest[1:])), timeout=timeout)
 
 
 def _redis(url: str, cluster: bool, timeout: float) -> Store:
     # redis-py takes some tenths of a second to import, which only those pay who use it.
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
     from proxy.storage.redis import RedisStore  # noqa: PLC0415
 
     try:
         return RedisStore(url, timeout=timeout, cluster=cluster)
-    except (ValueError, TypeError) as error:
-        raise ConfigError("not a URL that redis-py understands", path="$.store") from error
+    except (ValueError, TypeError, RedisError) as error:
+        raise ConfigError(
+            "not a URL that redis-py understands; options after `?` must be its own, and fit the scheme (`ssl_…` takes "
+            "rediss:// or valkeys://)",
+            path="$.store.url",
+        ) from error

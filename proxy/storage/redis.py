@@ -33,7 +33,8 @@ class RedisStore:
     """The Store port over redis-py's asyncio client.
 
     Every call, connecting included, takes at most `timeout` seconds, and is not tried again. `url` is one of
-    redis-py's (`redis://`, `rediss://`). Raises ValueError for a malformed one.
+    redis-py's (`redis://`, `rediss://`). Raises ValueError or TypeError for a malformed one, and for an option that
+    redis-py does not have.
     """
 
     def __init__(self, url: str, *, timeout: float, cluster: bool = False) -> None:
@@ -55,7 +56,10 @@ class RedisStore:
         if cluster:
             self._client = RedisCluster.from_url(url, **options)
         else:
-            self._client = Redis.from_pool(ConnectionPool.from_url(url, **options))
+            pool = ConnectionPool.from_url(url, **options)
+            # Only a connection looks at all options. Made, it is not connected yet.
+            pool.connection_class(**pool.connection_kwargs)
+            self._client = Redis.from_pool(pool)
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
         """See Store."""

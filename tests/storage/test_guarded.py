@@ -167,6 +167,24 @@ async def test_what_is_wrong_with_one_call_is_translated_and_does_not_stop_other
     assert await bench.store.get(KEY) is None
 
 
+async def test_a_store_that_refuses_a_ping_too_in_a_way_that_nobody_expects_is_away_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    bench = Bench()
+
+    async def ping() -> None:
+        raise TypeError("odd option")
+
+    bench.inner.ping = ping  # type: ignore[method-assign]
+    bench.inner.fails = TypeError("odd option")
+    for _ in range(3):
+        await refused(lambda: bench.store.get(KEY))
+        bench.time += 1.0
+    assert (bench.store.available, bench.changes) == (False, [False])
+    assert "odd option" in bench.store.problem
+    assert len(caplog.records) == 1
+
+
 async def test_an_old_call_that_ends_late_does_not_end_the_rest():
     bench = Bench()
     bench.inner.hangs = hangs = asyncio.Event()

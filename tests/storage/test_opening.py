@@ -61,6 +61,10 @@ async def test_tls_and_clusters_are_opened_lazily(scheme: str):
         "postgres://me:hunter2@host/db",
         "redis://me:hunter2@host:port/0",
         "redis+sentinel://me:hunter2@host",
+        "redis://me:hunter2@host/0?foo=bar",
+        "redis://me:hunter2@host/0?ssl_cert_reqs=none",
+        "redis://me:hunter2@host/0?protocol=9",
+        "redis+cluster://me:hunter2@host?foo=bar",
         "/var/lib/store.db",
     ],
 )
@@ -68,6 +72,12 @@ def test_a_url_that_names_no_store_is_a_config_error_without_its_password(url: s
     with pytest.raises(ConfigError) as caught:
         open_store(url, timeout=1.0)
     assert "hunter2" not in str(caught.value)
+    assert caught.value.path == "$.store.url"
+
+
+async def test_options_that_redis_py_has_are_passed_on():
+    for url in ("redis://h/0?socket_keepalive=true", "rediss://h/0?ssl_cert_reqs=none"):
+        await open_store(url, timeout=1.0).close()
 
 
 def test_redis_is_not_imported_unless_used():
