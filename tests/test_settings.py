@@ -91,6 +91,16 @@ MODEL = "model_list: [{{model_name: m, litellm_params: {{{}}}}}]"
         ("a: &x {b: *x}", "$", "alias"),
         ("a: \x00", "$", "not YAML"),
         ("server: !!python/object:os.system {}", "$", "line 1"),
+        ("server: {host: 0x_}", "$", "line 1, column 16: this is not of the kind `int`"),
+        ("server: {host: 0b_}", "$", "`int`"),
+        ("server: {port: !!int abc}", "$", "`int`"),
+        ("server: {port: !!float abc}", "$", "`float`"),
+        ("server: {host: !!bool abc}", "$", "`bool`"),
+        ("server: {host: !!timestamp abc}", "$", "`timestamp`"),
+        (f"server: {{port: {'9' * 5000}}}", "$", "`int`"),
+        ('server: {host: "a\\0b"}', "$.server.host", "null"),
+        ('store: {spool: "a\\0b"}', "$.store.spool", "null"),
+        ("store: {url: 'sqlite:///a%00b'}", "$.store.url", "sqlite:///"),
     ],
 )  # fmt: skip
 def test_an_error_names_the_path_of_the_key_and_what_is_expected(read, text, path, words):

@@ -69,6 +69,20 @@ def test_a_bad_file_keeps_the_old_settings_and_says_why_once(path):
     assert file.reload().settings.windows.default == 4
 
 
+def test_what_nobody_thought_of_keeps_the_old_settings_too_and_shows_no_value(path, monkeypatch):
+    file = SettingsFile(path, {})
+
+    def fails(*_: object) -> None:
+        raise OverflowError("sk-secret")
+
+    monkeypatch.setattr("proxy.settings.watch.build", fails)
+    reloaded = file.reload()
+    assert reloaded.problem is not None
+    assert "OverflowError" in reloaded.problem.message
+    assert "secret" not in reloaded.problem.message
+    assert reloaded.settings.windows.default == 1
+
+
 @pytest.mark.parametrize("explicit", [True, False])
 def test_a_file_that_goes_away_keeps_the_old_settings(path, explicit, monkeypatch):
     monkeypatch.chdir(path.parent)

@@ -64,6 +64,9 @@ def _digest_is_lost(options: object) -> bool:
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
     if not settings.server.max_body_bytes:
         yield "$.server.max_body_bytes", "expected at least 1 byte"
+    for path, text in (("$.server.host", settings.server.host), ("$.store.spool", settings.store.spool or "")):
+        if "\0" in text:
+            yield path, "expected a text without null characters"
     if (file := settings.store.file()) and os.path.realpath(settings.store.spool_path()) == os.path.realpath(file):
         yield "$.store.spool", "expected another file than that of the store, for which it stands in"
     yield from _models(settings)

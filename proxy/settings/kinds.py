@@ -6,7 +6,7 @@ import os.path
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from proxy.storage.sealed import read_keys
 
@@ -218,7 +218,8 @@ def _is_base(value: str) -> bool:
 
 def _is_store(value: str) -> bool:
     if value.startswith("sqlite:///"):
-        return len(value) > len("sqlite:///") and not value.endswith("/") and ":memory:" not in value
+        named = len(value) > len("sqlite:///") and not value.endswith("/")
+        return named and ":memory:" not in value and "\0" not in unquote(value)
     if _SERVER.match(value):
         try:
             parts = urlsplit(value)

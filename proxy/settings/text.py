@@ -18,6 +18,10 @@ _PLAIN_KEY = re.compile(r"[\w-]+")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
+class _NoValue(yaml.MarkedYAMLError):
+    """A scalar that no value can be made of."""
+
+
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is 8 times as fast
     """The safe loader, but a key may stand only once and a date stays the text that it is."""
 
@@ -31,6 +35,14 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                 seen[key.value] = line
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        # A tag that does not fit, or what only looks like a number (`0x_`), fails as Python's own conversions do.
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            raise _NoValue(None, None, f"this is not of the kind `{kind}`", node.start_mark) from None
 
 
 # `api_version: 2024-02-01` is meant as a text.

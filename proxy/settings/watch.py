@@ -105,6 +105,9 @@ class SettingsFile:
             fresh = self._read()
         except ConfigError as problem:
             return Reloaded(self.settings, problem)
+        except Exception as error:
+            # What nobody thought of must not end the following. Its words might show a value.
+            return Reloaded(self.settings, ConfigError(f"it cannot be read ({type(error).__name__})"))
         ignored = tuple(key for key in RESTART if _get(fresh, key) != _get(self.settings, key))
         for key in ignored:
             section, name = key.split(".")
