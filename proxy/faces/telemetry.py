@@ -6,7 +6,10 @@ the parent; what goes to the provider is not touched.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
+from threading import Thread
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
@@ -24,6 +27,7 @@ class Spans:
     """An Observer that makes a span of every exchange that was read."""
 
     def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
         self._tracer = trace.get_tracer("accordion", tracer_provider=provider)
         self._propagator = TraceContextTextMapPropagator()
 
@@ -45,6 +49,25 @@ class Spans:
             span.set_attribute("error.type", exchange.error)
             span.set_status(Status(StatusCode.ERROR))
         span.end(end)
+
+    async def close(self, *, within: float = 3.0) -> None:
+        """Sends the spans of the last seconds, which the exporter gathers. Takes at most so many seconds: what receives
+        them may be away."""
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def end() -> None:
+            with suppress(Exception):
+                # The interface has no such thing, every provider that exports does.
+                self._provider.shutdown()  # type: ignore[attr-defined]
+            # By then the loop may be gone.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(ended.set)
+
+        # None of the loop's own threads: for those the end of the process waits.
+        Thread(target=end, name="last spans", daemon=True).start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await ended.wait()
 
 
 def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
@@ -121,7 +144,8 @@ def provider_from(environ: Mapping[str, str], version: str) -> TracerProvider | 
     )
 
     resource = {"service.name": environ.get("OTEL_SERVICE_NAME", "accordion"), "service.version": version}
-    provider = Provider(resource=Resource.create(resource))
+    # Nobody ends it when the process does but `close`, which does not wait for ever.
+    provider = Provider(resource=Resource.create(resource), shutdown_on_exit=False)
     if wanted == "console":
         provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
     else:

@@ -90,8 +90,9 @@ class House:
         """The rooms that keep what they know when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
         observers: list[Observer] = [self.metrics, Lines()]
-        if (provider := spans(environ)) is not None:
-            observers.append(provider)
+        self._spans = spans(environ)
+        if self._spans is not None:
+            observers.append(self._spans)
         self._reader = Reader(limits.body_cache_bytes)
         self._meter = Meter(self.counter, limits.count_cache_entries)
         self._calibrations, self._limits = Calibrations(), Limits(self.clock.now)
@@ -222,6 +223,8 @@ class House:
         await self._kitchen.close()
         await self.library.close()
         await self.store.close()
+        if self._spans is not None:
+            await self._spans.close()
         await self.tasks.close()
 
     async def text_of(self, artifact_id: str, space: bytes) -> str | None:

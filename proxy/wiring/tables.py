@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from proxy import __version__
 from proxy.accounting.limits import Limits
 from proxy.core.budget import Thresholds
-from proxy.core.ports import Observer
 from proxy.core.values import replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
@@ -23,6 +23,9 @@ from proxy.gauged import Rules
 from proxy.models.windows import ModelWindows
 from proxy.settings import Settings
 from proxy.upstream.routes import Routes, family_of, provider_of, routes_from
+
+if TYPE_CHECKING:
+    from proxy.faces.telemetry import Spans
 
 _log = logging.getLogger("accordion")
 
@@ -141,7 +144,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def spans(environ: Mapping[str, str]) -> Observer | None:
+def spans(environ: Mapping[str, str]) -> Spans | None:
     """Who tells of exchanges as traces, where an exporter is configured."""
     if not any(name.startswith("OTEL_") for name in environ):
         return None

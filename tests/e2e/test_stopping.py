@@ -12,9 +12,9 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from tests.conftest import Start
 from tests.e2e.ledger import look, session
-from tests.e2e.raw import Reply, connected
+from tests.e2e.raw import Reply, connected, post
 from tests.e2e.replies import CHAT, EACH, RESPONSES, Dialect
-from tests.loopback import Answer, Recorded, Script
+from tests.loopback import Answer, Loopback, Recorded, Script, replies_json
 from tests.proxying import Proxy
 
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
@@ -132,6 +132,16 @@ async def test_a_second_signal_ends_what_is_under_way_at_once_and_all_is_written
     proxy.start()
     [listed] = (await look(proxy, "/accordion/sessions")).json()["sessions"]
     assert [entry["error"] for entry in (await session(proxy, listed["id"]))["exchanges"]] == ["proxy_stopping"]
+
+
+async def test_spans_of_the_last_seconds_are_sent(start: Start):
+    async with Loopback(replies_json({})) as receiver:
+        endpoint = f"http://127.0.0.1:{receiver.port}"
+        proxy = await asyncio.to_thread(start, ONE_SECOND, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+        async with proxy.provider(CHAT.answers()):
+            assert (await post(proxy, CHAT.path, CHAT.body("Hello."))).status == 200
+        assert await asyncio.to_thread(proxy.stop) == -signal.SIGTERM
+    assert [request.target for request in receiver.requests] == ["/v1/traces"]
 
 
 async def test_a_socket_that_is_open_is_closed_with_a_word(start: Start):

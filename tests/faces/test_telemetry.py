@@ -1,10 +1,11 @@
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -152,3 +153,30 @@ def test_the_agent_is_told_by_the_conventions_and_only_what_is_known_of_it() -> 
     }
     assert said(named) == {"gen_ai.agent.name": "Lead"}
     assert said(plain) == {}
+
+
+async def test_what_the_exporter_gathered_is_sent_at_the_end() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
+    observer = Spans(provider)
+    observer.exchange("tenant", exchange(), "")
+    assert exporter.get_finished_spans() == ()
+    await observer.close()
+    assert len(exporter.get_finished_spans()) == 1
+
+
+async def test_nobody_waits_for_ever_for_what_receives_spans() -> None:
+    stuck = threading.Event()
+
+    class Stuck(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            stuck.wait()
+            return super().export(spans)
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(Stuck(), schedule_delay_millis=60_000))
+    observer = Spans(provider)
+    observer.exchange("tenant", exchange(), "")
+    await observer.close(within=0.05)
+    stuck.set()
