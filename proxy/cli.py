@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +51,9 @@ def serve(
     workers: Annotated[int | None, typer.Option(help="Worker processes (config: server.workers).")] = None,
 ) -> None:
     """Start the proxy."""
+    if hasattr(signal, "SIGHUP"):
+        # Until somebody listens to it, it waits; it would else be the end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     from proxy.serving import serve as run  # noqa: PLC0415  # the server is not needed by the other commands
 
     overrides: dict[str, object] = {"server.host": host, "server.port": port, "server.workers": workers}

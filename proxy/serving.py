@@ -53,8 +53,9 @@ class Factory:
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            asked = _asked()
             await house.start()
-            house.tasks.spawn(_follow(file, house), "follow the config file")
+            house.tasks.spawn(_follow(file, house, asked), "follow the config file")
             house.tasks.spawn(_load(house), "load an encoding")
             yield
             await house.stop()
@@ -77,12 +78,24 @@ async def _load(house: House) -> None:
     house.counter.count("This thread counts most.", house.counter.encoding(""))
 
 
-async def _follow(file: SettingsFile, house: House) -> None:
-    """Puts a changed config file in force; a bad one changes nothing, and the log says why."""
+def _asked() -> asyncio.Event:
+    """Is set by each SIGHUP from now on, and by one that was held back."""
     asked = asyncio.Event()
     # Windows has no SIGHUP; there the file is followed by its changes alone.
     if hasattr(signal, "SIGHUP"):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+        _hold_hup_back(False)
+    return asked
+
+
+def _hold_hup_back(held: bool) -> None:
+    """A SIGHUP waits while it is held back, and for processes that are spawned meanwhile as well."""
+    if hasattr(signal, "SIGHUP"):
+        signal.pthread_sigmask(signal.SIG_BLOCK if held else signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
+async def _follow(file: SettingsFile, house: House, asked: asyncio.Event) -> None:
+    """Puts a changed config file in force; a bad one changes nothing, and the log says why."""
     while True:
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
@@ -140,12 +153,19 @@ class _Workers(multiprocess.Multiprocess):
         # It makes its workers by this name, and has no other way to give them a server.
         multiprocess.Process = _Worker  # type: ignore[misc]
 
+    def init_processes(self) -> None:
+        # The command holds it back, and so does each worker until it listens: to one that does not it is the end.
+        super().init_processes()
+        _hold_hup_back(False)
+
     def keep_subprocess_alive(self) -> None:
         # The workers say what came of it.
         if self._file.changed():
             self._file.reload()
         before = {process.pid for process in self.processes}
+        _hold_hup_back(True)
         super().keep_subprocess_alive()
+        _hold_hup_back(False)
         for pid in before - {process.pid for process in self.processes}:
             mark_process_dead(pid)  # type: ignore[no-untyped-call]  # the library has no hints here
 

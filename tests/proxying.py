@@ -52,6 +52,11 @@ class Proxy:
         return self._process.pid
 
     @property
+    def running(self) -> bool:
+        """Whether there is a process of it."""
+        return self._process is not None
+
+    @property
     def config(self) -> Path:
         return self.folder / "accordion.yaml"
 

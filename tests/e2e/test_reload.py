@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -110,3 +111,26 @@ async def test_a_body_limit_that_changes_holds_for_the_next_request(changing: Pr
         while (await post(changing, CHAT.path, CHAT.body("x" * 5000))).status != 413:
             await asyncio.sleep(0.05)
         assert (await post(changing, CHAT.path, CHAT.body("x"))).status == 200
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_signal_during_the_start_is_no_end(start: Start, workers: str):
+    proxy = start(config(None, "first"), "--workers", workers)
+    proxy.stop()
+
+    def hang_up() -> None:
+        # From the greeting on it starts its server, or its workers.
+        while proxy.running and "Accordion listens" not in proxy.log:
+            time.sleep(0.005)
+        for _ in range(20):
+            proxy.hup()
+            time.sleep(0.02)
+
+    starting = asyncio.create_task(asyncio.to_thread(proxy.start))
+    while not proxy.running:
+        await asyncio.sleep(0.005)
+    await asyncio.to_thread(hang_up)
+    await starting
+    await says(proxy, "the config file was read again")
+    assert "died" not in proxy.log
+    assert await models(proxy) == ["first"]
