@@ -15,12 +15,16 @@ T = TypeVar("T")
 
 _log = logging.getLogger("accordion")
 
+_PROBE = Key("", "probe")
+"""What is written to learn whether a store can be written to; it goes by itself."""
+
 
 class GuardedStore:
     """Any store behind a time-out and a circuit breaker. Every method raises StoreUnavailable and nothing else.
 
     A read takes at most `timeout` seconds, anything else `write_timeout`. After a failure calls fail at once for
-    `retry_after` seconds; then one call is let through as a probe while the others still fail at once. `monotonic`
+    `retry_after` seconds; then one call is let through as a probe while the others still fail at once, after a failed
+    write behind a small write. `monotonic`
     gives seconds that never go back. `on_change` is called with True or False when the store becomes available or
     unavailable; it must not raise.
     """
@@ -46,6 +50,8 @@ class GuardedStore:
         """What was wrong when a call last failed."""
         self._probe_at = 0.0
         self._probing = False
+        self._failures = 0
+        self._unwritten = False
         self._logged: set[type[Exception]] = set()
 
     @property
@@ -119,7 +125,12 @@ class GuardedStore:
         return await self._let(self._timeout, method, *args, **options)
 
     async def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        return await self._let(self._write_timeout, method, *args, **options)
+        failures = self._failures
+        try:
+            return await self._let(self._write_timeout, method, *args, **options)
+        except StoreUnavailable:
+            self._unwritten = self._unwritten or self._failures != failures
+            raise
 
     async def _let(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if self._available:
@@ -128,9 +139,13 @@ class GuardedStore:
             raise StoreUnavailable("the store is away")
         self._probing = True
         try:
+            if self._unwritten:
+                # A full disk is read all the same; what could not be written is no sooner back than a write succeeds.
+                await self._bounded(self._write_timeout, self._store.put, _PROBE, b"", ttl=60.0)
             result = await self._bounded(seconds, method, *args, **options)
         finally:
             self._probing = False
+        self._unwritten = False
         self._turn(True)
         return result
 
@@ -165,6 +180,7 @@ class GuardedStore:
     def _fail(self, why: str) -> StoreUnavailable:
         self._probe_at = self._monotonic() + self._retry_after
         self.problem = why
+        self._failures += 1
         self._turn(False)
         return StoreUnavailable(why)
 

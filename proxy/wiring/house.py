@@ -258,11 +258,15 @@ class House:
         self.metrics.store(available)
         if available:
             _log.info("the store answers again")
-            self.tasks.spawn(self._compactors("", False).restored(), "publish what was kept locally")
+            self.tasks.spawn(self._restore(), "publish what was kept locally")
         else:
             _log.warning(
                 "the store is away; requests are forwarded without it, and it is tried again: %s", self.store.problem
             )
+
+    async def _restore(self) -> None:
+        with suppress(StoreUnavailable):  # Away again: that was said, and this is tried again when it is back.
+            await self._compactors("", False).restored()
 
     async def _share_secret(self) -> bool:
         """Takes the key that all replicas share, made once by whoever came first; False while the store is away."""

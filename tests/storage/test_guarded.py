@@ -20,6 +20,7 @@ class Flaky(EphemeralStore):
         super().__init__()
         self.asked = 0
         self.fails: Exception | None = None
+        self.full = False
         self.hangs: asyncio.Event | None = None
 
     async def get(self, key: Key) -> bytes | None:
@@ -33,6 +34,8 @@ class Flaky(EphemeralStore):
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
         if self.hangs is not None:
             await self.hangs.wait()
+        if self.full:
+            raise StoreUnavailable("the disk is full")
         await super().put(key, value, ttl=ttl)
 
 
@@ -183,6 +186,20 @@ async def test_a_store_that_refuses_a_ping_too_in_a_way_that_nobody_expects_is_a
     assert (bench.store.available, bench.changes) == (False, [False])
     assert "odd option" in bench.store.problem
     assert len(caplog.records) == 1
+
+
+async def test_a_store_that_could_not_be_written_to_is_back_when_it_can_be_and_not_because_it_can_be_read():
+    bench = Bench()
+    bench.inner.full = True
+    await refused(lambda: bench.store.put(KEY, b"1"))
+    for _ in range(3):
+        bench.time += 1.0
+        await refused(lambda: bench.store.get(KEY))
+    assert (bench.changes, bench.inner.asked) == ([False], 0)
+    bench.inner.full = False
+    bench.time += 1.0
+    assert await bench.store.get(KEY) is None
+    assert bench.changes == [False, True]
 
 
 async def test_an_old_call_that_ends_late_does_not_end_the_rest():
