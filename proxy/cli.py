@@ -268,7 +268,9 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()
+            # None where it was closed before the start.
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
             raise

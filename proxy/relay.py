@@ -124,7 +124,16 @@ async def relay(
             await pieces.aclose()
         finally:
             await reply.close()
-            settle(tap.seen() if tap is not None else ReplySeen())
+            settle(_understood(tap))
+
+
+def _understood(tap: Tap | None) -> ReplySeen:
+    try:
+        return tap.seen() if tap is not None else ReplySeen()
+    except Exception:
+        # As above.
+        _log.exception("a reply could not be followed")
+        return ReplySeen()
 
 
 def length_of(headers: Headers) -> int:

@@ -187,3 +187,8 @@ def test_what_takes_over_a_file_has_the_settings_in_force_and_follows_it_from_th
     assert other.reload().settings.windows.default == 333
     path.write_text("")
     assert other.reload().problem is not None
+
+
+def test_a_file_that_cannot_even_be_asked_for_is_an_error_of_the_config(tmp_path):
+    with pytest.raises(ConfigError):
+        SettingsFile(tmp_path / ("x" * 5_000), {})

@@ -40,7 +40,7 @@ _SAYING = frozenset({"message", "error", "errors", "detail", "details", "msg", "
 _NAMING = frozenset({"code", "type", "stop_reason"})
 
 # A number whole, with the k or m that some write for thousands and millions.
-_FIGURE = r"\d[\d,_]{0,14}(?:[km]\b)?(?![.,]?\d|[km]\b)"
+_FIGURE = r"\d[\d,_]{0,14}(?:(?:\.\d{1,6})?[km]\b)?(?![.,]?\d|[km]\b)"
 _UNITS = {"k": 1_000, "m": 1_000_000}
 _LIMIT, _ASKED = rf"(?P<limit>{_FIGURE})", rf"(?P<asked>{_FIGURE})"
 _OUTPUT, _TOTAL = rf"(?P<output>{_FIGURE})", rf"(?P<total>{_FIGURE})"
@@ -184,7 +184,8 @@ def _match(text: str) -> Overflow | None:
 
 
 def _number(figure: str) -> int:
-    return int(re.sub(r"\D", "", figure)) * _UNITS.get(figure[-1].lower(), 1)
+    unit = _UNITS.get(figure[-1].lower(), 1)
+    return round(float(re.sub(r"[^\d.]", "", figure)) * unit)
 
 
 def _read(body: str) -> tuple[list[str], set[str], dict[str, int]]:

@@ -28,6 +28,9 @@ _COUNT = re.compile(rb"/Count\s{1,8}(\d{1,6})(?!\d|\s{1,8}\d{1,6}\s{1,8}R)")
 _PACKED = b"/ObjStm"
 _OPENS = re.compile(rb"stream\r?\n")
 _DICTIONARY = 1_024  # how far behind its type a stream begins at most
+# A search holds up every other thread until it finds something, so that much is searched at once, and what may stand
+# across its end.
+_SLICE, _ACROSS = 1 << 20, 64
 
 
 def pages_of(data: bytes) -> int:
@@ -36,10 +39,17 @@ def pages_of(data: bytes) -> int:
     the bytes are; never fails."""
     leaves = counted = 0
     for piece in (data, *_inflated(data)):
-        leaves += sum(1 for _ in islice(_PAGE.finditer(piece), MOST_PAGES))
-        counted = max(counted, max((int(found[1]) for found in islice(_COUNT.finditer(piece), COUNTS)), default=0))
+        leaves += sum(1 for _ in islice(_found(_PAGE, piece), MOST_PAGES))
+        counted = max(counted, max((int(found[1]) for found in islice(_found(_COUNT, piece), COUNTS)), default=0))
     pages = min(leaves, counted) if leaves and counted else leaves
     return min(pages, MOST_PAGES, len(data) // LEAST + 1)
+
+
+def _found(pattern: re.Pattern[bytes], data: bytes) -> Iterator[re.Match[bytes]]:
+    for end in range(_SLICE, len(data) + _SLICE, _SLICE):
+        for found in pattern.finditer(data, end - _SLICE, end + _ACROSS):
+            if found.start() < end:
+                yield found
 
 
 def _inflated(data: bytes) -> Iterator[bytes]:

@@ -70,7 +70,7 @@ _OUTPUTS = frozenset(
 
 def ran(entry: Item) -> bool:
     """Whether an item of a reply is a tool's that the provider ran within it; its model then read on."""
-    kind = entry.get("type")
+    kind = string(entry.get("type"))
     return kind in HOSTED or kind in _OUTPUTS or (kind in _SEARCHES and not entry.get("call_id"))
 
 

@@ -187,7 +187,7 @@ def _whole(data: dict[str, Any]) -> ReplySeen:
         _usage(usage),
         string(data.get("stop_reason")),
         tuple(calls),
-        first=0 if "iterations" not in usage and any(block.get("type") in HOSTED for block in blocks) else None,
+        first=0 if "iterations" not in usage and any(string(block.get("type")) in HOSTED for block in blocks) else None,
     )
 
 

@@ -33,7 +33,9 @@ class Connection(HttpToolsProtocol):
     _running: RequestResponseCycle | None = None
     """What is being answered while others wait for their turn."""
     _head = 0
-    """How much came of a head that has no end yet."""
+    """How much came of a head, or of what stands behind a body's chunks, that has no end yet."""
+    _came = 0
+    """How much of a body was there when the last piece came."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The client is there."""
@@ -69,9 +71,7 @@ class Connection(HttpToolsProtocol):
         elif self.pipeline:
             gone |= not unread
         if gone:
-            if not self._lost.done():
-                self._lost.set_result(None)
-            self.transport.abort()
+            self._gone()
 
     def data_received(self, data: bytes) -> None:
         """A piece of requests came."""
@@ -83,6 +83,8 @@ class Connection(HttpToolsProtocol):
             # Only in a head that has no end yet are both the same.
             if self.headers is not None and self.headers is self.scope["headers"]:
                 self._count(len(data))
+            elif self.cycle is not None and self.cycle.more_body:
+                self._count_behind(len(data), self.cycle.came)
         except HttpParserUpgrade:
             if self._should_upgrade():
                 self.handle_websocket_upgrade()
@@ -108,6 +110,18 @@ class Connection(HttpToolsProtocol):
         self.transport.write(at_once(refusal(error, self._known())))
         self.transport.write_eof()
         self._idle.put_off(_LINGER)
+
+    def _count_behind(self, size: int, came: int) -> None:
+        """Bounds what is none of a body, its trailers, which the parser keeps; behind it the request would be whole."""
+        self._head, self._came = (self._head + size if came == self._came else 0), came
+        if self._head > _LONGEST_HEAD:
+            self.logger.warning("A request's trailers are larger than the %s bytes that are taken.", _LONGEST_HEAD)
+            self._gone()
+
+    def _gone(self) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
+        self.transport.abort()
 
     def _known(self) -> bytes:
         return b"\r\n".join([b" " + self.url, *(b"%b:%b" % header for header in self.headers)])
@@ -165,9 +179,9 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A piece of a request's body is there. It waits as it is, where uvicorn would copy it, until another comes."""
         cycle = self.cycle
+        cycle.came += len(body)
         if cycle.response_complete:
             return
-        cycle.came += len(body)
         if not cycle.body:
             cycle.body = body  # type: ignore[assignment]  # whoever takes it makes bytes of it
         else:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from os.path import exists, isfile
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ class SettingsFile:
         self.path, self._required = find(path, environ)
         self._environ = dict(environ)
         self._overrides = dict(overrides or {})
-        self._once = self.path.exists() and not self.path.is_file()
+        # These two never fail, as the methods of Path may.
+        self._once = exists(self.path) and not isfile(self.path)
         self._digest = b""
         self._filled = False
         self._seen = self._settled = self._stamp()

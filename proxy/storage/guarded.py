@@ -24,9 +24,8 @@ class GuardedStore:
 
     A read takes at most `timeout` seconds, anything else `write_timeout`. After a failure calls fail at once for
     `retry_after` seconds; then one call is let through as a probe while the others still fail at once, after a failed
-    write behind a small write. `monotonic`
-    gives seconds that never go back. `on_change` is called with True or False when the store becomes available or
-    unavailable; it must not raise.
+    write behind a small write that takes at most as long. `monotonic` gives seconds that never go back. `on_change` is
+    called with True or False when the store becomes available or unavailable; it must not raise.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class GuardedStore:
         try:
             if self._unwritten:
                 # A full disk is read all the same; what could not be written is no sooner back than a write succeeds.
-                await self._bounded(self._write_timeout, self._store.put, _PROBE, b"", ttl=60.0)
+                await self._bounded(seconds, self._store.put, _PROBE, b"", ttl=60.0)
             result = await self._bounded(seconds, method, *args, **options)
         finally:
             self._probing = False

@@ -751,7 +751,8 @@ def test_numbers_beyond_reason_are_no_limits() -> None:
 
 
 def test_a_part_of_a_figure_is_no_limit() -> None:
-    assert read_overflow(400, "prompt is too long; maximum context length is 1.05M tokens") == Overflow()
+    assert read_overflow(400, "prompt is too long; maximum context length is 1.05.2 tokens") == Overflow()
+    assert read_overflow(400, "maximum context length is 1.05M tokens") == Overflow(1_050_000)
 
 
 def test_a_very_long_body_is_read_only_at_its_beginning() -> None:

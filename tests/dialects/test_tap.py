@@ -285,3 +285,24 @@ def test_a_long_burst_says_what_its_events_say_one_by_one(
         told += [*data[at : at + 1], *[TEXTS[dialect.name]] * texts, *([] if other is None else [json.dumps(other)])]
     events = [sse(value, named=named and not isinstance(value, str), end=end) for value in told]
     assert tapped(dialect, b"".join(events)) == tapped(dialect, *events)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("kind", [["x"], {"x": 1}, None, 7])
+@pytest.mark.parametrize(("dialect", "listing"), [(DIALECTS[1], "output"), (DIALECTS[2], "content")])
+def test_an_entry_of_a_kind_that_is_no_text_is_passed_over(
+    dialect: Dialect, listing: str, kind: Any, stream: bool
+) -> None:
+    usage = {"input_tokens": 5, "output_tokens": 2}
+    whole = {"type": "message", "id": "r_1", "status": "completed", listing: [{"type": kind}], "usage": usage}
+    if stream:
+        item = {"type": "response.output_item.done", "item": {"type": kind}}
+        begun = {"type": "content_block_start", "content_block": {"type": kind}}
+        ended = {"type": "response.completed", "response": whole}, {"type": "message_start", "message": whole}
+        seen = tapped(dialect, sse(item, begun, *ended, named=True))
+    else:
+        tap = dialect.tap(stream=False)
+        tap.feed(json.dumps(whole).encode())
+        seen = tap.seen()
+    assert seen.usage == Usage(5, 2)
+    assert seen.read == 5

@@ -149,6 +149,24 @@ async def late(request: Recorded, answer: Answer) -> None:
     await replies_json(CHAT.json())(request, answer)
 
 
+async def test_trailers_without_an_end_are_not_taken_for_ever(proxy):
+    before = proxy.resident
+    async with proxy.provider(late):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            writer.write(UPLOAD + b"5\r\nfirst\r\n0\r\nX-Long: ")
+            for _ in range(1_000):
+                writer.write(b"x" * 50_000)
+                await writer.drain()
+                sent += 50_000
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(-1), 30) == b""
+        writer.close()
+    assert sent < 50_000_000
+    assert proxy.resident - before < 20 << 20
+
+
 async def test_what_comes_behind_a_request_and_is_no_http_leaves_its_answer_whole(proxy):
     async with proxy.provider(late):
         answer = await said(proxy, good(), b"no http at all\r\n\r\n", b"and more\r\n\r\n")

@@ -47,3 +47,17 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure(request_file: P
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "the output cannot be written: No space left on device"
     assert "Traceback" not in done.stderr
+
+
+def test_output_that_was_closed_before_the_start_is_no_failure(tmp_path: Path):
+    done = run(tmp_path, "check", output=subprocess.PIPE)
+    assert done.returncode == 0
+    closed = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" -m proxy check >&-', sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={"HOME": str(tmp_path), "PYTHONPATH": str(TRANSCRIPT.parents[1])},
+        check=False,
+    )
+    assert (closed.returncode, closed.stderr) == (0, "")

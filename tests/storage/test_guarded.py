@@ -116,6 +116,16 @@ async def test_a_write_that_hangs_is_given_up_after_its_time_out():
     assert not bench.store.available
 
 
+async def test_a_read_that_probes_after_a_failed_write_waits_no_longer_than_a_read():
+    bench = Bench(timeout=0.01, write_timeout=20.0)
+    bench.inner.full = True
+    await refused(lambda: bench.store.put(KEY, b"1"))
+    bench.time += 2.0
+    bench.inner.hangs = asyncio.Event()
+    async with asyncio.timeout(5.0):
+        await refused(lambda: bench.store.get(KEY))
+
+
 async def test_only_one_call_probes_while_others_fail_at_once():
     bench = Bench()
     bench.inner.fails = StoreUnavailable("away")
