@@ -286,7 +286,7 @@ class Gauging:
         """The count, of `tokens` in all, corrected by what the provider reported to this model: for the beginning of
         this very list, else by how far counts were off (accounting/calibration.py). `folded`: None for a new list."""
         base, last, model = base_of(place), None, place.conversation.model
-        known = place.session.correction if place.session.model == model else UNKNOWN
+        known = place.session.correction_of(model)
         if known == UNKNOWN and base is not None and base.model == model:
             # Another worker had this session so far, or this one before it was started anew.
             known = on_record(base.counted, base.reported)

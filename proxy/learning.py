@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from proxy.accounting.calibration import UNKNOWN
 from proxy.accounting.overflow import read_overflow
 from proxy.core.conversation import Conversation
 from proxy.core.records import ReplySeen, Session
@@ -30,7 +29,7 @@ def learnt(
         gauging.seating.answered(gauge.caller, gauge.seated, session.id, seen.calls)
     if seen.read and place.conversation.previous is None:
         model = place.conversation.model
-        known = session.correction if session.model == model else UNKNOWN
+        known = session.correction_of(model)
         correction = gauging.calibrations.learn(gauge.route.name, model, known, gauge.counted, seen.read)
         if correction != session.correction:
             session = structs.replace(session, correction=correction, model=model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 import msgspec
 
@@ -131,12 +131,12 @@ def _understood(tap: Tap | None) -> ReplySeen:
     try:
         return tap.seen() if tap is not None else ReplySeen()
     except Exception:
-        # As above.
+        # A favour, too; and the reply has gone.
         _log.exception("a reply could not be followed")
         return ReplySeen()
 
 
-def length_of(headers: Headers) -> int:
+def length_of(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """The announced length of a body, in bytes; -1 where that is not said."""
     for name, value in headers:
         if name.lower() == b"content-length" and value.isdigit():

@@ -69,22 +69,19 @@ class Calibrations:
         if reported <= 0 or counted < LEAST_COUNTED:
             return session
         ratio = _within(reported / counted, LEAST_RATIO, MOST_RATIO)
-        known = self._models.get((upstream, model), Ratios())
-        if ratio == reported / counted:
-            self._keep(upstream, model, ratio)
+        with self._lock:
+            known = self._models.get((upstream, model), Ratios())
+            if ratio == reported / counted:
+                self._models[upstream, model] = known.seen(ratio)
+                self._models.move_to_end((upstream, model))
+                self._fresh.add((upstream, model))
+                if len(self._models) > MODELS_AT_MOST:
+                    self._fresh.discard(self._models.popitem(last=False)[0])
         before = session if session != UNKNOWN else known.factor
         if session == UNKNOWN and not known.latest:
             return round(ratio, 4)
         near = _within(ratio, before / MOST_STEP, before * MOST_STEP)
         return round(before + (near - before) / 2, 4)
-
-    def _keep(self, upstream: str, model: str, ratio: float) -> None:
-        with self._lock:
-            self._models[upstream, model] = self._models.get((upstream, model), Ratios()).seen(ratio)
-            self._models.move_to_end((upstream, model))
-            self._fresh.add((upstream, model))
-            if len(self._models) > MODELS_AT_MOST:
-                self._fresh.discard(self._models.popitem(last=False)[0])
 
     def take(self, model: tuple[str, str], latest: tuple[float, ...]) -> None:
         """Takes the latest ratios of a model at an upstream that another run had, unless this one has its own."""

@@ -6,6 +6,7 @@ AccordionError
 │   ├── Unauthorized        401
 │   ├── NotFound            404
 │   ├── BodyTooLarge        413
+│   ├── HeadTooLarge        431
 │   └── ContextOverflow     400, what cannot fit the window in any form
 ├── UpstreamError           the provider's or the network's doing
 │   ├── Unreachable         502, nothing was sent
@@ -75,6 +76,13 @@ class BodyTooLarge(RequestError):
     status = 413
     code = "request_too_large"
     anthropic_type = "request_too_large"
+
+
+class HeadTooLarge(RequestError):
+    """The head of a request has no end within what is taken of it (RFC 6585 5)."""
+
+    status = 431
+    code = "request_header_fields_too_large"
 
 
 class ContextOverflow(RequestError):

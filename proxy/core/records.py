@@ -242,7 +242,11 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
             updated=exchange.at,
             utilization=exchange.utilization,
             totals=self.totals + gain,
-            correction=self.correction if exchange.model == self.model else 1.0,
+            correction=self.correction_of(exchange.model),
             seen=exchange.agent,
             only=only,
         )
+
+    def correction_of(self, model: str) -> float:
+        """What counts for a model are corrected by: 1.0 where the last request was for another."""
+        return self.correction if model == self.model else 1.0

@@ -10,11 +10,13 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.core.deadlines import Deadline
+from proxy.core.errors import HeadTooLarge
 from proxy.faces.corked import Corked
 from proxy.faces.cycle import Cycle
-from proxy.faces.flow import Flow, whole_length
+from proxy.faces.flow import Flow
 from proxy.faces.http import BARE_QUERY, LOST, answering
-from proxy.faces.refusal import HeadTooLarge, at_once, not_http, reason_of, refusal
+from proxy.faces.refusal import at_once, not_http, reason_of, refusal
+from proxy.relay import length_of
 
 # Servers take 8 to 64 KiB of a head. Four times as much leaves room for tokens and tracing, and is soon read.
 _LONGEST_HEAD = 256 * 1024
@@ -23,8 +25,8 @@ _LINGER = 2.0
 
 
 class Connection(HttpToolsProtocol):
-    """Uvicorn writes head and body each by itself, and a write costs more than anything else that a small request does.
-    So the head waits for the body's first piece, but no longer than the event loop takes to come round once."""
+    """Uvicorn's protocol over a transport of ours (corked.py), whose requests are ours (cycle.py) and whose client is
+    looked after while it waits (flow.py)."""
 
     cycle: Cycle
     flow: Flow
@@ -52,8 +54,8 @@ class Connection(HttpToolsProtocol):
         self.flow.close()
         cycle = self.cycle
         # The end of what a client sends, behind a whole request, is told to whoever waits for more of it.
-        if (exc is not None or (cycle is not None and cycle.more_body)) and not self._lost.done():
-            self._lost.set_result(None)
+        if exc is not None or (cycle is not None and cycle.more_body):
+            self._tell()
         super().connection_lost(exc)
         if self.pipeline and self._running is not None:
             # Uvicorn tells the last one only, which waits for its turn.
@@ -66,8 +68,7 @@ class Connection(HttpToolsProtocol):
         Behind a request that waits for its turn the end is what it is where it is read."""
         cycle, gone = self.cycle, reset
         if cycle is not None and cycle.more_body:
-            length = whole_length(cycle.scope["headers"])
-            gone |= length is not None and cycle.came + unread < length
+            gone |= cycle.came + unread < length_of(cycle.scope["headers"])
         elif self.pipeline:
             gone |= not unread
         if gone:
@@ -119,9 +120,12 @@ class Connection(HttpToolsProtocol):
             self._gone()
 
     def _gone(self) -> None:
+        self._tell()
+        self.transport.abort()
+
+    def _tell(self) -> None:
         if not self._lost.done():
             self._lost.set_result(None)
-        self.transport.abort()
 
     def _known(self) -> bytes:
         return b"\r\n".join([b" " + self.url, *(b"%b:%b" % header for header in self.headers)])

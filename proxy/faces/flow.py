@@ -12,7 +12,7 @@ import fcntl
 import select
 import sys
 import termios
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
@@ -58,11 +58,6 @@ class Flow(FlowControl):
         seen = _end_of(self._transport.get_extra_info("socket").fileno())
         if seen is not None:
             self._ended(*seen)
-
-
-def whole_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """How many bytes a request's body will have; None where its head does not say that."""
-    return next((int(value) for name, value in headers if name == b"content-length" and value.isdigit()), None)
 
 
 def _end_of(descriptor: int) -> tuple[bool, int] | None:

@@ -28,13 +28,6 @@ def reason_of(error: Exception, data: bytes) -> str:
     return str(error)[:1].lower() + str(error)[1:]
 
 
-class HeadTooLarge(RequestError):
-    """The head of a request has no end within what is taken of it (RFC 6585 5)."""
-
-    status = 431
-    code = "request_header_fields_too_large"
-
-
 def not_http(reason: str) -> BadRequest:
     """The error for what cannot be read."""
     return BadRequest(f"This is not valid HTTP: {reason}.")

@@ -53,6 +53,9 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
 # How many rounds back a branch is held against the one on record: another worker may have learnt late of a rival.
 _BACK = 8
 
+# What is noted of a place when its reply has come, and says nothing apart.
+_REPORT = ("reported", "counted", "overhead_key", "fold", "model")
+
 _role = attrgetter("role")
 T = TypeVar("T")
 
@@ -76,8 +79,7 @@ def joined(known: Point | None, kept: Point) -> Point:
     if known.next and not kept.next:
         return known
     if known.reported and not kept.reported:
-        said = {name: getattr(known, name) for name in ("reported", "counted", "overhead_key", "fold")}
-        return structs.replace(kept, **said)
+        return structs.replace(kept, **{name: getattr(known, name) for name in _REPORT})
     return kept
 
 

@@ -16,16 +16,16 @@ T = TypeVar("T")
 _log = logging.getLogger("accordion")
 
 _PROBE = Key("", "probe")
-"""What is written to learn whether a store can be written to; it goes by itself."""
+"""What is written to learn whether a store is back: a full disk is read all the same. It goes by itself."""
 
 
 class GuardedStore:
     """Any store behind a time-out and a circuit breaker. Every method raises StoreUnavailable and nothing else.
 
     A read takes at most `timeout` seconds, anything else `write_timeout`. After a failure calls fail at once for
-    `retry_after` seconds; then one call is let through as a probe while the others still fail at once, after a failed
-    write behind a small write that takes at most as long. `monotonic` gives seconds that never go back. `on_change` is
-    called with True or False when the store becomes available or unavailable; it must not raise.
+    `retry_after` seconds; then one call is let through as a probe, behind a small write, while the others still fail at
+    once. `monotonic` gives seconds that never go back. `on_change` is called with True or False when the store becomes
+    available or unavailable; it must not raise.
     """
 
     def __init__(
@@ -49,8 +49,6 @@ class GuardedStore:
         """What was wrong when a call last failed."""
         self._probe_at = 0.0
         self._probing = False
-        self._failures = 0
-        self._unwritten = False
         self._logged: set[type[Exception]] = set()
 
     @property
@@ -124,12 +122,7 @@ class GuardedStore:
         return await self._let(self._timeout, method, *args, **options)
 
     async def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        failures = self._failures
-        try:
-            return await self._let(self._write_timeout, method, *args, **options)
-        except StoreUnavailable:
-            self._unwritten = self._unwritten or self._failures != failures
-            raise
+        return await self._let(self._write_timeout, method, *args, **options)
 
     async def _let(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if self._available:
@@ -138,15 +131,15 @@ class GuardedStore:
             raise StoreUnavailable("the store is away")
         self._probing = True
         try:
-            if self._unwritten:
-                # A full disk is read all the same; what could not be written is no sooner back than a write succeeds.
-                await self._bounded(seconds, self._store.put, _PROBE, b"", ttl=60.0)
-            result = await self._bounded(seconds, method, *args, **options)
+            result: T = await self._bounded(seconds, self._probed, method, *args, **options)
         finally:
             self._probing = False
-        self._unwritten = False
         self._turn(True)
         return result
+
+    async def _probed(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        await self._store.put(_PROBE, b"", ttl=60.0)
+        return await method(*args, **options)
 
     async def _bounded(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         try:
@@ -179,7 +172,6 @@ class GuardedStore:
     def _fail(self, why: str) -> StoreUnavailable:
         self._probe_at = self._monotonic() + self._retry_after
         self.problem = why
-        self._failures += 1
         self._turn(False)
         return StoreUnavailable(why)
 

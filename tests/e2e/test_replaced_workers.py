@@ -26,6 +26,13 @@ async def says(proxy: Proxy, text: str, times: int) -> None:
             await asyncio.sleep(0.05)
 
 
+async def spoilt(proxy: Proxy) -> None:
+    """Writes a config that is none; until both workers have said so."""
+    proxy.config.write_text("model_lst: []\n")
+    proxy.hup()
+    await says(proxy, "the settings stay as they are", 2)
+
+
 async def all_replaced(proxy: Proxy) -> None:
     before = workers(proxy)
     for pid in before[-2:]:
@@ -40,9 +47,7 @@ async def models(proxy: Proxy) -> list[str]:
 async def test_it_begins_with_the_settings_in_force_though_the_file_is_bad_by_then(start: Start):
     proxy = start(MODELS.format("first"), *TWO)
     await says(proxy, "startup complete", 2)
-    proxy.config.write_text("model_lst: []\n")
-    proxy.hup()
-    await says(proxy, "the settings stay as they are", 2)
+    await spoilt(proxy)
     await all_replaced(proxy)
     assert await models(proxy) == ["first"]
     assert len(workers(proxy)) == 4
@@ -54,9 +59,7 @@ async def test_it_has_what_a_reload_changed_and_what_takes_effect_at_the_next_st
     proxy.config.write_text(MODELS.format("second") + "store: {url: 'sqlite:///other.db'}\n")
     proxy.hup()
     await says(proxy, "store.url takes effect at the next start", 2)
-    proxy.config.write_text("model_lst: []\n")
-    proxy.hup()
-    await says(proxy, "the settings stay as they are", 2)
+    await spoilt(proxy)
     await all_replaced(proxy)
     assert await models(proxy) == ["second"]
     assert (proxy.folder / "one.db").exists()

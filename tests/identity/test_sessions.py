@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
@@ -13,7 +14,7 @@ from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.reader import Reader
 from proxy.dialects.responses import Responses
 from proxy.identity.marks import Marks
-from proxy.identity.points import decode, first_of, listing, store_key
+from proxy.identity.points import Point, decode, first_of, joined, listing, store_key
 from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 from proxy.storage.ephemeral import EphemeralStore
@@ -165,6 +166,12 @@ async def test_what_a_provider_reported_is_found_at_the_place_it_was_reported_fo
     base = (await world.ask("task", "a", "b")).base
     assert base is not None
     assert (base.reported, base.counted, base.overhead_key) == (120, 100, place.conversation.overhead_key)
+
+
+def test_a_report_that_is_not_written_yet_is_kept_whole_beside_what_the_store_has() -> None:
+    known = Point("s-1", reported=120, counted=100, overhead_key=b"over", fold="fold", model="m")
+    kept = Point("s-1", next=b"next", branch=b"branch")
+    assert joined(known, kept) == structs.replace(known, next=b"next", branch=b"branch")
 
 
 async def test_a_response_id_leads_back_to_its_session_and_its_usage() -> None:
