@@ -98,7 +98,7 @@ class LiteLLMTranslator:
                         begun = True
                     await channel.send(piece)
         except Exception as error:
-            problem = read_problem(error, ask, begun=begun)
+            problem = read_problem(error, ask, begun=begun, sent=wire.sent)
             if begun:
                 channel.fail(problem.error)
                 return

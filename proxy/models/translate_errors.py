@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from proxy.accounting.overflow import read_overflow
 from proxy.core.errors import AccordionError, Unreachable, UpstreamError, UpstreamTimeout
 from proxy.core.ports import Headers
 from proxy.models.translate_reply import cut, kept_headers
@@ -40,7 +41,15 @@ _UNREACHABLE = {
 _CUT = {"ReadError", "RemoteProtocolError", "ClientPayloadError", "ClientOSError"}
 _TIMEOUT = {"Timeout", "TimeoutError", "ReadTimeout", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError"}
 _LABEL = re.compile(r"\s*(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*(?::|-)\s*")
-_TAIL = re.compile(r"\s*(?:\nTraceback \(most|\nThis looks like a bug in LiteLLM|\. Handle with `litellm).*", re.DOTALL)
+_TAIL = re.compile(
+    r"\s*(?:\nTraceback \(most|\nReceived Messages=|\nThis looks like a bug in LiteLLM|\. Handle with `litellm"
+    r"|(?:\bEither provide one,? or |\bPass [^\n]{0,80} or )?\b(?:set|enable) [`'\"]litellm\b).*",
+    re.DOTALL | re.IGNORECASE,
+)
+_MAKING = {"builtins", "json", "litellm", "pydantic_core"}
+"""The packages whose errors alone lead to a request that could not be made; those of others reach further out."""
+_LONGEST_REASON = 300
+"""How much is told of why a request could not be translated, in characters: LiteLLM quotes what it was given."""
 # How much was sent and how much fits, in the words of several providers.
 _LIMIT, _USED = (
     r"maximum context length is (?P<limit>\d+) tokens",
@@ -63,14 +72,17 @@ class Problem:
     request_id: str
 
 
-def read_problem(raised: Exception, ask: Ask, *, begun: bool) -> Problem:
-    """What is said to the client about an exception; `begun` where a part of the answer was given already."""
+def read_problem(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> Problem:
+    """What is said to the client about an exception.
+
+    `begun` where a part of the answer was given already; `sent` where a request was on the wire.
+    """
     cause = getattr(raised, "original_exception", None)
     if isinstance(cause, Exception) and isinstance(getattr(cause, "status_code", None), int):
         raised = cause
     said = getattr(raised, "litellm_response_headers", None)
     headers = kept_headers(said) if isinstance(said, Mapping) else ()
-    error = raised if isinstance(raised, AccordionError) else _error(raised, ask, begun=begun)
+    error = raised if isinstance(raised, AccordionError) else _error(raised, ask, begun=begun, sent=sent)
     ids = [value.decode("latin-1") for name, value in headers if name in (b"request-id", b"x-request-id")]
     if ids or not ask.request_id:
         return Problem(error, headers, "".join(ids[:1]))
@@ -78,12 +90,15 @@ def read_problem(raised: Exception, ask: Ask, *, begun: bool) -> Problem:
     return Problem(error, (*headers, (named, ask.request_id.encode())), ask.request_id)
 
 
-def _error(raised: Exception, ask: Ask, *, begun: bool) -> AccordionError:
+def _error(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> AccordionError:
     names = {cls.__name__ for cls in type(raised).__mro__}
-    chain = {cls.__name__ for error in _causes(raised) for cls in type(error).__mro__}
+    causes = [*_causes(raised)]
     status = getattr(raised, "status_code", None)
+    if not sent and (refusal := _unsent(causes, ask)) is not None:
+        return refusal
     if "ContextWindowExceededError" in names:
         return _worded(400, _overflow(_said(raised, ask), ask.dialect), "context_length_exceeded")
+    chain = {cls.__name__ for error in causes for cls in type(error).__mro__}
     refused = isinstance(status, int) and status < 500 and not names & _TIMEOUT
     if not refused and (lost := _lost(chain, begun=begun)) is not None:
         return lost
@@ -92,15 +107,34 @@ def _error(raised: Exception, ask: Ask, *, begun: bool) -> AccordionError:
     if begun and status >= 500 and "APIConnectionError" in names:
         return cut()
     text, kind = _provider_words(_said(raised, ask))
+    if kind == "overloaded_error":
+        return _worded(529 if ask.dialect == "messages" else 503, text)
+    return _worded(502 if "APIConnectionError" in names else status, text)
+
+
+def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
+    """What is said of a request that LiteLLM could make nothing of: it is the client's doing. None: that was not it.
+
+    LiteLLM's own class says little then: it goes by words, and finds those that it looks for in what the client quotes.
+    """
+    if any(isinstance(error, OSError | ImportError) for error in causes):
+        return None
+    kinds = {type(error) for error in causes}
+    if not {kind.__module__.partition(".")[0] for kind in kinds} <= _MAKING:
+        return None
+    names = {kind.__name__ for kind in kinds}
+    text = _said(causes[0], ask)
     if "UnsupportedParamsError" in names:
         text = text[: found.start()] if (found := _DROP.search(text)) else text
         text += ". Leave it out, or set `drop_params: true` in the model's `litellm_params`."
         return _worded(400, text, "unsupported_parameter")
     if "ImageFetchError" in names:
-        return _worded(400, "This model's provider takes images as data, not by address: send a `data:` URL.")
-    if kind == "overloaded_error":
-        return _worded(529 if ask.dialect == "messages" else 503, text)
-    return _worded(502 if "APIConnectionError" in names else status, text)
+        text = "This model's provider does not take this image or file by its address: send it as a `data:` URL."
+        return _worded(400, text)
+    absent = any(isinstance(error, KeyError) and str(error) == text for error in causes)
+    reason = f"{text} is missing" if absent else text[:_LONGEST_REASON].rstrip(".")
+    said = f" ({reason})" if read_overflow(400, reason) is None else ""
+    return _worded(400, f"This request cannot be translated for this model's provider{said}.")
 
 
 def _lost(chain: set[str], *, begun: bool) -> AccordionError | None:
@@ -132,7 +166,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             found += [cause for cause in before if isinstance(cause, BaseException)]
 
 
-def _said(raised: Exception, ask: Ask) -> str:
+def _said(raised: BaseException, ask: Ask) -> str:
     """The exception's text without credentials, tracebacks and LiteLLM's labels."""
     text = _TAIL.sub("", str(getattr(raised, "message", None) or raised))
     for secret in _secrets(ask):

@@ -20,9 +20,11 @@ import httpx
 class Wire:
     """One call's requests and responses. `connect` is how long a connection may take to be made, in seconds."""
 
-    __slots__ = ("_connect", "_responses")
+    __slots__ = ("_connect", "_responses", "sent")
 
     def __init__(self, connect: float | None = None) -> None:
+        self.sent = False
+        """Whether anything was sent, or tried to be: until then what goes wrong is not the provider's doing."""
         self._connect = connect
         self._responses: list[httpx.Response] = []
 
@@ -92,6 +94,7 @@ def watch(transport: Any) -> None:
         if wire is None:
             response: httpx.Response = await send(self, request)
             return response
+        wire.sent = True
         given: dict[str, Any] = request.extensions.get("timeout") or {}
         request.extensions = {**request.extensions, "timeout": {**given, "connect": wire.limit(given.get("connect"))}}
         try:

@@ -1,0 +1,70 @@
+"""What a client is told of a translation that fails: whose doing it is, and in whose words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.accounting.overflow import read_overflow
+from tests.models.translation import SCHEMA, Rig, chat, request
+
+QUOTED = "My log says: prompt is too long: 208310 tokens > 200000 maximum. Overloaded. Invalid API Key."
+TOOL: dict[str, Any] = {"name": "look", "input_schema": SCHEMA}
+
+
+def content(*parts: Any) -> dict[str, Any]:
+    return chat() | {"messages": [{"role": "user", "content": [*parts]}]}
+
+
+# Requests that no provider's request can be made of
+
+MISTAKES: list[tuple[str, dict[str, Any]]] = [
+    ("chat", content({"type": "image_url", "image_url": {"url": "no address"}}, {"type": "text", "text": QUOTED})),
+    ("chat", chat() | {"messages": [{"role": "robot", "content": QUOTED}]}),
+    ("chat", content(QUOTED)),
+    ("chat", content({"type": "image_url"})),
+    ("chat", chat() | {"messages": [{"role": "user", "content": 5}]}),
+    ("chat", chat() | {"messages": [{"role": "system", "content": "Be brief."}]}),
+    ("chat", chat(response_format="json")),
+    ("responses", request("responses", tools=[{"type": "apply_patch"}])),
+    ("messages", request("messages", tools=[TOOL], tool_choice="auto")),
+]
+
+
+@pytest.mark.parametrize(("dialect", "body"), MISTAKES)
+async def test_what_cannot_be_translated_is_the_clients_doing_and_never_an_overflow(
+    rig: Rig, dialect: str, body: dict[str, Any]
+) -> None:
+    if dialect == "messages":
+        rig.route = rig.to_openai()
+    status, answer = await rig.ask(dialect, body)
+    error = json.loads(answer)["error"]
+    assert (status, error["type"], error.get("code")) == (400, "invalid_request_error", None)
+    assert "cannot be translated for this model's provider" in error["message"]
+    assert read_overflow(status, answer.decode()) is None
+    assert rig.provider.seen == []
+
+
+async def test_a_field_that_a_translation_misses_is_named(rig: Rig) -> None:
+    _, answer = await rig.ask("chat", content({"type": "image_url"}))
+    assert "'image_url' is missing" in json.loads(answer)["error"]["message"]
+
+
+async def test_a_refusal_does_not_return_the_conversation(rig: Rig) -> None:
+    parts = {"type": "text", "text": "a long story " * 9000}, {"type": "image_url", "image_url": {"url": "x" * 9000}}
+    status, answer = await rig.ask("chat", content(*parts))
+    assert (status, len(answer) < 1000, b"a long story" in answer) == (400, True, False)
+
+
+async def test_no_setting_is_advised_that_cannot_be_set(rig: Rig) -> None:
+    _, answer = await rig.ask("chat", chat() | {"messages": [{"role": "system", "content": "Be brief."}]})
+    assert b"litellm" not in answer.lower()
+    assert b"Anthropic requires at least one non-system message" in answer
+
+
+async def test_a_file_by_address_is_refused_in_words_of_ours(rig: Rig) -> None:
+    status, answer = await rig.ask("chat", content({"type": "file", "file": {"file_data": "https://a.invalid/b.pdf"}}))
+    message = json.loads(answer)["error"]["message"]
+    assert (status, "`data:` URL" in message, "MAX_IMAGE" in message) == (400, True, False)
