@@ -60,6 +60,8 @@ _OVERFLOWS = (
     re.compile(r"input token count \((?P<used>\d+)\) exceeds the maximum number of tokens allowed \((?P<limit>\d+)\)"),
 )
 _DROP = re.compile(r"\.? To drop ")
+_SHORTEST_SECRET = 8
+"""How long a credential is at the least that is taken out of a text, in characters."""
 _SECRET = re.compile(r"key|secret|token|password|credential|authorization", re.IGNORECASE)
 
 
@@ -97,7 +99,7 @@ def _error(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> Accordion
     if not sent and (refusal := _unsent(causes, ask)) is not None:
         return refusal
     if "ContextWindowExceededError" in names:
-        return _worded(400, _overflow(_said(raised, ask), ask.dialect), "context_length_exceeded")
+        return _worded(ask, 400, _overflow(_said(raised), ask.dialect), "context_length_exceeded")
     chain = {cls.__name__ for error in causes for cls in type(error).__mro__}
     refused = isinstance(status, int) and status < 500 and not names & _TIMEOUT
     if not refused and (lost := _lost(chain, begun=begun)) is not None:
@@ -106,10 +108,10 @@ def _error(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> Accordion
         return UpstreamError(f"LiteLLM could not translate this request or its answer ({type(raised).__name__}).")
     if begun and status >= 500 and "APIConnectionError" in names:
         return cut()
-    text, kind = _provider_words(_said(raised, ask))
+    text, kind = _provider_words(_said(raised))
     if kind == "overloaded_error":
-        return _worded(529 if ask.dialect == "messages" else 503, text)
-    return _worded(502 if "APIConnectionError" in names else status, text)
+        return _worded(ask, 529 if ask.dialect == "messages" else 503, text)
+    return _worded(ask, 502 if "APIConnectionError" in names else status, text)
 
 
 def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
@@ -123,18 +125,18 @@ def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
     if not {kind.__module__.partition(".")[0] for kind in kinds} <= _MAKING:
         return None
     names = {kind.__name__ for kind in kinds}
-    text = _said(causes[0], ask)
+    text = _said(causes[0])
     if "UnsupportedParamsError" in names:
         text = text[: found.start()] if (found := _DROP.search(text)) else text
         text += ". Leave it out, or set `drop_params: true` in the model's `litellm_params`."
-        return _worded(400, text, "unsupported_parameter")
+        return _worded(ask, 400, text, "unsupported_parameter")
     if "ImageFetchError" in names:
         text = "This model's provider does not take this image or file by its address: send it as a `data:` URL."
-        return _worded(400, text)
+        return _worded(ask, 400, text)
     absent = any(isinstance(error, KeyError) and str(error) == text for error in causes)
     reason = f"{text} is missing" if absent else text[:_LONGEST_REASON].rstrip(".")
     said = f" ({reason})" if read_overflow(400, reason) is None else ""
-    return _worded(400, f"This request cannot be translated for this model's provider{said}.")
+    return _worded(ask, 400, f"This request cannot be translated for this model's provider{said}.")
 
 
 def _lost(chain: set[str], *, begun: bool) -> AccordionError | None:
@@ -146,9 +148,9 @@ def _lost(chain: set[str], *, begun: bool) -> AccordionError | None:
     return cut() if chain & _CUT else None
 
 
-def _worded(status: int, text: str, code: str | None = None) -> AccordionError:
+def _worded(ask: Ask, status: int, text: str, code: str | None = None) -> AccordionError:
     words = _WORDS.get(status) or _WORDS[400 if status < 500 else 500]
-    error = AccordionError(text)
+    error = AccordionError(_without_secrets(text, ask))
     error.status = status
     error.type, error.code, error.anthropic_type = words[0], code or words[1], words[2]
     return error
@@ -166,21 +168,21 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             found += [cause for cause in before if isinstance(cause, BaseException)]
 
 
-def _said(raised: BaseException, ask: Ask) -> str:
-    """The exception's text without credentials, tracebacks and LiteLLM's labels."""
+def _said(raised: BaseException) -> str:
+    """The exception's text without tracebacks and LiteLLM's labels."""
     text = _TAIL.sub("", str(getattr(raised, "message", None) or raised))
-    for secret in _secrets(ask):
-        text = text.replace(secret, "***")
     while match := _LABEL.match(text):
         text = text[match.end() :]
     return text.strip() or f"The provider refused the request ({type(raised).__name__})."
 
 
-def _secrets(ask: Ask) -> Iterator[str]:
-    yield from (secret for secret in (ask.credential, ask.route.api_key) if secret)
-    for name, value in (*ask.route.extra_headers, *ask.route.options):
-        if isinstance(value, str) and value and _SECRET.search(name):
-            yield value
+def _without_secrets(text: str, ask: Ask) -> str:
+    """The text without credentials. A short one is a placeholder, and as likely as not a word of the text."""
+    named = [value for name, value in (*ask.route.extra_headers, *ask.route.options) if _SECRET.search(name)]
+    for secret in (ask.credential, ask.route.api_key, *named):
+        if isinstance(secret, str) and len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, "***")
+    return text
 
 
 def _provider_words(text: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,3 +69,32 @@ async def test_a_file_by_address_is_refused_in_words_of_ours(rig: Rig) -> None:
     status, answer = await rig.ask("chat", content({"type": "file", "file": {"file_data": "https://a.invalid/b.pdf"}}))
     message = json.loads(answer)["error"]["message"]
     assert (status, "`data:` URL" in message, "MAX_IMAGE" in message) == (400, True, False)
+
+
+# Credentials
+
+
+@pytest.mark.parametrize("key", ["x", "1", "k", "tokens"])
+async def test_a_short_key_leaves_the_providers_words_as_they_are(rig: Rig, key: str) -> None:
+    said = "prompt is too long: 208310 tokens > 200000 maximum"
+    _, answer = await rig.ask("chat", chat("cue:long"), credential=key)
+    assert json.loads(answer)["error"]["message"].startswith(said)
+    rig.route = rig.to_openai()
+    _, answer = await rig.ask("messages", request("messages", "cue:long"), credential=key)
+    assert json.loads(answer)["error"]["message"] == "prompt is too long: 99 tokens > 10 maximum"
+    _, answer = await rig.ask("chat", chat("cue:fault", stream=True), credential=key)
+    assert b"***" not in answer
+    assert b"Error:" not in answer
+
+
+async def test_a_key_that_could_be_one_is_taken_out_of_an_error(rig: Rig) -> None:
+    _, answer = await rig.ask("chat", chat("cue:denied"))
+    assert json.loads(answer)["error"]["message"].startswith("invalid x-api-key ***")
+
+
+async def test_the_operators_secrets_are_taken_out_of_an_error(rig: Rig) -> None:
+    secret = "operators-own-0123"
+    rig.route = replace(rig.to_anthropic(), extra_headers=(("x-gateway-token", secret), ("x-team", "blue")))
+    _, answer = await rig.ask("chat", chat() | {"messages": [{"role": "robot", "content": f"{secret} blue"}]})
+    assert secret not in answer.decode()
+    assert "*** blue" in json.loads(answer)["error"]["message"]
