@@ -6,6 +6,7 @@ alike. So a field of the request is handed on by name only if it is known to be 
 - A known field goes as it is; LiteLLM translates it, or refuses it where the provider has nothing like it
   (`drop_params: true` in the model's `litellm_params` leaves such fields out instead).
 - A hint that asks nothing of the answer is left out where the provider does not speak OpenAI's protocol.
+- What has a form that arrives is put into it before (translate_fitting.py).
 - Any other field goes untouched in the body to OpenAI-compatible providers; elsewhere it is refused by name, or left
   out with `drop_params: true`.
 """
@@ -18,6 +19,7 @@ from typing import Any
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.ports import Route
+from proxy.models.translate_fitting import Target, added, fit
 
 _FUNCTIONS = {"chat": "acompletion", "responses": "aresponses", "messages": "anthropic_messages"}
 _REQUIRED = {"chat": ("messages",), "responses": ("input",), "messages": ("messages", "max_tokens")}
@@ -99,9 +101,12 @@ def prepare(litellm: Any, ask: Ask) -> Call:
     base = route.base_url or None
     provider: str = litellm.get_llm_provider(model=model, api_base=base)[1]
     _refuse_emulation(litellm, ask.dialect, body, model, provider)
-    options = dict(route.options)
+    options: dict[str, Any] = dict(route.options)
     options.pop(CONNECT, None)
-    fields = _fields(litellm, ask.dialect, body, provider, options)
+    target = _target(litellm, ask.dialect, model, provider, options)
+    fields = _fields(fit(litellm, body, target), target, options)
+    if more := added(litellm, body, target):
+        fields["extra_body"] = {**(options.get("extra_body") or {}), **fields.get("extra_body", {}), **more}
     fixed: dict[str, Any] = {"model": model, "num_retries": 0, "max_retries": 0}
     if base is not None:
         fixed["api_base"] = base
@@ -143,10 +148,17 @@ def _is_history(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
-def _fields(litellm: Any, dialect: str, body: dict[str, Any], provider: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The request's fields as arguments."""
+def _target(litellm: Any, dialect: str, model: str, provider: str, options: dict[str, Any]) -> Target:
+    bare = model.removeprefix(f"{provider}/")
+    own = dialect != "chat" and _own_protocol(litellm, dialect, bare, provider) is not None
     compatible = provider in {"openai", "azure", *litellm.openai_compatible_providers}
     drop = bool(options.get("drop_params", litellm.drop_params))
+    return Target(dialect, provider, bare, compatible=compatible, own_protocol=own, drop=drop)
+
+
+def _fields(body: dict[str, Any], target: Target, options: dict[str, Any]) -> dict[str, Any]:
+    """The request's fields as arguments."""
+    dialect, compatible, drop, provider = target.dialect, target.compatible, target.drop, target.provider
     known = _FIELDS[dialect]
     if dialect != "messages" and not compatible:
         # In a stream of Chat Completions `stream_options` is LiteLLM's own, whoever the provider is.
@@ -192,7 +204,7 @@ def _key(provider: str, ask: Ask) -> str | None:
 
 def _refuse_emulation(litellm: Any, dialect: str, body: dict[str, Any], model: str, provider: str) -> None:
     """What LiteLLM would do by asking others, or cannot do at all and would leave out silently."""
-    native = _native_responses(litellm, model, provider) if dialect == "responses" else None
+    native = _own_protocol(litellm, dialect, model, provider) if dialect == "responses" else None
     if dialect == "responses" and native is None:
         for name in ("previous_response_id", "conversation"):
             if body.get(name) is not None:
@@ -218,8 +230,11 @@ def _refuse_emulation(litellm: Any, dialect: str, body: dict[str, Any], model: s
             )
 
 
-def _native_responses(litellm: Any, model: str, provider: str) -> Any:
-    """LiteLLM's description of the provider's own Responses API, or None where it has none."""
-    return litellm.utils.ProviderConfigManager.get_provider_responses_api_config(
-        provider=litellm.LlmProviders(provider), model=model
-    )
+def _own_protocol(litellm: Any, dialect: str, model: str, provider: str) -> Any:
+    """LiteLLM's description of the provider's own Responses or Messages API, or None where it has none."""
+    configs = litellm.utils.ProviderConfigManager
+    describe = {
+        "responses": configs.get_provider_responses_api_config,
+        "messages": configs.get_provider_anthropic_messages_config,
+    }[dialect]
+    return describe(provider=litellm.LlmProviders(provider), model=model)

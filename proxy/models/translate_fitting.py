@@ -1,0 +1,209 @@
+"""What a request says in a form that LiteLLM drops or a provider refuses, said in one that arrives.
+
+Each rule is for one way of translating. Only what asks nothing of the answer is left out; what would be lost otherwise
+is refused by name (translate_refusing.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_OPENAI = frozenset({"openai", "azure"})
+_LONGEST_USER = 64
+"""How long OpenAI's `user` may be, in characters."""
+_TOOL = frozenset({"name", "description", "input_schema", "type", "cache_control", "strict", "eager_input_streaming"})
+"""The fields of a tool that LiteLLM knows; it writes others into the schema of the tool's arguments."""
+_MINTED = "litellm_encrypted_reasoning:"
+"""How a thinking block begins in which LiteLLM keeps what an OpenAI model thought; that model is to have it back."""
+_THINKING = ("thinking", "redacted_thinking")
+_CALLS = ("function_call", "custom_tool_call")
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom a request goes to. `own_protocol` where the provider speaks the client's dialect itself, `compatible` where
+    it speaks Chat Completions, and `drop` where what cannot be translated is to be left out.
+    """
+
+    dialect: str
+    provider: str
+    model: str
+    compatible: bool
+    own_protocol: bool
+    drop: bool
+
+
+def fit(litellm: Any, body: Body, target: Target) -> Body:
+    """The request as it is to be translated; `body` stays as it is."""
+    if target.dialect == "messages":
+        body = {name: value for name, value in body.items() if name != "cache_control"}
+    if target.own_protocol:
+        return body
+    if target.dialect == "messages":
+        return _messages(litellm, body, target)
+    if target.compatible:
+        return body
+    if target.dialect == "responses":
+        return _without_thinking(
+            litellm, body | {"input": _items(body["input"])}, target, _answers_calls(body["input"])
+        )
+    messages = [
+        {**message, "tool_calls": [*map(_readable_call, calls)]}
+        if isinstance(calls := message.get("tool_calls"), list)
+        else message
+        for message in body["messages"]
+    ]
+    return _without_thinking(litellm, body | {"messages": messages}, target, _answers_tool_calls(messages))
+
+
+def added(litellm: Any, body: Body, target: Target) -> Body:
+    """Fields of Chat Completions that say what LiteLLM does not translate of a request in another dialect."""
+    fields: Body = {}
+    if target.dialect != "messages" or target.own_protocol:
+        return fields
+    supported = _supported(litellm, target)
+    user = (body.get("metadata") or {}).get("user_id")
+    if target.provider in _OPENAI and isinstance(user, str) and len(user) > _LONGEST_USER and "user" in supported:
+        fields["user"] = hashlib.sha256(user.encode(errors="replace")).hexdigest()
+    choice = body.get("tool_choice")
+    single = isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True
+    if single and body.get("tools") and "parallel_tool_calls" in supported:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _messages(litellm: Any, body: Body, target: Target) -> Body:
+    fitted = {**body}
+    if _kind(body.get("thinking")) == "disabled" and not _can_be_told_not_to_think(litellm, target):
+        del fitted["thinking"]
+    fitted["messages"] = [_message(message, target) for message in body["messages"]]
+    if isinstance(tools := body.get("tools"), list):
+        fitted["tools"] = [_tool(tool) if _kind(tool) in (None, "custom") else tool for tool in tools]
+    return fitted
+
+
+def _supported(litellm: Any, target: Target) -> Iterable[str]:
+    return litellm.get_supported_openai_params(model=target.model, custom_llm_provider=target.provider) or ()
+
+
+def _can_be_told_not_to_think(litellm: Any, target: Target) -> bool:
+    """Whether an effort of `none` is taken. OpenAI's models take it where LiteLLM's table says so, unknown ones may."""
+    if "reasoning_effort" not in _supported(litellm, target):
+        return False
+    known = litellm.model_cost.get(target.model) if target.provider in _OPENAI else None
+    return known is None or known.get("supports_none_reasoning_effort") is True
+
+
+def _without_thinking(litellm: Any, body: Body, target: Target, unexplained: bool) -> Body:
+    """The request without its wish to think, where Claude would refuse it for calls that come without their thinking.
+
+    The rule is LiteLLM's (`modify_params`), which is to be had for all requests only. Models that decide themselves
+    how much they think go on without it.
+    """
+    if not unexplained or "claude" not in target.model.lower() or _adapts(litellm, target):
+        return body
+    return {name: value for name, value in body.items() if name not in ("reasoning_effort", "thinking", "reasoning")}
+
+
+def _answers_tool_calls(messages: list[Any]) -> bool:
+    """Whether results answer calls whose thinking the client did not give back, as OpenAI's clients cannot."""
+    said = [message for message in messages if message.get("role") == "assistant"]
+    return bool(said and said[-1].get("tool_calls")) and not any(message.get("thinking_blocks") for message in said)
+
+
+def _answers_calls(items: Any) -> bool:
+    """The same of Responses, where LiteLLM keeps a list of thinking blocks in the reasoning items."""
+    if isinstance(items, str) or any(str(item.get("encrypted_content")).startswith("[") for item in items):
+        return False
+    said = [item for item in items if item.get("role") == "assistant" or item.get("type") in _CALLS]
+    return bool(said) and said[-1].get("type") in _CALLS
+
+
+def _adapts(litellm: Any, target: Target) -> bool:
+    try:
+        info = litellm.get_model_info(model=target.model, custom_llm_provider=target.provider)
+    except Exception:  # LiteLLM's own, for a model that it does not know, and asks to think as older ones are asked
+        return False
+    return info.get("supports_adaptive_thinking") is True
+
+
+def _kind(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None
+
+
+def _tool(tool: Any) -> Any:
+    return {name: value for name, value in tool.items() if name in _TOOL} if isinstance(tool, dict) else tool
+
+
+def _message(message: Body, target: Target) -> Body:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    if message.get("role") == "user":
+        return {**message, "content": _told(content)}
+    if target.compatible and "claude" not in target.model.lower():
+        return {**message, "content": [block for block in content if not _of_claude(block)]}
+    return message
+
+
+def _of_claude(block: Any) -> bool:
+    """Whether a block is what Claude thought, signed for Claude alone. What others thought is not signed."""
+    if _kind(block) not in _THINKING:
+        return False
+    sealed = str(block.get("signature") or block.get("data") or "")
+    return bool(sealed) and not sealed.startswith(_MINTED)
+
+
+def _told(blocks: list[Any]) -> list[Any]:
+    """Blocks with text in the place of documents and search results that are text."""
+    told: list[Any] = []
+    for block in blocks:
+        if _kind(block) == "tool_result" and isinstance(block.get("content"), list):
+            told.append({**block, "content": _told(block["content"])})
+        else:
+            told += _as_text(block)
+    return told
+
+
+def _as_text(block: Any) -> list[Any]:
+    if _kind(block) == "search_result":
+        heads, inner = (block.get("title"), block.get("source")), block.get("content")
+    elif _kind(block) == "document" and _kind(source := block.get("source")) in ("text", "content"):
+        heads, inner = (block.get("title"), block.get("context")), source.get("data", source.get("content"))
+    else:
+        return [block]
+    said = [{"type": "text", "text": head} for head in heads if isinstance(head, str) and head]
+    return said + ([{"type": "text", "text": inner}] if isinstance(inner, str) else inner or [])
+
+
+def _items(items: Any) -> Any:
+    if isinstance(items, str):
+        return items
+    return [_readable(item) if item.get("type") == "function_call" else item for item in items]
+
+
+def _readable_call(call: Any) -> Any:
+    if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
+        return call
+    return {**call, "function": _readable(call["function"])}
+
+
+def _readable(function: dict[str, Any]) -> dict[str, Any]:
+    """A call whose arguments are an object. A model may write anything there, and OpenAI takes any text back.
+
+    The form for others is Anthropic's (its guide to fine-grained tool streaming).
+    """
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str) or not arguments.strip():
+        return function
+    try:
+        readable = isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        readable = False
+    return function if readable else {**function, "arguments": json.dumps({"INVALID_JSON": arguments})}
