@@ -43,7 +43,8 @@ _TIMEOUT = {"Timeout", "TimeoutError", "ReadTimeout", "APITimeoutError", "Socket
 _LABEL = re.compile(r"\s*(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*(?::|-)\s*")
 _TAIL = re.compile(
     r"\s*(?:\nTraceback \(most|\nReceived Messages=|\nThis looks like a bug in LiteLLM|\. Handle with `litellm"
-    r"|(?:\bEither provide one,? or |\bPass [^\n]{0,80} or )?\b(?:set|enable) [`'\"]litellm\b).*",
+    r"|(?:\bEither provide one,? or |\bIf you want to drop [\w ]+, |\bPass [^\n]{0,80} or )?"
+    r"\b(?:set|enable) [`'\"]litellm\b).*",
     re.DOTALL | re.IGNORECASE,
 )
 _MAKING = {"builtins", "json", "litellm", "pydantic_core"}

@@ -62,29 +62,26 @@ def fit(litellm: Any, body: Body, target: Target) -> Body:
     return _without_thinking(litellm, body | {"messages": messages}, target, _answers_tool_calls(messages))
 
 
-def added(litellm: Any, body: Body, target: Target) -> Body:
-    """Fields of Chat Completions that say what LiteLLM does not translate of a request in another dialect."""
-    fields: Body = {}
-    if target.dialect != "messages" or target.own_protocol:
-        return fields
-    supported = _supported(litellm, target)
+def short_user(litellm: Any, body: Body, target: Target) -> str | None:
+    """The user as OpenAI takes one, where `metadata.user_id` is longer; LiteLLM reads the session out of that."""
     user = (body.get("metadata") or {}).get("user_id")
-    if target.provider in _OPENAI and isinstance(user, str) and len(user) > _LONGEST_USER and "user" in supported:
-        fields["user"] = hashlib.sha256(user.encode(errors="replace")).hexdigest()
-    choice = body.get("tool_choice")
-    single = isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True
-    if single and body.get("tools") and "parallel_tool_calls" in supported:
-        fields["parallel_tool_calls"] = False
-    return fields
+    if target.dialect != "messages" or target.provider not in _OPENAI or "user" not in _supported(litellm, target):
+        return None
+    if not isinstance(user, str) or len(user) <= _LONGEST_USER:
+        return None
+    return hashlib.sha256(user.encode(errors="replace")).hexdigest()
 
 
 def _messages(litellm: Any, body: Body, target: Target) -> Body:
     fitted = {**body}
-    if _kind(body.get("thinking")) == "disabled" and not _can_be_told_not_to_think(litellm, target):
+    if kind_of(body.get("thinking")) == "disabled" and not _can_be_told_not_to_think(litellm, target):
         del fitted["thinking"]
+    choice = body.get("tool_choice")
+    if body.get("tools") and isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True:
+        fitted["parallel_tool_calls"] = False
     fitted["messages"] = [_message(message, target) for message in body["messages"]]
     if isinstance(tools := body.get("tools"), list):
-        fitted["tools"] = [_tool(tool) if _kind(tool) in (None, "custom") else tool for tool in tools]
+        fitted["tools"] = [_tool(tool) if kind_of(tool) in (None, "custom") else tool for tool in tools]
     return fitted
 
 
@@ -133,7 +130,8 @@ def _adapts(litellm: Any, target: Target) -> bool:
     return info.get("supports_adaptive_thinking") is True
 
 
-def _kind(value: Any) -> Any:
+def kind_of(value: Any) -> Any:
+    """A part's or item's type; None where it has none or is no object."""
     return value.get("type") if isinstance(value, dict) else None
 
 
@@ -146,7 +144,7 @@ def _message(message: Body, target: Target) -> Body:
     if not isinstance(content, list):
         return message
     if message.get("role") == "user":
-        return {**message, "content": _told(content)}
+        return {**message, "content": _told(content, target)}
     if target.compatible and "claude" not in target.model.lower():
         return {**message, "content": [block for block in content if not _of_claude(block)]}
     return message
@@ -154,27 +152,33 @@ def _message(message: Body, target: Target) -> Body:
 
 def _of_claude(block: Any) -> bool:
     """Whether a block is what Claude thought, signed for Claude alone. What others thought is not signed."""
-    if _kind(block) not in _THINKING:
+    if kind_of(block) not in _THINKING:
         return False
     sealed = str(block.get("signature") or block.get("data") or "")
     return bool(sealed) and not sealed.startswith(_MINTED)
 
 
-def _told(blocks: list[Any]) -> list[Any]:
+def is_pdf_for_openai(block: Any, target: Target) -> bool:
+    """Whether a block is a PDF that LiteLLM would send as an image to OpenAI, which refuses it."""
+    pdf = kind_of(block) == "document" and kind_of(block.get("source")) in ("base64", "url")
+    return pdf and target.provider in _OPENAI
+
+
+def _told(blocks: list[Any], target: Target) -> list[Any]:
     """Blocks with text in the place of documents and search results that are text."""
     told: list[Any] = []
     for block in blocks:
-        if _kind(block) == "tool_result" and isinstance(block.get("content"), list):
-            told.append({**block, "content": _told(block["content"])})
-        else:
+        if kind_of(block) == "tool_result" and isinstance(block.get("content"), list):
+            told.append({**block, "content": _told(block["content"], target)})
+        elif not is_pdf_for_openai(block, target):  # refused before, unless it is to be left out
             told += _as_text(block)
     return told
 
 
 def _as_text(block: Any) -> list[Any]:
-    if _kind(block) == "search_result":
+    if kind_of(block) == "search_result":
         heads, inner = (block.get("title"), block.get("source")), block.get("content")
-    elif _kind(block) == "document" and _kind(source := block.get("source")) in ("text", "content"):
+    elif kind_of(block) == "document" and kind_of(source := block.get("source")) in ("text", "content"):
         heads, inner = (block.get("title"), block.get("context")), source.get("data", source.get("content"))
     else:
         return [block]

@@ -19,7 +19,8 @@ from typing import Any
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.ports import Route
-from proxy.models.translate_fitting import Target, added, fit
+from proxy.models.translate_fitting import Target, fit, short_user
+from proxy.models.translate_refusing import refuse
 
 _FUNCTIONS = {"chat": "acompletion", "responses": "aresponses", "messages": "anthropic_messages"}
 _REQUIRED = {"chat": ("messages",), "responses": ("input",), "messages": ("messages", "max_tokens")}
@@ -44,7 +45,7 @@ _FIELDS = {
     ),
     "messages": _names(
         "messages max_tokens metadata stop_sequences stream system temperature thinking tool_choice tools top_k top_p "
-        "container context_management output_config output_format mcp_servers service_tier"
+        "container context_management output_config output_format mcp_servers service_tier parallel_tool_calls"
     ),
 }
 _HINTS = _names("store prompt_cache_key prompt_cache_retention prompt_cache_options client_metadata stream_options")
@@ -99,14 +100,22 @@ def prepare(litellm: Any, ask: Ask) -> Call:
     if not isinstance(model, str) or not model:
         raise BadRequest("`model` is missing.", param="model")
     base = route.base_url or None
-    provider: str = litellm.get_llm_provider(model=model, api_base=base)[1]
-    _refuse_emulation(litellm, ask.dialect, body, model, provider)
+    name, provider = litellm.get_llm_provider(model=model, api_base=base)[:2]
     options: dict[str, Any] = dict(route.options)
     options.pop(CONNECT, None)
-    target = _target(litellm, ask.dialect, model, provider, options)
+    own = _own_protocol(litellm, ask.dialect, name, provider)
+    target = Target(
+        ask.dialect,
+        provider,
+        name,
+        compatible=provider in {"openai", "azure", *litellm.openai_compatible_providers},
+        own_protocol=own is not None,
+        drop=bool(options.get("drop_params", litellm.drop_params)),
+    )
+    refuse(litellm, body, target, own if ask.dialect == "responses" else None)
     fields = _fields(fit(litellm, body, target), target, options)
-    if more := added(litellm, body, target):
-        fields["extra_body"] = {**(options.get("extra_body") or {}), **fields.get("extra_body", {}), **more}
+    if (user := short_user(litellm, body, target)) is not None:
+        fields["extra_body"] = {**(options.get("extra_body") or {}), **fields.get("extra_body", {}), "user": user}
     fixed: dict[str, Any] = {"model": model, "num_retries": 0, "max_retries": 0}
     if base is not None:
         fixed["api_base"] = base
@@ -146,14 +155,6 @@ def _decode(ask: Ask) -> dict[str, Any]:
 
 def _is_history(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-
-
-def _target(litellm: Any, dialect: str, model: str, provider: str, options: dict[str, Any]) -> Target:
-    bare = model.removeprefix(f"{provider}/")
-    own = dialect != "chat" and _own_protocol(litellm, dialect, bare, provider) is not None
-    compatible = provider in {"openai", "azure", *litellm.openai_compatible_providers}
-    drop = bool(options.get("drop_params", litellm.drop_params))
-    return Target(dialect, provider, bare, compatible=compatible, own_protocol=own, drop=drop)
 
 
 def _fields(body: dict[str, Any], target: Target, options: dict[str, Any]) -> dict[str, Any]:
@@ -202,36 +203,10 @@ def _key(provider: str, ask: Ask) -> str | None:
     return None if provider in _OWN_IDENTITY and not ask.route.api_key else "none"
 
 
-def _refuse_emulation(litellm: Any, dialect: str, body: dict[str, Any], model: str, provider: str) -> None:
-    """What LiteLLM would do by asking others, or cannot do at all and would leave out silently."""
-    native = _own_protocol(litellm, dialect, model, provider) if dialect == "responses" else None
-    if dialect == "responses" and native is None:
-        for name in ("previous_response_id", "conversation"):
-            if body.get(name) is not None:
-                raise BadRequest(
-                    f"`{name}` names state that this model's provider ({provider}) does not keep. "
-                    "Send the whole conversation as `input`.",
-                    code="unsupported_parameter",
-                    param=name,
-                )
-    tools = body.get("tools")
-    for tool in tools if isinstance(tools, list) else ():
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        emulated = (
-            (isinstance(kind, str) and kind.startswith("advisor") and provider != "anthropic")
-            or (kind == "mcp" and str(tool.get("server_url", "")).startswith("litellm_proxy"))
-            or (kind == "file_search" and not (native is not None and native.supports_native_file_search()))
-        )
-        if emulated:
-            raise BadRequest(
-                f"A tool of type `{kind}` is not offered by this model's provider ({provider}).",
-                code="unsupported_parameter",
-                param="tools",
-            )
-
-
 def _own_protocol(litellm: Any, dialect: str, model: str, provider: str) -> Any:
     """LiteLLM's description of the provider's own Responses or Messages API, or None where it has none."""
+    if dialect == "chat" or provider not in [known.value for known in litellm.LlmProviders]:
+        return None
     configs = litellm.utils.ProviderConfigManager
     describe = {
         "responses": configs.get_provider_responses_api_config,
