@@ -112,6 +112,8 @@ def _error(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> Accordion
     text, kind = _provider_words(_said(raised))
     if kind == "overloaded_error":
         return _worded(ask, 529 if ask.dialect == "messages" else 503, text)
+    if any(getattr(error, "status_code", None) == 413 for error in causes):
+        status = 413  # LiteLLM makes a 400 of it; a request may be folded for its size
     return _worded(ask, 502 if "APIConnectionError" in names else status, text)
 
 

@@ -71,6 +71,15 @@ async def test_a_file_by_address_is_refused_in_words_of_ours(rig: Rig) -> None:
     assert (status, "`data:` URL" in message, "MAX_IMAGE" in message) == (400, True, False)
 
 
+@pytest.mark.parametrize("dialect", ["chat", "responses"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_has_too_many_bytes_keeps_its_status(rig: Rig, dialect: str, stream: bool) -> None:
+    status, answer = await rig.ask(dialect, request(dialect, "cue:heavy", stream=stream))
+    error = json.loads(answer)["error"]
+    assert (status, error["code"]) == (413, "request_too_large")
+    assert error["message"].startswith("Request exceeds the maximum size")
+
+
 # Credentials
 
 

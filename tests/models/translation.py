@@ -38,6 +38,7 @@ REFUSALS: dict[str, tuple[int, str, str, dict[str, str]]] = {
     "limit": (429, "rate_limit_error", "slow down", {"retry-after": "7", "request-id": "req_9"}),
     "long": (400, "invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum", {}),
     "denied": (401, "authentication_error", f"invalid x-api-key {KEY}", {}),
+    "heavy": (413, "request_too_large", "Request exceeds the maximum size", {}),
     "busy": (529, "overloaded_error", "Overloaded", {}),
 }
 
