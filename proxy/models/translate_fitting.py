@@ -19,6 +19,8 @@ _TOOL = frozenset({"name", "description", "input_schema", "type", "cache_control
 """The fields of a tool that LiteLLM knows; it writes others into the schema of the tool's arguments."""
 _MINTED = "litellm_encrypted_reasoning:"
 """How a thinking block begins in which LiteLLM keeps what an OpenAI model thought; that model is to have it back."""
+EFFORTS = frozenset({"reasoning_effort", "thinking", "reasoning"})
+"""The fields that ask a model to think, in Chat Completions and Responses."""
 _THINKING = ("thinking", "redacted_thinking")
 _CALLS = ("function_call", "custom_tool_call")
 
@@ -50,16 +52,29 @@ def fit(litellm: Any, body: Body, target: Target) -> Body:
     if target.compatible:
         return body
     if target.dialect == "responses":
-        return _without_thinking(
-            litellm, body | {"input": _items(body["input"])}, target, _answers_calls(body["input"])
-        )
+        return body | {"input": _items(body["input"])}
     messages = [
         {**message, "tool_calls": [*map(_readable_call, calls)]}
         if isinstance(calls := message.get("tool_calls"), list)
         else message
         for message in body["messages"]
     ]
-    return _without_thinking(litellm, body | {"messages": messages}, target, _answers_tool_calls(messages))
+    return body | {"messages": messages}
+
+
+def must_not_think(litellm: Any, body: Body, target: Target) -> bool:
+    """Whether Claude would refuse to think, since calls that are answered here come without their thinking.
+
+    The rule is LiteLLM's (`modify_params`), which is to be had for all requests only. Models that decide themselves
+    how much they think go on without it.
+    """
+    if target.own_protocol or target.compatible or "claude" not in target.model.lower():
+        return False
+    if target.dialect == "chat":
+        unexplained = _answers_tool_calls(body["messages"])
+    else:
+        unexplained = target.dialect == "responses" and _answers_calls(body["input"])
+    return unexplained and not _adapts(litellm, target)
 
 
 def short_user(litellm: Any, body: Body, target: Target) -> str | None:
@@ -79,9 +94,12 @@ def _messages(litellm: Any, body: Body, target: Target) -> Body:
     choice = body.get("tool_choice")
     if body.get("tools") and isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True:
         fitted["parallel_tool_calls"] = False
-    fitted["messages"] = [_message(message, target) for message in body["messages"]]
+    reads_thinking = not (target.provider in _OPENAI and target.model in litellm.model_cost)
+    fitted["messages"] = [_message(message, target, reads_thinking) for message in body["messages"]]
     if isinstance(tools := body.get("tools"), list):
-        fitted["tools"] = [_tool(tool) if kind_of(tool) in (None, "custom") else tool for tool in tools]
+        fitted["tools"] = [
+            _tool(tool) if kind_of(tool) in (None, "custom") and "input_schema" in tool else tool for tool in tools
+        ]
     return fitted
 
 
@@ -95,17 +113,6 @@ def _can_be_told_not_to_think(litellm: Any, target: Target) -> bool:
         return False
     known = litellm.model_cost.get(target.model) if target.provider in _OPENAI else None
     return known is None or known.get("supports_none_reasoning_effort") is True
-
-
-def _without_thinking(litellm: Any, body: Body, target: Target, unexplained: bool) -> Body:
-    """The request without its wish to think, where Claude would refuse it for calls that come without their thinking.
-
-    The rule is LiteLLM's (`modify_params`), which is to be had for all requests only. Models that decide themselves
-    how much they think go on without it.
-    """
-    if not unexplained or "claude" not in target.model.lower() or _adapts(litellm, target):
-        return body
-    return {name: value for name, value in body.items() if name not in ("reasoning_effort", "thinking", "reasoning")}
 
 
 def _answers_tool_calls(messages: list[Any]) -> bool:
@@ -136,26 +143,28 @@ def kind_of(value: Any) -> Any:
 
 
 def _tool(tool: Any) -> Any:
-    return {name: value for name, value in tool.items() if name in _TOOL} if isinstance(tool, dict) else tool
+    return {name: value for name, value in tool.items() if name in _TOOL}
 
 
-def _message(message: Body, target: Target) -> Body:
+def _message(message: Body, target: Target, reads_thinking: bool) -> Body:
     content = message.get("content")
     if not isinstance(content, list):
         return message
     if message.get("role") == "user":
         return {**message, "content": _told(content, target)}
     if target.compatible and "claude" not in target.model.lower():
-        return {**message, "content": [block for block in content if not _of_claude(block)]}
+        return {**message, "content": [block for block in content if _is_for(block, reads_thinking)]}
     return message
 
 
-def _of_claude(block: Any) -> bool:
-    """Whether a block is what Claude thought, signed for Claude alone. What others thought is not signed."""
+def _is_for(block: Any, reads_thinking: bool) -> bool:
+    """Whether a block says anything to a model that is not Claude. What Claude thought is signed, for Claude alone; of
+    the others some read their thinking again, which is not signed. OpenAI's models know no such field.
+    """
     if kind_of(block) not in _THINKING:
-        return False
+        return True
     sealed = str(block.get("signature") or block.get("data") or "")
-    return bool(sealed) and not sealed.startswith(_MINTED)
+    return sealed.startswith(_MINTED) if sealed else reads_thinking
 
 
 def is_pdf_for_openai(block: Any, target: Target) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.ports import Route
-from proxy.models.translate_fitting import Target, fit, short_user
+from proxy.models.translate_fitting import EFFORTS, Target, fit, must_not_think, short_user
 from proxy.models.translate_refusing import refuse
 
 _FUNCTIONS = {"chat": "acompletion", "responses": "aresponses", "messages": "anthropic_messages"}
@@ -124,10 +124,11 @@ def prepare(litellm: Any, ask: Ask) -> Call:
     if route.extra_headers:
         # LiteLLM reads what it knows of them in lower case only.
         fixed["extra_headers"] = {name.lower(): value for name, value in route.extra_headers}
+    left_out = EFFORTS if must_not_think(litellm, body, target) else frozenset()
     return Call(
         dialect=ask.dialect,
         function=_FUNCTIONS[ask.dialect],
-        arguments=options | fields | fixed,
+        arguments={name: value for name, value in (options | fields | fixed).items() if name not in left_out},
         model=asked if isinstance(asked, str) and asked else model,
         stream=body.get("stream") is True,
         usage=bool((body.get("stream_options") or {}).get("include_usage")),

@@ -44,21 +44,25 @@ async def test_a_model_is_told_not_to_think_only_where_it_can_be_told(rig: Rig, 
     assert body.get("reasoning_effort") == effort
 
 
-async def test_what_claude_thought_is_not_sent_to_another_model(rig: Rig) -> None:
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/of-our-own"])
+async def test_what_claude_thought_is_not_sent_to_another_model(rig: Rig, model: str) -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "EqQBCkYI"}
     hidden = {"type": "redacted_thinking", "data": "EmwKAhgB"}
-    rig.route = rig.to_openai()
+    rig.route = replace(rig.to_openai(), model=model)
     history = [*say(), {"role": "assistant", "content": [thought, hidden, {"type": "text", "text": "Yes."}]}, *say()]
     body = await sent(rig, "messages", request("messages") | {"messages": history})
     assert body["messages"][1] == {"role": "assistant", "content": "Yes."}
 
 
-async def test_what_an_open_model_thought_is_sent_back_to_it(rig: Rig) -> None:
+async def test_what_an_open_model_thought_is_sent_back_to_it_and_not_to_openais(rig: Rig) -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": ""}
     rig.route = replace(rig.to_openai(), model="openai/of-our-own")
     history = [*say(), {"role": "assistant", "content": [thought, {"type": "text", "text": "Yes."}]}, *say()]
     body = await sent(rig, "messages", request("messages") | {"messages": history})
     assert body["messages"][1]["reasoning_content"] == "hm"
+    rig.route = rig.to_openai()
+    body = await sent(rig, "messages", request("messages") | {"messages": history})
+    assert body["messages"][1] == {"role": "assistant", "content": "Yes."}
 
 
 async def test_a_user_id_longer_than_openai_takes_is_hashed_and_keeps_its_session_for_the_cache(rig: Rig) -> None:
@@ -163,6 +167,9 @@ async def test_claude_is_not_asked_to_think_about_calls_that_come_without_their_
     assert "thinking" not in await sent(rig, "chat", asked | {"messages": [*history, *say("and?")]})
     after = [*history, {"role": "assistant", "content": "Sunny."}, *say("and now?")]
     assert "thinking" in await sent(rig, "chat", asked | {"messages": after})
+    rig.route = rig.to_anthropic(reasoning_effort="low")
+    assert "thinking" in await sent(rig, "chat", chat())
+    assert "thinking" not in await sent(rig, "chat", chat() | {"messages": history})
     thoughtful = [*say(), {"role": "assistant", "tool_calls": [CALL], "thinking_blocks": [THOUGHT]}, RESULT]
     assert "thinking" in await sent(rig, "chat", asked | {"messages": thoughtful})
 
