@@ -36,8 +36,18 @@ _UNREACHABLE = {
     "ConnectTimeout",
     "ClientConnectorError",
     "ClientConnectorDNSError",
+    "ClientHttpProxyError",
     "ConnectionTimeoutError",
 }
+_REASONS = {
+    "ClientConnectorCertificateError": (
+        "Its certificate is not trusted; SSL_CERT_FILE may name a file of trusted certificates."
+    ),
+    "ClientConnectorDNSError": "Its name could not be resolved.",
+    "ClientProxyConnectionError": "The HTTP proxy on the way did not answer. Check HTTPS_PROXY and NO_PROXY.",
+    "ClientHttpProxyError": "The HTTP proxy on the way refused it. Check HTTPS_PROXY and NO_PROXY.",
+}
+"""Why a provider could not be reached, by what aiohttp raised. Its own texts name the HTTP proxy, password and all."""
 _CUT = {"ReadError", "RemoteProtocolError", "ClientPayloadError", "ClientOSError"}
 _TIMEOUT = {"Timeout", "TimeoutError", "ReadTimeout", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError"}
 _LABEL = re.compile(r"\s*(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*(?::|-)\s*")
@@ -63,6 +73,8 @@ _OVERFLOWS = (
 _DROP = re.compile(r"\.? To drop ")
 _SHORTEST_SECRET = 8
 """How long a credential is at the least that is taken out of a text, in characters."""
+_USER_INFO = re.compile(r"://[^\s'\"@]*:[^\s'\"]*@")
+"""A user and a password in a URL, such as an HTTP proxy's."""
 _SECRET = re.compile(r"key|secret|token|password|credential|authorization", re.IGNORECASE)
 
 
@@ -85,7 +97,7 @@ def read_problem(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> Pro
         raised = cause
     said = getattr(raised, "litellm_response_headers", None)
     headers = kept_headers(said) if isinstance(said, Mapping) else ()
-    error = raised if isinstance(raised, AccordionError) else _error(raised, ask, begun=begun, sent=sent)
+    error = _error(raised, ask, begun=begun, sent=sent)
     ids = [value.decode("latin-1") for name, value in headers if name in (b"request-id", b"x-request-id")]
     if ids or not ask.request_id:
         return Problem(error, headers, "".join(ids[:1]))
@@ -96,6 +108,8 @@ def read_problem(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> Pro
 def _error(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> AccordionError:
     names = {cls.__name__ for cls in type(raised).__mro__}
     causes = [*_causes(raised)]
+    if (ours := next((cause for cause in causes if isinstance(cause, AccordionError)), None)) is not None:
+        return ours
     status = getattr(raised, "status_code", None)
     if not sent and (refusal := _unsent(causes, ask)) is not None:
         return refusal
@@ -145,7 +159,8 @@ def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
 def _lost(chain: set[str], *, begun: bool) -> AccordionError | None:
     """What happened on the way to the provider, by the names of everything that led to an error; None: nothing."""
     if not begun and chain & _UNREACHABLE:
-        return Unreachable("The provider could not be reached.")
+        reasons = [reason for name, reason in _REASONS.items() if name in chain]
+        return Unreachable(" ".join(["The provider could not be reached.", *reasons[:1]]))
     if chain & _TIMEOUT:
         return UpstreamTimeout("The provider did not answer in time.")
     return cut() if chain & _CUT else None
@@ -185,7 +200,7 @@ def _without_secrets(text: str, ask: Ask) -> str:
     for secret in (ask.credential, ask.route.api_key, *named):
         if isinstance(secret, str) and len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")
-    return text
+    return _USER_INFO.sub("://***@", text)
 
 
 def _provider_words(text: str) -> tuple[str, str]:

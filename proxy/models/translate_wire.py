@@ -16,6 +16,8 @@ from typing import Any
 import aiohttp
 import httpx
 
+from proxy.core.errors import UpstreamError
+
 
 class Wire:
     """One call's requests and responses. `connect` is how long a connection may take to be made, in seconds."""
@@ -103,6 +105,12 @@ def watch(transport: Any) -> None:
             raise _seen(error) from error.__cause__
         response.stream = _Stream(response.stream)
         wire.note(response)
+        if response.has_redirect_location:
+            # LiteLLM would follow it, with the conversation and, outside of `Authorization`, the provider's key.
+            raise UpstreamError(
+                f"The provider answered {response.status_code}, a redirect, which is not followed. "
+                "Set the model's `api_base` to where it leads."
+            )
         return response
 
     transport.handle_async_request = watched

@@ -61,6 +61,8 @@ class Provider:
         cue = json.dumps(body["messages"][-1])
         speak = self._messages if request.path.endswith("/messages") else self._chat
         try:
+            if "cue:elsewhere" in cue:
+                return web.Response(status=307, headers={"location": "/elsewhere"})
             if "cue:gone" in cue:
                 _reset(request)
             if "cue:half" in cue:
