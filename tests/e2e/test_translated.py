@@ -23,6 +23,7 @@ model_list:
     litellm_params: {model: openai/gpt-4o, api_base: "{upstream}/v1"}
 """
 ASK = [{"role": "user", "content": "Hi."}]
+ROLES = ["user", "assistant"]
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +163,15 @@ async def test_the_usage_that_is_reported_tells_what_was_read_from_a_cache(trans
             usage = json.loads(reply.body.removesuffix(b"data: [DONE]\n\n").strip().rpartition(b"data: ")[2])["usage"]
             assert (usage["prompt_tokens"], usage["completion_tokens"]) == (75, 4)
             assert usage["prompt_tokens_details"]["cached_tokens"] == 30
+
+
+async def test_a_request_that_cannot_be_translated_is_not_folded_for_the_overflow_that_it_quotes(translating: Proxy):
+    said = "My log: This model's maximum context length is 5000 tokens. However, your messages resulted in 9000 tokens."
+    turns = [{"role": role, "content": f"{said} {index} " + "word " * 99} for index, role in enumerate(ROLES * 9)]
+    picture = {"type": "image_url", "image_url": {"url": "no address"}}
+    body = json.dumps({"model": "clever", "messages": [*turns, {"role": "user", "content": [picture]}]}).encode()
+    async with translating.provider(MESSAGES.answers("Hello there.")) as provider:
+        reply = await post(translating, CHAT.path, body, ("Authorization", f"Bearer {KEY}"))
+    assert (reply.status, reply.header("x-accordion-compaction"), provider.requests) == (400, None, [])
+    assert CHAT.error_of(reply.body)["code"] is None
+    assert len(reply.body) < 1000

@@ -8,7 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from proxy.models.translate_fitting import Target, fit
+from proxy.models.translate_litellm import load_litellm
 from tests.models.translation import ARGUMENTS, CHAT_TOOL, SCHEMA, Rig, chat, request, say
 
 TOOL: dict[str, Any] = {"name": "get_weather", "input_schema": SCHEMA}
@@ -189,3 +193,38 @@ async def test_the_same_holds_for_responses_whose_reasoning_did_not_come_back(ri
     assert "thinking" not in await sent(rig, "responses", asked | {"input": [*say(), opaque, *ITEMS]})
     kept = opaque | {"encrypted_content": json.dumps([THOUGHT])}
     assert "thinking" in await sent(rig, "responses", asked | {"input": [*say(), kept, *ITEMS]})
+
+
+# Whatever the history
+
+TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)
+BLOCKS = st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}) | st.sampled_from(
+    [THOUGHT, {"type": "thinking", "thinking": "hm"}, {"type": "document", "title": "T", "source": PLAIN}]
+)
+TURNS = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant"]), "content": TEXTS | st.lists(BLOCKS, max_size=4)}
+)
+
+
+@given(st.lists(TURNS, max_size=6), st.sampled_from(["openai", "gemini"]))
+def test_fitting_leaves_the_request_alone_keeps_every_text_and_is_done_once(history: list[Any], provider: str) -> None:
+    body = request("messages") | {"messages": history}
+    before = json.dumps(body)
+    target = Target("messages", provider, "m", compatible=provider == "openai", own_protocol=False, drop=False)
+    fitted = fit(load_litellm(), body, target)
+    assert json.dumps(body) == before
+    assert fit(load_litellm(), fitted, target) == fitted
+    assert texts(fitted["messages"]) == texts(history)
+
+
+def texts(history: list[Any]) -> list[str]:
+    """All that is said in it, thinking aside."""
+    said: list[str] = []
+    for message in history:
+        content = message["content"]
+        for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            if block["type"] == "text":
+                said.append(block["text"])
+            elif block["type"] == "document":
+                said += [block["title"], block["source"]["data"]]
+    return said
