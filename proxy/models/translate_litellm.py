@@ -39,6 +39,7 @@ _SETTINGS: dict[str, object] = {
 _TRANSPORT = "litellm.llms.custom_httpx.aiohttp_transport"
 _REPORTING = "litellm.proxy.pass_through_endpoints.success_handler"
 _MESSAGE_STREAMS = "litellm.llms.anthropic.pass_through.messages.streaming_iterator"
+_MESSAGES_BY_CHAT = "litellm.llms.anthropic.pass_through.adapters.handler"
 
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 
@@ -78,6 +79,14 @@ def _mend() -> None:
         streams = importlib.import_module(_MESSAGE_STREAMS).BaseAnthropicMessagesStreamingIterator
         streams.async_sse_wrapper = _decoded
         streams.get_async_streaming_response_iterator = _raw
+    with suppress(ImportError, AttributeError):
+        # The setting above is not asked where thinking is: that would go to `/v1/responses`, which few servers have.
+        handler = importlib.import_module(_MESSAGES_BY_CHAT).LiteLLMMessagesToCompletionTransformationHandler
+        handler._route_openai_thinking_to_responses_api_if_needed = staticmethod(_as_configured)
+
+
+def _as_configured(completion_kwargs: Any, *, thinking: Any) -> None:
+    """Leaves the model as it is named."""
 
 
 def _raw(self: Any, httpx_response: Any, **_: Any) -> Any:

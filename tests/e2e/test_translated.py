@@ -21,6 +21,8 @@ model_list:
     litellm_params: {model: anthropic/claude-haiku-4-5, api_base: "{upstream}"}
   - model_name: smart
     litellm_params: {model: openai/gpt-4o, api_base: "{upstream}/v1"}
+  - model_name: local
+    litellm_params: {model: hosted_vllm/my-model, api_base: "{upstream}/v1"}
 """
 ASK = [{"role": "user", "content": "Hi."}]
 ROLES = ["user", "assistant"]
@@ -175,3 +177,14 @@ async def test_a_request_that_cannot_be_translated_is_not_folded_for_the_overflo
     assert (reply.status, reply.header("x-accordion-compaction"), provider.requests) == (400, None, [])
     assert CHAT.error_of(reply.body)["code"] is None
     assert len(reply.body) < 1000
+
+
+async def test_a_claude_client_that_thinks_talks_to_a_server_that_knows_only_chat_completions(translating: Proxy):
+    async with (
+        anthropic.AsyncAnthropic(base_url=translating.url, api_key=KEY, max_retries=0, timeout=60) as client,
+        translating.provider(CHAT.answers("Hello there.")) as provider,
+    ):
+        think = {"type": "enabled", "budget_tokens": 1024}
+        done = await client.messages.create(model="local", messages=ASK, max_tokens=2000, thinking=think)
+    assert done.content[0].text == "Hello there."
+    assert [request.target for request in provider.requests] == ["/v1/chat/completions"]
