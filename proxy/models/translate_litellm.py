@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import logging
@@ -40,6 +41,8 @@ _TRANSPORT = "litellm.llms.custom_httpx.aiohttp_transport"
 _REPORTING = "litellm.proxy.pass_through_endpoints.success_handler"
 _MESSAGE_STREAMS = "litellm.llms.anthropic.pass_through.messages.streaming_iterator"
 _MESSAGES_BY_CHAT = "litellm.llms.anthropic.pass_through.adapters.handler"
+_CHAT_STREAMS = "litellm.litellm_core_utils.streaming_handler"
+_REASONS = "litellm.litellm_core_utils.core_helpers"
 
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 
@@ -83,10 +86,30 @@ def _mend() -> None:
         # The setting above is not asked where thinking is: that would go to `/v1/responses`, which few servers have.
         handler = importlib.import_module(_MESSAGES_BY_CHAT).LiteLLMMessagesToCompletionTransformationHandler
         handler._route_openai_thinking_to_responses_api_if_needed = staticmethod(_as_configured)
+    with suppress(ImportError, AttributeError):
+        # An answer that breaks off where the window is full is none that came to its end.
+        reasons = importlib.import_module(_REASONS)._FINISH_REASON_MAP
+        reasons.setdefault("model_context_window_exceeded", "length")
+    with suppress(ImportError, AttributeError):
+        _hear_refusals(importlib.import_module(_CHAT_STREAMS).CustomStreamWrapper)
 
 
 def _as_configured(completion_kwargs: Any, *, thinking: Any) -> None:
     """Leaves the model as it is named."""
+
+
+def _hear_refusals(streams: Any) -> None:
+    """Makes LiteLLM's streams pass on what a model says in place of an answer; once, however often it is called."""
+    says_something = streams.is_chunk_non_empty
+    if hasattr(says_something, "__wrapped__"):
+        return
+
+    @functools.wraps(says_something)
+    def heard(self: Any, completion_obj: Any, model_response: Any, response_obj: Any) -> bool:
+        refused = getattr(model_response.choices[0].delta, "refusal", None)
+        return bool(refused) or bool(says_something(self, completion_obj, model_response, response_obj))
+
+    streams.is_chunk_non_empty = heard
 
 
 def _raw(self: Any, httpx_response: Any, **_: Any) -> Any:

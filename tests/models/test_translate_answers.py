@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.loopback import replies_json
-from tests.models.thoughts import answered, chunks, leading
-from tests.models.translation import request
+from tests.models.thoughts import answered, chunks, leading, text, thinker
+from tests.models.translation import request, say
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -28,3 +28,27 @@ async def test_a_model_that_is_named_so_goes_to_responses() -> None:
         rig.route = leading(f"{server.url}/v1", "openai/responses/gpt-5")
         await rig.ask("messages", request("messages", thinking={"type": "enabled", "budget_tokens": 1024}))
     assert [asked.target for asked in server.requests] == ["/v1/responses"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_filled_the_window_is_not_finished(stream: bool) -> None:
+    async with answered(thinker(text("And so"), stop="model_context_window_exceeded")) as (rig, _):
+        _, body = await rig.ask("chat", request("chat", stream=stream))
+        assert b'"finish_reason":"length"' in body
+        _, body = await rig.ask("responses", request("responses", stream=stream))
+        assert b'"status":"incomplete"' in body
+        assert b'"incomplete_details":{"reason":"max_output_tokens"}' in body
+
+
+@pytest.mark.parametrize("pieces", [["I cannot."], ["I ", "cannot."]])
+async def test_a_streamed_refusal_is_one_to_a_messages_client(pieces: list[str]) -> None:
+    async with answered(chunks({"content": None, "refusal": None}, *({"refusal": p} for p in pieces))) as (rig, _):
+        rig.route = rig.to_openai()
+        async with rig.anthropic().messages.stream(model="my-model", max_tokens=9, messages=say()) as stream:
+            message = await stream.get_final_message()
+        _, body = await rig.ask("chat", request("chat", stream=True))
+    assert (message.stop_reason, [block.to_dict() for block in message.content]) == (
+        "refusal",
+        [{"type": "text", "text": "I cannot."}],
+    )
+    assert body.count(b'"refusal":"') == len(pieces)
