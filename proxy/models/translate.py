@@ -23,6 +23,7 @@ from proxy.models.translate_errors import read_problem
 from proxy.models.translate_litellm import load_litellm
 from proxy.models.translate_reply import document, events, kept_headers
 from proxy.models.translate_request import Ask, connect_limit, prepare
+from proxy.models.translate_thinking import unnumber_thinking
 from proxy.models.translate_wire import Wire, begin
 from proxy.models.translate_worker import Channel, End, Head, Worker
 
@@ -83,6 +84,8 @@ class LiteLLMTranslator:
         try:
             litellm = self._load()
             call = prepare(litellm, ask)
+            if call.dialect == "chat":
+                unnumber_thinking(call.arguments["messages"])
             result = await getattr(litellm, call.function)(**call.arguments)
             if not call.stream:
                 whole = document(call, result)

@@ -1,8 +1,9 @@
 """From LiteLLM's answers to bytes of the client's protocol.
 
 LiteLLM gives pydantic objects (Chat Completions, Responses) or the wire's own form (Messages). Added is what the
-protocols promise and LiteLLM leaves out: fields that are null, sequence numbers, an empty `choices` beside the usage.
-A stream that ends without its protocol's last word raises UpstreamCut.
+protocols promise and LiteLLM leaves out: fields that are null, sequence numbers, an empty `choices` beside the usage;
+what it gets wrong of items and thinking is mended in translate_items.py and translate_thinking.py. A stream that ends
+without its protocol's last word raises UpstreamCut.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import msgspec
 from proxy.core.errors import UpstreamCut
 from proxy.core.ports import Headers
 from proxy.dialects.sse import Events, parse, pieces
+from proxy.models.translate_items import Items
 from proxy.models.translate_request import Call
+from proxy.models.translate_thinking import Thinking, number_thinking
 
 _KEPT = ("retry-after", "x-should-retry", "x-ratelimit-", "anthropic-ratelimit-", "request-id", "x-request-id")
 _RESPONSE_ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
@@ -62,9 +65,12 @@ def kept_headers(headers: Mapping[str, Any]) -> Headers:
 
 async def _chat_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
     finished = False
+    answers: dict[int, Thinking] = {}
     async for chunk in result:
         value = _plain(chunk)
         value["model"] = call.model
+        for choice in value.get("choices", ()):
+            number_thinking(choice, answers)
         _complete_chat(value, "delta", ())
         usage = value.pop("usage", None)
         choices = value.get("choices", [])
@@ -86,17 +92,20 @@ async def _chat_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
 
 async def _response_events(call: Call, result: Any) -> AsyncGenerator[bytes, None]:
     last, number = "", 0
+    # Only what LiteLLM makes of chunks is mended; a provider's own events are as they should be.
+    items = Items(chunks) if (chunks := getattr(result, "collected_chat_completion_chunks", None)) is not None else None
     async for event in result:
         value = _plain(event)
-        last = str(value.get("type", ""))
-        if last == "response.completed" and _broken_off(result):
+        if value.get("type") == "response.completed" and _broken_off(result):
             raise cut()
-        value["sequence_number"] = number
-        number += 1
-        if isinstance(response := value.get("response"), dict):
-            response["model"] = call.model
-            _complete_response(response)
-        yield b"event: " + last.encode() + b"\ndata: " + _encode(value) + b"\n\n"
+        for mended in items.mend(value) if items is not None else (value,):
+            last = str(mended.get("type", ""))
+            mended["sequence_number"] = number
+            number += 1
+            if isinstance(response := mended.get("response"), dict):
+                response["model"] = call.model
+                _complete_response(response)
+            yield b"event: " + last.encode() + b"\ndata: " + _encode(mended) + b"\n\n"
     if last not in _RESPONSE_ENDS:
         raise cut()
 
@@ -186,7 +195,21 @@ def _complete_response(response: dict[str, Any]) -> None:
     for name in ("error", "incomplete_details", "instructions"):
         response.setdefault(name, None)
     response.pop("provider_specific_fields", None)
+    for item in response.get("output") or ():
+        if item.get("type") == "reasoning":
+            _complete_reasoning(item)
     _drop_unreported(response)
+
+
+def _complete_reasoning(item: dict[str, Any]) -> None:
+    """A thought is told in `summary`, which is always there; LiteLLM gives it as an answer's text."""
+    item.pop("role", None)
+    said = [part for part in item.get("content") or () if part.get("type") == "output_text"]
+    if said:
+        item["summary"] = [{"type": "summary_text", "text": part["text"]} for part in said]
+    if said or not item.get("content"):
+        item.pop("content", None)
+    item.setdefault("summary", [])
 
 
 def _drop_unreported(value: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from tests.e2e.ledger import exchanges, until
 from tests.e2e.raw import ask, connected, post
 from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES, Dialect
 from tests.loopback import Answer, Recorded, replies_json
+from tests.models.thoughts import call, thinker, thinking, thoughts
 from tests.proxying import Proxy
 
 CONFIG = """
@@ -177,6 +178,21 @@ async def test_a_request_that_cannot_be_translated_is_not_folded_for_the_overflo
     assert (reply.status, reply.header("x-accordion-compaction"), provider.requests) == (400, None, [])
     assert CHAT.error_of(reply.body)["code"] is None
     assert len(reply.body) < 1000
+
+
+async def test_a_responses_agent_of_a_model_that_thinks_goes_on_after_a_streamed_call(translating: Proxy):
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
+    fields = {"model": "clever", "tools": [tool], "reasoning": {"effort": "low"}, "store": False}
+    said = [thinking("I ", "look."), call()]
+    async with (
+        openai.AsyncOpenAI(base_url=f"{translating.url}/v1", api_key=KEY, max_retries=0, timeout=60) as client,
+        translating.provider(thinker(*said)) as provider,
+    ):
+        stream = await client.responses.create(input=ASK, stream=True, **fields)
+        items = [event.item.to_dict() async for event in stream if event.type == "response.output_item.done"]
+        result = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "Rain."}
+        await client.responses.create(input=[*ASK, *items, result], **fields)
+    assert provider.requests[1].json()["messages"][1]["content"] == [*thoughts(said), call()]
 
 
 async def test_a_claude_client_that_thinks_talks_to_a_server_that_knows_only_chat_completions(translating: Proxy):
