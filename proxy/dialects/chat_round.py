@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from proxy.dialects.splicing import legible, to_json, usage_of_all, visible
 _BACK = ("refusal", "reasoning_content", "reasoning_details", "thinking_blocks", "function_call", "extra_content")
 # Reasons to end that leave a reply unfinished.
 _UNFINISHED = frozenset({"length", "max_tokens", "content_filter", "error", "insufficient_system_resource"})
+# Lists whose entries are pieces of blocks of thoughts, numbered by `index`.
+_BLOCKS = ("reasoning_details", "thinking_blocks")
 # What is put together where a block of thoughts comes in pieces.
 _PIECES = frozenset({"text", "summary", "data", "thinking"})
 
@@ -145,6 +148,11 @@ class Saying:
         theirs = {other.index for other in self.calls if other.ours is False and other is not call}
         return call.index - sum(index < call.index for index in ours - theirs)
 
+    def blocks(self) -> Counter[str]:
+        """How many numbered blocks of thoughts were told, under each name."""
+        told = {name: [mapping(block).get("index") for block in entries(self._fields.get(name))] for name in _BLOCKS}
+        return Counter({name: max([-1, *(at for at in held if type(at) is int)]) + 1 for name, held in told.items()})
+
     def message(self) -> dict[str, Any]:
         """The message that the deltas make."""
         said: dict[str, Any] = {name: sink.text for name, sink in self.sinks.items() if sink.given}
@@ -176,6 +184,23 @@ def said_of(
     said = {**message, "tool_calls": calls}
     used = reported({"usage": usage}, [])
     return RoundSeen(_request_form(said), tuple(made), tuple(filter(None, ids)), _text(said), whole, used)
+
+
+def says(delta: Mapping[str, Any]) -> bool:
+    """Whether a delta says something, its role aside."""
+    return any(held for name, held in delta.items() if name != "role")
+
+
+def behind(delta: dict[str, Any], blocks: Mapping[str, int]) -> dict[str, Any]:
+    """The delta with its blocks of thoughts numbered behind so many; the very same where it has none."""
+    moved = {name: [_later(block, count) for block in entries(delta.get(name))] for name, count in blocks.items()}
+    moved = {name: held for name, held in moved.items() if held}
+    return {**delta, **moved} if moved else delta
+
+
+def _later(block: Any, count: int) -> Any:
+    at = mapping(block).get("index")
+    return {**block, "index": at + count} if type(at) is int else block
 
 
 def name_of(call: Any) -> str:

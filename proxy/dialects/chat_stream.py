@@ -5,12 +5,13 @@ Chunks that say more of what the one before said go on unread (chat_chunks.py); 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from proxy.core.values import replace
 from proxy.dialects.chat_chunks import DONE, Run, read, write
-from proxy.dialects.chat_round import Call, Saying, finished, said_of, summed, usage_places
+from proxy.dialects.chat_round import Call, Saying, behind, finished, said_of, says, summed, usage_places
 from proxy.dialects.shared import entries, mapping, string
 from proxy.dialects.splice import RoundSeen, Splice, Wanted
 from proxy.dialects.splicing import end_of
@@ -32,8 +33,9 @@ class ChunkSplice(Splice):
         self._held: list[bytes] = []
         self._owed = b""
         self._first: dict[str, Any] = {}
-        # How many rounds were ended, how many calls they showed, and what they used.
+        # How many rounds were ended, how many calls and thoughts they showed, and what they used.
         self._rounds = self._shown = 0
+        self._blocks = Counter[str]()
         self._usages: list[dict[str, Any]] = []
         self._usage: dict[str, Any] | None = None
         self._finish, self._ended, self._failed, self._role = "", False, False, False
@@ -85,6 +87,7 @@ class ChunkSplice(Splice):
         if self._usage:
             self._usages.append(self._usage)
         self._shown += sum(call.ours is False for call in self._saying.calls)
+        self._blocks += self._saying.blocks()
         self._rounds += 1
         self._saying, self._held, self._usage = Saying(), [], None
         self._finish, self._ended, self._failed = "", False, False
@@ -149,7 +152,7 @@ class ChunkSplice(Splice):
             return self._going(event, data, at, shown, alone=len(choices) == 1 and not used)
         out = self._over()
         self._finish = finish
-        if _says(shown):
+        if says(shown):
             # What it says goes on at once, the rest of it waits.
             part = {**choice, "delta": shown, "finish_reason": None}
             rest = {**choice, "delta": {}, **({"logprobs": None} if "logprobs" in choice else {})}
@@ -169,7 +172,7 @@ class ChunkSplice(Splice):
         besides."""
         choices = data["choices"]
         delta = mapping(choices[at].get("delta"))
-        if not _says(shown) and (shown is not delta or self._finish) and ("role" not in shown or self._role):
+        if not says(shown) and (shown is not delta or self._finish) and ("role" not in shown or self._role):
             if shown is delta:
                 self._held.append(event)
             return b""
@@ -186,11 +189,11 @@ class ChunkSplice(Splice):
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         """Takes a delta in; returns what of it the client sees, the very same where that is all of it."""
         self._saying.add(delta)
-        shown, made = delta, entries(delta.get("tool_calls"))
+        shown, made = behind(delta, self._blocks), entries(delta.get("tool_calls"))
         if made:
             seen = [self._entry(position, entry) for position, entry in enumerate(made)]
             if any(one is not other for one, other in zip(seen, made, strict=True)):
-                shown = {name: held for name, held in delta.items() if name != "tool_calls"}
+                shown = {name: held for name, held in shown.items() if name != "tool_calls"}
                 kept = [entry for entry in seen if entry is not None]
                 if kept:
                     shown["tool_calls"] = kept
@@ -293,8 +296,3 @@ class ChunkSplice(Splice):
     def _stem(self) -> str:
         """What the ids of calls are made of that were given none."""
         return f"{string(self._first.get('id'))}_{self._rounds}"
-
-
-def _says(delta: dict[str, Any]) -> bool:
-    """Whether a delta says something, its role aside."""
-    return any(held for name, held in delta.items() if name != "role")

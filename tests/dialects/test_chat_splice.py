@@ -67,6 +67,7 @@ def said(*texts: str) -> list[Json]:
     return [chunk({"content": text}) for text in texts]
 
 
+THEIRS: Json = {"index": 0, "id": "call_t", "type": "function", "function": {"name": "run", "arguments": "{}"}}
 OUR_CALL = call(0, "call_o", OURS, '{"id": ', '"art_1"}')
 FIRST = [ROLE, *said("I ", "look."), *OUR_CALL, *end("tool_calls", USAGE)]
 SECOND = [
@@ -299,6 +300,24 @@ def test_thoughts_go_back_to_the_provider_that_gave_them() -> None:
 
 
 # -- rounds ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["thinking_blocks", "reasoning_details"])
+def test_thoughts_of_each_round_are_blocks_of_their_own(name: str) -> None:
+    def thought(index: int, **more: str) -> Json:
+        return chunk({name: [{"type": "thinking", "index": index, **more}]})
+
+    thoughts = [thought(0, text="I "), thought(0, text="think", signature="s"), thought(1, data="sealed")]
+    rounds = [[ROLE, *thoughts, *OUR_CALL, *end("tool_calls")]] * 2
+    mixed = chunk({name: [{"type": "thinking", "index": 0, "text": "So"}], **calls(THEIRS)["choices"][0]["delta"]})
+    out, seen = spliced(*map(one_by_one, rounds), one_by_one([mixed, *end("tool_calls")]))
+    blocks = getattr(completed(out).choices[0].message, name)
+    two = [{"text": "I think", "signature": "s"}, {"data": "sealed"}]
+    assert [{key: held for key, held in block.items() if key not in ("type", "index")} for block in blocks] == [
+        *two, *two, {"text": "So"}
+    ]  # fmt: skip
+    assert [block["index"] for block in blocks] == [0, 1, 2, 3, 4]
+    assert [[block["index"] for block in loads(each.said)[0][name]] for each in seen] == [[0, 1], [0, 1], [0]]
 
 
 def test_two_rounds_are_one_reply() -> None:
