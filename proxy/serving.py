@@ -186,6 +186,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
     if spool := settings.store.spool_path():
         refuse_foreign(Path(spool), SPOOL)
+    _raise_file_limit()
     config = uvicorn.Config(
         Factory(file, shared_slots() if server.workers > 1 else None),
         factory=True,
@@ -222,6 +223,17 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
         # Read by prometheus-client when a worker imports it.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         _Workers(config, [sock], file).run()
+
+
+def _raise_file_limit() -> None:
+    """Lets this process, and the workers that it spawns, have as many files open as the system allows at all, as Go's
+    runtime does. The usual soft limit, 1,024, is there for who calls select(); a stream takes two files."""
+    # Windows has no such limit, and macOS states a hard one that it does not accept.
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # noqa: PLC0415  # not on every system
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _greeting(host: str, port: int, store: str) -> str:

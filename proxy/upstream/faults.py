@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import aiohttp
@@ -44,4 +45,6 @@ def why(error: Exception) -> str:
 
 
 def _words(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "this proxy may not open any more files; raise its limit of open files (LimitNOFILE, ulimit -Hn)"
     return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else "no connection"
