@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from urllib.parse import unquote
 
 import aiohttp
 import httpx
@@ -24,7 +23,7 @@ class Origin:
         self._proxy = proxy.with_user(None) if proxy is not None else None
         self._authorization = ""
         if proxy is not None and proxy.user:
-            self._authorization = aiohttp.encode_basic_auth(unquote(proxy.user), unquote(proxy.password or ""))
+            self._authorization = aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
         # RFC 9112 3.2.2: a proxy without a tunnel is told the whole URL.
         self._prefix = str(url.origin()) if proxy is not None and url.scheme == "http" else ""
         self._added: Headers = ()
@@ -82,7 +81,14 @@ def _proxy(url: URL) -> URL | None:
     found = proxies.get(url.scheme) or proxies.get("all")
     if not found or urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
         return None
-    proxy = URL(found if "://" in found else f"http://{found}")
+    try:
+        proxy = URL(found if "://" in found else f"http://{found}")
+        plain = bool(proxy.host) and proxy.raw_path_qs in ("", "/") and not proxy.raw_fragment
+    except ValueError:
+        plain = False
+    if not plain:
+        # Not with the ValueError as its context, which may quote a part of the password.
+        raise httpx.UnsupportedProtocol("the URL of the HTTP proxy in the environment is not valid")
     if proxy.scheme not in {"http", "https"}:
         raise httpx.UnsupportedProtocol(f"a {proxy.scheme} proxy is not supported; set an HTTP proxy or NO_PROXY")
     return proxy

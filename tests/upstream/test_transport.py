@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+import traceback
 
 import httpx
 import pytest
@@ -227,3 +228,31 @@ async def test_a_proxy_that_is_not_an_http_proxy_is_said_to_be_unsupported(monke
         await build().send(ask("http://provider.invalid/v1"))
     assert "socks5" in caught.value.message
     assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "http://user:PXSECRET/x@127.0.0.1:1080",
+        "http://user:PXSECRET#x@127.0.0.1:1080",
+        "http://user:123/PXSECRET@127.0.0.1:1080",
+        "http://127.0.0.1:PXSECRET",
+        "http://user:PXSECRET@",
+    ],
+)
+async def test_a_proxy_url_that_cannot_be_read_is_said_to_be_wrong_and_nothing_of_it_is_shown(
+    monkeypatch, build, given
+):
+    monkeypatch.setenv("http_proxy", given)
+    with pytest.raises(Unreachable) as caught:
+        await build().send(ask("http://provider.invalid/v1"))
+    assert "the HTTP proxy in the environment is not valid" in caught.value.message
+    assert "PXSECRET" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_percent_sign_in_a_proxys_password_is_decoded_once(monkeypatch, build):
+    async with Loopback(OK) as relay:
+        monkeypatch.setenv("http_proxy", relay.url.replace("//", "//us%40er:a%2540b%25@"))
+        await fetch(build(), ask("http://provider.invalid/v1"))
+    sent = relay.requests[0].header("proxy-authorization")
+    assert sent == "Basic " + base64.b64encode(b"us@er:a%40b%").decode()
