@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import ssl
 
 import aiohttp
 import httpx
@@ -28,19 +30,21 @@ def translated(error: Exception) -> Exception:
 
 
 def why(error: Exception) -> str:
-    """Why no connection could be made. Names no address, URL or credential."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        reason = getattr(error.certificate_error, "verify_message", "") or "the certificate is not valid"
-        return f"its certificate is not trusted: {reason}; SSL_CERT_FILE may name a file of trusted certificates"
-    if isinstance(error, aiohttp.ClientConnectorSSLError):
-        return f"TLS failed ({getattr(error.os_error, 'reason', None) or 'no common ground'})"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
+    """Why no connection could be made: aiohttp's error, or the system's. Names no address, URL or credential."""
+    place = "the HTTP proxy: " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+    if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror):
         return "its name could not be resolved"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        place = "the HTTP proxy: " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
-        return place + _words(error.os_error)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message or "the certificate is not valid"
+        return f"its certificate is not trusted: {reason}; SSL_CERT_FILE may name a file of trusted certificates"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason or 'no common ground'})"
     if isinstance(error, OSError):
-        return _words(error)
+        return place + _words(error)
     return "the connection failed"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import urllib.request
 
 import aiohttp
@@ -11,14 +12,18 @@ from yarl import URL
 
 from proxy.core.ports import Headers
 
+_URL = re.compile(r"(https?://[^/?#]*)([^#]*)", re.IGNORECASE)
+
 
 class Origin:
-    """A server. `host` is what stands in the Host header, and all that messages may say of a URL."""
+    """A server. `host` is what stands in the Host header, and all that messages may say of a URL; `proxy` is the HTTP
+    proxy on the way to it, with its credentials, or None."""
 
-    __slots__ = ("_added", "_authorization", "_place", "_prefix", "_proxy", "_url", "host")
+    __slots__ = ("_added", "_authorization", "_place", "_prefix", "_proxy", "_url", "host", "proxy")
 
     def __init__(self, url: URL, proxy: URL | None) -> None:
         self.host = url.host_port_subcomponent or ""
+        self.proxy = proxy
         self._url = url
         self._proxy = proxy.with_user(None) if proxy is not None else None
         self._authorization = ""
@@ -59,6 +64,18 @@ class Origin:
         if " " in target or breaks != 2 * (len(headers) + 2):
             raise httpx.LocalProtocolError("the request target or a header holds a character that must not be there")
         return head
+
+
+def parted(url: str) -> tuple[str, str]:
+    """The server's part of a URL (`https://host:port`), and the request target exactly as it stands there.
+
+    Raises UnsupportedProtocol for what is not an http or https URL.
+    """
+    match = _URL.match(url)
+    if match is None:
+        raise httpx.UnsupportedProtocol("the URL does not begin with http:// or https://")
+    base, target = match.groups()
+    return base, target if target.startswith("/") else "/" + target
 
 
 def find_origin(base: str, trust_env: bool) -> Origin:

@@ -7,6 +7,7 @@ import ssl as tls
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidProxy, InvalidStatus, ProxyError, WebSocketException
 from websockets.http11 import Response
@@ -14,8 +15,10 @@ from websockets.typing import Subprotocol
 
 from proxy.core.errors import AccordionError, Unreachable, UpstreamCut, UpstreamTimeout
 from proxy.core.ports import Headers, UpstreamReply, UpstreamRequest
+from proxy.upstream.client import failure
 from proxy.upstream.faults import why
 from proxy.upstream.headers import end_to_end
+from proxy.upstream.origin import Origin, find_origin, parted
 
 _HANDSHAKE = frozenset(
     {
@@ -107,19 +110,26 @@ async def open_socket(
     A message may have `max_size` bytes at most, None: any. `timeout` bounds connecting and the handshake, in
     seconds. Raises Unreachable, UpstreamTimeout or UpstreamCut.
     """
-    scheme, _, rest = request.url.partition("://")
-    host = rest.partition("/")[0].rpartition("@")[2].partition("?")[0]
-    options: dict[str, Any] = {"ssl": ssl} if ssl is not None and scheme == "https" else {}
+    try:
+        base, target = parted(request.url)
+        origin = find_origin(base, trust_env)
+    except httpx.UnsupportedProtocol as error:
+        raise failure(error, "the configured URL") from error
+    scheme, _, place = base.partition("://")
+    secure = scheme.lower() == "https"
+    way = origin.proxy
+    options: dict[str, Any] = {"ssl": ssl} if ssl is not None and secure else {}
     # A logger that stands alone: in debug mode the library would write credentials to its own.
     quiet = logging.Logger("websockets", logging.CRITICAL + 1)
     try:
         connection = await _Connect(
-            f"{'wss' if scheme == 'https' else 'ws'}://{rest}",
+            f"{'wss' if secure else 'ws'}://{place}{target}",
             subprotocols=[Subprotocol(name) for name in subprotocols] or None,
             compression="deflate" if _offers_deflate(request.headers) else None,
             additional_headers=_handshake_headers(request.headers),
             user_agent_header=None,
-            proxy=True if trust_env else None,
+            # As for HTTP; the library would read the environment by other rules. It wants a password with a name.
+            proxy=None if way is None else str(way.with_password(way.password or "") if way.user else way),
             open_timeout=timeout,
             ping_timeout=None,  # a provider held back by a slow client cannot be heard, and is not dead
             close_timeout=1.0,
@@ -130,7 +140,7 @@ async def open_socket(
     except InvalidStatus as error:
         return Refusal(error.response)
     except (OSError, WebSocketException, ValueError) as error:
-        raise _failure(error, host, timeout) from error
+        raise _failure(error, origin, timeout) from error
     response = connection.response
     kept = () if response is None else end_to_end(_raw(response))
     return Socket(connection, tuple(header for header in kept if header[0].lower() not in _HANDSHAKE))
@@ -165,11 +175,14 @@ def _closed(error: ConnectionClosed) -> SocketClosed:
     return SocketClosed(error.rcvd.code, error.rcvd.reason)
 
 
-def _failure(error: Exception, host: str, limit: float) -> AccordionError:
+def _failure(error: Exception, origin: Origin, limit: float) -> AccordionError:
+    host = origin.host
     if isinstance(error, TimeoutError):
         return UpstreamTimeout(f"{host} did not open the WebSocket within {limit:g} s.")
     if isinstance(error, OSError):
-        return Unreachable(f"No connection to {host}: {why(error)}. Check the upstream's base URL.")
+        # Of a tunnel only what TLS says comes from behind the HTTP proxy.
+        place = "" if origin.proxy is None or isinstance(error, tls.SSLError) else "the HTTP proxy: "
+        return Unreachable(f"No connection to {host}: {place}{why(error)}. Check the upstream's base URL.")
     if isinstance(error, ProxyError | InvalidProxy):
         return Unreachable(f"No connection to {host}: the HTTP proxy refused it. Check HTTPS_PROXY and NO_PROXY.")
     return UpstreamCut(f"{host} did not answer the WebSocket handshake as it should.")

@@ -7,7 +7,6 @@ Here the head is written as given, and what comes back is handed on as it came. 
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl as tls
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -24,10 +23,9 @@ from proxy.upstream.faults import translated, why
 from proxy.upstream.handler import Handler
 from proxy.upstream.incoming import Incoming, abort
 from proxy.upstream.lines import Idle, Line
-from proxy.upstream.origin import Origin, find_origin
+from proxy.upstream.origin import Origin, find_origin, parted
 from proxy.upstream.upload import WHOLE, upload
 
-_URL = re.compile(r"(https?://[^/?#]*)([^#]*)", re.IGNORECASE)
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110 9.2.2
 _MAX_LINE = 64 * 1024
 _MAX_HEADERS = 1000
@@ -87,16 +85,13 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
         Raises UnsupportedProtocol for what is not an http or https URL with a host and without credentials.
         """
-        match = _URL.match(url)
-        if match is None:
-            raise httpx.UnsupportedProtocol("the URL does not begin with http:// or https://")
-        base, target = match.groups()
+        base, target = parted(url)
         origin = self._origins.get(base)
         if origin is None:
             if len(self._origins) >= _MAX_ORIGINS:
                 self._origins.clear()
             origin = self._origins[base] = find_origin(base, self._trust_env)
-        return origin, target if target.startswith("/") else "/" + target
+        return origin, target
 
     async def open(
         self,

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -9,6 +11,7 @@ import uvloop
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from tests.proxying import held_port
+from tests.way_out import certificate
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 Build = Callable[..., HttpUpstream]
@@ -55,3 +58,17 @@ async def build() -> AsyncIterator[Build]:
 @pytest.fixture
 def upstream(build: Build) -> HttpUpstream:
     return build()
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost that nobody knows."""
+    return certificate(tmp_path_factory.mktemp("tls") / "localhost.pem")
+
+
+@pytest.fixture
+def server_tls(pem: Path) -> ssl.SSLContext:
+    """Of a server that has it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    return context

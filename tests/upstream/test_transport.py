@@ -15,7 +15,7 @@ from proxy.core.ports import UpstreamRequest
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from tests.loopback import Answer, Loopback, Recorded, replies_json
-from tests.way_out import certificate, tunnel
+from tests.way_out import tunnel
 
 OK = replies_json({"ok": True})
 
@@ -104,18 +104,6 @@ async def test_a_closed_transport_connects_no_more():
         with pytest.raises(httpx.ConnectError):
             await transport.open(origin, "GET", target, ((b"Host", b"x"),))
     assert server.connections == 1
-
-
-@pytest.fixture(scope="module")
-def pem(tmp_path_factory):
-    return certificate(tmp_path_factory.mktemp("tls") / "localhost.pem")
-
-
-@pytest.fixture
-def server_tls(pem):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem)
-    return context
 
 
 @pytest.fixture

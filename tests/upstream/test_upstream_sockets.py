@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
+import ssl
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -12,6 +14,7 @@ from proxy.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
 from proxy.core.ports import UpstreamRequest
 from proxy.upstream.sockets import Socket, SocketClosed, open_socket
 from tests.loopback import Answer, Loopback, Recorded, replies_bytes
+from tests.way_out import tunnel
 
 CLIENT = (
     (b"host", b"127.0.0.1:8787"),
@@ -279,3 +282,65 @@ async def test_a_slow_reader_makes_the_provider_wait():
         for _ in range(1000):
             assert len(await socket.receive()) == 65536
         await socket.close()
+
+
+async def test_an_untrusted_certificate_is_told_as_over_http(server_tls):
+    async with Provider(echo, ssl=server_tls) as provider:
+        with pytest.raises(Unreachable) as caught:
+            await open_socket(ask(provider.url.replace("http://127.0.0.1", "https://localhost")))
+    assert "its certificate is not trusted: " in caught.value.message
+    assert "SSL_CERT_FILE" in caught.value.message
+
+
+async def test_tls_to_a_server_without_tls_is_told_as_that():
+    async def speaks_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with await asyncio.start_server(speaks_first, "127.0.0.1", 0) as server:
+        with pytest.raises(Unreachable, match="TLS failed"):
+            await open_socket(ask(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1"))
+
+
+async def test_an_unknown_name_is_told_as_over_http():
+    with pytest.raises(Unreachable, match="its name could not be resolved"):
+        await open_socket(ask("http://no-such-host.invalid/v1"))
+
+
+@pytest.mark.parametrize("variable", ["all_proxy", "https_proxy"])
+@pytest.mark.parametrize("written", ["{url}", "{host}", "http://us%40er:a%2540b@{host}", "http://user@{host}"])
+async def test_the_proxy_that_http_would_take_is_taken(monkeypatch, server_tls, pem, variable, written):
+    trusting = ssl.create_default_context(cafile=pem)
+    async with Provider(echo, ssl=server_tls) as provider, Loopback(tunnel) as relay:
+        monkeypatch.setenv(variable, written.format(url=relay.url, host=relay.host))
+        port = provider.host.partition(":")[2]
+        socket = await opened(f"https://localhost:{port}/v1", ssl=trusting)
+        await socket.send("hello")
+        assert await socket.receive() == "hello"
+        await socket.close()
+    assert relay.requests[0].target == f"localhost:{port}"
+    credentials = (relay.requests[0].header("proxy-authorization") or "").removeprefix("Basic ")
+    assert base64.b64decode(credentials) in ([b""] if "@" not in written else [b"us@er:a%40b", b"user:"])
+
+
+async def test_a_plain_socket_is_opened_past_the_proxy_for_https(monkeypatch, unused_tcp_port):
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{unused_tcp_port}")
+    async with Provider(echo) as provider:
+        socket = await opened(provider.url)
+        await socket.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("socks5h://user:PXSECRET@127.0.0.1:1080", "a socks5h proxy is not supported"),
+        ("http://user:PXSECRET/x@127.0.0.1:1080", "the HTTP proxy in the environment is not valid"),
+        ("http://user:PXSECRET@127.0.0.1:{port}", "the HTTP proxy: connection refused"),
+        ("http://user:PXSECRET@no-such-proxy.invalid:80", "the HTTP proxy: its name could not be resolved"),
+    ],
+)
+async def test_a_proxy_that_cannot_be_used_is_told_apart_from_the_provider(monkeypatch, unused_tcp_port, given, said):
+    monkeypatch.setenv("http_proxy", given.format(port=unused_tcp_port))
+    with pytest.raises(Unreachable) as caught:
+        await open_socket(ask("http://provider.invalid/v1"))
+    assert said in caught.value.message
+    assert "PXSECRET" not in caught.value.message
