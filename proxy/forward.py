@@ -13,9 +13,10 @@ Forwarding is a promise: whatever fails on the way to knowing more about a reque
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from proxy.accounting.journal import Journal
 from proxy.archive.transcripts import Transcripts
@@ -38,6 +39,7 @@ from proxy.sending import Sending
 from proxy.telling import agent_of, headers_of, with_ours
 from proxy.unfolding import Unfolding
 
+T = TypeVar("T")
 _log = logging.getLogger("accordion")
 
 
@@ -141,11 +143,19 @@ class Forward:
             return False
         return True
 
-    async def upgrade(self, inbound: Inbound) -> UpstreamRequest:
-        """Where an upgrade to a WebSocket goes. Raises what is wrong with it."""
-        fields = inbound.fields
-        caller = self.tenants.identify(fields)
-        return self.sending.outgoing(inbound, await self.gauging.gauge(inbound, fields, caller))
+    async def upgrade(self, inbound: Inbound, ask: Callable[[UpstreamRequest], Awaitable[T]]) -> T | Outbound:
+        """What `ask` makes of an upgrade to a WebSocket, as it leaves; or an error in the client's own shape. Only the
+        opening is recorded."""
+        course, fields = _Course(self.clock.monotonic()), inbound.fields
+        try:
+            caller = self.tenants.identify(fields)
+            course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller)
+            answer = await ask(self.sending.outgoing(inbound, gauge))
+        except AccordionError as error:
+            return self._refuse(inbound, fields, course, error)
+        course.status = answer.status if isinstance(answer, Outbound) else 101
+        self._settle(inbound, fields, course, ReplySeen())
+        return answer
 
     def refuse(self, inbound: Inbound, error: AccordionError) -> Outbound:
         """The answer to a request that could not even be taken in."""

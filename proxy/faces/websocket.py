@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from starlette.types import Message, Receive, Scope, Send
 
-from proxy.core.errors import AccordionError
 from proxy.core.http import Inbound, Outbound
 from proxy.core.ports import Headers, UpstreamReply, UpstreamRequest
 from proxy.forward import Forward
@@ -66,17 +65,18 @@ class Sockets:
 
     async def _asked(self, forward: Forward, inbound: Inbound, subprotocols: Sequence[str]) -> Socket | Outbound:
         """What the provider says to an upgrade: an open socket, or a refusal with its whole body."""
-        try:
-            answer = await self._open(await forward.upgrade(inbound), subprotocols)
+
+        async def ask(request: UpstreamRequest) -> Socket | Outbound:
+            answer = await self._open(request, subprotocols)
             if isinstance(answer, Socket):
                 return answer
             try:
                 body = b"".join([piece async for piece in answer.chunks()])
             finally:
                 await answer.close()
-        except AccordionError as error:
-            return forward.refuse(inbound, error)
-        return Outbound(answer.status, answer.headers, body)
+            return Outbound(answer.status, answer.headers, body)
+
+        return await forward.upgrade(inbound, ask)
 
     async def _relay(self, socket: Socket, said: asyncio.Future[Message], receive: Receive, send: Send) -> None:
         outward = asyncio.create_task(self._outward(socket, said, receive))

@@ -161,6 +161,27 @@ async def test_a_provider_that_is_away_is_a_502(proxy: Proxy):
     assert CHAT.error_of(caught.value.response.body)["code"] == "upstream_unreachable"
 
 
+async def test_every_upgrade_is_counted_and_one_that_failed_is_a_line_with_its_id(start: Start):
+    fresh = start()
+    with pytest.raises(InvalidStatus) as away:
+        async with client(fresh, PATHS[1]):
+            pass
+    async with fresh.provider(replies_json({"error": {"message": "No."}}, 401)):
+        with pytest.raises(InvalidStatus):
+            async with client(fresh, PATHS[1]):
+                pass
+    async with provider(fresh, echo), client(fresh, PATHS[1]):
+        pass
+    lines = [line for line in fresh.log.splitlines() if "a request failed" in line]
+    assert away.value.response.headers["x-request-id"] in lines[0]
+    assert ("WARNING" in lines[0], "error=upstream_unreachable status=502 upstream=openai" in lines[0]) == (True, True)
+    assert ("INFO" in lines[1], "error=provider_error status=401 upstream=openai" in lines[1]) == (True, True)
+    page = (await ask(fresh, "GET", "/metrics")).body.decode()
+    for status in ("5xx", "4xx", "1xx"):
+        assert f'accordion_requests_total{{agent="main",model="",status="{status}",upstream="openai"}} 1.0' in page
+    assert len(lines) == 2
+
+
 async def test_a_provider_that_does_not_answer_the_upgrade_is_given_up_after_the_configured_time(start: Start):
     hasty = start("timeouts: {connect_seconds: 0.5}")
 
