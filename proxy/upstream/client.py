@@ -79,11 +79,6 @@ class HttpUpstream:
         except httpx.HTTPError as error:
             raise failure(error, host) from error
 
-    @property
-    def busy(self) -> bool:
-        """Whether any exchange is under way."""
-        return self._transport.busy
-
     async def close(self) -> None:
         """Close all connections."""
         await self._transport.aclose()

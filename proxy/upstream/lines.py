@@ -29,9 +29,6 @@ class Idle:
         self._lines: dict[Origin, deque[Line]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
     def take(self, origin: Origin) -> Line | None:
         """The line that was used last, if any can be used; so those that are not needed any more grow old."""
         lines = self._lines.get(origin)

@@ -74,12 +74,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._closed = False
         self._origins: dict[str, Origin] = {}
 
-    @property
-    def busy(self) -> bool:
-        """Whether any connection is in use."""
-        # aiohttp has no public word for it.
-        return self._connector is not None and len(self._connector._acquired) > len(self._idle)
-
     def locate(self, url: str) -> tuple[Origin, str]:
         """Where `url` points: the server, and the request target exactly as it stands there.
 

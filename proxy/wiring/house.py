@@ -187,8 +187,8 @@ class House:
     def swap(self, settings: Settings) -> None:
         """Puts other settings in force."""
         if (settings.timeouts, settings.retries) != (self.settings.timeouts, self.settings.retries):
-            former, self._upstream = self._upstream, self._connect(settings)
-            self.tasks.spawn(_close_when_idle(former), "close the former connections")
+            # The former one goes on with what is under way; its idle connections close by themselves, soon.
+            self._upstream = self._connect(settings)
         self._apply(settings)
 
     async def start(self) -> None:
@@ -291,10 +291,3 @@ class House:
     async def _share_secret_later(self) -> None:
         while not await self._share_secret():  # noqa: ASYNC110  # nothing tells when the store is back
             await asyncio.sleep(1.0)
-
-
-async def _close_when_idle(upstream: HttpUpstream) -> None:
-    """Lets what still runs over these connections come to its end."""
-    while upstream.busy:  # noqa: ASYNC110  # nothing tells when the last one ends
-        await asyncio.sleep(1.0)
-    await upstream.close()

@@ -103,6 +103,23 @@ async def test_a_stream_under_way_goes_on_while_settings_change(changing: Proxy)
     assert (got, reply.ended) == (b"".join(events), True)
 
 
+async def test_a_request_that_is_still_coming_in_while_timeouts_change_is_answered(changing: Proxy):
+    async with changing.provider(CHAT.answers()) as provider, connected(changing) as client:
+        await post(changing, CHAT.path, CHAT.body("Before."))
+        body = CHAT.body("Change.")
+        head = client.head_of("POST", CHAT.path, [("Content-Type", "application/json")], len(body))
+        await client.send(head + body[:-10])
+        # It is taken in by the settings of its beginning.
+        await asyncio.sleep(0.5)
+        changing.config.write_text(config(changing, "other", more="timeouts: {read_seconds: 55}\n"))
+        changing.hup()
+        await says(changing, "the config file was read again")
+        await provider.all_gone()  # the connection of the request before
+        await client.send(body[-10:])
+        reply = await client.reply()
+    assert reply.status == 200, reply.body
+
+
 async def test_a_body_limit_that_changes_holds_for_the_next_request(changing: Proxy):
     async with changing.provider(CHAT.answers()):
         assert (await post(changing, CHAT.path, CHAT.body("x" * 5000))).status == 200
