@@ -251,7 +251,8 @@ class House:
         return Http(lambda: self.forward, api.app(), sockets, new_id)
 
     def _connect(self, settings: Settings) -> HttpUpstream:
-        timeouts = Timeouts(connect=settings.timeouts.connect_seconds, read=settings.timeouts.read_seconds)
+        silence = settings.timeouts.read_seconds
+        timeouts = Timeouts(connect=settings.timeouts.connect_seconds, read=silence, write=silence)
         return HttpUpstream(AiohttpTransport(timeouts), attempts=settings.retries.connect_attempts)
 
     def _store_changed(self, available: bool) -> None:

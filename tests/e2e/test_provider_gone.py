@@ -29,6 +29,18 @@ def impatient(start: Start) -> Proxy:
     return start("timeouts: {connect_seconds: 1.5, read_seconds: 2}\nserver: {shutdown_seconds: 1}\n")
 
 
+async def test_a_provider_that_takes_nothing_of_a_request_is_given_up_when_it_has_been_silent_for_too_long(
+    impatient: Proxy,
+):
+    async def deaf(request: Recorded, answer: Answer) -> None:
+        await asyncio.Event().wait()
+
+    async with impatient.provider(deaf, eager=True):
+        reply = await ask(impatient, "POST", "/v1/files", [], bytes(30_000_000))
+    assert reply.status == 504
+    assert "nothing of the request was taken for 2 s" in CHAT.error_of(reply.body)["message"]
+
+
 # -- what the SDKs raise ---------------------------------------------------------------------------------------------
 
 
