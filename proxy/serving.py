@@ -196,7 +196,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
         loop="uvloop",
         http=Connection,
         ws="websockets-sansio",
-        ws_max_size=2**40,
+        ws_max_size=server.max_body_bytes,
         ws_ping_interval=None,
         log_config=None,
         access_log=False,

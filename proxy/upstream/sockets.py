@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidProxy, InvalidStatus, ProxyError, WebSocketException
+from websockets.frames import CloseCode
 from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
@@ -35,7 +36,8 @@ _HANDSHAKE = frozenset(
 
 
 class SocketClosed(Exception):
-    """The provider's side is closed. `code` is 1005 where its close frame held none, 1006 where there was no frame."""
+    """The provider's side is closed. `code` is 1005 where its close frame held none, 1006 where there was no frame,
+    1009 where its message was too large."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"closed with {code}")
@@ -100,15 +102,15 @@ async def open_socket(
     request: UpstreamRequest,
     subprotocols: Sequence[str] = (),
     *,
-    max_size: int | None = None,
+    max_size: int | None = 256 << 20,
     timeout: float = 10.0,  # noqa: ASYNC109
     ssl: tls.SSLContext | None = None,
     trust_env: bool = True,
 ) -> Socket | UpstreamReply:
     """Ask for an upgrade at `request.url` (http or https) with the client's headers; its body is not used.
 
-    A message may have `max_size` bytes at most, None: any. `timeout` bounds connecting and the handshake, in
-    seconds. Raises Unreachable, UpstreamTimeout or UpstreamCut.
+    A message of the provider may have `max_size` bytes at most, inflated, since it is held whole; None: any. `timeout`
+    bounds connecting and the handshake, in seconds. Raises Unreachable, UpstreamTimeout or UpstreamCut.
     """
     try:
         base, target = parted(request.url)
@@ -170,9 +172,10 @@ def _raw(response: Response) -> Headers:
 
 
 def _closed(error: ConnectionClosed) -> SocketClosed:
-    if error.rcvd is None:
-        return SocketClosed(1006, "")
-    return SocketClosed(error.rcvd.code, error.rcvd.reason)
+    said = error.rcvd
+    if error.sent is not None and error.sent.code == CloseCode.MESSAGE_TOO_BIG:
+        said = error.sent
+    return SocketClosed(1006, "") if said is None else SocketClosed(said.code, said.reason)
 
 
 def _failure(error: Exception, origin: Origin, limit: float) -> AccordionError:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from websockets.asyncio.client import connect
@@ -88,6 +88,32 @@ async def test_messages_go_both_ways_as_text_and_as_bytes(proxy: Proxy, path: st
             assert await socket.recv() == message
     assert seen[0].request is not None
     assert seen[0].request.path == path
+
+
+@pytest.mark.parametrize("compression", ["deflate", None])
+async def test_a_clients_message_beyond_the_limit_of_bodies_closes_both_sides_and_is_never_held(
+    start: Start, compression: str | None
+):
+    small = start("server: {max_body_bytes: 1MB, shutdown_seconds: 1}")
+    closed = asyncio.Future[int | None]()
+
+    async def hears(connection: ServerConnection) -> None:
+        await connection.send(await connection.recv())
+        with suppress(ConnectionClosed):
+            closed.set_exception(AssertionError(f"{len(await connection.recv())} bytes came"))
+        closed.set_result(connection.close_code)
+
+    async with provider(small, hears), client(small, compression=compression) as socket:
+        await socket.send("x" * 1_000_000)
+        assert len(await socket.recv()) == 1_000_000
+        before = small.resident
+        with pytest.raises(ConnectionClosed):
+            await socket.send("x" * 100_000_000)
+            await socket.recv()
+        assert await closed == 1009
+        assert small.resident - before < 50_000_000
+    assert socket.close_code in (1009, 1006)  # reset, where much more was on its way
+    assert "Traceback" not in small.log
 
 
 async def test_the_provider_may_speak_first_and_at_any_time(proxy: Proxy):

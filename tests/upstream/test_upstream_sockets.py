@@ -188,8 +188,9 @@ async def test_a_message_beyond_the_limit_closes_with_1009():
 
     async with Provider(script) as provider:
         socket = await opened(provider.url, max_size=100)
-        with pytest.raises(SocketClosed):
+        with pytest.raises(SocketClosed) as caught:
             await socket.receive()
+        assert caught.value.code == 1009
         assert await codes == 1009
 
 
