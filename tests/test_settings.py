@@ -46,6 +46,8 @@ MODEL = "model_list: [{{model_name: m, litellm_params: {{{}}}}}]"
         ("upstreams: {openai: {base_url: 'http://u:p@h'}}", "$.upstreams.openai.base_url", "without credentials"),
         ("upstreams: {openai: {base_url: 'http://h/v1?a=b'}}", "$.upstreams.openai.base_url", "query"),
         ("upstreams: {openai: {base_url: 'http://h:x/v1'}}", "$.upstreams.openai.base_url", "URL"),
+        ("upstreams: {openai: {base_url: 'http://a..b/v1'}}", "$.upstreams.openai.base_url", "URL"),
+        (f"upstreams: {{openai: {{base_url: 'http://{'x' * 64}.com/v1'}}}}", "$.upstreams.openai.base_url", "URL"),
         ("upstreams: {openai: {base_url: 'ftp://h/v1'}}", "$.upstreams.openai.base_url", "URL"),
         ("timeouts: {read_seconds: 0}", "$.timeouts.read_seconds", "> 0"),
         ("timeouts: {read_seconds: .nan}", "$.timeouts.read_seconds", "> 0"),

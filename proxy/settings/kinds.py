@@ -210,6 +210,7 @@ def _is_base(value: str) -> bool:
     try:
         parts = urlsplit(value)
         port = parts.port
+        (parts.hostname or "").encode("idna")  # as looking it up does, which wants labels of 1 to 63 characters
     except ValueError:
         return False
     plain = value.isascii() and value.isprintable() and not set(value) & set(" ?#@\\")

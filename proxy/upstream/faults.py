@@ -45,6 +45,8 @@ def why(error: Exception) -> str:
         return f"TLS failed ({error.reason or 'no common ground'})"
     if isinstance(error, OSError):
         return place + _words(error)
+    if isinstance(error, UnicodeError):
+        return "the name of a host is not valid"
     return "the connection failed"
 
 

@@ -137,6 +137,7 @@ async def open_socket(
             close_timeout=1.0,
             max_size=max_size,
             logger=quiet,
+            create_connection=_Connection,
             **options,
         )
     except InvalidStatus as error:
@@ -146,6 +147,14 @@ async def open_socket(
     response = connection.response
     kept = () if response is None else end_to_end(_raw(response))
     return Socket(connection, tuple(header for header in kept if header[0].lower() not in _HANDSHAKE))
+
+
+class _Connection(ClientConnection):
+    """The library's, but one that was never made, since TLS failed behind the HTTP proxy, is not lost either."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if hasattr(self, "transport"):
+            super().connection_lost(exc)
 
 
 class _Connect(connect):
@@ -182,7 +191,7 @@ def _failure(error: Exception, origin: Origin, limit: float) -> AccordionError:
     host = origin.host
     if isinstance(error, TimeoutError):
         return UpstreamTimeout(f"{host} did not open the WebSocket within {limit:g} s.")
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | UnicodeError):
         # Of a tunnel only what TLS says comes from behind the HTTP proxy.
         place = "" if origin.proxy is None or isinstance(error, tls.SSLError) else "the HTTP proxy: "
         return Unreachable(f"No connection to {host}: {place}{why(error)}. Check the upstream's base URL.")

@@ -136,7 +136,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectTimeout(f"no connection within {timeouts.connect:g} s") from error
         except aiohttp.ClientHttpProxyError as error:
             raise httpx.ProxyError(f"the HTTP proxy answered {error.status} {error.message}") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:
             raise httpx.ConnectError(why(error)) from error
         if (protocol := connection.protocol) is None:
             raise httpx.ConnectError("the connection closed at once")

@@ -238,6 +238,12 @@ async def test_a_proxy_url_that_cannot_be_read_is_said_to_be_wrong_and_nothing_o
     assert "PXSECRET" not in "".join(traceback.format_exception(caught.value))
 
 
+async def test_a_proxy_whose_name_can_be_none_is_unreachable(monkeypatch, build):
+    monkeypatch.setenv("http_proxy", "http://a..b:1080")
+    with pytest.raises(Unreachable, match="the name of a host is not valid"):
+        await build().send(ask("http://provider.invalid/v1"))
+
+
 async def test_a_percent_sign_in_a_proxys_password_is_decoded_once(monkeypatch, build):
     async with Loopback(OK) as relay:
         monkeypatch.setenv("http_proxy", relay.url.replace("//", "//us%40er:a%2540b%25@"))

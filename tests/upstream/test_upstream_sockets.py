@@ -293,6 +293,17 @@ async def test_an_untrusted_certificate_is_told_as_over_http(server_tls):
     assert "SSL_CERT_FILE" in caught.value.message
 
 
+async def test_tls_that_fails_behind_a_proxy_is_told_once_and_not_by_the_loop(monkeypatch, server_tls):
+    untold = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(context))
+    async with Provider(echo, ssl=server_tls) as provider, Loopback(tunnel) as relay:
+        monkeypatch.setenv("https_proxy", relay.url)
+        with pytest.raises(Unreachable, match="not trusted"):
+            await open_socket(ask(provider.url.replace("http://127.0.0.1", "https://localhost")))
+        await relay.all_gone()
+    assert [context for context in untold if isinstance(context.get("exception"), AttributeError)] == []
+
+
 async def test_tls_to_a_server_without_tls_is_told_as_that():
     async def speaks_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -335,6 +346,7 @@ async def test_a_plain_socket_is_opened_past_the_proxy_for_https(monkeypatch, un
     [
         ("socks5h://user:PXSECRET@127.0.0.1:1080", "a socks5h proxy is not supported"),
         ("http://user:PXSECRET/x@127.0.0.1:1080", "the HTTP proxy in the environment is not valid"),
+        ("http://a..b:1080", "the HTTP proxy: the name of a host is not valid"),
         ("http://user:PXSECRET@127.0.0.1:{port}", "the HTTP proxy: connection refused"),
         ("http://user:PXSECRET@no-such-proxy.invalid:80", "the HTTP proxy: its name could not be resolved"),
     ],
