@@ -15,8 +15,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger("accordion")
 
-_PROBE = Key("", "probe")
-"""What is written to learn whether a store is back: a full disk is read all the same. It goes by itself."""
+_PROBE = Key("probe", "probe")
+"""What is written to learn whether a store is back: a full disk is read all the same. It goes by itself. It is in a
+collection, as most of what is written: that takes more of a server, such as leave to run scripts."""
 
 
 class GuardedStore:

@@ -42,7 +42,9 @@ class RedisStore:
         self._closed = False
         self._available = True
         options: dict[str, Any] = {
-            "socket_timeout": timeout,
+            # `_bounded` sees to the time. redis-py's own writes by `asyncio.wait_for`, which on Python 3.11 may swallow
+            # a caller's time-out; its default is five seconds.
+            "socket_timeout": None,
             "socket_connect_timeout": timeout,
             "protocol": 2,
             # A cluster's client asks for the layout on a connection of its own.

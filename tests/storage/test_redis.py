@@ -1,6 +1,8 @@
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from hypothesis import given
@@ -79,6 +81,27 @@ async def test_a_frozen_server_raises_store_unavailable_and_is_used_again_when_i
         await store.close()
 
 
+async def test_a_read_of_a_frozen_server_waits_no_longer_than_a_read_though_many_are_under_way(tmp_path: Path):
+    with running_valkey(tmp_path) as server:
+        inner = RedisStore(server.url, timeout=60.0)
+        store = GuardedStore(inner, timeout=SOON, write_timeout=60.0, monotonic=monotonic)
+        for _ in range(4):
+            await asyncio.gather(*(store.get(Key("c", f"{n}")) for n in range(10)))
+            server.freeze()
+            try:
+                async with asyncio.timeout(30.0):
+                    reads = (store.get_many([Key("c", f"{n}")]) for n in range(100))
+                    answers = await asyncio.gather(*reads, return_exceptions=True)
+            finally:
+                server.thaw()
+            assert {type(answer) for answer in answers} == {StoreUnavailable}
+            while not store.available:
+                with suppress(StoreUnavailable):
+                    await store.ping()
+                await asyncio.sleep(0.05)
+        await store.close()
+
+
 async def test_a_guarded_store_asks_a_killed_server_once_and_goes_on_when_it_is_back(tmp_path: Path):
     time, changes = 0.0, []
     with running_valkey(tmp_path) as server:
@@ -93,6 +116,26 @@ async def test_a_guarded_store_asks_a_killed_server_once_and_goes_on_when_it_is_
         with pytest.raises(StoreUnavailable):
             await store.get(Key("c", "n"))
         time += 1.0
+        assert await store.get(Key("c", "n")) is None
+        assert changes == [False, True]
+        await store.close()
+
+
+async def test_a_server_that_lets_nobody_run_scripts_stays_away_though_it_can_be_read(tmp_path: Path):
+    time, changes = 0.0, []
+    with running_valkey(tmp_path) as server:
+        assert server.command("ACL", "SETUSER", "me", "on", ">hush", "~*", "+@all", "-@scripting") == b"+OK\r\n"
+        inner = RedisStore(f"redis://me:hush@127.0.0.1:{server.port}/0", timeout=20.0)
+        store = GuardedStore(inner, timeout=20.0, write_timeout=20.0, monotonic=lambda: time, on_change=changes.append)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                await store.put(Key("c", "n"), b"1")
+            time += 1.0
+            with pytest.raises(StoreUnavailable):
+                await store.get(Key("c", "n"))
+            time += 1.0
+        assert changes == [False]
+        assert server.command("ACL", "SETUSER", "me", "+@scripting") == b"+OK\r\n"
         assert await store.get(Key("c", "n")) is None
         assert changes == [False, True]
         await store.close()
