@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from pathlib import Path
 from socket import socket
 
@@ -30,6 +32,8 @@ from proxy.storage.sqlite_file import refuse_foreign
 from proxy.wiring import House
 
 _log = logging.getLogger("accordion")
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+"""Names the folder of the workers' metrics; read by prometheus-client when a worker imports it."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,11 @@ class Factory:
             await house.start()
             house.tasks.spawn(_follow(file, house, asked), "follow the config file")
             house.tasks.spawn(_load(house), "load an encoding")
+            house.tasks.spawn(_end_with_supervisor(), "end with the supervisor")
             yield
             await house.stop()
+            if _orphaned():
+                shutil.rmtree(os.environ[_METRICS], ignore_errors=True)
 
         life = Starlette(lifespan=lifespan)
 
@@ -76,6 +83,20 @@ async def _load(house: House) -> None:
     await house.tasks.offload(house.counter.warm)
     # The first thread to count is quicker at it than all others from then on: regex pools belong to it.
     house.counter.count("This thread counts most.", house.counter.encoding(""))
+
+
+def _orphaned() -> bool:
+    """Whether this is a worker whose supervisor is gone."""
+    supervisor = parent_process()
+    return supervisor is not None and not supervisor.is_alive()
+
+
+async def _end_with_supervisor() -> None:
+    """Ends this worker in order when its supervisor was killed: it would hold the port, and nobody would end it."""
+    while not _orphaned():  # noqa: ASYNC110  # asyncio is not told of it on every system
+        await asyncio.sleep(1.0)
+    _log.error("the process that started the workers is gone: this one ends too")
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _asked() -> asyncio.Event:
@@ -220,8 +241,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
         _Server(config).run(sockets=[sock])
         return
     with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
-        # Read by prometheus-client when a worker imports it.
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        os.environ[_METRICS] = folder
         _Workers(config, [sock], file).run()
 
 

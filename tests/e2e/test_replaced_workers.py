@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from pathlib import Path
 
 from tests.conftest import Start
 from tests.e2e.raw import ask
@@ -83,3 +84,19 @@ async def test_a_config_that_comes_through_a_pipe_holds_for_all_workers_and_thos
     await says(proxy, "is read at the start only", 2)
     await all_replaced(proxy)
     assert (await ask(proxy, "GET", "/v1/models")).status == 401
+
+
+async def test_workers_end_when_the_process_that_started_them_is_killed(start: Start, tmp_path: Path):
+    proxy = start("server: {shutdown_seconds: 1}\n", *TWO, TMPDIR=str(tmp_path))
+    await says(proxy, "startup complete", 2)
+    assert os.listdir(tmp_path)
+    proxy.kill()
+    await says(proxy, "Finished server process", 2)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                (await asyncio.open_connection("127.0.0.1", proxy.port))[1].close()
+            except ConnectionRefusedError:
+                break
+            await asyncio.sleep(0.05)
+    assert not os.listdir(tmp_path)
