@@ -125,6 +125,10 @@ class Transcripts:
         self._waiting.clear()
         self._waiting.extend(kept)
 
+    def begin_anew(self) -> None:
+        """The store was emptied: every session that goes on is recorded from its beginning again."""
+        self._places.clear()
+
     async def _gathered(self) -> None:
         try:
             if self._wait is not None:

@@ -14,7 +14,7 @@ from proxy.identity.sessions import Sessions
 from proxy.identity.tenants import ProxyKey, Tenants
 from proxy.settings import Settings
 from proxy.storage.opening import open_store
-from proxy.wiring.house import TENANT_SECRET
+from proxy.wiring.mark import TENANT_SECRET
 from proxy.wiring.tables import is_loopback
 
 

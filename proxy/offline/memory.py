@@ -32,7 +32,7 @@ from proxy.models.tokens import TiktokenCounter
 from proxy.offline.artifacts import TIMEOUT, opened, told
 from proxy.settings import Settings
 from proxy.storage.opening import open_store
-from proxy.wiring.house import TENANT_SECRET
+from proxy.wiring.mark import TENANT_SECRET
 from proxy.wiring.memory import Library, note
 
 _CALLS = {call.name: call for call in CALLS}

@@ -14,7 +14,7 @@ from proxy.core.values import dataclass
 from proxy.identity.tenants import DEFAULT_TENANT, LISTED, REMEMBERED, Caller, ProxyKey, Tenants
 from proxy.memory.entries import EVERY
 from proxy.settings import Settings
-from proxy.wiring.house import TENANT_SECRET
+from proxy.wiring.mark import TENANT_SECRET
 
 LOCAL = "local"
 """What people call the only tenant of a proxy on a loopback address."""

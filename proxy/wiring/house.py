@@ -21,7 +21,7 @@ from proxy.accounting.meter import Meter
 from proxy.accounting.taught import Taught
 from proxy.clockwork import LoopClock, LoopTasks
 from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key, Observer
+from proxy.core.ports import Observer
 from proxy.dialects.reader import Reader
 from proxy.faces.api import Api
 from proxy.faces.archive import ArchiveApi
@@ -51,14 +51,13 @@ from proxy.upstream.routes import Routes
 from proxy.upstream.sockets import SocketClosed, open_socket
 from proxy.upstream.transport import AiohttpTransport, Timeouts
 from proxy.wiring.kitchen import Kitchen
+from proxy.wiring.mark import Mark
 from proxy.wiring.memory import Library, note
 from proxy.wiring.seats import Seats
 from proxy.wiring.tables import base_models, counters, dialects, is_loopback, routes, rules, spans, thresholds, windows
 from proxy.wiring.vault import Vault
 
 _log = logging.getLogger("accordion")
-TENANT_SECRET = Key("", "secret/tenants")
-"""Where the key is kept that tenants are told apart with, where none is configured."""
 
 
 class House:
@@ -72,15 +71,18 @@ class House:
         self.counter = TiktokenCounter()
         self.dialects = dialects()
         self._worker = secrets.token_hex(6)
-        configured = settings.server.tenant_key.reveal().encode()
-        self._secret = configured or secrets.token_bytes(32)
-        self._shared = bool(configured)
         self.store = GuardedStore(
             open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds),
             timeout=settings.store.timeout_seconds,
             write_timeout=settings.store.write_timeout_seconds,
             monotonic=self.clock.monotonic,
             on_change=self._store_changed,
+        )
+        self._mark = Mark(
+            self.store,
+            settings.server.tenant_key.reveal().encode(),
+            changed=lambda: self._apply(self.settings),
+            emptied=self._store_emptied,
         )
         self.outbox = GatheringOutbox(self.store, on_drop=self.metrics.dropped)
         self._lasting(settings, environ, slots)
@@ -122,7 +124,7 @@ class House:
     def _apply(self, settings: Settings) -> None:
         """The rooms that settings shape."""
         self.tenants = Tenants(
-            self._secret,
+            self._mark.secret,
             tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
             loopback=is_loopback(settings.server.host),
         )
@@ -205,8 +207,7 @@ class House:
         # A store takes longer to open than to read, and a request has little time to wait for it.
         with suppress(StoreUnavailable):
             await self.store.ping()
-        if not self._shared and not await self._share_secret():
-            self.tasks.spawn(self._share_secret_later(), "share the tenant key")
+        await self._mark.look()
         await self._taught.look()
         self.tasks.spawn(self._keep_looking(), "look for what was asked by the API")
         self.tasks.spawn(self._vault.keep_house(asyncio.sleep), "bound the archive")
@@ -269,17 +270,17 @@ class House:
         with suppress(StoreUnavailable):  # Away again: that was said, and this is tried again when it is back.
             await self._compactors("", False).restored()
 
-    async def _share_secret(self) -> bool:
-        """Takes the key that all replicas share, made once by whoever came first; False while the store is away."""
-        try:
-            self._secret = await self.store.put_if_absent(TENANT_SECRET, self._secret)
-        except StoreUnavailable:
-            return False
-        self._apply(self.settings)
-        return True
+    def _store_emptied(self) -> None:
+        _log.warning("the store no longer has what it had; what leaves a window from now on is kept there anew")
+        self._kitchen.forget()
+        self._vault.transcripts.begin_anew()
+        self._sessions.forget("", None)
+        self._seats.forget("", None)
 
     async def look(self) -> None:
-        """Learns what other workers were asked to do, were taught and erased. Never fails."""
+        """Learns what other workers were asked to do, were taught and erased, and whether the store is still the one
+        that it was. Never fails."""
+        await self._mark.look()
         await self._kitchen.wishes.look()
         await self._vault.erasures.look()
         await self._taught.look()
@@ -287,8 +288,4 @@ class House:
     async def _keep_looking(self) -> None:
         while True:
             await self.look()
-            await asyncio.sleep(1.0)
-
-    async def _share_secret_later(self) -> None:
-        while not await self._share_secret():  # noqa: ASYNC110  # nothing tells when the store is back
             await asyncio.sleep(1.0)

@@ -120,8 +120,12 @@ class Kitchen:
 
     def _erased(self, tenant: str, session: str | None) -> None:
         """What was erased, here or by another worker, is no longer taken for kept."""
-        self._archive.forget()
+        self.forget()
         self._transcripts.forget(tenant, session)
+
+    def forget(self) -> None:
+        """What is in the store is not known any more."""
+        self._archive.forget()
         self.overlays.forget()
         self.folds.forget()
 

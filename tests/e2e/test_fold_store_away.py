@@ -1,5 +1,6 @@
 """The store is away when a fold is needed: requests are answered, what left the window is kept here, and goes there."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,31 @@ async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes
     assert said is not None
     assert said["state"] == "failed"
     assert said["reason"]
+
+
+async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_emptied(start: Start, tmp_path: Path):
+    provider = Strict("chat", WINDOW, rounds=1_000)
+    with running_valkey(tmp_path) as server:
+        proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE=server.url)
+        async with proxy.provider(provider), agent(proxy, "chat") as run:
+            while not folded(run):
+                await rounds(run, 1)
+            first = set(folded(run))
+            server.command("FLUSHALL")
+            async with asyncio.timeout(60):
+                while proxy.log.count("no longer has what it had") < 2:
+                    await asyncio.sleep(0.05)
+            # On other connections, so that either worker may be asked.
+            for _ in range(6):
+                async with connected(proxy.url, "chat") as client:
+                    run.client = client
+                    await rounds(run, 1)
+            again = set(folded(run)) - first
+            session = run.answers[-1]["x-accordion-session"]
+            listed = (await look(proxy, f"/accordion/artifacts?session={session}")).json()["artifacts"]
+            texts = [(await look(proxy, f"/accordion/artifacts/{kept['id']}")).status_code for kept in listed]
+    assert again
+    assert texts
+    assert set(texts) == {200}
+    assert len({head["x-accordion-session"] for head in run.answers[-6:]}) == 1
+    assert provider.problems == []
