@@ -53,7 +53,7 @@ class SqliteStore:
         self._purged = (0, 0)
         self._wiping: asyncio.TimerHandle | None = None
         self._writer, self._reader, self._keeper = (
-            Lane(f"store-{name}", lambda: connect(path, timeout=timeout), timeout=timeout)
+            Lane(f"store-{name}", lambda: connect(path, timeout=timeout), timeout=timeout, path=path)
             for name in ("writer", "reader", "keeper")
         )
 
