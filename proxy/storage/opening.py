@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from proxy.core.errors import ConfigError
 from proxy.core.memories import Embedder, Memories
@@ -15,6 +16,10 @@ from proxy.storage.sqlite import SqliteStore
 
 _REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
 """Schemes, and what redis-py calls them."""
+
+_OPTIONS = frozenset({"client_name", "db", "health_check_interval", "password", "socket_keepalive", "username"})
+"""What may stand behind a URL's `?`, with all that begins with `ssl_`. Others of redis-py's would come in the way: answers
+would be text, writes be sent twice, time-outs not hold."""
 
 
 def open_store(url: str, *, timeout: float) -> Store:
@@ -75,10 +80,21 @@ def _redis(url: str, cluster: bool, timeout: float) -> Store:
     from proxy.storage.redis import RedisStore  # noqa: PLC0415
 
     try:
+        _refuse_harmful(url)
         return RedisStore(url, timeout=timeout, cluster=cluster)
     except (ValueError, TypeError, RedisError) as error:
         raise ConfigError(
-            "not a URL that redis-py understands; options after `?` must be its own, and fit the scheme (`ssl_…` takes "
-            "rediss:// or valkeys://)",
+            "not a URL of Redis or Valkey: write redis://user:password@host:port/number. Behind `?` there may be "
+            f"{', '.join(sorted(_OPTIONS))}, and with rediss:// or valkeys:// redis-py's `ssl_…`",
             path="$.store.url",
         ) from error
+
+
+def _refuse_harmful(url: str) -> None:
+    """Raises ValueError for a database that redis-py would take for the first one, and for options that break us."""
+    parts = urlsplit(url)
+    if not re.fullmatch("/?[0-9]*", parts.path):
+        raise ValueError(parts.path)
+    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _OPTIONS and not name.startswith("ssl_"):
+            raise ValueError(name)

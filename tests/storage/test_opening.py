@@ -64,6 +64,13 @@ async def test_tls_and_clusters_are_opened_lazily(scheme: str):
         "redis://me:hunter2@host/0?foo=bar",
         "redis://me:hunter2@host/0?ssl_cert_reqs=none",
         "redis://me:hunter2@host/0?protocol=9",
+        "redis://me:hunter2@host/staging",
+        "redis://me:hunter2@host/1/2",
+        "redis://me:hunter2@host/0?decode_responses=true",
+        "redis://me:hunter2@host/0?socket_timeout=1",
+        "redis://me:hunter2@host/0?retry_on_timeout=true",
+        "redis://me:hunter2@host/0?max_connections=",
+        "redis+cluster://me:hunter2@host?read_from_replicas=true",
         "redis+cluster://me:hunter2@host?foo=bar",
         "/var/lib/store.db",
     ],
@@ -76,7 +83,12 @@ def test_a_url_that_names_no_store_is_a_config_error_without_its_password(url: s
 
 
 async def test_options_that_redis_py_has_are_passed_on():
-    for url in ("redis://h/0?socket_keepalive=true", "rediss://h/0?ssl_cert_reqs=none"):
+    for url in (
+        "redis://h/0?socket_keepalive=true",
+        "redis://h?db=3&client_name=accordion&health_check_interval=5&username=me&password=hush",
+        "redis+cluster://h?client_name=accordion",
+        "rediss://h/0?ssl_cert_reqs=none",
+    ):
         await open_store(url, timeout=1.0).close()
 
 
