@@ -5,7 +5,7 @@ The API and the CLI ask here; what they show is what the journal recorded, of ev
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Set
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby
@@ -171,15 +171,17 @@ class Observe:
         """Takes a tenant from the list of those that there are."""
         await self.store.delete([Key(LISTED, tenant)])
 
-    async def forget_places(self, session_id: str) -> None:
-        """Removes the places by which requests of a session are found; those that another session took over stay."""
-        listed, places = listing(session_id), [first_of(session_id)]
+    async def forget_places(self, session_id: str, *, lists: bool = True) -> None:
+        """Removes the places by which requests of a session are found, and where it `lists` their list; those that
+        another session took over stay."""
+        listed, places, after = listing(session_id), [first_of(session_id)], ""
         while places:
             keys = [place_key(place) for place in places]
             points = [decode(value) for value in await self.store.get_many(keys)]
             own = [key for key, point in zip(keys, points, strict=True) if point and point.session == session_id]
-            await self.store.delete([*own, *(Key(listed, place) for place in places)])
-            places = [place for place, _ in await self.store.scan(listed, limit=200)]
+            await self.store.delete([*own, *(Key(listed, place) for place in places if lists)])
+            places = [place for place, _ in await self.store.scan(listed, after=after, limit=200)]
+            after = places[-1] if places else ""
 
     async def _session(self, tenant: str, session_id: str) -> Session | None:
         rows = await self._worked(tenant, session_id)
@@ -222,17 +224,33 @@ async def erase(
 ) -> tuple[int, Erased]:
     """Removes all that is kept and known of a session, or of all of the caller's; gives how many sessions were on
     record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
-    # First what is on record, since that writes what waits to be written.
-    sessions = await observe.forget(caller.tenant, session_id)
-    kept = await custody.sessions(caller.space) if session_id is None else [session_id]
-    for each in dict.fromkeys([*sessions, *kept]):
+    space, erasures, sessions = caller.space, custody.erasures, set[str]()
+    # From here on replies that were under way leave nothing any more.
+    await erasures.note(space, session_id)
+    known = {session_id} if session_id is not None else set(await custody.sessions(space))
+    if not erasures.alone:
+        # First so that no new request is a part of it; what others write until they hear of it is removed below.
+        sessions = await _off_record(observe, wishes, caller, session_id, known, lists=False)
+        await erasures.spread(space, session_id)
+    sessions |= await _off_record(observe, wishes, caller, session_id, known | sessions)
+    return len(sessions), await custody.erase(space, session_id)
+
+
+async def _off_record(
+    observe: Observe, wishes: Wishes, caller: Caller, session_id: str | None, known: Set[str], *, lists: bool = True
+) -> set[str]:
+    """Removes what is on record of a session, or of all of the caller's, `known` ones among them, without `lists` so
+    that it can be removed again; gives those that had rows."""
+    # First the rows, since that writes what waits to be written.
+    sessions = set(await observe.forget(caller.tenant, session_id))
+    for each in sorted(sessions | known):
         await wishes.pin(caller.tenant, each, frozenset())
         await wishes.done(caller.tenant, each)
-        await observe.forget_places(each)
+        await observe.forget_places(each, lists=lists)
     await forget_delegations(observe.store, caller.space, session_id)
     if session_id is None:
         await observe.unlist(caller.tenant)
-    return len(sessions), await custody.erase(caller.space, session_id)
+    return sessions
 
 
 async def forget_memories(memories: Memories, store: Store, caller: Caller) -> tuple[int, int]:

@@ -264,17 +264,17 @@ class _Talk:
 
     async def _record(self) -> None:
         """Keeps what the client cannot know of, and tells what was done."""
-        rounds, gauge = self._rounds, self._gauge
+        rounds, gauge, place = self._rounds, self._gauge, self._gauge.place
         if self._calls:
             self._course.unfolded, self._course.ids = _unfolded(self._usages, self._calls), self._splice.ids
         hidden = len(rounds) > 1 or any(each.answered for each in rounds) or self._resolved
-        if not hidden or gauge.place is None:
+        if not hidden or place is None:
             return
         try:
-            seen = self._splice.round()
-            anchor, at = gauge.place.conversation.chain[-1], self._house.clock.now()
-            weave = Weave(anchor, tuple(rounds), seen.theirs, " ".join(" ".join(self._texts).split()), at)
-            await self._house.overlays.add(gauge.caller.space, gauge.place.label, weave, gauge.place.session.id)
+            theirs, began = self._splice.round().theirs, self._course.started
+            anchor, at = place.conversation.chain[-1], self._house.clock.now()
+            weave = Weave(anchor, tuple(rounds), theirs, " ".join(" ".join(self._texts).split()), at)
+            await self._house.overlays.add(gauge.caller.space, place.label, weave, place.session.id, began)
         except Exception:
             # Without the record the model forgets that it read; the reply itself is whole.
             _log.exception("what was read back could not be recorded", extra={"request_id": gauge.request_id})

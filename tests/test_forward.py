@@ -11,6 +11,7 @@ import pytest
 from proxy.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
 from proxy.core.ports import Route
 from proxy.identity.tenants import ProxyKey
+from proxy.observe import erase
 from proxy.upstream.client import failure
 from tests.fakes import FakeReply, FakeRouter
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
@@ -479,6 +480,25 @@ async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way
     view = await world.observe.session("default", session.id)
     assert view is not None
     assert [each.model for each in view.exchanges] == ["under way"]
+
+
+async def test_of_a_session_that_is_erased_while_a_reply_is_under_way_only_sums_by_model_are_left() -> None:
+    world = World()
+    world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: [DONE]\n\n",))]
+    out = await world.forward(world.inbound(CHAT, {**HELLO, "stream": True}))
+    caller, kitchen = world.forward.tenants.identify({}), world.kitchen
+    world.clock.advance(1.0)
+    await erase(world.observe, kitchen.custody, kitchen.wishes, caller)
+    assert not isinstance(out.body, bytes)
+    async for _ in out.body:
+        pass
+    assert await world.observe.sessions("default") == []
+    (model,) = await world.observe.models("default")
+    assert (model.row.totals.requests, len(world.seen.exchanges)) == (1, 1)
+    world.clock.advance(1.0)
+    await world.ask(CHAT, HELLO)
+    (session,) = await world.observe.sessions("default")
+    assert session.totals.requests == 1
 
 
 async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None:

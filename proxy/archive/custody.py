@@ -61,7 +61,7 @@ class Custody:
         self._tasks = tasks
         self._described = described
         self._reader = read
-        self._erasures = erasures
+        self.erasures = erasures
         self._publish = publish
 
     async def sessions(self, space: bytes) -> list[str]:
@@ -154,14 +154,14 @@ class Custody:
         found = removed = 1
         # Noted before, so that what waits for the store elsewhere does not come back; and behind it, so that nobody has
         # what he read again meanwhile.
-        await self._erasures.note(space, session)
+        await self.erasures.note(space, session)
         await self._publish()
         for _ in range(_TRIES):
             found, removed, stays = await (self._all(space) if session is None else self._one(space, session))
             entries, values, shared = entries + found, values + removed, max(shared, stays)
             if not found and not removed:
                 break
-        await self._erasures.note(space, session)
+        await self.erasures.note(space, session)
         return Erased(entries, values, shared, not found and not removed)
 
     async def _all(self, space: bytes) -> tuple[int, int, int]:

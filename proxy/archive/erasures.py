@@ -7,7 +7,7 @@ look for new ones costs one read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -21,6 +21,12 @@ from proxy.core.ports import Clock, Key, Put, Store
 Listener = Callable[[str, str | None], None]
 """Hears a tenant (see `tenant_of`) and the session that was erased; None: all of them."""
 
+LOOK = 1.0
+"""Seconds between two looks for what others erased."""
+_HEARD = LOOK + 0.5
+"""Seconds after which others have looked, and have written what they were writing then."""
+_LONGEST = 86_400.0
+"""Seconds that no reply lasts."""
 _NOTES, _LAST = "erased", Key("", "erased/last")
 _PAGE = 1_000
 
@@ -38,9 +44,12 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Note)
 
 class Erasures:
     """Notes erasures, and hears of those that others noted. `retention` (seconds) is how long a note is kept: as long
-    as what it is about could be anywhere."""
+    as what it is about could be anywhere. `wait` waits for so many seconds; None where nobody else uses the store."""
 
-    def __init__(self, store: Store, clock: Clock, retention: float) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, retention: float, wait: Callable[[float], Awaitable[object]] | None = None
+    ) -> None:
+        self._wait = wait
         self._store = store
         self._clock = clock
         self._retention = retention
@@ -48,6 +57,8 @@ class Erasures:
         self._last: bytes | None = None
         self._began = clock.now()
         self._seen: dict[str, bytes] = {}
+        self._told: dict[tuple[str, str | None], float] = {}
+        """When this worker heard last of each erasure, by the monotonic clock, in that order."""
 
     def listen(self, listener: Listener) -> None:
         """Tells this listener of every erasure from now on. It must be quick and must not raise."""
@@ -63,8 +74,27 @@ class Erasures:
         self._seen[_name(note)] = value
         self._tell(note)
 
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else uses the store."""
+        return self._wait is None
+
+    async def spread(self, space: bytes, session: str | None) -> None:
+        """Notes it, and waits until others have heard, where there are any. Raises StoreUnavailable."""
+        await self.note(space, session)
+        if self._wait is not None:
+            await self._wait(_HEARD)
+
+    def since(self, space: bytes, session: str, began: float) -> bool:
+        """Whether this worker heard of an erasure of the session, or of all of its tenant's, after `began` (seconds, by
+        the monotonic clock): then nothing that began there may be kept any more. Quick: it is asked at each reply."""
+        if not self._told:
+            return False
+        tenant = tenant_of(space)
+        return any(self._told.get((tenant, name), began) > began for name in (session, None))
+
     async def look(self) -> None:
-        """Learns what others erased. To be called about every second; never fails. What was noted before this worker
+        """Learns what others erased. To be called every LOOK seconds; never fails. What was noted before this worker
         began is taken for known: it is nothing that it has in memory."""
         with suppress(StoreUnavailable):
             last = await self._store.get(_LAST) or b""
@@ -115,6 +145,11 @@ class Erasures:
         return found
 
     def _tell(self, note: Note) -> None:
+        now, name = self._clock.monotonic(), (note.tenant, note.session)
+        self._told.pop(name, None)
+        self._told[name] = now
+        while now - next(iter(self._told.values())) > _LONGEST:
+            del self._told[next(iter(self._told))]
         for listener in self._listeners:
             listener(note.tenant, note.session)
 

@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 import zstandard
 
+from proxy.archive.erasures import Erasures
 from proxy.archive.writing import Archive
 from proxy.compaction.records import LABEL, label_of
 from proxy.core.errors import StoreUnavailable
@@ -54,7 +55,7 @@ class Overlays:
     """The weaves and recalls of one worker, within `capacity` bytes; behind them the store, for what other workers or
     an earlier run put in. `retention` (seconds) is how long the store keeps them, that of `archive` where it is not
     given; those in use are kept for longer. They hold archived text, so they are sealed, listed and erased as the
-    archive is.
+    archive is; `erasures` know what was erased.
 
     At one place there is at most one recall, the first that was sent (of session memories that were asked for the last,
     since what became of them may be another when they are asked for again), and there are the newest few weaves.
@@ -68,8 +69,10 @@ class Overlays:
         *,
         capacity: int = 16 * 2**20,
         retention: float | None = None,
+        erasures: Erasures | None = None,
     ) -> None:
         self._archive = archive
+        self._erasures = erasures
         self._outbox = outbox
         self._clock = clock
         self._capacity = capacity
@@ -86,10 +89,15 @@ class Overlays:
         """Bytes that the overlays in memory are reckoned to take."""
         return self._size
 
-    async def add(self, space: bytes, scope: bytes, overlay: Overlay, session: str = "") -> None:
+    async def add(
+        self, space: bytes, scope: bytes, overlay: Overlay, session: str = "", began: float | None = None
+    ) -> None:
         """Takes an overlay; it is in force here at once, and for all workers when this returns. `space` is the tenant's
         key, `scope` what divides conversations within the tenant, `session` the one it is listed under. While the store
-        is away it waits for the store."""
+        is away it waits for the store. It is left where the session was erased after `began`, by the monotonic
+        clock."""
+        if began is not None and self._erasures is not None and self._erasures.since(space, session, began):
+            return
         label = label_of(space, scope)
         name, key = label + overlay.anchor, _key(label, overlay.anchor)
         known = self._held.get(name)

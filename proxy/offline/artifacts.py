@@ -151,7 +151,8 @@ def _check(settings: Settings, creates: bool) -> None:
 async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelves]:
     """The store's rooms for a tenant, until they are no longer needed. Raises ConfigError, StoreUnavailable."""
     store, tasks, clock = open_store(settings.store.url.reveal(), timeout=TIMEOUT), LoopTasks(), LoopClock()
-    erasures = Erasures(store, clock, settings.archive.retention_days * 86_400)
+    # A proxy may be running.
+    erasures = Erasures(store, clock, settings.archive.retention_days * 86_400, asyncio.sleep)
     spool = _spool(settings, store, erasures)
     try:
         caller = await caller_of(settings, store, await named(settings, store, tenant))

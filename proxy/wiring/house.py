@@ -19,6 +19,7 @@ from proxy.accounting.journal import Journal
 from proxy.accounting.limits import Limits
 from proxy.accounting.meter import Meter
 from proxy.accounting.taught import Taught
+from proxy.archive.erasures import LOOK
 from proxy.clockwork import LoopClock, LoopTasks
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Observer
@@ -99,11 +100,11 @@ class House:
         self._meter = Meter(self.counter, limits.count_cache_entries)
         self._calibrations, self._limits = Calibrations(), Limits(self.clock.now)
         self._taught = Taught(self.store, self.outbox, self.clock, self._limits, self._calibrations, retention)
+        others = others_of(settings.store.url.reveal(), settings.server.workers, slots)
         self._sessions = Sessions(
-            self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention,
-            others_of(settings.store.url.reveal(), settings.server.workers, slots),
-        )  # fmt: skip
-        self._vault = Vault(settings, self.store, self.tasks, self.clock, self.metrics.swept)
+            self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, others
+        )
+        self._vault = Vault(settings, self.store, self.tasks, self.clock, self.metrics.swept, others is None)
         self._vault.erasures.listen(self._sessions.forget)
         self._kitchen = Kitchen(
             settings, self.store, self._vault, self.outbox, self._meter, self.counter, self.tasks, self.clock
@@ -161,18 +162,12 @@ class House:
             self.library.importing(settings, self._kitchen.overlays),
             self.library.recollecting(settings, self._kitchen.overlays),
         )
+        unfolding = self._kitchen.unfolding(settings, gauging.seating.sharing)
+        retrieving = Retrieving(gauging.sessions, self._kitchen.overlays)
         self.forward = Forward(
-            self.tenants,
-            gauging,
-            folding,
-            sending,
-            self._journal,
-            self.clock,
-            self._kitchen.unfolding(settings, gauging.seating.sharing),
-            self._vault.transcripts,
-            Retrieving(gauging.sessions, self._kitchen.overlays),
-            self.library.remembering(settings),
-        )
+            self.tenants, gauging, folding, sending, self._journal, self.clock, unfolding, self._vault.transcripts,
+            retrieving, self.library.remembering(settings), self._vault.erasures,
+        )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, known, thresholds(settings), settings.compaction.mode_of,
             gauging.seating.lineage, settings.limits.exchanges_per_session,
@@ -288,4 +283,4 @@ class House:
     async def _keep_looking(self) -> None:
         while True:
             await self.look()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(LOOK)

@@ -90,7 +90,9 @@ class Kitchen:
         self.wishes = Wishes(store, settings.store.retention_days * 86_400)
         self.archive = self._archive
         self.reader = self._reader
-        self.overlays = Overlays(self._archive, outbox, clock, capacity=capacity // 4, retention=retention)
+        self.overlays = Overlays(
+            self._archive, outbox, clock, capacity=capacity // 4, retention=retention, erasures=vault.erasures
+        )
         self._wardrobe = Wardrobe()
         self._recaller = Recaller(Judge().claims, capacity // 4)
         self._weavers = weavers()

@@ -17,17 +17,24 @@ from proxy.storage.sealed import open_sealer
 
 
 class Vault:
-    """What outlives the window. `told` hears what was removed for being too old or too much."""
+    """What outlives the window. `told` hears what was removed for being too old or too much; `alone`: nobody else uses
+    the store."""
 
     def __init__(
-        self, settings: Settings, store: Store, tasks: Tasks, clock: Clock, told: Callable[[Swept], None]
+        self,
+        settings: Settings,
+        store: Store,
+        tasks: Tasks,
+        clock: Clock,
+        told: Callable[[Swept], None],
+        alone: bool = True,
     ) -> None:
         kept = settings.archive
         self.retention = kept.retention_days * 86_400
         self.sealer = open_sealer(kept.key.reveal(), lasting=settings.store.url.reveal() != "memory://")
         self.bounds = Bounds(store, tasks, clock, max_bytes=kept.max_bytes, retention=self.retention, told=told)
         self.archive = Archive(store, self.retention, sealer=self.sealer, clock=clock, wrote=self.bounds.wrote)
-        self.erasures = Erasures(store, clock, self.retention)
+        self.erasures = Erasures(store, clock, self.retention, None if alone else asyncio.sleep)
         self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)
 
     async def keep_house(self, wait: Callable[[float], Awaitable[object]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from proxy.archive.artifacts import Artifact, Row, row_key, tenant_of
-from proxy.archive.erasures import Erasures
+from proxy.archive.erasures import LOOK, Erasures
 from proxy.archive.writing import Leaving
 from proxy.core.ports import Key, Put
 from proxy.storage.ephemeral import EphemeralStore
@@ -140,3 +140,50 @@ async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:
     await vault.spool.hold(*held(vault, "one", "s-1", MINE))
     assert await vault.spool.publish() == []
     assert await vault.store.get(Key("", "fold/one")) is not None
+
+
+async def test_what_began_before_an_erasure_was_heard_of_is_told_from_what_begins_later() -> None:
+    store, clock = EphemeralStore(), FakeClock()
+    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    await there.look()
+    before = clock.monotonic()
+    assert not here.since(SPACE, "s-1", before)
+    clock.advance(1.0)
+    await here.note(SPACE, "s-1")
+    assert (here.since(SPACE, "s-1", before), there.since(SPACE, "s-1", before)) == (True, False)
+    clock.advance(1.0)
+    await there.look()
+    assert there.since(SPACE, "s-1", before + 1.5)
+    assert not here.since(SPACE, "s-1", before + 1.5)
+    assert not there.since(SPACE, "s-1", clock.monotonic())
+    assert not here.since(SPACE, "s-2", before)
+    assert not here.since(OTHER, "s-1", before)
+
+
+async def test_an_erasure_of_all_of_a_tenant_is_of_each_of_its_sessions_and_is_known_for_a_day() -> None:
+    clock = FakeClock()
+    erasures = Erasures(EphemeralStore(), clock, 100.0)
+    clock.advance(1.0)
+    await erasures.note(SPACE, None)
+    clock.advance(86_400.0)
+    await erasures.note(OTHER, "s-1")
+    assert erasures.since(SPACE, "s-1", 0.5)
+    clock.advance(1.0)
+    await erasures.note(OTHER, "s-2")
+    assert not erasures.since(SPACE, "s-1", 0.5)
+    assert erasures.since(OTHER, "s-1", 0.5)
+
+
+async def test_only_where_others_use_the_store_it_is_waited_for_until_they_have_heard() -> None:
+    store, clock, waits = EphemeralStore(), FakeClock(), list[float]()
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    alone, beside = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0, wait)
+    assert (alone.alone, beside.alone) == (True, False)
+    await alone.spread(SPACE, "s-1")
+    assert waits == []
+    await beside.spread(SPACE, "s-1")
+    assert len(waits) == 1
+    assert waits[0] > LOOK

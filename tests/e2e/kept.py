@@ -14,7 +14,7 @@ import zstandard
 from proxy.core.http import Inbound
 from proxy.settings.load import build
 from proxy.wiring import House
-from tests.loopback import Loopback, replies_json
+from tests.loopback import Loopback, Script, replies_json
 
 CANARY = "canary-7319-of-the-erased"
 CONFIG = """
@@ -91,9 +91,10 @@ def sealing(*keys: str) -> str:
 
 
 @asynccontextmanager
-async def workers(folder: Path, *configs: str) -> AsyncIterator[list[House]]:
-    """Workers on one store, one for each of these pieces of config."""
-    async with Loopback(replies_json(REPLY)) as provider:
+async def workers(folder: Path, *configs: str, script: Script | None = None) -> AsyncIterator[list[House]]:
+    """Workers on one store, one for each of these pieces of config. `script`: what the provider does, if not just
+    answer."""
+    async with Loopback(script or replies_json(REPLY)) as provider:
         texts = [(CONFIG + each).replace("FOLDER", str(folder)).replace("UPSTREAM", provider.url) for each in configs]
         houses = [House(build(text.encode(), {}, {}), {}) for text in texts]
         try:
