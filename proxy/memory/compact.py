@@ -36,6 +36,8 @@ from proxy.summaries.facts_words import Judge
 
 _log = logging.getLogger("accordion")
 
+SEARCH_REQUIRED: Final = "search_required"
+"""The code of the error that says that nobody searched since the last compaction."""
 _TRIES: Final = 8
 _NEAR: Final = 40
 """Messages among which the two turns before a memory are looked for."""
@@ -92,12 +94,14 @@ class Compactions:
         """Compacts messages `first` to `last` (inclusive, counted from 0 with the system prompt).
 
         Raises NotFound where they are not recorded, BadRequest for a bad range or bad topics and where no search came
-        first, Overtaken, StoreUnavailable. Nothing is written then.
+        first, Overtaken, StoreUnavailable. Nothing is written then, nor where the conversation or the memories were
+        erased meanwhile.
         """
         caller, focus = caller or Caller(), checked_topics(focus)
         stretch = await self._imported(space, await self.conversations.stretch(space, conversation, first, last))
         done = await log.entries(self.memories, space, conversation)
-        if same(done, stretch, focus) < 0 and not await log.was_searched(self.memories, space, conversation, len(done)):
+        looked = len(done)
+        if same(done, stretch, focus) < 0 and not await log.was_searched(self.memories, space, conversation, looked):
             raise _unsearched(conversation)
         heard: _Heard | None = None
         for _ in range(_TRIES):
@@ -107,6 +111,7 @@ class Compactions:
                 heard = await self._heard(stretch, focus, caller)
             found = fresh(heard.candidates, done, stretch, focus)
             made = await self._made(space, stretch, focus, caller, found, heard.said)
+            await self._stands(space, stretch, looked)
             try:
                 return await self._written(space, len(done), stretch, focus, made, heard.by)
             except Conflict:
@@ -202,6 +207,13 @@ class Compactions:
 
     # -- what is written ------------------------------------------------------------
 
+    async def _stands(self, space: bytes, stretch: Stretch, looked: int) -> None:
+        """Raises Overtaken where the conversation was erased since it was read, or the memories: with them goes the
+        note that somebody looked when there were `looked` compactions."""
+        there = await log.was_searched(self.memories, space, stretch.session, looked)
+        if not (there and await self.conversations.stands(space, stretch)):
+            raise Overtaken(f"Conversation {stretch.session!r} or the memories were erased meanwhile.", code="erased")
+
     async def _written(
         self,
         space: bytes,
@@ -278,5 +290,5 @@ def _unsearched(conversation: str) -> BadRequest:
     return BadRequest(
         f"Look first at what is remembered of conversation {conversation!r} already: search with its conversation_id, "
         "read what is found, then compact this range. A search lets one compaction through.",
-        code="search_required",
+        code=SEARCH_REQUIRED,
     )

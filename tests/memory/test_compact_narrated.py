@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.core.errors import SummaryFailed
+from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
 from proxy.memory.compact import Caller
+from proxy.memory.entries import Overtaken
 from proxy.memory.narrated import Narrator
 from proxy.summaries.extractive import Extractor
 from proxy.summaries.prompts import load
@@ -155,3 +158,43 @@ async def test_the_model_reads_no_system_text_and_nothing_out_of_memory_and_is_t
     assert "harbour" not in asked
     assert "lighthouse" not in asked
     assert "these topics: ledger" in asked
+
+
+class Meanwhile(FakeSummarizer):
+    """Lets something happen while it writes."""
+
+    async def write(self, request: SummaryRequest, asker: Asker) -> SummaryReply:
+        await self.happens()
+        return await super().write(request, asker)
+
+    async def happens(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("what", ["session", "tenant", "memories"])
+async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(what: str):
+    class Erasing(Meanwhile):
+        async def happens(self) -> None:
+            if what == "memories":
+                await house.memories.erase(SPACE)
+            else:
+                await house.vault.custody.erase(SPACE, ID if what == "session" else None)
+
+    house = await house_with(Erasing([answer()]))
+    with pytest.raises(Overtaken) as raised:
+        await house.compact(0, 16)
+    assert raised.value.code == "erased"
+    assert house.contents() == []
+    if what == "memories":
+        house.compactions = replace(house.compactions, narrator=None)
+        assert (await house.compact(0, 16)).memories_count > 0
+
+
+async def test_what_is_said_while_the_model_writes_does_no_harm():
+    class Talking(Meanwhile):
+        async def happens(self) -> None:
+            changed = entry("system", "You are the agent of Contoso. It is five past four.")
+            await house.record([changed, *talk()[1:], entry("assistant", "It does.")])
+
+    house = await house_with(Talking([answer()]))
+    assert (await house.compact(0, 16)).memories_count > 0
