@@ -4,13 +4,16 @@ whoever `memory.writer` names, each range once."""
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import field
 
-from proxy.core.errors import AccordionError, StoreUnavailable
+from proxy.core.errors import AccordionError, BadRequest, StoreUnavailable
 from proxy.core.ports import Tasks
 from proxy.core.values import dataclass
 from proxy.memory.answers import Done
-from proxy.memory.compact import Caller, Compactions
+from proxy.memory.compact import SEARCH_REQUIRED, Caller, Compactions
+from proxy.memory.entries import Overtaken
 from proxy.memory.stretches import Recordings
 
 _log = logging.getLogger("accordion")
@@ -18,6 +21,8 @@ _log = logging.getLogger("accordion")
 _PAUSE = 1.0
 """Seconds between two looks whether what was folded is recorded, which is done behind the request as well."""
 _LOOKS = 10
+_TRIES = 4
+"""Searches, each of which somebody else may come in behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +35,27 @@ class Remembering:
     tasks: Tasks
     wait: Callable[[float], Awaitable[object]]
     project: str = ""
+    _folds: dict[tuple[bytes, str], deque[tuple[int, str | None]]] = field(default_factory=dict)
+    """Of sessions that are being remembered, by tenant's key: the folds that are not remembered yet, in order."""
 
     def folded(self, space: bytes, session: str, covered: int, project: str | None = None) -> None:
         """A fold was made that covers the first `covered` messages of a session's list, for a request that names this
         project (None: none). Nobody waits for it."""
-        if session and covered > 0:
-            self.tasks.spawn(self.remember(space, session, covered, project), "remember what was folded")
+        if not session or covered <= 0:
+            return
+        # One at a time: two would both find that nothing is compacted yet.
+        under_way = (space, session) in self._folds
+        self._folds.setdefault((space, session), deque()).append((covered, project))
+        if not under_way:
+            self.tasks.spawn(self._in_turn(space, session), "remember what was folded")
+
+    async def _in_turn(self, space: bytes, session: str) -> None:
+        folds = self._folds[space, session]
+        try:
+            while folds:
+                await self.remember(space, session, *folds.popleft())
+        finally:
+            del self._folds[space, session]
 
     async def remember(self, space: bytes, session: str, covered: int, project: str | None = None) -> None:
         """Compacts what of these messages is not compacted yet. Never fails: what could not be remembered now is a part
@@ -45,13 +65,25 @@ class Remembering:
             if end == 0:
                 _log.info("what was folded is not remembered: it is not recorded")
                 return
-            compactions = self.compactions()
-            first = _beginning(await compactions.search(space, session))
-            if first < end:
-                caller = Caller(project=self.project if project is None else project)
-                await compactions.compact(space, session, first, end - 1, caller=caller)
+            await self._compacted(space, session, end, self.project if project is None else project)
         except AccordionError as error:
             _log.warning("what was folded could not be remembered: %s", error.message)
+
+    async def _compacted(self, space: bytes, session: str, end: int, project: str) -> None:
+        """Compacts what lies before message `end`. Raises what is wrong with it."""
+        compactions = self.compactions()
+        for _ in range(_TRIES):
+            first = _beginning(await compactions.search(space, session))
+            if first >= end:
+                return
+            try:
+                await compactions.compact(space, session, first, end - 1, caller=Caller(project=project))
+                return
+            except BadRequest as error:
+                # Somebody else compacted a range since the search.
+                if error.code != SEARCH_REQUIRED:
+                    raise
+        raise Overtaken("others compact the same conversation again and again.")
 
     async def _recorded(self, space: bytes, session: str, covered: int) -> int:
         """Behind which message of the transcript the fold ends; 0 where it is not recorded so far."""

@@ -1,15 +1,17 @@
 """What a fold takes out becomes memories, behind the request, each range once."""
 
 from collections.abc import Coroutine
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, ClassVar
 
 import pytest
 
 from proxy.core.errors import StoreUnavailable
+from proxy.memory.answers import Done
 from proxy.memory.compact import Compactions
 from proxy.remembering import Remembering
 from tests.archive.vaults import SPACE
+from tests.compaction.making import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows
 from tests.memory.compacting import ID, House, house_of, talk
 from tests.test_recalled import request as long
@@ -103,6 +105,54 @@ async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixtur
     house.memories.away = False
     await remembering(house).remember(SPACE, ID, 6)
     assert await done(house) == [(0, 6)]
+
+
+async def test_folds_that_come_close_together_are_remembered_one_after_the_other():
+    house, tasks = await house_of(), LoopTasks()
+    made = Remembering(lambda: house.compactions, house.vault.transcripts, tasks, Waits())
+    for covered in (4, 6, 10):
+        made.folded(SPACE, ID, covered)
+    await tasks.done()
+    assert await done(house) == [(0, 4), (5, 6), (7, 10)]
+    made.folded(SPACE, ID, 12)
+    await tasks.done()
+    assert await done(house) == [(0, 4), (5, 6), (7, 10), (11, 12)]
+
+
+class Crowded(Compactions):
+    """Others compact a range behind each of the first searches."""
+
+    ranges: ClassVar[list[tuple[int, int]]] = []
+
+    async def search(self, space: bytes, conversation: str) -> list[Done]:
+        found = await super().search(space, conversation)
+        if self.ranges:
+            await super().compact(space, conversation, *self.ranges.pop(0))
+        return found
+
+
+async def crowded(*ranges: tuple[int, int]) -> House:
+    """A house in which others compact these ranges at the same time."""
+    house = await house_of()
+    given = {each.name: getattr(house.compactions, each.name) for each in fields(house.compactions)}
+    house.compactions = Crowded(**given)
+    Crowded.ranges[:] = ranges
+    return house
+
+
+async def test_what_another_worker_compacted_meanwhile_is_gone_on_behind():
+    house = await crowded((0, 2), (3, 4))
+    await remembering(house).remember(SPACE, ID, 10)
+    assert await done(house) == [(0, 2), (3, 4), (5, 10)]
+
+
+async def test_what_others_compact_again_and_again_is_left_to_the_next_fold(caplog: pytest.LogCaptureFixture):
+    house = await crowded((0, 1), (2, 2), (3, 3), (4, 4))
+    await remembering(house).remember(SPACE, ID, 10)
+    assert await done(house) == [(0, 1), (2, 2), (3, 3), (4, 4)]
+    assert "could not be remembered: others" in caplog.text
+    await remembering(house).remember(SPACE, ID, 10)
+    assert (await done(house))[-1] == (5, 10)
 
 
 class Spawned(FakeTasks):
