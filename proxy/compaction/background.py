@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from proxy.archive.erasures import Erasures
 from proxy.archive.writing import Archive
 from proxy.compaction.waiting import Signal, Waiting
 from proxy.core.conversation import Conversation
@@ -105,7 +106,9 @@ class Preparations:
         waiting: Waiting,
         bounds: Bounds | None = None,
         archive: Archive | None = None,
+        erasures: Erasures | None = None,
     ) -> None:
+        self._erasures = erasures
         self._author = author
         self._store = store
         self._archive = archive or Archive(store)
@@ -125,12 +128,14 @@ class Preparations:
         told: int,
         make: Callable[[], Awaitable[SummaryTask | None]],
         since: int | None = None,
+        began: float = 0.0,
     ) -> bool:
         """Begins to write a summary, unless one is ready or being written, there is no room for another, or the last
         try came to nothing and the history (of `tokens`) has hardly grown. Gives whether one is being written now.
 
         `told`: of so many of the client's messages a model has told in an earlier fold already. `make` says what is to
-        be told now, None where nothing is; `since` from which of the client's messages on, where that is known.
+        be told now, None where nothing is; `since` from which of the client's messages on, where that is known. It is
+        not kept where the session was erased after `began`, by the monotonic clock.
         """
         if thread in self._running:
             return True
@@ -141,7 +146,7 @@ class Preparations:
         if len(self._running) >= self._bounds.at_once or mine >= self._bounds.per_tenant:
             return False
         self._running[thread] = self._waiting.signal()
-        self._tasks.spawn(self._run(thread, conversation, tokens, told, make, since), "prepare a summary")
+        self._tasks.spawn(self._run(thread, conversation, tokens, told, make, since, began), "prepare a summary")
         return True
 
     def running(self, thread: Thread) -> bool:
@@ -183,21 +188,18 @@ class Preparations:
         return self._wasted.pop(thread, (0, 0))
 
     async def _run(
-        self,
-        thread: Thread,
-        conversation: Conversation,
-        tokens: int,
-        told: int,
-        make: Callable[[], Awaitable[SummaryTask | None]],
-        since: int | None,
-    ) -> None:
+        self, thread: Thread, conversation: Conversation, tokens: int, told: int,
+        make: Callable[[], Awaitable[SummaryTask | None]], since: int | None, began: float,
+    ) -> None:  # fmt: skip
         signal, prepared, failed = self._running[thread], None, False
         try:
             # Another worker may have prepared one.
             prepared = await self.ready(thread, conversation, told, since)
             if prepared is None:
                 summary = await self._told(thread, make)
-                prepared = await self._prepared(thread, conversation, told, summary) if summary is not None else None
+                prepared = (
+                    await self._prepared(thread, conversation, told, summary, began) if summary is not None else None
+                )
         except (SummaryFailed, TimeoutError) as error:
             failed = True
             self._waste(thread, *_cost(error))
@@ -256,7 +258,9 @@ class Preparations:
                 return await self._author.write(task, heard)
         return None
 
-    async def _prepared(self, thread: Thread, conversation: Conversation, told: int, summary: Summary) -> Prepared:
+    async def _prepared(
+        self, thread: Thread, conversation: Conversation, told: int, summary: Summary, began: float
+    ) -> Prepared:
         """What a model told, kept for other workers too. Raises SummaryFailed where that is nothing new."""
         if not told < summary.narrated <= len(conversation.chain):
             raise SummaryFailed("there is nothing that is not told yet")
@@ -264,15 +268,11 @@ class Preparations:
         if (unused := self._ready.get(thread)) is not None:
             self._waste(thread, unused.input, unused.output)
         prepared = Prepared(
-            summary.narrative,
-            summary.narrated,
-            anchor,
-            summary.writer,
-            summary.input,
-            summary.output,
-            summary.findings,
-            summary.since,
-        )
+            summary.narrative, summary.narrated, anchor, summary.writer, summary.input, summary.output,
+            summary.findings, summary.since,
+        )  # fmt: skip
+        if self._erasures is not None and self._erasures.since(thread.space, thread.session, began):
+            return prepared
         with suppress(StoreUnavailable):
             value = _ENCODER.encode(prepared)
             await self._archive.keep(

@@ -64,6 +64,8 @@ class Case:
     """Whether a sub-agent asks: then all that it was given at the beginning stays verbatim."""
     begun: Mapping[str, Delegation] = field(default_factory=dict)
     """The delegations that calls of this conversation began, by the calls' ids."""
+    began: float = 0.0
+    """When its fold began, in seconds by the monotonic clock."""
     shown: Folded | None = None
     """The list as it would be forwarded, with what was read back and recalled; None where that is `folded`."""
 

@@ -12,6 +12,7 @@ from dataclasses import field
 from functools import partial
 from typing import Literal
 
+from proxy.archive.erasures import Erasures
 from proxy.archive.writing import Archive, Spool
 from proxy.compaction.background import Preparations, Thread
 from proxy.compaction.case import Case, Outcome
@@ -53,6 +54,7 @@ class Rooms:
     clock: Clock
     waiting: Waiting
     spool: Spool | None = None
+    erasures: Erasures | None = None
     flights: dict[Thread, Signal] = field(default_factory=dict)
     """The folds that are being made."""
     futile: Futile = field(default_factory=Futile)
@@ -70,7 +72,7 @@ class Compactor:
     async def fold(self, case: Case, client: Conversation) -> Outcome:
         """Does what `case.decision` says; `client` is the list as the client sent it. Never fails: then the request
         stays as it was, and the outcome says why."""
-        decision = case.decision
+        decision, case = case.decision, replace(case, began=self._rooms.clock.monotonic())
         try:
             if decision.observed:
                 return await self._observed(case)
@@ -195,7 +197,7 @@ class Compactor:
         again = not prepared.failed(thread) or (_waits(case) and not prepared.fruitless(thread, tokens))
         if ready is None and again:
             if not case.counting:
-                prepared.begin(thread, client, tokens, told, make, since)
+                prepared.begin(thread, client, tokens, told, make, since, case.began)
             if _passes(case):
                 raise _Later
             if _waits(case) and not case.counting:
@@ -213,7 +215,7 @@ class Compactor:
         make = self._task if self._modelled(case) else self._facts
         base = case.folded.compaction
         told = base.narrated if base is not None and base.kind == case.decision.kind else 0
-        self._rooms.preparations.begin(thread, client, tokens, told, partial(make, case, client))
+        self._rooms.preparations.begin(thread, client, tokens, told, partial(make, case, client), began=case.began)
 
     async def _task(self, case: Case, client: Conversation) -> SummaryTask | None:
         work = partial(self._craft.work, case, client, at=self._rooms.clock.now(), plain=False)
@@ -229,10 +231,11 @@ class Compactor:
     # -- keeping ------------------------------------------------------------------
 
     async def _kept(self, case: Case, client: Conversation, made: Made, passes: int) -> Outcome:
-        """Archives what leaves, then makes the fold known; neither for who only counts. Raises StoreUnavailable where
-        that cannot be and need not be; Unfit where it must be, and there is no room on this machine either."""
-        folds, root, flagged = self._rooms.folds, client.chain[0], False
-        if case.counting:
+        """Archives what leaves, then makes the fold known; neither for who only counts, nor where the session was
+        erased meanwhile. Raises StoreUnavailable where that cannot be and need not be; Unfit where it must be, and this
+        machine has no room either."""
+        folds, root, flagged, erasures = self._rooms.folds, client.chain[0], False, self._rooms.erasures
+        if case.counting or (erasures is not None and erasures.since(case.space, case.session, case.began)):
             return Outcome(made.folded, seen_of(made.compaction, "folded", case.decision, passes))
         try:
             await self._rooms.archive.keep(made.puts)
@@ -276,8 +279,7 @@ def _waits(case: Case) -> bool:
 
 
 def _passes(case: Case) -> bool:
-    """Whether the request goes on as it is while a model writes. At a trigger of 0, which folds every request, it does
-    not: an extract does at once."""
+    """Whether the request goes on as it is while a model writes. At a trigger of 0 it does not: an extract does."""
     return not _waits(case) and case.decision.trigger > 0
 
 

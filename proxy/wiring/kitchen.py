@@ -193,11 +193,14 @@ class Kitchen:
             archive=self._archive,
             author=author,
             extractor=self._extractor,
-            preparations=Preparations(author, self._store, self._tasks, self._waiting, self._bounds, self._archive),
+            preparations=Preparations(
+                author, self._store, self._tasks, self._waiting, self._bounds, self._archive, self.custody.erasures
+            ),
             tasks=self._tasks,
             clock=self._clock,
             waiting=self._waiting,
             spool=self._spool,
+            erasures=self.custody.erasures,
         )
 
     def _compactor(self, settings: Settings, pipeline: list[Strategy], rooms: Rooms) -> Compactor:

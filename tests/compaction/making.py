@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import structs
 
 from proxy.accounting.meter import REPLY, Meter
+from proxy.archive.erasures import Erasures
 from proxy.archive.references import artifact_id, reference, size_of
 from proxy.archive.writing import Archive, Spool
 from proxy.compaction.background import Bounds, Preparations
@@ -226,7 +227,10 @@ class House:
         self.author = Author(None, self.extractor, self.tasks, load())
         if self.teller:
             self.author = Teller(self.author)
-        self.preparations = Preparations(self.author, self.store, self.tasks, self.waiting, self.bounds, self.archive)
+        self.erasures = Erasures(self.store, self.clock, 100.0)
+        self.preparations = Preparations(
+            self.author, self.store, self.tasks, self.waiting, self.bounds, self.archive, self.erasures
+        )
         self.planner, self.plain_planner = HandPlanner(self.propose), HandPlanner(self.plain, "plain")
         planners = (self.planner, self.plain_planner)
         if self.pipeline is not None:
@@ -234,7 +238,7 @@ class House:
         craft = Craft(*planners, self.archive, self.weights, self.reader)
         rooms = Rooms(
             self.folds, self.archive, self.author, self.extractor, self.preparations, self.tasks, self.clock,
-            self.waiting, self.spool,
+            self.waiting, self.spool, self.erasures,
         )  # fmt: skip
         self.compactor = Compactor(craft, rooms, wait_seconds=self.wait_seconds)
 

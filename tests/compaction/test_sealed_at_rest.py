@@ -9,6 +9,7 @@ import zstandard
 
 from proxy.archive.transcripts import Transcripts
 from proxy.compaction.background import Thread
+from proxy.compaction.case import Outcome
 from proxy.compaction.overlays import Overlays
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Put
@@ -155,6 +156,37 @@ async def test_a_summary_that_was_prepared_is_read_by_who_has_the_key_only():
     for sealer, expected in ((KEY, True), (OTHER, False), (None, False)):
         worker = House(store=store, teller=True, sealer=sealer)
         assert (await worker.preparations.ready(thread, CLIENT, 0) is not None) == expected
+
+
+async def erased_while(house: House, decision: dict[str, str]) -> Outcome:
+    """What becomes of a fold whose session is erased while it is made."""
+    case = house.case(CLIENT, asker=asker(), decision=decision)
+    folding = asyncio.create_task(house.compactor.fold(case, CLIENT))
+    await asyncio.sleep(0)
+    house.clock.advance(1.0)
+    await house.erasures.note(SPACE, "s-1")
+    outcome = await folding
+    await house.tasks.done()
+    return outcome
+
+
+async def test_a_fold_that_is_made_while_its_session_is_erased_is_forwarded_and_not_kept():
+    house = House(sealer=KEY)
+    made = (await erased_while(house, {})).folded.compaction
+    assert made is not None
+    assert made.artifacts
+    assert not any(await house.archive.artifacts(SPACE, made.artifacts))
+    assert (await house.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)).compaction is None
+    again = (await house.compactor.fold(house.case(CLIENT), CLIENT)).folded.compaction
+    assert all(await house.archive.artifacts(SPACE, again.artifacts))
+
+
+async def test_a_summary_that_is_prepared_while_its_session_is_erased_is_not_kept():
+    store = EphemeralStore()
+    house = House(store=store, teller=True, sealer=KEY)
+    await erased_while(house, {"action": "prepare"})
+    worker = House(store=store, teller=True, sealer=KEY)
+    assert await worker.preparations.ready(Thread("local", SPACE, SCOPE, "s-1"), CLIENT, 0) is None
 
 
 async def test_workers_that_fold_at_once_agree_on_one_fold():
