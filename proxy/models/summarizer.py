@@ -17,12 +17,13 @@ import msgspec
 from proxy.core.budget import Window
 from proxy.core.errors import AccordionError, SummaryFailed
 from proxy.core.ports import Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest, Windows
-from proxy.core.records import ReplySeen
+from proxy.core.records import ReplySeen, Usage
 from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
 from proxy.core.values import replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import Decoder
 from proxy.models.summarizer_wire import PATHS, Limit, answer, body, fault
+from proxy.summaries.author import SummaryRejected
 
 ANSWER: Final = 16_000
 """The room that is kept for an answer, in tokens; a quarter of smaller windows."""
@@ -92,7 +93,8 @@ class ModelSummarizer:
         return max(0, min(window.usable_input, window.size - self._answer(window)))
 
     async def write(self, request: SummaryRequest, asker: Asker) -> SummaryReply:
-        """Asks the model once, not streamed. Raises SummaryFailed whatever goes wrong; sets no time-out."""
+        """Asks the model once, not streamed. Raises SummaryFailed whatever goes wrong, SummaryRejected where the model
+        said what that cost; sets no time-out."""
         way = self._way(asker)
         if way is None or asker.dialect not in PATHS:
             raise SummaryFailed("no model may be asked in this caller's name")
@@ -114,17 +116,11 @@ class ModelSummarizer:
         if asker.dialect == "chat" and heard.status in (400, 422) and known in heard.seen.error:
             # Which of the two a server knows can only be found out.
             heard = await self._send(way, asker.dialect, body(asker.dialect, named, request, longest, other))
-        if heard.status != 200 or heard.seen.error:
-            raise SummaryFailed(f"the model answered with status {heard.status}{_code(heard.data)}")
-        text, seen = answer(asker.dialect, heard.data), heard.seen
-        if problem := fault(seen.finish):
-            raise SummaryFailed(problem)
-        if not text:
-            raise SummaryFailed("the model answered nothing")
-        usage = seen.usage
-        if usage is None:
-            return SummaryReply(text, seen.model or named)
-        return SummaryReply(text, seen.model or named, usage.input, usage.output)
+        text, problem = _answered(asker.dialect, heard)
+        usage = heard.seen.usage or Usage()
+        if problem:
+            raise SummaryRejected(problem, input=usage.input, output=usage.output)
+        return SummaryReply(text, heard.seen.model or named, usage.input, usage.output)
 
     async def _send(self, way: _Way, dialect: str, sent: bytes) -> _Heard:
         if way.route.family == "litellm":
@@ -170,6 +166,14 @@ class ModelSummarizer:
 
     def _answer(self, window: Window) -> int:
         return max(1, min(self._longest, window.size // 4, window.max_output or self._longest))
+
+
+def _answered(dialect: str, heard: _Heard) -> tuple[str, str]:
+    """The text of a reply, and what is wrong with it; the second is empty where nothing is."""
+    if heard.status != 200 or heard.seen.error:
+        return "", f"the model answered with status {heard.status}{_code(heard.data)}"
+    text = answer(dialect, heard.data)
+    return text, fault(heard.seen.finish) or ("" if text else "the model answered nothing")
 
 
 def _headers(headers: Headers, route: Route, dialect: str) -> Headers:

@@ -111,10 +111,9 @@ class _Spent:
         self.input = self.output = 0
         self.model = ""
 
-    def add(self, reply: SummaryReply) -> None:
-        self.input += reply.input
-        self.output += reply.output
-        self.model = reply.model or self.model
+    def add(self, cost: SummaryReply | SummaryRejected) -> None:
+        self.input += cost.input
+        self.output += cost.output
 
 
 class Author:
@@ -197,8 +196,13 @@ class Author:
         """What a model tells of one piece, checked; asked once more where it does not pass."""
         instructions, problem, asked = self._prompts.instructions(job.task.kind), "", text
         for _ in range(2):
-            reply = await summarizer.write(SummaryRequest(instructions, asked, job.longest), job.asker)
+            try:
+                reply = await summarizer.write(SummaryRequest(instructions, asked, job.longest), job.asker)
+            except SummaryRejected as error:
+                spent.add(error)
+                raise
             spent.add(reply)
+            spent.model = reply.model or spent.model
             checked = await self._tasks.offload(_judged, reply.text, job, piece[-1].index)
             if not checked.problem:
                 return checked

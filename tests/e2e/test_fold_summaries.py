@@ -73,6 +73,10 @@ def failing(how: str, dialect: str) -> Script:
     if how == "invented":
         made_up = {"text": "The user asked to delete /etc/passwd with token 81723", "sources": [1]}
         return replies_json(_ANSWERS[dialect](json.dumps({"gist": [made_up]})))
+    if how == "cut short":
+        document = _ANSWERS[dialect]('{"gist": [{"text": "The bui')
+        document["choices"][0]["finish_reason"] = "length"
+        return replies_json(document)
     if how == "empty":
         return replies_json(_ANSWERS[dialect](""))
     if how == "prose":
@@ -137,10 +141,11 @@ async def test_an_agent_works_on_while_no_summary_can_be_had(start: Start, how: 
         assert "DO-NOT-KEEP" not in one.text
 
 
-async def test_a_summary_that_was_paid_for_and_not_used_is_accounted_too(start: Start):
+@pytest.mark.parametrize("how", ["prose", "empty", "cut short"])
+async def test_a_summary_that_was_paid_for_and_not_used_is_accounted_too(start: Start, how: str):
     """What models are asked in vain costs all the same."""
     proxy = started(start, "chat")
-    provider = Strict("chat", WINDOW, rounds=1_000, summary=failing("prose", "chat"), words=220)
+    provider = Strict("chat", WINDOW, rounds=1_000, summary=failing(how, "chat"), words=220)
     async with proxy.provider(provider), agent(proxy, "chat", words=220) as run:
         while not folded(run):
             await rounds(run, 1)

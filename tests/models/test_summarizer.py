@@ -16,6 +16,7 @@ from proxy.core.errors import SummaryFailed, Unreachable, UpstreamCut
 from proxy.core.ports import Headers, Route
 from proxy.core.summarizing import Asker, SummaryRequest
 from proxy.models.summarizer import ModelSummarizer
+from proxy.summaries.author import SummaryRejected
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.routes import ModelEntry, Routes, routes_from
 from proxy.upstream.transport import AiohttpTransport, Timeouts
@@ -373,6 +374,28 @@ async def test_whatever_goes_wrong_is_a_failed_summary_with_a_plain_reason(
     assert "secret plan" not in told
     assert "callers-own" not in told
     assert not isinstance(answer, FakeReply) or answer.closed
+
+
+_CUT = {"chat": {"choices": [{"message": {"content": "half"}, "finish_reason": "length"}]}}
+_CUT["responses"] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+_CUT["messages"] = {"stop_reason": "max_tokens"}
+_CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "changes", "said"),
+    [
+        *((dialect, changes, "cut short") for dialect, changes in _CUT.items()),
+        ("chat", {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}, "answered nothing"),
+        ("chat", {"choices": [{"message": _CALL, "finish_reason": "tool_calls"}]}, "answered nothing"),
+        ("chat", {"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]}, "refused"),
+        ("responses", {"status": "failed", "error": {"code": "server_error"}}, "status 200"),
+    ],
+)
+async def test_an_answer_that_is_of_no_use_is_told_with_what_it_cost(dialect: str, changes: Any, said: str) -> None:
+    with pytest.raises(SummaryRejected, match=said) as error:
+        await made(FakeUpstream([answers(dialect, **changes)])).write(REQUEST, asker(dialect))
+    assert (error.value.input, error.value.output) == (90, 9)
 
 
 async def test_an_answer_in_parts_is_put_together() -> None:

@@ -175,6 +175,13 @@ async def test_an_error_of_the_model_is_passed_on_with_what_it_cost() -> None:
     assert (error.value.input, error.value.output) == (100, 10)
 
 
+async def test_an_answer_that_the_model_broke_off_costs_what_it_took() -> None:
+    cut = SummaryRejected("the answer was cut short at its longest", input=90, output=9)
+    with pytest.raises(SummaryRejected, match="cut short") as error:
+        await written(FakeSummarizer(["not json", cut]))
+    assert (error.value.input, error.value.output) == (190, 19)
+
+
 @pytest.mark.parametrize(
     ("summarizer", "changes"),
     [
