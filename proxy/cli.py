@@ -14,7 +14,7 @@ import typer
 
 from proxy import __version__
 from proxy.core.errors import ConfigError
-from proxy.offline.configured import failed, settings_of
+from proxy.offline.configured import confirmed, failed, settings_of
 from proxy.offline.memory_commands import memory
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def erase(
 
     if (session is None) != everything:
         raise typer.BadParameter("Say what: --session S, or --all.")
-    raise typer.Exit(run(settings_of(config), tenant, session, lambda question: yes or typer.confirm(question)))
+    raise typer.Exit(run(settings_of(config), tenant, session, lambda question: yes or confirmed(question)))
 
 
 @app.command()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,14 @@ def settings_of(config: Path | None) -> Settings:
         return SettingsFile(config, os.environ).settings
     except ConfigError as error:
         raise failed(error) from None
+
+
+def confirmed(question: str) -> bool:
+    """Whether the user says yes. The question goes to the standard error: the output is the command's answer. Where
+    there is nobody to ask, the command ends."""
+    # With `err=True` alone the last character of the question goes to the output.
+    with redirect_stdout(sys.stderr):
+        return typer.confirm(question)
 
 
 def failed(error: ConfigError) -> typer.Exit:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from proxy.offline.configured import settings_of
+from proxy.offline.configured import confirmed, settings_of
 
 if TYPE_CHECKING:
     from proxy.offline.memory import Asking
@@ -207,7 +207,7 @@ def save(
     from proxy.offline.memory import save as run  # noqa: PLC0415
 
     options = Options(description, tuple(tag or ()), force, project or "")
-    raise typer.Exit(run(_asking(config, tenant, as_json), session, text, options, typer.confirm))
+    raise typer.Exit(run(_asking(config, tenant, as_json), session, text, options, confirmed))
 
 
 @memory.command()
@@ -246,7 +246,7 @@ def erase(yes: Yes = False, tenant: Tenant = None, as_json: AsJson = False, conf
     """Erase all memories, and count what is left."""
     from proxy.offline.memory import erase as run  # noqa: PLC0415
 
-    raise typer.Exit(run(_asking(config, tenant, as_json), lambda question: yes or typer.confirm(question)))
+    raise typer.Exit(run(_asking(config, tenant, as_json), lambda question: yes or confirmed(question)))
 
 
 @memory.command()

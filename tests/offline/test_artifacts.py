@@ -167,7 +167,8 @@ def test_nothing_is_erased_without_a_yes(tmp_path: Path) -> None:
     kept = made(tmp_path, KEYS)
     asked = kept.run("erase", "--all", "--tenant", "one", given="n\n")
     assert asked.exit_code == 1
-    assert "'one'" in asked.stdout
+    assert "'one'" in asked.stderr
+    assert asked.stdout == ""
     assert kept.listed("--tenant", "one")
     done = kept.run("erase", "--session", kept.tenants["one"], "--tenant", "one", given="y\n")
     assert done.exit_code == 0

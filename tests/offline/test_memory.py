@@ -168,6 +168,18 @@ def test_all_memories_are_exported_erased_with_proof_and_taken_in_again(tmp_path
     assert kept.told("search", "audits of region 2")["results"]
 
 
+def test_a_question_does_not_stand_in_the_json(kept: Kept):
+    for answer, code in (("n\n", 1), ("y\n", 0)):
+        saved = kept.run("save", kept.session, "--json", given=answer)
+        assert saved.exit_code == code
+        assert (json.loads(saved.stdout)["id"] == "") is (code == 1)
+        assert "Save this?" in saved.stderr
+    erased = kept.run("erase", "--json", given="y\n")
+    assert erased.stdout.startswith("{")
+    assert json.loads(erased.stdout)["verified"] is True
+    assert "Erase all memories" in erased.stderr
+
+
 def test_what_cannot_be_read_is_not_taken_in_at_all(tmp_path: Path):
     kept, lines = fresh(tmp_path), tmp_path / "all.jsonl"
     kept.told("add", "Something.")
