@@ -83,13 +83,14 @@ def read(settings: Settings, tenant: str | None, wanted: Reading) -> int:
 
 
 def export(settings: Settings, tenant: str | None, session: str | None) -> int:
-    """Writes all that is kept, of a session or of all, to the standard output; returns the exit code."""
+    """Writes all that is kept, of a session or of all, to the standard output; returns the exit code: 1 where there is
+    no such session."""
     return _run(settings, tenant, lambda shelves: _export(shelves, session))
 
 
 def erase(settings: Settings, tenant: str | None, session: str | None, sure: Callable[[str], bool]) -> int:
     """Removes all that is kept of a session, or of all with the memories, once `sure` says so; returns the exit code: 1
-    where it does not, or where something is left."""
+    where it does not, where there is no such session, or where something is left."""
 
     async def work(shelves: Shelves) -> int:
         async with remembered(settings) as memories:
@@ -253,13 +254,28 @@ async def _all(shelves: Shelves, session: str) -> list[Artifact]:
     return found
 
 
+async def _known(shelves: Shelves, session: str | None) -> bool:
+    """Whether the tenant has this session; says so where not. None stands for all, which there are always."""
+    caller = shelves.caller
+    known = session is None or await shelves.room.holds(caller.space, session)
+    if not (known or await shelves.observe.session(caller.tenant, session or "")):
+        said = f"{session}: there is no such session of the tenant {caller.tenant!r}"
+        Console(stderr=True, highlight=False).print(Text(said, style="red"))
+        return False
+    return True
+
+
 async def _export(shelves: Shelves, session: str | None) -> int:
+    if not await _known(shelves, session):
+        return 1
     async for line in shelves.room.custody.export(shelves.caller.space, session):
         sys.stdout.write(line.decode())
     return 0
 
 
 async def _erase(shelves: Shelves, memories: Memories, session: str | None, sure: Callable[[str], bool]) -> int:
+    if not await _known(shelves, session):
+        return 1
     caller = shelves.caller
     whose = f"of session {session}" if session is not None else "of all sessions, and all memories,"
     if not sure(f"Erase all that is kept {whose} of the tenant {caller.tenant!r}? It cannot be had again."):

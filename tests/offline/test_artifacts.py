@@ -102,6 +102,9 @@ def test_an_artifact_is_shown_whole_and_in_parts(kept: Kept) -> None:
         (("artifacts", "ID", "--path", "$.x"), 2, "JSON"),
         (("artifacts", "--offset", "3"), 2, "take the ID"),
         (("artifacts", "ID", "--session", "s"), 2, "lists artifacts"),
+        (("export", "--session", "s-mistyped"), 1, "s-mistyped: there is no such session of the tenant 'default'"),
+        (("export", "--session", ""), 1, "there is no such session"),
+        (("erase", "--session", "s-mistyped", "--yes"), 1, "there is no such session"),
         (("erase",), 2, "--session S, or --all"),
         (("erase", "--all", "--session", "s"), 2, "--session S, or --all"),
     ],
@@ -111,6 +114,7 @@ def test_what_cannot_be_done_is_said(kept: Kept, args: tuple[str, ...], code: in
     shown = kept.run(*[some if arg == "ID" else arg for arg in args])
     assert shown.exit_code == code
     assert words in " ".join(re.sub(r"[│╭╮╰╯─]", " ", shown.stderr).split())
+    assert shown.stdout == ""
 
 
 def test_an_export_is_all_of_it(kept: Kept) -> None:
