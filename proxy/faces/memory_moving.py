@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -10,7 +11,7 @@ from typing import TypeVar
 from proxy.core.errors import BadRequest
 from proxy.core.memories import Change, Conflict, Entity, Filter, Memories, Memory, Relation
 from proxy.core.values import replace
-from proxy.faces.memory_rooms import Rooms
+from proxy.faces.memory_rooms import EVERY_PROJECT, Rooms
 from proxy.faces.memory_told import Brought, Erased, Held
 from proxy.identity.tenants import Caller
 from proxy.memory import entries
@@ -45,8 +46,9 @@ async def brought(rooms: Rooms, caller: Caller, lines: Iterable[bytes]) -> Broug
     now = rooms.clock.now()
     found: list[entries.Line] = []
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            found.append(_parsed(number, line, now))
+        # Some editors begin a file with the mark of UTF-8.
+        if text := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip():
+            found.append(_parsed(number, text, now))
         if number % _READ_AT_ONCE == 0:
             await asyncio.sleep(0)
     memories = list({each.id: each for each in found if isinstance(each, Memory)}.values())
@@ -123,6 +125,8 @@ def _parsed(number: int, line: bytes, now: float) -> entries.Line:
             return found
         if not 0 < len(found.id) <= _LONGEST_ID or entries.name(found.id) != found.id:
             raise BadRequest("a memory needs an id.", code="bad_line")
+        if entries.name(found.project) == EVERY_PROJECT:
+            raise BadRequest("a memory belongs to one project, or to none.", code="bad_line")
         times, counts = (found.created, found.updated), (found.first, found.last, found.counted)
         if not all(int(at) in _TIMES for at in times) or max(map(abs, counts)) > _COUNT_MOST:
             raise BadRequest("a memory's times are seconds since 1970, its counts at most 10^9.", code="bad_line")

@@ -29,6 +29,19 @@ Line = Memory | Entity | Relation | tuple[str, bytes]
 """What an export has in a line; the pair is a marker with its value."""
 
 
+class _Marker(msgspec.Struct):
+    name: str
+    value: bytes
+
+
+_KINDS: Final[dict[str, type[Memory | Entity | Relation | _Marker]]] = {
+    "memory": Memory,
+    "entity": Entity,
+    "relation": Relation,
+    "marker": _Marker,
+}
+
+
 class Overtaken(RequestError):
     """Somebody else wrote the same in the meantime. Nothing was written."""
 
@@ -122,12 +135,14 @@ def parsed(text: bytes) -> Line:
     """What a line of an export holds. Raises BadRequest (`bad_line`)."""
     try:
         document: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-        ((kind, value),) = document.items()
-        if kind == "marker":
-            return str(value["name"]), base64.b64decode(value["value"], validate=True)
-        return msgspec.convert(value, {"memory": Memory, "entity": Entity, "relation": Relation}[kind])
-    except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
-        raise BadRequest(f"This is no line of an export of memories: {error}", code="bad_line") from error
+        kind, value = next(iter(document.items()), ("", None))
+        if kind not in _KINDS or len(document) > 1:
+            raise msgspec.ValidationError(f"Expected an object with one key, of {', '.join(_KINDS)}")
+        found = msgspec.convert(value, _KINDS[kind])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        why = "It is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise BadRequest(f"This is no line of an export of memories: {why}.", code="bad_line") from error
+    return (found.name, found.value) if isinstance(found, _Marker) else found
 
 
 def time_of(at: float) -> str:

@@ -262,6 +262,36 @@ async def test_a_line_whose_numbers_could_not_be_told_again_is_not_taken_in(tmp_
         assert await http.total() == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ({"memory": {"id": "m", "type": "fact", "content": "x"}, "entity": {}}, "one key, of memory, entity, relation"),
+        ({"memories": []}, "one key, of memory, entity, relation, marker"),
+        ({}, "one key"),
+        ({"marker": {"name": "a"}}, "missing required field `value`"),
+        ({"marker": {"name": "a", "value": "a!"}}, "Invalid base64"),
+        ({"marker": 5}, "Expected `object`, got `int`"),
+        ({"memory": {"id": "m", "type": "fact", "content": "x", "project": " * "}}, "one project, or to none"),
+        (b'{"memory":{"id":"m","type":"fact","content":"\xff"}}', "It is not UTF-8"),
+    ],
+)
+async def test_an_import_says_in_plain_words_what_is_wrong_with_a_line(tmp_path: Path, line: Any, why: str):
+    async with api(tmp_path) as http:
+        content = line if isinstance(line, bytes) else json.dumps(line).encode()
+        reply = await http.http.post("/accordion/memory/import", content=content, headers=LINES)
+        assert problem(reply) == (400, "bad_line", "line 1")
+        assert why in reply.json()["error"]["message"]
+        assert await http.total() == 0
+
+
+async def test_an_import_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    async with api(tmp_path) as http:
+        line = b'\xef\xbb\xbf{"memory":{"id":"m","type":"fact","content":"The gate is green."}}\r\n'
+        reply = await http.http.post("/accordion/memory/import", content=line, headers=LINES)
+        assert reply.json()["memories"] == 1
+        assert (await http.http.post("/accordion/memory/import", content=line[:3], headers=LINES)).is_success
+
+
 async def test_others_go_on_while_a_long_import_is_read():
     passed, seen = 0, set[int]()
 
