@@ -260,6 +260,9 @@ app.add_typer(memory)
 
 def main() -> None:
     """Runs the command line."""
+    # None where it was closed before the start.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # What a terminal cannot show is shown as a question mark, and is no failure.
         if isinstance(stream, io.TextIOWrapper):
@@ -268,9 +271,7 @@ def main() -> None:
         try:
             app()
         finally:
-            # None where it was closed before the start.
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
             raise

@@ -49,15 +49,19 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure(request_file: P
     assert "Traceback" not in done.stderr
 
 
-def test_output_that_was_closed_before_the_start_is_no_failure(tmp_path: Path):
-    done = run(tmp_path, "check", output=subprocess.PIPE)
-    assert done.returncode == 0
+@pytest.mark.parametrize("command", ["check", "memory add Something", "memory list --json", "memory export", "export"])
+@pytest.mark.parametrize("closing", [">&-", ">&- 2>&-"])
+def test_output_that_was_closed_before_the_start_is_no_failure(tmp_path: Path, command: str, closing: str):
+    store = f"sqlite:///{tmp_path}/kept.db"
+    assert run(tmp_path, "memory", "add", "The gate is green.", ACCORDION_STORE=store).returncode == 0
     closed = subprocess.run(
-        ["/bin/sh", "-c", 'exec "$0" -m proxy check >&-', sys.executable],
+        ["/bin/sh", "-c", f'exec "$0" -m proxy {command} {closing}', sys.executable],
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={"HOME": str(tmp_path), "PYTHONPATH": str(TRANSCRIPT.parents[1])},
+        env={"HOME": str(tmp_path), "PYTHONPATH": str(TRANSCRIPT.parents[1]), "ACCORDION_STORE": store},
         check=False,
     )
     assert (closed.returncode, closed.stderr) == (0, "")
+    kept = run(tmp_path, "memory", "list", "--json", ACCORDION_STORE=store)
+    assert json.loads(kept.stdout)["total"] == (2 if "add" in command else 1)
