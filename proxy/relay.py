@@ -86,7 +86,7 @@ async def relay(
     tap = dialect.tap(streamed) if dialect is not None else None
     listener = _Listener(tap, encoding, streamed=streamed)
     events = Events() if streamed and not encoding else None
-    pieces = reply.chunks()
+    pieces, last = reply.chunks(), b""
     try:
         yield b""
         async for piece in pieces:
@@ -94,6 +94,7 @@ async def relay(
                 course.first_byte = clock.monotonic()
             out = piece if events is None else events.feed(piece)
             if out:
+                last = out
                 try:
                     yield out
                 finally:
@@ -117,7 +118,7 @@ async def relay(
         course.error = "client_disconnected" if error is None else error.code or error.type
         tellable = events is not None and not events.mid_event and length_of(reply.headers) < 0
         if error is not None and tellable and dialect is not None:
-            yield dialect.stream_error(error, request_id)
+            yield dialect.stream_error(error, request_id, last)
         raise
     finally:
         try:

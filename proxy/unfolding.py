@@ -145,7 +145,8 @@ class _Talk:
         """The stream as the client has it."""
 
     async def told(self, reply: UpstreamReply, encoding: str) -> AsyncGenerator[bytes, None]:
-        """The stream as the client sees it. Raises UpstreamCut and the like where a round ends too early."""
+        """The stream as the client sees it, also where it ends in the provider's own error. Raises UpstreamCut and the
+        like where a round ends too early."""
         while True:
             async with aclosing(self._heard(reply, encoding)) as blocks:
                 async for block in blocks:
@@ -155,10 +156,12 @@ class _Talk:
                 break
             reply = following
             kind, encoding = content(reply.headers)
-            if reply.status != 200 or kind != "text/event-stream":
-                await reply.close()
-                raise UpstreamCut(f"The provider answered {reply.status} when the reply was to go on.")
             self._splice.next()
+            if reply.status != 200 or kind != "text/event-stream":
+                if not (refusal := self._gauge.dialect.stream_refusal(await body_of(reply, encoding))):
+                    raise UpstreamCut(f"The provider answered {reply.status} when the reply was to go on.")
+                yield self._splice.feed(refusal)
+                return
             if self.shown is not None:
                 # Whether all was said is for the events to tell: this round may end in nothing.
                 self.shown.delimited = False

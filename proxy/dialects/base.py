@@ -92,8 +92,14 @@ class Dialect(ABC):
         return Outbound(error.status, headers, body)
 
     @abstractmethod
-    def stream_error(self, error: AccordionError, request_id: str) -> bytes:
-        """The same as the last event of a stream that has begun."""
+    def stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
+        """The same as the last event of a stream that has begun. `before` are events that went on last: where the
+        dialect numbers them, it is numbered on."""
+
+    @abstractmethod
+    def stream_refusal(self, body: bytes) -> bytes:
+        """A provider's own error, the body of an answer, as the last event of a stream that has begun; empty where the
+        body is none."""
 
     @abstractmethod
     def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:

@@ -31,6 +31,7 @@ from proxy.dialects.shared import (
     mapping,
     opaque,
     openai_error,
+    refused,
     role_of,
     string,
 )
@@ -135,9 +136,14 @@ class ChatCompletions(Dialect):
             inner["param"] = "messages"
         return encode({"error": inner})
 
-    def stream_error(self, error: AccordionError, request_id: str) -> bytes:
+    def stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
         """A chunk with `error`, on which the official SDKs raise; no `[DONE]` follows."""
         return b"data: " + self.error(error, request_id) + b"\n\n"
+
+    def stream_refusal(self, body: bytes) -> bytes:
+        """The same with what the provider said."""
+        said = refused(body)
+        return b"data: " + encode(said) + b"\n\n" if said else b""
 
     def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """A message with parts changed. An assistant's message that only reasons is nothing."""

@@ -28,6 +28,7 @@ from proxy.dialects.shared import (
     mapping,
     noted,
     opaque,
+    refused,
     role_of,
     string,
 )
@@ -84,9 +85,14 @@ class Messages(Dialect):
         inner = {"type": error.anthropic_type, "message": message}
         return encode({"type": "error", "error": inner, "request_id": request_id})
 
-    def stream_error(self, error: AccordionError, request_id: str) -> bytes:
+    def stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
         """An `error` event, on which the official SDKs raise; no `message_stop` follows."""
         return b"event: error\ndata: " + self.error(error, request_id) + b"\n\n"
+
+    def stream_refusal(self, body: bytes) -> bytes:
+        """The same with what the provider said."""
+        said = refused(body)
+        return b"event: error\ndata: " + encode(said) + b"\n\n" if said else b""
 
     def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """A message with parts changed. An assistant's message that only thinks is nothing."""

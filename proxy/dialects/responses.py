@@ -9,6 +9,7 @@ other id stands for content that only the provider has. `"type": "message"` is t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -32,10 +33,13 @@ from proxy.dialects.shared import (
     noted,
     opaque,
     openai_error,
+    refused,
     string,
 )
 from proxy.dialects.tap import BodyTap, StreamTap
 
+# A name that is quoted within a text is escaped there.
+_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,18})')
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -83,14 +87,17 @@ class Responses(Dialect):
         """`{"error": {message, type, param, code}}`."""
         return encode({"error": _told(error, request_id)})
 
-    def stream_error(self, error: AccordionError, request_id: str) -> bytes:
+    def stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
         """An `error` event. The documented form has message, code and param beside the type; the official SDKs raise
         only on an inner `error`, which the provider sends too: so both are there."""
-        inner = _told(error, request_id)
-        flat = {"code": inner["code"], "message": inner["message"], "param": inner["param"]}
-        return (
-            b"event: error\ndata: " + encode({"type": "error", "sequence_number": 0, **flat, "error": inner}) + b"\n\n"
-        )
+        numbers = _NUMBER.findall(before)
+        return _error_event(_told(error, request_id), int(numbers[-1]) + 1 if numbers else 0)
+
+    def stream_refusal(self, body: bytes) -> bytes:
+        """The same with what the provider said, numbered from 0."""
+        said = refused(body)
+        inner = said.get("error")
+        return _error_event(inner if type(inner) is dict else {"message": error_text(said)}, 0) if said else b""
 
     def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """An item with parts changed. Reasoning and hosted calls leave as a whole or not at all."""
@@ -115,6 +122,12 @@ class Responses(Dialect):
     def tap(self, stream: bool) -> Tap:
         """A tap for events, or for a whole response."""
         return _EventTap() if stream else BodyTap(_response)
+
+
+def _error_event(inner: Mapping[str, Any], number: int) -> bytes:
+    flat = {name: inner.get(name) for name in ("code", "message", "param")}
+    told = {"type": "error", "sequence_number": number, **flat, "error": inner}
+    return b"event: error\ndata: " + encode(told) + b"\n\n"
 
 
 def _told(error: AccordionError, request_id: str) -> dict[str, Any]:

@@ -226,6 +226,18 @@ def openai_error(error: AccordionError, request_id: str) -> dict[str, Any]:
     }
 
 
+def refused(body: bytes) -> dict[str, Any]:
+    """The error that is all of a reply, as an object with an `error`; empty where it is none. Gemini puts it in a
+    list."""
+    try:
+        value = read(body)
+    except ValueError:
+        return {}
+    if type(value) is list and len(value) == 1:
+        value = value[0]
+    return value if type(value) is dict and value.get("error") else {}
+
+
 def error_text(value: Any) -> str:
     """The text of an error in a reply's JSON, in any of the shapes that providers use; empty where there is none.
 

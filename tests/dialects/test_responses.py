@@ -195,4 +195,11 @@ def test_a_stream_error_has_the_documented_fields_too() -> None:
     said = json.loads(data.removeprefix("data: "))
     assert (said["type"], said["code"], said["param"]) == ("error", "upstream_disconnected", None)
     assert said["message"] == said["error"]["message"] == f"{CUT.message} (request id: req_1)"
-    assert isinstance(said["sequence_number"], int)
+    assert said["sequence_number"] == 0
+
+
+def test_a_stream_error_is_numbered_behind_the_events_before_it() -> None:
+    quoted = json.dumps({"type": "x.delta", "sequence_number": 8, "delta": '"sequence_number":99'})
+    before = f'data: {{"type":"x.delta","sequence_number": 7}}\n\ndata: {quoted}\n\n'.encode()
+    assert b'"sequence_number":9,' in RESPONSES.stream_error(CUT, "req_1", before)
+    assert b'"sequence_number":0,' in RESPONSES.stream_error(CUT, "req_1", b"data: {}\n\n")

@@ -143,6 +143,31 @@ def test_errors_that_the_proxy_writes_are_read_as_errors() -> None:
         assert tap.seen().error.startswith("The reply was cut. Send it again.")
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{\n "error": {"message": "Slow down.", "type": "rate_limit_error"}\n}', "Slow down."),
+        (b'[{"error": {"message": "Slow down.", "code": 429}}]', "Slow down."),
+        (b'{"error": "Slow down."}', "Slow down."),
+        (b'{"error": null}', ""),
+        (b'{"detail": "Not Found"}', ""),
+        (b"<h1>Bad Gateway</h1>", ""),
+        (b"\xff", ""),
+        (b"", ""),
+    ],
+)
+def test_a_providers_error_is_one_event_in_its_own_words(dialect: Dialect, body: bytes, said: str) -> None:
+    event = dialect.stream_refusal(body)
+    assert bool(event) is bool(said)
+    if said:
+        tap = dialect.tap(stream=True)
+        tap.feed(event)
+        assert tap.ended
+        assert said in tap.seen().error
+        assert event.count(b"data:") == 1
+
+
 def test_usage_in_every_chunk_counts_as_last_told() -> None:
     usages = [{"prompt_tokens": 10, "completion_tokens": at} for at in (1, 2, 3)]
     assert tapped(DIALECTS[0], sse(*(chunk({"content": "x"}, usage=u) for u in usages))).usage == Usage(10, 3)

@@ -83,7 +83,12 @@ async def test_an_error_in_the_second_round(proxies: Proxies, dialect: str, stre
         if stream:
             assert heard.status == 200
             assert "Step" in heard.body.decode(), "what was said before went on at once"
-            assert "error" in heard.events[-1]
+            said = heard.events[-1]
+            assert said["error"] == busy(dialect)["error"]
+            assert "Try again in a moment, says the provider." in str(error)
+            if dialect == "responses":
+                assert (said["type"], said["code"]) == ("error", "rate_limit_exceeded")
+                assert [each["sequence_number"] for each in heard.events] == list(range(len(heard.events)))
             assert b'finish_reason":"' not in heard.body
             assert b"message_stop" not in heard.body
         else:
@@ -94,6 +99,26 @@ async def test_an_error_in_the_second_round(proxies: Proxies, dialect: str, stre
         known = await told(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
     failed = [each for each in known["exchanges"] if each["error"]]
     assert len(failed) == 1
+
+
+@EACH
+async def test_a_second_round_that_is_answered_by_no_error_of_the_provider_is_told_by_its_status(
+    proxies: Proxies, dialect: str
+):
+    proxy = proxies[dialect]
+
+    async def says(exchange: Exchange, answer: Answer) -> None:
+        await answer.head(502, [("Content-Type", "text/html")], length=15)
+        await answer.send(b"<h1>Gateway</h1"[:15])
+
+    async with watched(proxy, dialect, "html", stream=True) as one:
+        await ready(one)
+        await fails(one, says)
+        heard = one.witness.heard[-1]
+        assert "The provider answered 502 when the reply was to go on." in json.dumps(heard.events[-1])
+        if dialect == "responses":
+            assert [each["sequence_number"] for each in heard.events] == list(range(len(heard.events)))
+        await works_again(one)
 
 
 @EACH
