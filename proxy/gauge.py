@@ -20,6 +20,7 @@ from proxy.compaction.dresser import Dresser
 from proxy.compaction.policy import Options, decide
 from proxy.compaction.replay import Folds
 from proxy.compaction.wishes import Wishes
+from proxy.core.boundaries import led_nowhere
 from proxy.core.budget import Decision, Limits, Utilization, Window
 from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded, unfolded
@@ -136,13 +137,12 @@ class Gauging:
         return await self._measure(structs.replace(gauge, plain=seated.plain), place, seated)
 
     async def refolded(self, gauge: Gauge, folded: Folded, *, fresh: bool = False, woven: bool = True) -> Gauge:
-        """The same with another list to be forwarded, measured. `fresh`: other workers may know more of what was read
-        back behind it; `woven`: whether that is put in."""
+        """The same with another list to be forwarded, measured. `fresh`, `woven`: see Dresser.dress."""
         place, window = gauge.place, gauge.window
         if place is None or window is None:
             return gauge
         shown, offered = folded, ""
-        wears = folded.compaction is not None or gauge.reads is not None or gauge.remembers
+        wears = not woven or folded.compaction is not None or gauge.reads is not None or gauge.remembers
         if wears and self.dresser is not None:
             shown, offered = await self.dresser.dress(
                 gauge.dialect, gauge.caller.space, place.label, place.conversation, folded,
@@ -156,12 +156,12 @@ class Gauging:
             counted = told_apart(counted, longer)
         if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
             counted = replace(counted, reserved_output=min(reserved, window.size))
-        tokens = counted.tokens
+        tokens, same = counted.tokens, folded if woven or not gauge.foldable else None
         return structs.replace(
             gauge,
             folded=folded,
             counted=tokens,
-            utilization=self._corrected(gauge.route, place, counted, tokens, folded if woven else None),
+            utilization=self._corrected(gauge.route, place, counted, tokens, same),
             dressed=shown if folded.compaction is not None or shown is not folded else None,
             offered="" if gauge.counting else offered,
         )
@@ -173,8 +173,7 @@ class Gauging:
             return 0
         if gauge.dressed is not None and gauge.dressed.conversation.tools is not folded.conversation.tools:
             return 0
-        offered = self.dresser.offered(gauge.dialect, folded.conversation)
-        if offered is folded.conversation:
+        if (offered := self.dresser.offered(gauge.dialect, folded.conversation)) is folded.conversation:
             return 0
         before = await self._count(gauge, folded.conversation, window)
         longer = (await self._count(gauge, offered, window)).tokens - before.tokens
@@ -218,7 +217,8 @@ class Gauging:
         rules = self.rules(conversation.model, route.family, seated.seat.delegated, window.size)
         limits = rules.thresholds.limits(window.size)
         gauge = structs.replace(bare, place=place, seated=seated, window=window, rules=rules, limits=limits, reads=None)
-        fresh = False
+        # In what is not to be changed, what led to a reading back alone is left out: it would be refused.
+        fresh, woven = False, gauge.foldable or b'"reasoning"' not in gauge.plain
         if gauge.foldable:
             fresh = self._unsure(caller, place)
             if self.mentions.named(place, gauge.plain):
@@ -227,8 +227,8 @@ class Gauging:
                 gauge = structs.replace(gauge, reads=await self._reads(gauge, place))
             folded = await self.folds.find(bare.dialect, caller.space, place.label, conversation, fresh=fresh)
         else:
-            folded = unfolded(conversation)
-        gauge = await self.refolded(gauge, folded, fresh=fresh)
+            folded, fresh = unfolded(conversation), not woven and led_nowhere(conversation.messages)
+        gauge = await self.refolded(gauge, folded, fresh=fresh, woven=woven)
         return structs.replace(gauge, decision=self.decided(gauge, place, folded, window, limits))
 
     async def _reads(self, gauge: Gauge, place: Place) -> bool | None:

@@ -60,9 +60,9 @@ class Dresser:
         """The list as it is forwarded, and the name under which our tool is offered, empty where it is not.
 
         `client` is the list as the client sent it, `space` the tenant's key, `scope` what divides conversations within
-        the tenant. `fresh`: other workers may know more. `woven`: whether what was read and recalled is put in.
-        `reads`: whether there is something to read beside what folds took out. Never fails: then the list stays as it
-        is.
+        the tenant. `fresh`: other workers may know more. `woven`: whether what was read and recalled is put in;
+        where not, what led to it alone is left out. `reads`: whether there is something to read beside what folds took
+        out. Never fails: then the list stays as it is.
         """
         compaction, weaver = folded.compaction, self.weavers.get(dialect.name)
         if weaver is None or client.previous is not None:
@@ -75,6 +75,9 @@ class Dresser:
                 found = unread(weaver, found)
             offer = self._offer(weaver, client) if reads else None
             shown = self.wardrobe.dressed(dialect, weaver, folded, found, offer, self.reader.of(dialect, space))
+            if not (woven or offer or compaction) and len(shown.conversation.messages) >= len(client.messages):
+                # What the client has is legal: it leaves in its own bytes.
+                shown = folded
         except Exception:
             _log.exception("what was read back could not be put in place")
             return folded, ""

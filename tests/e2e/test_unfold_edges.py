@@ -4,6 +4,9 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
+from tests.agents import connected
 from tests.conftest import Start
 from tests.e2e.folds import EACH, STREAMED, Proxies, config
 from tests.e2e.raw import post
@@ -96,6 +99,35 @@ async def test_reasoning_that_led_to_a_reading_alone_leaves_with_it(start: Start
         await one.rounds(30)
     assert len(one.folds) > 3
     one.whole(*ways)
+
+
+@STREAMED
+@pytest.mark.parametrize("word", ["off", "observe"])
+async def test_reasoning_that_led_to_a_reading_alone_is_not_sent_alone_where_nothing_is_to_be_folded(
+    start: Start, stream: bool, word: str
+):
+    """Nor by a worker that was started since; all else goes on as it came."""
+    proxy = start(config("responses"), ACCORDION_STORE="sqlite:///kept.db")
+    async with watched(proxy, "responses", f"{word} {stream}", ways=("o",), every=1, stream=stream) as one:
+        await one.until_offered()
+        await one.rounds(4)
+        one.run.headers["x-accordion-compact"], one.provider.window = word, 10**6
+        await one.rounds(2)
+        proxy.stop()
+        proxy.port = 0
+        proxy.start()
+        async with connected(proxy.url, "responses") as client:
+            one.run.client = client
+            await one.rounds(2)
+    assert [each for each in one.provider.problems if "reasoning" in each] == []
+    assert one.provider.refusals == []
+    for forwarded in one.provider.taken[-4:]:
+        listing = forwarded.request.json()["input"]
+        history = json.loads(json.dumps(one.run.history, default=lambda item: item.model_dump()))
+        said = history[: history.index(listing[-1]) + 1]
+        left_out = [each for each in said if each not in listing]
+        assert {each["type"] for each in left_out} == {"reasoning"}
+        assert listing == [each for each in said if each not in left_out]
 
 
 # -- what the provider keeps -------------------------------------------------------------------------------------------
