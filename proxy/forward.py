@@ -96,7 +96,10 @@ class Forward:
         if gauge.seen is not None and gauge.seen.triggered:
             course.folding = self.clock.monotonic() - began
         if gauge.decision.action == "refuse" and gauge.window is not None:
-            raise ContextOverflow(gauge.utilization.tokens, gauge.window.usable_input, param=gauge.dialect.listing)
+            raise ContextOverflow(
+                gauge.utilization.tokens, gauge.window.usable_input, param=gauge.dialect.listing,
+                failure=gauge.seen.reason if gauge.seen is not None else "",
+            )  # fmt: skip
         if gauge.counting and gauge.route.family == "litellm":
             # Nobody can be asked; what the gauge says is the best that is known.
             return Told(b'{"input_tokens":%d}' % gauge.utilization.tokens)

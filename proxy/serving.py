@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from uvicorn.supervisors import multiprocess
 from proxy import logs
 from proxy.core.errors import ConfigError
 from proxy.faces.connection import Connection
-from proxy.settings import SettingsFile, hints
+from proxy.settings import Settings, SettingsFile, hints
 from proxy.storage.opening import open_store
 from proxy.storage.others import Slots, shared_slots
 from proxy.storage.spool import SPOOL
@@ -34,6 +35,8 @@ from proxy.wiring import House
 _log = logging.getLogger("accordion")
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 """Names the folder of the workers' metrics; read by prometheus-client when a worker imports it."""
+_BETWEEN_STARTS = 3.0
+"""Seconds between two tries to start a worker."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,12 @@ class Factory:
     """What several workers share, if there are several. Can be pickled only where a process is spawned."""
 
     def __call__(self) -> ASGIApp:
-        """Builds the house; raises ConfigError."""
+        """Builds the house. Raises ConfigError, in a worker SystemExit: another is started in its place."""
         file = self.file
         logs.configure(file.settings.logging.level, file.settings.logging.format)
         for hint in hints(file.settings):
             _log.warning("%s", hint)
-        house = House(file.settings, os.environ, self.slots)
+        house = _house(file.settings, self.slots)
         app = house.app()
 
         @asynccontextmanager
@@ -76,6 +79,18 @@ class Factory:
                 await app(scope, receive, send)
 
         return serve
+
+
+def _house(settings: Settings, slots: Slots | None) -> House:
+    try:
+        return House(settings, os.environ, slots)
+    except ConfigError as error:
+        if parent_process() is None:
+            raise
+        # What holds was sound at the start: a store that changed since, under a newer version perhaps.
+        _log.error("this worker cannot start, another will try: %s", error)
+        time.sleep(_BETWEEN_STARTS)
+        raise SystemExit(1) from None
 
 
 async def _load(house: House) -> None:

@@ -88,18 +88,20 @@ class HeadTooLarge(RequestError):
 class ContextOverflow(RequestError):
     """The request does not fit the model's window in any form; agents that compact themselves do so on this error.
 
-    `tokens` and `limit` are the figures; the dialects have their own words for them.
+    `tokens` and `limit` are the figures; the dialects have their own words for them. `failure` says why nothing more
+    was folded, empty where all was that may be; `folding` is the sentence about it.
     """
 
     code = "context_length_exceeded"
 
-    def __init__(self, tokens: int, limit: int, *, param: str = "messages") -> None:
+    def __init__(self, tokens: int, limit: int, *, param: str = "messages", failure: str = "") -> None:
+        self.tokens, self.limit = tokens, limit
+        self.folding = f"Folding failed: {failure.rstrip('.')}." if failure else "All that may be folded was folded."
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} "
-            "tokens, after everything that may be folded was folded. Please reduce the length of the messages.",
+            f"tokens. {self.folding} Please reduce the length of the messages.",
             param=param,
         )
-        self.tokens, self.limit = tokens, limit
 
 
 class UpstreamError(AccordionError):

@@ -130,7 +130,7 @@ class ChatCompletions(Dialect):
         if isinstance(error, ContextOverflow):
             inner["message"] = (
                 f"This model's maximum context length is {error.limit} tokens. However, your messages resulted in "
-                f"{error.tokens} tokens. Please reduce the length of the messages. All that may be folded was folded. "
+                f"{error.tokens} tokens. Please reduce the length of the messages. {error.folding} "
                 f"(request id: {request_id})"
             )
             inner["param"] = "messages"

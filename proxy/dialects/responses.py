@@ -136,8 +136,8 @@ def _told(error: AccordionError, request_id: str) -> dict[str, Any]:
     if isinstance(error, ContextOverflow):
         inner["message"] = (
             "Your input exceeds the context window of this model. Please adjust your input and try again. "
-            f"(Its maximum context length is {error.limit} tokens; your input resulted in {error.tokens} tokens, after "
-            f"everything that may be folded was folded; request id: {request_id})"
+            f"(Its maximum context length is {error.limit} tokens; your input resulted in {error.tokens} tokens. "
+            f"{error.folding} request id: {request_id})"
         )
         inner["param"] = "input"
     return inner

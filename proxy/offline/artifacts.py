@@ -77,9 +77,7 @@ class Shelves:
 
 def read(settings: Settings, tenant: str | None, wanted: Reading) -> int:
     """Shows an artifact, or lists artifacts; returns the exit code: 1 where there is no such artifact."""
-    if not wanted.id:
-        return _run(settings, tenant, lambda shelves: _list(shelves, wanted))
-    return _run(settings, tenant, lambda shelves: _read(shelves, wanted))
+    return _run(settings, tenant, lambda shelves: _read(shelves, wanted) if wanted.id else _list(shelves, wanted))
 
 
 def export(settings: Settings, tenant: str | None, session: str | None) -> int:
@@ -136,8 +134,12 @@ def told(settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, c
         _check(settings, creates)
         return asyncio.run(run())
     except (AccordionError, BadRequest, BadPath) as error:
-        Console(stderr=True, highlight=False).print(Text(str(error), style="red"))
+        _say(str(error))
         return 2
+
+
+def _say(text: str, style: str = "red") -> None:
+    Console(stderr=True, highlight=False).print(Text(text, style=style))
 
 
 def _check(settings: Settings, creates: bool) -> None:
@@ -199,17 +201,16 @@ def _spool(settings: Settings, store: Store, erasures: Erasures) -> LocalSpool:
 async def _read(shelves: Shelves, wanted: Reading) -> int:
     wish = Wish(wanted.id, wanted.offset, wanted.limit, wanted.pattern, wanted.path)
     lent = await shelves.room.read(shelves.caller.space, wish)
-    err = Console(stderr=True, highlight=False)
     if lent is None:
-        err.print(Text(f"{wanted.id}: there is no such artifact, or not any more", style="red"))
+        _say(f"{wanted.id}: there is no such artifact, or not any more")
         return 1
     if wanted.as_json:
         _line(shown_lent(lent))
         return 0
-    err.print(Text(f"{wanted.id}: {lent.what}; {lent.part.shown}", style="dim"))
+    _say(f"{wanted.id}: {lent.what}; {lent.part.shown}", "dim")
     sys.stdout.write(lent.part.text + "\n")
     if lent.part.next:
-        err.print(Text(f"more with --offset {lent.part.next}", style="dim"))
+        _say(f"more with --offset {lent.part.next}", "dim")
     return 0
 
 
@@ -259,8 +260,7 @@ async def _known(shelves: Shelves, session: str | None) -> bool:
     caller = shelves.caller
     known = session is None or await shelves.room.holds(caller.space, session)
     if not (known or await shelves.observe.session(caller.tenant, session or "")):
-        said = f"{session}: there is no such session of the tenant {caller.tenant!r}"
-        Console(stderr=True, highlight=False).print(Text(said, style="red"))
+        _say(f"{session}: there is no such session of the tenant {caller.tenant!r}")
         return False
     return True
 
@@ -283,9 +283,8 @@ async def _erase(shelves: Shelves, memories: Memories, session: str | None, sure
     sessions, erased = await erased_of(shelves.observe, shelves.room.custody, shelves.wishes, caller, session)
     left = "" if erased.verified else "; some is being written meanwhile, so try again"
     shared = f"; {erased.shared:,} values stay, for other sessions' sake" if erased.shared else ""
-    sys.stdout.write(
-        f"erased: {sessions:,} sessions, {erased.entries:,} entries, {erased.values:,} values{shared}{left}\n"
-    )
+    said = f"erased: {sessions:,} sessions, {erased.entries:,} entries, {erased.values:,} values"
+    sys.stdout.write(f"{said}{shared}{left}\n")
     forgotten = session is not None or await _forget(shelves, memories)
     return 0 if erased.verified and forgotten else 1
 

@@ -18,8 +18,8 @@ _REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "r
 """Schemes, and what redis-py calls them."""
 
 _OPTIONS = frozenset({"client_name", "db", "health_check_interval", "password", "socket_keepalive", "username"})
-"""What may stand behind a URL's `?`, with all that begins with `ssl_`. Others of redis-py's would come in the way: answers
-would be text, writes be sent twice, time-outs not hold."""
+"""What may stand behind a URL's `?`, with all that begins with `ssl_`. Others of redis-py's would come in the way:
+answers be text, writes be sent twice, time-outs not hold."""
 
 
 def open_store(url: str, *, timeout: float) -> Store:

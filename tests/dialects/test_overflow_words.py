@@ -12,6 +12,7 @@ import pytest
 
 from proxy.accounting.overflow import CODES
 from proxy.core.errors import ContextOverflow
+from proxy.dialects.base import Dialect
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
 from proxy.dialects.responses import Responses
@@ -35,6 +36,7 @@ def test_chat_completions_says_it_as_openai_does() -> None:
     assert body["message"].startswith(
         "This model's maximum context length is 200000 tokens. However, your messages resulted in 208310 tokens. "
     )
+    assert "All that may be folded was folded." in body["message"]
     assert "req_1" in body["message"]
     assert body["code"] in CODES
 
@@ -47,6 +49,14 @@ def test_responses_says_it_as_openai_does() -> None:
     assert (body["type"], body["param"], body["code"]) == ("invalid_request_error", "input", "context_length_exceeded")
     assert body["message"].startswith("Your input exceeds the context window of this model. ")
     assert {"200000", "208310", "req_1"} <= set(re.findall(r"\w+", body["message"]))
+
+
+@pytest.mark.parametrize("dialect", [ChatCompletions(), Responses()], ids=["chat", "responses"])
+def test_where_nothing_could_be_folded_it_says_why(dialect: Dialect) -> None:
+    error = ContextOverflow(208_310, 200_000, failure="the store cannot be reached.")
+    said = dialect.error(error, "req_1").decode()
+    assert "Folding failed: the store cannot be reached." in said
+    assert "was folded" not in said + str(error)
 
 
 def test_messages_says_it_as_anthropic_does_to_the_letter() -> None:

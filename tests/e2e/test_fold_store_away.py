@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests.agents import connected
@@ -80,6 +81,21 @@ async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes
     assert said is not None
     assert said["state"] == "failed"
     assert said["reason"]
+
+
+async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(start: Start, tmp_path: Path):
+    provider = Strict("chat", WINDOW, rounds=1_000)
+    with running_valkey(tmp_path) as valkey:
+        text = config("chat") + "store: {timeout_seconds: 0.25, spool_bytes: 0}\n"
+        proxy = start(text, ACCORDION_STORE=valkey.url)
+        async with proxy.provider(provider), agent(proxy, "chat") as run:
+            await rounds(run, 3)
+            valkey.kill()
+            with pytest.raises(openai.BadRequestError, match="Folding failed: ") as raised:
+                await rounds(run, 60)
+    assert raised.value.code == "context_length_exceeded"
+    assert "was folded" not in raised.value.message
+    assert provider.problems == []
 
 
 async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_emptied(start: Start, tmp_path: Path):

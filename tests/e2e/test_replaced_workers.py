@@ -5,7 +5,9 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from tests.conftest import Start
@@ -84,6 +86,20 @@ async def test_a_config_that_comes_through_a_pipe_holds_for_all_workers_and_thos
     await says(proxy, "is read at the start only", 2)
     await all_replaced(proxy)
     assert (await ask(proxy, "GET", "/v1/models")).status == 401
+
+
+async def test_one_that_cannot_start_says_why_once_a_try_and_its_sibling_serves_on(start: Start):
+    proxy = start("", *TWO, ACCORDION_STORE="sqlite:///one.db")
+    await says(proxy, "startup complete", 2)
+    with closing(sqlite3.connect(proxy.folder / "one.db", isolation_level=None)) as store:
+        (version,) = store.execute("PRAGMA user_version").fetchone()
+        store.execute("PRAGMA user_version = 1000")
+        os.kill(workers(proxy)[0], signal.SIGKILL)
+        await says(proxy, "this worker cannot start, another will try: ", 2)
+        assert (await ask(proxy, "GET", "/healthz")).status == 200
+        store.execute(f"PRAGMA user_version = {version}")
+        await says(proxy, "startup complete", 3)
+    assert "Traceback" not in proxy.log
 
 
 async def test_workers_end_when_the_process_that_started_them_is_killed(start: Start, tmp_path: Path):
