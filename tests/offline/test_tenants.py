@@ -70,7 +70,7 @@ def test_to_erase_a_tenant_is_to_erase_its_memories_too(tmp_path: Path) -> None:
     kept.add("two", "The deploy key is with Ann.")
     refused = kept.run("erase", "--all", "--tenant", "one", given="n\n")
     assert refused.exit_code == 1
-    assert "and all memories" in refused.stdout
+    assert "and all memories" in refused.stderr
     assert kept.tenants() == {"one": 2, "two": 1}
     done = kept.run("erase", "--all", "--tenant", "one", "--yes")
     assert done.exit_code == 0
