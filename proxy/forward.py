@@ -98,7 +98,7 @@ class Forward:
         if gauge.decision.action == "refuse" and gauge.window is not None:
             raise ContextOverflow(
                 gauge.utilization.tokens, gauge.window.usable_input, param=gauge.dialect.listing,
-                failure=gauge.seen.reason if gauge.seen is not None else "",
+                failure=gauge.seen.reason if gauge.seen is not None and gauge.seen.state == "failed" else "",
             )  # fmt: skip
         if gauge.counting and gauge.route.family == "litellm":
             # Nobody can be asked; what the gauge says is the best that is known.

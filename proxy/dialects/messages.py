@@ -92,7 +92,10 @@ class Messages(Dialect):
     def stream_refusal(self, body: bytes) -> bytes:
         """The same with what the provider said."""
         said = refused(body)
-        return b"event: error\ndata: " + encode(said) + b"\n\n" if said else b""
+        if not said:
+            return b""
+        told = {**said, "type": "error", "error": {"type": "api_error", **said["error"]}}
+        return b"event: error\ndata: " + encode(told) + b"\n\n"
 
     def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """A message with parts changed. An assistant's message that only thinks is nothing."""

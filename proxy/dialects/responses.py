@@ -96,8 +96,7 @@ class Responses(Dialect):
     def stream_refusal(self, body: bytes) -> bytes:
         """The same with what the provider said, numbered from 0."""
         said = refused(body)
-        inner = said.get("error")
-        return _error_event(inner if type(inner) is dict else {"message": error_text(said)}, 0) if said else b""
+        return _error_event(said["error"], 0) if said else b""
 
     def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """An item with parts changed. Reasoning and hosted calls leave as a whole or not at all."""

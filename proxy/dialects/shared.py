@@ -227,15 +227,24 @@ def openai_error(error: AccordionError, request_id: str) -> dict[str, Any]:
 
 
 def refused(body: bytes) -> dict[str, Any]:
-    """The error that is all of a reply, as an object with an `error`; empty where it is none. Gemini puts it in a
-    list."""
+    """The error that is all of a reply, in the shape that clients read: an object whose `error` is one; empty where it
+    is none. vLLM sends the inside alone, FastAPI a `detail`, Ollama's `error` is a text, Gemini's is in
+    a list."""
     try:
         value = read(body)
     except ValueError:
         return {}
     if type(value) is list and len(value) == 1:
         value = value[0]
-    return value if type(value) is dict and value.get("error") else {}
+    if type(value) is not dict:
+        return {}
+    error = value.get("error")
+    if type(error) is dict:
+        return value if error else {}
+    said = error or value.get("message") or value.get("detail")
+    if type(said) is not str:
+        return {}
+    return {"error": {name: value[name] for name in ("type", "param", "code") if name in value} | {"message": said}}
 
 
 def error_text(value: Any) -> str:

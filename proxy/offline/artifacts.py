@@ -73,6 +73,7 @@ class Shelves:
     observe: Observe
     wishes: Wishes
     caller: Caller
+    publish: Callable[[], Awaitable[object]]
 
 
 def read(settings: Settings, tenant: str | None, wanted: Reading) -> int:
@@ -168,7 +169,7 @@ async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelve
         transcripts = Transcripts(archive, tasks, clock, "off")
         room = ReadingRoom(archive, transcripts, custody, spoken, tasks, clock)
         observe = Observe(store, GatheringOutbox(store), windows(settings, Limits(clock.now)), thresholds(settings))
-        yield Shelves(room, observe, Wishes(store), caller)
+        yield Shelves(room, observe, Wishes(store), caller, spool.publish)
     finally:
         await tasks.close()
         await spool.close()
@@ -255,32 +256,31 @@ async def _all(shelves: Shelves, session: str) -> list[Artifact]:
     return found
 
 
-async def _known(shelves: Shelves, session: str | None) -> bool:
-    """Whether the tenant has this session; says so where not. None stands for all, which there are always."""
-    caller = shelves.caller
-    known = session is None or await shelves.room.holds(caller.space, session)
-    if not (known or await shelves.observe.session(caller.tenant, session or "")):
-        _say(f"{session}: there is no such session of the tenant {caller.tenant!r}")
-        return False
-    return True
+def _missing(shelves: Shelves, session: str) -> int:
+    _say(f"{session}: there is no such session of the tenant {shelves.caller.tenant!r}")
+    return 1
 
 
 async def _export(shelves: Shelves, session: str | None) -> int:
-    if not await _known(shelves, session):
-        return 1
-    async for line in shelves.room.custody.export(shelves.caller.space, session):
+    room, caller = shelves.room, shelves.caller
+    if session is not None and not (
+        await room.holds(caller.space, session) or await shelves.observe.session(caller.tenant, session)
+    ):
+        return _missing(shelves, session)
+    async for line in room.custody.export(caller.space, session):
         sys.stdout.write(line.decode())
     return 0
 
 
 async def _erase(shelves: Shelves, memories: Memories, session: str | None, sure: Callable[[str], bool]) -> int:
-    if not await _known(shelves, session):
-        return 1
     caller = shelves.caller
     whose = f"of session {session}" if session is not None else "of all sessions, and all memories,"
     if not sure(f"Erase all that is kept {whose} of the tenant {caller.tenant!r}? It cannot be had again."):
         return 1
+    await shelves.publish()  # What waits for the store on this machine is seen then, too.
     sessions, erased = await erased_of(shelves.observe, shelves.room.custody, shelves.wishes, caller, session)
+    if session is not None and erased.verified and not (sessions or erased.entries or erased.values):
+        return _missing(shelves, session)
     left = "" if erased.verified else "; some is being written meanwhile, so try again"
     shared = f"; {erased.shared:,} values stay, for other sessions' sake" if erased.shared else ""
     said = f"erased: {sessions:,} sessions, {erased.entries:,} entries, {erased.values:,} values"

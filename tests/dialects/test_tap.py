@@ -150,8 +150,11 @@ def test_errors_that_the_proxy_writes_are_read_as_errors() -> None:
         (b'{\n "error": {"message": "Slow down.", "type": "rate_limit_error"}\n}', "Slow down."),
         (b'[{"error": {"message": "Slow down.", "code": 429}}]', "Slow down."),
         (b'{"error": "Slow down."}', "Slow down."),
+        (b'{"object": "error", "message": "Slow down.", "type": "RateLimitError", "code": 429}', "Slow down."),
+        (b'{"message": "Slow down."}', "Slow down."),
+        (b'{"detail": "Slow down."}', "Slow down."),
         (b'{"error": null}', ""),
-        (b'{"detail": "Not Found"}', ""),
+        (b'{"detail": [{"loc": ["body"]}]}', ""),
         (b"<h1>Bad Gateway</h1>", ""),
         (b"\xff", ""),
         (b"", ""),
@@ -166,6 +169,12 @@ def test_a_providers_error_is_one_event_in_its_own_words(dialect: Dialect, body:
         assert tap.ended
         assert said in tap.seen().error
         assert event.count(b"data:") == 1
+        read = json.loads(event.partition(b"data: ")[2])
+        assert read["error"]["message"] == said
+        if dialect.name != "chat":
+            assert read["type"] == "error"
+        if dialect.name == "messages":
+            assert read["error"]["type"]
 
 
 def test_usage_in_every_chunk_counts_as_last_told() -> None:

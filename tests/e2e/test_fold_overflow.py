@@ -103,6 +103,19 @@ async def test_what_cannot_fit_is_refused_in_words_that_openais_clients_know(pro
     assert int(found[1]) <= WINDOW < int(found[2])
 
 
+async def test_what_does_not_fit_though_a_fold_was_made_is_told_so(proxies: Proxies):
+    proxy = proxies["chat"]
+    body = huge("chat")
+    rules = {"role": "system", "content": " ".join(f"rule{number} is {number * 7}" for number in range(1_260))}
+    told = [{"role": role, "content": f"word {number} " * 200} for number in range(9) for role in ("user", "assistant")]
+    body["messages"] = [rules, *told, {"role": "user", "content": "Go on."}]
+    async with proxy.provider(Strict("chat", 10**6)) as upstream, agent(proxy, "chat") as run:
+        with pytest.raises(openai.BadRequestError, match=r"All that may be folded was folded\.") as caught:
+            await run.client.chat.completions.create(**body)
+        assert upstream.requests == []
+    assert json.loads(caught.value.response.headers["x-accordion-compaction"])["state"] == "folded"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_cannot_fit_is_refused_in_the_words_of_responses(proxies: Proxies, stream: bool):
     proxy = proxies["responses"]

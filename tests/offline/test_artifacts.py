@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from proxy.archive.writing import Archive
 from proxy.cli import app
+from proxy.clockwork import LoopClock
 from proxy.core.ports import Key
-from proxy.identity.tenants import ProxyKey
+from proxy.identity.tenants import ProxyKey, Tenants
+from proxy.storage.spool import open_spool
 from proxy.storage.sqlite import SqliteStore
 from tests.talks import FOLDS_AT, Talk, call_id, small
 from tests.world import header
@@ -191,3 +196,26 @@ def test_a_store_that_cannot_be_read_is_said_and_none_is_made(tmp_path: Path) ->
         assert shown.exit_code == 2
         assert words in " ".join(shown.stderr.split())
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_what_waits_on_this_machine_for_the_store_is_erased_too(tmp_path: Path) -> None:
+    kept = made(tmp_path)
+
+    async def held() -> bool:
+        store = SqliteStore(tmp_path / "kept.db", timeout=30.0)
+        caller = Tenants(SECRET.encode(), (), loopback=True).identify({})
+        puts = Archive(store, 86_400.0, clock=LoopClock()).single(
+            caller.space, "s-spooled", "summary", Key("", "summary/x"), b"what was said"
+        )
+        spool = open_spool(tmp_path / "kept.db.spool", store)
+        done = await spool.hold(puts, [])
+        await spool.close()
+        await store.close()
+        return done
+
+    assert asyncio.run(held())
+    erased = kept.run("erase", "--session", "s-spooled", "--yes")
+    assert erased.exit_code == 0
+    with closing(sqlite3.connect(tmp_path / "kept.db.spool")) as spool:
+        assert spool.execute("SELECT count(*) FROM entry").fetchone() == (0,)
+    assert kept.run("export", "--session", "s-spooled").exit_code == 1
