@@ -75,10 +75,7 @@ class Forward:
         except AccordionError as error:
             return self._refuse(inbound, fields, course, error)
         except BaseException as reason:
-            # The client went away before the provider answered, or the proxy is being stopped.
-            told = stopped(reason)
-            course.status, course.error = (told.status, told.code) if told else (499, "client_disconnected")
-            self._settle(inbound, fields, course, ReplySeen())
+            self._left(inbound, fields, course, reason)
             raise
         gauge, course.status = course.gauge, reply.status
         settle = partial(self._settle, inbound, fields, course)
@@ -159,6 +156,9 @@ class Forward:
             answer = await ask(self.sending.outgoing(inbound, gauge))
         except AccordionError as error:
             return self._refuse(inbound, fields, course, error)
+        except BaseException as reason:
+            self._left(inbound, fields, course, reason)
+            raise
         course.status = answer.status if isinstance(answer, Outbound) else 101
         self._settle(inbound, fields, course, ReplySeen())
         return answer
@@ -179,6 +179,12 @@ class Forward:
             return out
         self._settle(inbound, fields, course, ReplySeen())
         return replace(out, headers=out.headers + self._headers(course.gauge))
+
+    def _left(self, inbound: Inbound, fields: Mapping[bytes, bytes], course: _Course, reason: BaseException) -> None:
+        """The client went away before the provider answered, or the proxy is being stopped."""
+        told = stopped(reason)
+        course.status, course.error = (told.status, told.code) if told else (499, "client_disconnected")
+        self._settle(inbound, fields, course, ReplySeen())
 
     def _headers(self, gauge: Gauge) -> Headers:
         return headers_of(gauge, store_available=self.gauging.sessions.store.available)

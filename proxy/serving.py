@@ -47,7 +47,7 @@ class Factory:
     """Read already, since a pipe gives what it holds only once, and what is in force need not be what stands there by
     now. The supervisor follows its file, so that a worker which takes another's place begins with what that one had."""
     slots: Slots | None = None
-    """What several workers share, if there are several. Can be pickled only where a process is spawned."""
+    """What several workers share; None where there is one process. Can be pickled only where a process is spawned."""
 
     def __call__(self) -> ASGIApp:
         """Builds the house. Raises ConfigError, in a worker SystemExit: another is started in its place."""
@@ -64,10 +64,11 @@ class Factory:
             await house.start()
             house.tasks.spawn(_follow(file, house, asked), "follow the config file")
             house.tasks.spawn(_load(house), "load an encoding")
-            house.tasks.spawn(_end_with_supervisor(), "end with the supervisor")
+            if self.slots is not None:
+                house.tasks.spawn(_end_with_supervisor(), "end with the supervisor")
             yield
             await house.stop()
-            if _orphaned():
+            if self.slots is not None and _orphaned():
                 shutil.rmtree(os.environ[_METRICS], ignore_errors=True)
 
         life = Starlette(lifespan=lifespan)
@@ -85,7 +86,7 @@ def _house(settings: Settings, slots: Slots | None) -> House:
     try:
         return House(settings, os.environ, slots)
     except ConfigError as error:
-        if parent_process() is None:
+        if slots is None:
             raise
         # What holds was sound at the start: a store that changed since, under a newer version perhaps.
         _log.error("this worker cannot start, another will try: %s", error)
@@ -101,7 +102,7 @@ async def _load(house: House) -> None:
 
 
 def _orphaned() -> bool:
-    """Whether this is a worker whose supervisor is gone."""
+    """Whether the supervisor of this worker is gone."""
     supervisor = parent_process()
     return supervisor is not None and not supervisor.is_alive()
 

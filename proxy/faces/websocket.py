@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from starlette.types import Message, Receive, Scope, Send
 
-from proxy.core.http import Inbound, Outbound
+from proxy.core.http import LEFT, Inbound, Outbound
 from proxy.core.ports import Headers, UpstreamReply, UpstreamRequest
 from proxy.forward import Forward
 
@@ -125,7 +125,7 @@ async def _unless_gone(work: Coroutine[Any, Any, T], said: asyncio.Future[Messag
         return None if not doing.done() and _leaves(said) else await doing
     finally:
         if not doing.done():
-            doing.cancel()
+            doing.cancel(LEFT if _leaves(said) else None)
             await asyncio.gather(doing, return_exceptions=True)
 
 

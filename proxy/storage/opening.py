@@ -75,16 +75,17 @@ def _sqlite(rest: str, timeout: float) -> Store:
 
 def _redis(url: str, cluster: bool, timeout: float) -> Store:
     # redis-py takes some tenths of a second to import, which only those pay who use it.
-    from redis.exceptions import RedisError  # noqa: PLC0415
+    from redis.exceptions import RedisClusterException, RedisError  # noqa: PLC0415
 
     from proxy.storage.redis import RedisStore  # noqa: PLC0415
 
     try:
         _refuse_harmful(url)
         return RedisStore(url, timeout=timeout, cluster=cluster)
-    except (ValueError, TypeError, RedisError) as error:
+    except (ValueError, TypeError, RedisError, RedisClusterException) as error:
         raise ConfigError(
-            "not a URL of Redis or Valkey: write redis://user:password@host:port/number. Behind `?` there may be "
+            "not a URL of Redis or Valkey: write redis://user:password@host:port/number (a cluster has no number). "
+            "Behind `?` there may be "
             f"{', '.join(sorted(_OPTIONS))}, and with rediss:// or valkeys:// redis-py's `ssl_…`",
             path="$.store.url",
         ) from error
@@ -93,7 +94,7 @@ def _redis(url: str, cluster: bool, timeout: float) -> Store:
 def _refuse_harmful(url: str) -> None:
     """Raises ValueError for a database that redis-py would take for the first one, and for options that break us."""
     parts = urlsplit(url)
-    if not re.fullmatch("/?[0-9]*", parts.path):
+    if not re.fullmatch("/?[0-9]*/?", parts.path):
         raise ValueError(parts.path)
     for name, _ in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _OPTIONS and not name.startswith("ssl_"):

@@ -91,7 +91,7 @@ def failure(error: httpx.HTTPError, host: str) -> AccordionError:
             f"No connection to {host}: {error}. Nothing was sent. Check that it runs, and the upstream's base URL."
         )
     if isinstance(error, httpx.UnsupportedProtocol):
-        return Unreachable(f"Nothing could be sent to {host}: {error}. Check the upstream's base URL, and HTTP_PROXY.")
+        return Unreachable(f"Nothing could be sent to {host}: {error}.")
     if isinstance(error, httpx.LocalProtocolError):
         return BadRequest(f"Nothing was sent to {host}: {error}.")
     if isinstance(error, httpx.WriteError):

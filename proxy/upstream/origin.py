@@ -73,7 +73,9 @@ def parted(url: str) -> tuple[str, str]:
     """
     match = _URL.match(url)
     if match is None:
-        raise httpx.UnsupportedProtocol("the URL does not begin with http:// or https://")
+        raise httpx.UnsupportedProtocol(
+            "the URL does not begin with http:// or https://; check the upstream's base URL"
+        )
     base, target = match.groups()
     return base, target if target.startswith("/") else "/" + target
 
@@ -84,11 +86,11 @@ def find_origin(base: str, trust_env: bool) -> Origin:
         url = URL(base)
         port = url.port
     except ValueError as error:
-        raise httpx.UnsupportedProtocol("the URL has no valid host and port") from error
+        raise httpx.UnsupportedProtocol("the URL has no valid host and port; check the upstream's base URL") from error
     if not url.host or port is None:
-        raise httpx.UnsupportedProtocol("the URL has no host")
+        raise httpx.UnsupportedProtocol("the URL has no host; check the upstream's base URL")
     if url.raw_user is not None or url.raw_password is not None:
-        raise httpx.UnsupportedProtocol("the URL holds credentials; give them as the model's api_key")
+        raise httpx.UnsupportedProtocol("the upstream's base URL holds credentials; give them as the model's api_key")
     return Origin(url, _proxy(url) if trust_env else None)
 
 
@@ -105,7 +107,9 @@ def _proxy(url: URL) -> URL | None:
         plain = False
     if not plain:
         # Not with the ValueError as its context, which may quote a part of the password.
-        raise httpx.UnsupportedProtocol("the URL of the HTTP proxy in the environment is not valid")
+        raise httpx.UnsupportedProtocol(
+            "the URL of the HTTP proxy in the environment is not valid; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY"
+        )
     if proxy.scheme not in {"http", "https"}:
         raise httpx.UnsupportedProtocol(f"a {proxy.scheme} proxy is not supported; set an HTTP proxy or NO_PROXY")
     return proxy

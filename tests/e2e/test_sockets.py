@@ -208,6 +208,24 @@ async def test_every_upgrade_is_counted_and_one_that_failed_is_a_line_with_its_i
     assert len(lines) == 2
 
 
+async def test_an_upgrade_that_the_client_did_not_wait_for_is_counted_as_left(start: Start):
+    fresh, asked = start(), asyncio.Event()
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        asked.set()
+        await answer.until_gone()
+
+    async with fresh.provider(script) as provider:
+        async with connected(fresh) as raw:
+            await raw.ask("GET", PATHS[0], headers=UPGRADE)
+            await asyncio.wait_for(asked.wait(), SOON)
+        await asyncio.wait_for(provider.all_gone(), SOON)
+    counted = 'accordion_requests_total{agent="main",model="",status="4xx",upstream="openai"} 1.0'
+    async with asyncio.timeout(SOON):
+        while counted not in (await ask(fresh, "GET", "/metrics")).body.decode():
+            await asyncio.sleep(0.05)
+
+
 async def test_a_provider_that_does_not_answer_the_upgrade_is_given_up_after_the_configured_time(start: Start):
     hasty = start("timeouts: {connect_seconds: 0.5}")
 

@@ -72,6 +72,7 @@ async def test_tls_and_clusters_are_opened_lazily(scheme: str):
         "redis://me:hunter2@host/0?max_connections=",
         "redis+cluster://me:hunter2@host?read_from_replicas=true",
         "redis+cluster://me:hunter2@host?foo=bar",
+        "redis+cluster://me:hunter2@host/2",
         "/var/lib/store.db",
     ],
 )
@@ -85,6 +86,7 @@ def test_a_url_that_names_no_store_is_a_config_error_without_its_password(url: s
 async def test_options_that_redis_py_has_are_passed_on():
     for url in (
         "redis://h/0?socket_keepalive=true",
+        "redis://h/3/",
         "redis://h?db=3&client_name=accordion&health_check_interval=5&username=me&password=hush",
         "redis+cluster://h?client_name=accordion",
         "rediss://h/0?ssl_cert_reqs=none",
