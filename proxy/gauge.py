@@ -20,7 +20,6 @@ from proxy.compaction.dresser import Dresser
 from proxy.compaction.policy import Options, decide
 from proxy.compaction.replay import Folds
 from proxy.compaction.wishes import Wishes
-from proxy.core.boundaries import led_nowhere
 from proxy.core.budget import Decision, Limits, Utilization, Window
 from proxy.core.conversation import Conversation
 from proxy.core.edits import Folded, unfolded
@@ -142,12 +141,14 @@ class Gauging:
         if place is None or window is None:
             return gauge
         shown, offered = folded, ""
-        wears = not woven or folded.compaction is not None or gauge.reads is not None or gauge.remembers
+        wears = folded.compaction is not None or gauge.reads is not None or gauge.remembers
         if wears and self.dresser is not None:
             shown, offered = await self.dresser.dress(
                 gauge.dialect, gauge.caller.space, place.label, place.conversation, folded,
                 fresh=fresh, woven=woven, reads=bool(gauge.reads),
             )  # fmt: skip
+        elif not gauge.foldable and self.dresser is not None:
+            shown = await self.dresser.bared(gauge.dialect, gauge.caller.space, place.label, folded)
         counted = await self._count(gauge, shown.conversation, window)
         if shown.conversation.chain is not (bare := folded.conversation).chain:
             if (longer := self.meter.longer(shown.conversation, bare, gauge.model)) is None:
@@ -156,12 +157,11 @@ class Gauging:
             counted = told_apart(counted, longer)
         if folded.conversation.max_output is None and (reserved := gauge.rules.thresholds.reserved_output):
             counted = replace(counted, reserved_output=min(reserved, window.size))
-        tokens, same = counted.tokens, folded if woven or not gauge.foldable else None
         return structs.replace(
             gauge,
             folded=folded,
-            counted=tokens,
-            utilization=self._corrected(gauge.route, place, counted, tokens, same),
+            counted=counted.tokens,
+            utilization=self._corrected(gauge.route, place, counted, folded if woven else None),
             dressed=shown if folded.compaction is not None or shown is not folded else None,
             offered="" if gauge.counting else offered,
         )
@@ -217,8 +217,6 @@ class Gauging:
         rules = self.rules(conversation.model, route.family, seated.seat.delegated, window.size)
         limits = rules.thresholds.limits(window.size)
         gauge = structs.replace(bare, place=place, seated=seated, window=window, rules=rules, limits=limits, reads=None)
-        # In what is not to be changed, what led to a reading back alone is left out: it would be refused.
-        fresh, woven = False, gauge.foldable or b'"reasoning"' not in gauge.plain
         if gauge.foldable:
             fresh = self._unsure(caller, place)
             if self.mentions.named(place, gauge.plain):
@@ -227,8 +225,8 @@ class Gauging:
                 gauge = structs.replace(gauge, reads=await self._reads(gauge, place))
             folded = await self.folds.find(bare.dialect, caller.space, place.label, conversation, fresh=fresh)
         else:
-            folded, fresh = unfolded(conversation), not woven and led_nowhere(conversation.messages)
-        gauge = await self.refolded(gauge, folded, fresh=fresh, woven=woven)
+            folded, fresh = unfolded(conversation), False
+        gauge = await self.refolded(gauge, folded, fresh=fresh)
         return structs.replace(gauge, decision=self.decided(gauge, place, folded, window, limits))
 
     async def _reads(self, gauge: Gauge, place: Place) -> bool | None:
@@ -280,11 +278,9 @@ class Gauging:
             return await self.tasks.offload(self.meter.measure, conversation, window, gauge.model)
         return self.meter.measure(conversation, window, gauge.model)
 
-    def _corrected(
-        self, route: Route, place: Place, counted: Utilization, tokens: int, folded: Folded | None
-    ) -> Utilization:
-        """The count, of `tokens` in all, corrected by what the provider reported to this model: for the beginning of
-        this very list, else by how far counts were off (accounting/calibration.py). `folded`: None for a new list."""
+    def _corrected(self, route: Route, place: Place, counted: Utilization, folded: Folded | None) -> Utilization:
+        """The count corrected by what the provider reported to this model: for the beginning of this very list, else by
+        how far counts were off (accounting/calibration.py). `folded`: None for a new list."""
         base, last, model = base_of(place), None, place.conversation.model
         known = place.session.correction_of(model)
         if known == UNKNOWN and base is not None and base.model == model:
@@ -297,4 +293,4 @@ class Gauging:
                 last = (counted.preamble + counted.tools, base.reported)
             elif base.overhead_key == place.conversation.overhead_key and base.model == model:
                 last = (base.counted, base.reported)
-        return counted.corrected(factor, estimate(tokens, last, factor), carried=last is not None)
+        return counted.corrected(factor, estimate(counted.tokens, last, factor), carried=last is not None)

@@ -153,6 +153,7 @@ def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[st
     wanted: list[str] = []
     reasoned: str | None = None
     led: int | None = None
+    thoughtful = {int(found[1]) for sealed in provider.thoughts if (found := _REPLY.match(sealed))}
     for at, item in enumerate(entries):
         kind = item.get("type", "message")
         if kind == "function_call_output":
@@ -164,7 +165,11 @@ def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[st
             json.loads(item["arguments"])
             wanted.append(item["call_id"])
             number = item["call_id"].split("_")[1]
-            if provider.thinks and item.get("id") and f"rs_{number}" not in {e.get("id") for e in entries[:at]}:
+            if (
+                item.get("id")
+                and int(number) in thoughtful
+                and f"rs_{number}" not in {e.get("id") for e in entries[:at]}
+            ):
                 yield f"Item '{item['id']}' was provided without its required 'reasoning' item: 'rs_{number}'."
         elif kind == "message" and wanted and item["role"] != "assistant":
             yield f"No tool output found for function call {wanted} ({at})."

@@ -60,9 +60,9 @@ class Dresser:
         """The list as it is forwarded, and the name under which our tool is offered, empty where it is not.
 
         `client` is the list as the client sent it, `space` the tenant's key, `scope` what divides conversations within
-        the tenant. `fresh`: other workers may know more. `woven`: whether what was read and recalled is put in;
-        where not, what led to it alone is left out. `reads`: whether there is something to read beside what folds took
-        out. Never fails: then the list stays as it is.
+        the tenant. `fresh`: other workers may know more. `woven`: whether what was read and recalled is put in.
+        `reads`: whether there is something to read beside what folds took out. Never fails: then the list stays as it
+        is.
         """
         compaction, weaver = folded.compaction, self.weavers.get(dialect.name)
         if weaver is None or client.previous is not None:
@@ -75,14 +75,28 @@ class Dresser:
                 found = unread(weaver, found)
             offer = self._offer(weaver, client) if reads else None
             shown = self.wardrobe.dressed(dialect, weaver, folded, found, offer, self.reader.of(dialect, space))
-            if not (woven or offer or compaction) and len(shown.conversation.messages) >= len(client.messages):
-                # What the client has is legal: it leaves in its own bytes.
-                shown = folded
         except Exception:
             _log.exception("what was read back could not be put in place")
             return folded, ""
         listed = shown.conversation.tools is not folded.conversation.tools
         return shown, offer.name if offer is not None and listed else ""
+
+    async def bared(self, dialect: Dialect, space: bytes, scope: bytes, folded: Folded) -> Folded:
+        """The client's list where nothing is to be folded, without what led to a reading back alone: a provider refuses
+        that. The very same where nothing of it stands there. `space`, `scope`: see `dress`. Never fails: then the list
+        stays as it is."""
+        client, weaver = folded.conversation, self.weavers.get(dialect.name)
+        if weaver is None or client.previous is not None or not weaver.stranded(client.messages):
+            return folded
+        try:
+            await self.overlays.learn(space, scope, client.chain)
+            found = unread(weaver, await self.overlays.find(space, scope, client.chain, 0, fresh=False))
+            shown = self.wardrobe.dressed(dialect, weaver, folded, found, None, self.reader.of(dialect, space))
+        except Exception:
+            _log.exception("what led to a reading back alone could not be left out")
+            return folded
+        # Where all of it is legal it leaves in its own bytes.
+        return shown if len(shown.conversation.messages) < len(client.messages) else folded
 
     def _offer(self, weaver: Weaver, client: Conversation) -> ToolOffer | None:
         if self.tool is None:

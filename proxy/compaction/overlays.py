@@ -83,6 +83,7 @@ class Overlays:
         self._size = 0
         self._gone: OrderedDict[bytes, None] = OrderedDict()
         """Places whose overlays were let go of, so that the store is asked for them."""
+        self._learnt = set[bytes]()  # ends of lists of which the store was asked for every place
 
     @property
     def size(self) -> int:
@@ -139,11 +140,22 @@ class Overlays:
                 self._later(self._puts(space, _key(label, anchor), held.kept))
         return tuple(found)
 
+    async def learn(self, space: bytes, scope: bytes, chain: Sequence[bytes]) -> None:
+        """Brings into memory what the store has at the places of a list, which are asked for once: of a list that goes
+        on those that are new, and the one before them, to which a reply may have come since."""
+        label, learnt = label_of(space, scope), self._learnt
+        since = next((at for at in reversed(range(len(chain))) if label + chain[at] in learnt), 0)
+        if chain and await self._ask(space, label, chain[since:]):
+            if len(learnt) >= _GONE:
+                learnt.clear()
+            learnt.add(label + chain[-1])
+
     def forget(self) -> None:
         """Something was erased: what is in the store is not known any more."""
         self._held.clear()
         self._anchors.clear()
         self._gone.clear()
+        self._learnt = set()
         self._size = 0
 
     # -- in memory ----------------------------------------------------------------
@@ -171,8 +183,8 @@ class Overlays:
 
     # -- in the store -------------------------------------------------------------
 
-    async def _ask(self, space: bytes, label: bytes, anchors: Sequence[bytes]) -> None:
-        """Brings what the store has at these places into memory, beside what is there."""
+    async def _ask(self, space: bytes, label: bytes, anchors: Sequence[bytes]) -> bool:
+        """Brings what the store has at these places into memory, beside what is there; whether it could be asked."""
         try:
             for start in range(0, len(anchors), _BATCH):
                 batch = anchors[start : start + _BATCH]
@@ -183,7 +195,8 @@ class Overlays:
                     if value is not None:
                         self._found(label + anchor, self._read(space, key, value, anchor))
         except StoreUnavailable:
-            pass
+            return False
+        return True
 
     def _found(self, name: bytes, found: Laid) -> None:
         known = self._held.get(name)
@@ -199,11 +212,7 @@ class Overlays:
 
     def _later(self, puts: Sequence[Put]) -> None:
         for put in puts:
-            self._outbox.put(put.key, partial(_same, put.value), put.ttl)
-
-
-def _same(value: bytes) -> bytes:
-    return value
+            self._outbox.put(put.key, partial(bytes, put.value), put.ttl)
 
 
 def _key(label: bytes, anchor: bytes) -> Key:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from proxy.core.conversation import Message, Opaque, Reasoning, ToolCall, ToolResult
 
@@ -101,14 +101,6 @@ def passed_over(messages: Sequence[Message]) -> frozenset[int]:
 def lone_reasoning(message: Message) -> bool:
     """Whether a message is nothing but reasoning: an item of Responses."""
     return _only(message, Reasoning)
-
-
-def led_nowhere(messages: Sequence[Message]) -> bool:
-    """Whether reasoning stands where the client has nothing that it led to."""
-    return any(
-        lone_reasoning(one) and (lone_reasoning(other) or other.role != "assistant")
-        for one, other in pairwise(messages)
-    )
 
 
 def _matched(messages: Sequence[Message]) -> tuple[dict[Place, Place], list[Place]]:

@@ -68,6 +68,9 @@ def woven(messages: Sequence[Message], weave: Weave, again: Again) -> tuple[int,
 
 def unwoven(weave: Weave) -> Weave | None:
     """See Weaver.without: no call of ours is answered, so that none is told."""
+    if not any(each.answered for each in weave.rounds):
+        # It is without already.
+        return weave
     said = [each for number in range(len(weave.rounds)) for each in _said(weave, number)]
     alone = any(one.kind == "reasoning" and other.hidden for one, other in pairwise(said))
     rounds = tuple(Round(each.said) for each in weave.rounds)

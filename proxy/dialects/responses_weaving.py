@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from proxy.core.conversation import Message
+from proxy.core.boundaries import refers
+from proxy.core.conversation import Message, Opaque, Reasoning
 from proxy.core.values import dataclass
 from proxy.core.weaves import Weave
 from proxy.dialects.responses_copies import unwoven, woven
@@ -87,6 +88,12 @@ class ResponsesWeaver(Weaver):
     def without(self, weave: Weave) -> Weave | None:
         """The rounds without our calls, and without the reasoning that led to them alone."""
         return unwoven(weave)
+
+    def stranded(self, messages: Sequence[Message]) -> bool:
+        """Whether there is an item of reasoning, or one that is only named, which may be reasoning."""
+        # Looked for in every list that is not to be changed; such an item is nothing else.
+        kinds = {type(message.parts[0]) for message in messages if message.parts}
+        return Reasoning in kinds or (Opaque in kinds and any(map(refers, messages)))
 
     def last(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """The client's own tools; where it has none, ours stays and may not be chosen."""

@@ -127,6 +127,10 @@ class Weaver(ABC):
         nor what led to it. None where the client's own copy may stand as it is."""
         return None
 
+    def stranded(self, messages: Sequence[Message]) -> bool:
+        """Whether there may stand in a client's list what led to our calls alone: see `without`."""
+        return False
+
     @abstractmethod
     def last(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """The top-level fields that change in a request in which our tool may be called no more, although earlier

@@ -703,6 +703,52 @@ async def test_the_store_is_asked_only_where_others_may_know_more():
     assert store.asked == [196]
 
 
+async def test_the_places_of_a_list_are_learnt_once_and_of_one_that_goes_on_what_is_new():
+    store = Fickle()
+    one, other = Worker(store), Worker(store)
+    await one.add(weave(4))
+    for end, asked in ((10, 10), (10, 1), (13, 4), (5, 5), (13, 1), (0, None)):
+        store.asked.clear()
+        await other.overlays.learn(SPACE, SCOPE, CHAIN[:end])
+        assert store.asked == ([asked] if asked else [])
+    assert await other.find() == [weave(4)]
+    await one.add(weave(12))
+    await other.overlays.learn(SPACE, SCOPE, CHAIN[:14])
+    assert await other.find() == [weave(4), weave(12)]
+    store.asked.clear()
+    await other.overlays.learn(SPACE, b"other", CHAIN[:14])
+    assert store.asked == [14]
+
+
+async def test_what_was_learnt_is_asked_for_anew_once_something_was_erased_even_meanwhile():
+    store = Fickle()
+    worker = Worker(store)
+
+    class Erasing(Fickle):
+        async def get_many(self, keys):
+            worker.overlays.forget()
+            return await store.get_many(keys)
+
+    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:10])
+    worker.overlays.forget()
+    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:10])
+    assert store.asked == [10, 10]
+    worker.overlays._archive = Archive(Erasing(), 1_000_000.0, clock=worker.clock)
+    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:12])
+    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:12])
+    assert store.asked == [10, 10, 3, 12]
+
+
+async def test_what_could_not_be_asked_for_is_not_learnt():
+    store = Fickle()
+    worker = Worker(store)
+    store.away = True
+    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:10])
+    store.away = False
+    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:10])
+    assert store.asked == [10]
+
+
 async def test_the_newest_four_replies_and_the_first_recall_stay_at_a_place():
     store = Fickle()
     one, other = Worker(store), Worker(store)

@@ -257,9 +257,22 @@ def test_where_nothing_that_was_read_is_put_in_nothing_is_told_that_led_to_it() 
     ]  # fmt: skip
     of = WEAVER.without(weave([R0, Q, Q | {"call_id": "q"}], [R1, P, A, B]))
     assert of is not None
+    assert WEAVER.without(of) == of
     assert woven([R0, R1, A, B, output(A), output(B)], of) == [A, B, output(A), output(B)]
     of = WEAVER.without(weave([R0, A, Q]))
     assert of is None, "the client's own copy is legal"
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([], False), ([USER, M0, A, output(A)], False), ([USER, R0, M0], True),
+        ([USER, {"type": "item_reference", "id": "x"}], True), ([USER, {"id": "x"}], True),
+        ([{"type": "compaction", "encrypted_content": "x"}, {"type": "message", "role": "user", "content": []}], False),
+    ],
+)  # fmt: skip
+def test_where_what_led_to_our_calls_alone_may_be_left_with_the_client(items: list[Json], expected: bool) -> None:
+    assert WEAVER.stranded(read(*items)) is expected
 
 
 kinds = st.sampled_from(["reasoning", "message", "ours"])

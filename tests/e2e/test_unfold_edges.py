@@ -8,11 +8,13 @@ import pytest
 
 from tests.agents import connected
 from tests.conftest import Start
-from tests.e2e.folds import EACH, STREAMED, Proxies, config
+from tests.e2e.folds import EACH, STREAMED, Proxies, breaks, config
 from tests.e2e.raw import post
 from tests.e2e.unfolds import Watched, watched
 from tests.loopback import Answer, Recorded
+from tests.pieces import Said
 from tests.proxying import Proxy
+from tests.reading import Exchange, Reader
 from tests.spoken import Json
 from tests.strict import PATHS
 
@@ -101,14 +103,26 @@ async def test_reasoning_that_led_to_a_reading_alone_leaves_with_it(start: Start
     one.whole(*ways)
 
 
+class Terse(Reader):
+    """Does not reason once more about what it read."""
+
+    def _said(self, one: Exchange, tokens: int) -> Said:
+        thinks, self.thinks = self.thinks, self.thinks and one.continues is None
+        try:
+            return super()._said(one, tokens)
+        finally:
+            self.thinks = thinks
+
+
 @STREAMED
-@pytest.mark.parametrize("word", ["off", "observe"])
+@pytest.mark.parametrize(("word", "reader"), [("off", Reader), ("observe", Reader), ("off", Terse)])
 async def test_reasoning_that_led_to_a_reading_alone_is_not_sent_alone_where_nothing_is_to_be_folded(
-    start: Start, stream: bool, word: str
+    start: Start, stream: bool, word: str, reader: type[Reader]
 ):
-    """Nor by a worker that was started since; all else goes on as it came."""
+    """Nor by a worker that was started since. All else goes on as it came."""
     proxy = start(config("responses"), ACCORDION_STORE="sqlite:///kept.db")
-    async with watched(proxy, "responses", f"{word} {stream}", ways=("o",), every=1, stream=stream) as one:
+    name = f"{word} {reader.__name__} {stream}"
+    async with watched(proxy, "responses", name, ways=("o",), every=1, stream=stream, reader=reader) as one:
         await one.until_offered()
         await one.rounds(4)
         one.run.headers["x-accordion-compact"], one.provider.window = word, 10**6
@@ -121,6 +135,7 @@ async def test_reasoning_that_led_to_a_reading_alone_is_not_sent_alone_where_not
             await one.rounds(2)
     assert [each for each in one.provider.problems if "reasoning" in each] == []
     assert one.provider.refusals == []
+    assert breaks(one.provider.taken[-4:]) == [], "each begins with the whole of the one before"
     for forwarded in one.provider.taken[-4:]:
         listing = forwarded.request.json()["input"]
         history = json.loads(json.dumps(one.run.history, default=lambda item: item.model_dump()))
