@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from proxy.core.boundaries import refers
 from proxy.core.conversation import Message, Reasoning, Text
 from proxy.core.values import dataclass
 from proxy.core.weaves import Round, Weave
@@ -19,7 +20,7 @@ from proxy.dialects.arguments import wanted_in
 from proxy.dialects.items import CALLS, item
 from proxy.dialects.responses_round import object_in, with_arguments
 from proxy.dialects.shared import string
-from proxy.dialects.spans import fields_of
+from proxy.dialects.spans import fields_of, object_of, without
 
 Again = Callable[[Sequence[bytes]], Sequence[bytes]]
 
@@ -51,13 +52,18 @@ def woven(messages: Sequence[Message], weave: Weave, again: Again) -> tuple[int,
     gone = _gone(said, found)
     own = _own(messages, said, found, mine, again)
     own |= {found[at]: () for at in gone if at in found}
+    unled = _unled(said, gone)
+    for at in unled & mine.keys():
+        named = refers(messages[mine[at]])
+        own[mine[at]] = tuple(map(_unnamed, (said[at].wire,) if named else own[mine[at]]))
     inserted: dict[int, list[bytes]] = {}
     for place, wires in _between(messages[:run], said, mine, last, again, weave.rounds[last].answered):
         inserted.setdefault(place, []).extend(wires)
     until = max(max(found.values()) + 1, *inserted, 0)
     out: list[bytes] = []
     for number, each in enumerate(weave.rounds[:last]):
-        kept = [one.wire for at, one in enumerate(said) if one.number == number and at not in gone]
+        stays = [at for at, one in enumerate(said) if one.number == number and at not in gone]
+        kept = [_unnamed(said[at].wire) if at in unled else said[at].wire for at in stays]
         out += (*again(kept), *each.answered)
     for place in range(until + 1):
         out += inserted.get(place, ())
@@ -80,7 +86,7 @@ def unwoven(weave: Weave) -> Weave | None:
 def _gone(said: Sequence[_Said], found: Mapping[int, int]) -> set[int]:
     """Calls that were not answered and that the client does not have, and the reasoning that led to them: the provider
     refuses it without what followed it. Where it led to something else as well, which stays, all reasoning before that
-    goes: only so is what stays taken for an item by itself (`responses_writing.sent`)."""
+    goes: only so is what stays taken for an item by itself."""
     gone = {at for at, each in enumerate(said) if each.kind == "function_call" and not each.hidden and at not in found}
     thoughts: set[int] = set()
     for at in range(len(said) - 2, -1, -1):
@@ -91,6 +97,24 @@ def _gone(said: Sequence[_Said], found: Mapping[int, int]) -> set[int]:
         if any(back not in gone for back in led if said[back].kind != "reasoning"):
             thoughts |= {back for back in range(at) if said[back].kind == "reasoning"}
     return gone | thoughts
+
+
+def _unled(said: Sequence[_Said], gone: set[int]) -> set[int]:
+    """What followed reasoning that is gone: by its id the provider knows the reasoning, and refuses the item without it
+    (`responses_writing.sent`)."""
+    found, thought = set[int](), -1
+    for at, each in enumerate(said):
+        if each.kind == "reasoning":
+            thought = at
+        elif thought in gone and said[thought].number == each.number:
+            found.add(at)
+    return found
+
+
+def _unnamed(wire: bytes) -> bytes:
+    fields = fields_of(wire)
+    without(fields, "id")
+    return object_of(fields)
 
 
 def _own(

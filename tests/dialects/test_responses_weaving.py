@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -258,7 +259,13 @@ def test_where_nothing_that_was_read_is_put_in_nothing_is_told_that_led_to_it() 
     of = WEAVER.without(weave([R0, Q, Q | {"call_id": "q"}], [R1, P, A, B]))
     assert of is not None
     assert WEAVER.without(of) == of
-    assert woven([R0, R1, A, B, output(A), output(B)], of) == [A, B, output(A), output(B)]
+    unnamed = [{name: value for name, value in item.items() if name != "id"} for item in (A, B)]
+    assert woven([R0, R1, A, B, output(A), output(B)], of) == [*unnamed, output(A), output(B)], "led by what is gone"
+    named = [{"type": "item_reference", "id": item["id"]} for item in (R0, R1, A, B)]
+    assert woven([*named, output(A), output(B)], of) == [*unnamed, output(A), output(B)]
+    of = WEAVER.without(weave([R0, Q], [M1, A]))
+    assert of is not None
+    assert woven([R0, M1, A, output(A)], of) == [M1, A, output(A)]
     of = WEAVER.without(weave([R0, A, Q]))
     assert of is None, "the client's own copy is legal"
 
@@ -279,17 +286,18 @@ kinds = st.sampled_from(["reasoning", "message", "ours"])
 rounds = st.lists(st.lists(kinds, max_size=3), max_size=3)
 
 
+def make(kind: str, name: str) -> Json:
+    return {
+        "reasoning": lambda: reasoning(name, sealed=f"s{name}"), "message": lambda: message(name, f"Say {name}."),
+        "ours": lambda: ours(f"o{name}"), "call": lambda: function(name), "custom": lambda: custom(name, "x"),
+    }[kind]()  # fmt: skip
+
+
 @settings(deadline=None)
 @given(rounds, st.lists(st.sampled_from(["ours", "call", "custom", "reasoning"]), max_size=4), st.data())
 def test_however_a_client_writes_its_copy_the_list_is_legal_and_stays_the_same(
     earlier: list[list[str]], last: list[str], data: st.DataObject
 ) -> None:
-    def make(kind: str, name: str) -> Json:
-        return {
-            "reasoning": lambda: reasoning(name, sealed=f"s{name}"), "message": lambda: message(name, f"Say {name}."),
-            "ours": lambda: ours(f"o{name}"), "call": lambda: function(name), "custom": lambda: custom(name, "x"),
-        }[kind]()  # fmt: skip
-
     told = [
         [make(kind, f"{number}{at}") for at, kind in enumerate([*said, "ours"])] for number, said in enumerate(earlier)
     ]
@@ -319,6 +327,32 @@ def test_however_a_client_writes_its_copy_the_list_is_legal_and_stays_the_same(
     hidden = [item["call_id"] for said in told for item in said if item.get("name") == OURS]
     assert [each["call_id"] for each in sent if each.get("name") == OURS] == hidden
     assert sent[: len(sent) - 1] == (woven(copy, of) or [])
+
+
+@settings(deadline=None)
+@given(rounds, st.lists(st.sampled_from(["ours", "call", "message", "reasoning"]), max_size=4))
+def test_without_what_was_read_nothing_stays_that_needs_what_is_gone(earlier: list[list[str]], last: list[str]) -> None:
+    """No reasoning without what it led to, and no item that is known by reasoning that is gone."""
+    told = [
+        [make(kind, f"{number}{at}") for at, kind in enumerate([*said, "ours"])] for number, said in enumerate(earlier)
+    ]
+    told.append([make(kind, f"z{at}") for at, kind in enumerate([*last, "call"])])
+    visible = [item for said in told for item in said if item.get("name") != OURS]
+    copy = [*visible, *(output(item) for item in visible if "call_id" in item), USER]
+    of = WEAVER.without(weave(*told))
+    sent = woven(copy, of) if of is not None else copy
+    assert sent is not None
+    names = [item.get("id") for item in sent]
+    for said in told:
+        for item, behind in pairwise(said):
+            if item["type"] != "reasoning":
+                continue
+            if item["id"] in names:
+                assert names[names.index(item["id"]) + 1] == behind["id"]
+            else:
+                assert behind["type"] == "reasoning" or behind["id"] not in names
+    spoken = [[bare(item) for item in each if item.get("type") != "reasoning"] for each in (sent, copy)]
+    assert spoken[0] == spoken[1]
 
 
 def test_texts_that_were_joined_under_the_id_of_the_last_are_told_once() -> None:
