@@ -62,7 +62,8 @@ class Folding:
         if place is None or gauge.folded is None:
             return gauge
         try:
-            if gauge.controls.pins and not gauge.counting:
+            # When it overflowed they are there already, or were erased since.
+            if gauge.controls.pins and not gauge.counting and cause != "overflow":
                 await self.wishes.add(gauge.caller.tenant, place.session.id, gauge.controls.pins)
             # Where an earlier fold is in force, or something else stands in the list, it is dressed.
             if gauge.decision.action != "pass" or gauge.dressed is not None or gauge.remembers:
@@ -185,6 +186,7 @@ class Folding:
             room=limits.hard - gauge.utilization.occupied,
             # Some of the providers that are translated to refuse a user's message directly behind results.
             amid=gauge.route.family != "litellm",
+            began=gauge.started,
         )
         return await self._with(gauge, await self.recalling.recalled(turn))
 
@@ -194,14 +196,9 @@ class Folding:
         if self.importing is None or not gauge.remembers or gauge.delegated or gauge.limits is None:
             return gauge
         asking = Asking(
-            dialect=gauge.dialect,
-            space=gauge.caller.space,
-            scope=place.label,
-            session=place.session.id,
-            model=gauge.model,
-            client=place.conversation,
-            room=gauge.limits.hard - gauge.utilization.occupied,
-        )
+            gauge.dialect, gauge.caller.space, place.label, place.session.id, gauge.model, place.conversation,
+            gauge.limits.hard - gauge.utilization.occupied, gauge.started,
+        )  # fmt: skip
         return await self._with(gauge, await self.importing.imported(asking))
 
     async def _recollected(self, gauge: Gauge, place: Place) -> Gauge:
@@ -211,7 +208,7 @@ class Folding:
             return gauge
         moment = Moment(
             gauge.dialect, gauge.caller.space, place, gauge.model, folded, gauge.dressed or folded,
-            limits.hard - gauge.utilization.occupied, gauge.controls.project,
+            limits.hard - gauge.utilization.occupied, gauge.started, gauge.controls.project,
         )  # fmt: skip
         return await self._with(gauge, await self.recollecting.recollected(moment))
 
@@ -273,6 +270,7 @@ class Folding:
             limits=limits,
             decision=gauge.decision,
             model=gauge.model,
+            began=gauge.started,
             request_id=gauge.request_id,
             cause=cause,
             size=size_of(gauge),

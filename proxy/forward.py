@@ -70,7 +70,7 @@ class Forward:
         course, fields = _Course(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
-            course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller)
+            course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller, course.started)
             reply = await self._ask(inbound, course, gauge)
         except AccordionError as error:
             return self._refuse(inbound, fields, course, error)
@@ -152,7 +152,7 @@ class Forward:
         course, fields = _Course(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
-            course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller)
+            course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller, course.started)
             answer = await ask(self.sending.outgoing(inbound, gauge))
         except AccordionError as error:
             return self._refuse(inbound, fields, course, error)

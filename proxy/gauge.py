@@ -83,9 +83,9 @@ class Gauging:
         own = self.dialects.get(path) or self.counters.get(path)
         return own or (self.anthropic if is_anthropic(path, fields) else self.openai)
 
-    async def gauge(self, inbound: Inbound, fields: Mapping[bytes, bytes], caller: Caller) -> Gauge:
+    async def gauge(self, inbound: Inbound, fields: Mapping[bytes, bytes], caller: Caller, started: float = 0) -> Gauge:
         """Reads a request, finds its session, puts earlier folds back, measures, decides. What cannot be read is
-        passed on unread. Raises BadRequest where a header of ours is malformed."""
+        passed on unread. `started`: see Gauge. Raises BadRequest where a header of ours is malformed."""
         anthropic = is_anthropic(inbound.path, fields)
         dialect = self.dialects.get(inbound.path) or self.counters.get(inbound.path)
         if dialect is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
@@ -111,7 +111,7 @@ class Gauging:
         seated = await self.seating.seated(dialect, caller, marks, conversation, plain)
         bare = Gauge(
             caller, route, dialect, plain=seated.plain, beta=beta, counting=counting, request_id=inbound.request_id,
-            controls=controls, seated=seated,
+            controls=controls, seated=seated, started=started,
             model=self.base_models.get(conversation.model) or route.model or conversation.model,
         )  # fmt: skip
         try:

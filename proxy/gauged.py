@@ -82,6 +82,8 @@ class Gauge(msgspec.Struct, frozen=True):
     """The name under which the reply may call our tool; empty where it may not."""
     recalled: Recalled | None = None
     """What was recalled for this request."""
+    started: float = 0.0
+    """When it came, in seconds by the monotonic clock; 0 where nothing is kept of it."""
     reads: bool | None = None
     """Whether our tool is offered for ids that others' texts name in its list; None where there are none."""
     remembers: bool = False

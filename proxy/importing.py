@@ -74,7 +74,8 @@ class Mentions:
 @dataclass(frozen=True, slots=True)
 class Asking:
     """A request whose newest words may ask for memories. `space` is the tenant's key, `scope` what divides
-    conversations within the tenant, `room` how many tokens are left below the hard limit."""
+    conversations within the tenant, `room` how many tokens are left below the hard limit; `began` is when the request
+    came, in seconds by the monotonic clock."""
 
     dialect: Dialect
     space: bytes
@@ -83,6 +84,7 @@ class Asking:
     model: str
     client: Conversation
     room: int
+    began: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,8 @@ class Importing:
         recall = Recall(anchor, asking.dialect.text(text), self.clock.now(), names=names)
         if any(each.wire == recall.wire for each in here):
             return None
-        await self.overlays.add(asking.space, asking.scope, recall, asking.session)
+        if not await self.overlays.add(asking.space, asking.scope, recall, asking.session, asking.began):
+            return None
         found = came.found if came is not None else ()
         return Recalled(self.count(text, asking.model), len(found), _told(names, came))
 

@@ -53,8 +53,8 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A request that may begin a turn. `space` is the tenant's key; `folded` is the list as a fold left it, `shown` as
-    it would be forwarded; `room` is how many tokens are left below the hard limit; `project` is the one that the
-    request names (None: none)."""
+    it would be forwarded; `room` is how many tokens are left below the hard limit; `began` is when the request came, in
+    seconds by the monotonic clock; `project` is the one that it names (None: none)."""
 
     dialect: Dialect
     space: bytes
@@ -63,6 +63,7 @@ class Moment:
     folded: Folded
     shown: Folded
     room: int
+    began: float
     project: str | None = None
 
 
@@ -116,7 +117,8 @@ class Recollecting:
         if not ids:
             return None
         recall = Recall(anchor, moment.dialect.text(text), self.clock.now())
-        await self.overlays.add(moment.space, place.label, recall, place.session.id)
+        if not await self.overlays.add(moment.space, place.label, recall, place.session.id, moment.began):
+            return None
         self.tasks.spawn(self._note(moment.space, place.session.id, ids), "note what was recalled")
         return Recalled(tokens, len(ids), tuple(f"{name} recalled" for name in ids))
 

@@ -54,7 +54,7 @@ class House(World):
         gauge = await self.gauge(path, body, headers)
         assert gauge.place is not None
         overlay: Overlay = made(gauge.place.conversation.chain[-1])
-        await self.overlays.add(gauge.caller.space, gauge.place.label, overlay)
+        await self.overlays.add(gauge.caller.space, gauge.place.label, overlay, "", 0.0)
 
 
 def house(window: int = 3_000, **given: Any) -> House:

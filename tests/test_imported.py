@@ -160,6 +160,30 @@ async def test_a_retry_is_sent_the_same(path: str):
     assert [each.recalled is not None for each in made.seen.exchanges] == [True, False, False]
 
 
+async def test_of_a_session_that_is_erased_meanwhile_nothing_is_put_in_and_nothing_is_kept():
+    class Erasing(Counted):
+        async def get(self, space: bytes, ids: Any) -> list[Memory | None]:
+            made.clock.advance(1)
+            await made.vault.erasures.note(space, made.seen.exchanges[0].session)
+            return await super().get(space, ids)
+
+    memories = Erasing()
+    made = world(memories)
+    saved(made, memories)
+    first = asking(CHAT, user("Hello."))
+    await made.ask(CHAT, first)
+    body = asking(CHAT, user("Hello."), said(CHAT, "Hi."), user(ASK))
+    out, _ = await made.ask(CHAT, body)
+    assert unchanged(made, body)
+    assert header(out, "x-accordion-memory") is None
+    assert (made.kitchen.overlays.size, await overlays_of(made)) == (0, [])
+
+
+async def overlays_of(made: World) -> list[str]:
+    """The names of what the store has of overlays."""
+    return [name for name, _ in await made.store.scan("") if name.startswith("overlay/")]
+
+
 async def test_asked_for_again_in_the_same_words_it_is_looked_up_again():
     """What was not there a moment ago may be now; and what was deleted does not come back."""
     memories = Counted()

@@ -84,7 +84,7 @@ async def test_what_was_recalled_goes_with_the_fold_too():
         asked = later(asked, CHAT, f"Answer {turn}.", f"And question {turn}?")
         gauge = await world.gauge(CHAT, asked)
         anchor = gauge.place.conversation.chain[-2]
-        await world.overlays.add(gauge.caller.space, gauge.place.label, Recall(anchor, wire, 1.0))
+        await world.overlays.add(gauge.caller.space, gauge.place.label, Recall(anchor, wire, 1.0), "", 0.0)
     gauge = await world.gauge(CHAT, asked)
     assert gauge.utilization.unfolded > 1000
     out, _ = await world.ask(CHAT, asked)

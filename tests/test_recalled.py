@@ -97,10 +97,15 @@ async def at_work(path: str) -> tuple[World, Json, list[Json]]:
     return made, asked, listing
 
 
-async def looked(of: World, path: str, body: Json) -> bool:
-    """Whether something is recalled for a request that is folded and not sent."""
+async def looked(of: World, path: str, body: Json, *, erased: bool = False) -> bool:
+    """Whether something is recalled for a request that is folded and not sent; `erased`: its session is meanwhile."""
     inbound = of.inbound(path, body)
-    gauge = await of.forward.gauging.gauge(inbound, inbound.fields, of.forward.tenants.identify(inbound.fields))
+    caller = of.forward.tenants.identify(inbound.fields)
+    gauge = await of.forward.gauging.gauge(inbound, inbound.fields, caller, of.clock.monotonic())
+    if erased:
+        assert gauge.place is not None
+        of.clock.advance(1)
+        await of.vault.erasures.note(caller.space, gauge.place.session.id)
     gauge = await of.forward.folding.fold(gauge, lambda _gauge: None)
     assert gauge.fold
     return gauge.recalled is not None
@@ -254,6 +259,13 @@ async def test_an_excerpt_takes_no_more_than_the_settings_say():
         recalled = made.seen.exchanges[-1].recalled
         counts.append(recalled.tokens if recalled is not None else 0)
     assert counts[0] > 100 > counts[1] > 0
+
+
+@pytest.mark.parametrize("erased", [False, True])
+async def test_for_a_request_whose_session_is_erased_meanwhile_nothing_is_recalled(erased: bool):
+    made, _ = await opened(CHAT)
+    assert await looked(made, CHAT, asking(CHAT), erased=erased) is not erased
+    assert bool(made.kitchen.overlays.size) is not erased
 
 
 @pytest.mark.parametrize(("room", "found"), [(8 * 200, True), (8 * 20, False), (-100, False)])

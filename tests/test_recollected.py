@@ -443,6 +443,21 @@ async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
     assert not there(made, path)
 
 
+async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put():
+    made, memories = ready()
+    inbound = made.inbound(CHAT, asking(CHAT, user(ASK)))
+    caller, forward = made.forward.tenants.identify({}), made.forward
+    gauge = await forward.gauging.gauge(inbound, inbound.fields, caller, made.clock.monotonic())
+    assert gauge.place is not None
+    made.clock.advance(1)
+    await made.vault.erasures.note(caller.space, gauge.place.session.id)
+    gauge = await forward.folding.fold(gauge, lambda _gauge: None)
+    assert gauge.recalled is None
+    assert len(memories.asked) == 1
+    assert made.kitchen.overlays.size == 0
+    assert await noted(memories, caller.space, gauge.place.session.id) == []
+
+
 async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
     memories, tasks = Kept(), LoopTasks()
     made = world(memories, tasks=tasks)

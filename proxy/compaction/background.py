@@ -127,8 +127,8 @@ class Preparations:
         tokens: int,
         told: int,
         make: Callable[[], Awaitable[SummaryTask | None]],
-        since: int | None = None,
-        began: float = 0.0,
+        since: int | None,
+        began: float,
     ) -> bool:
         """Begins to write a summary, unless one is ready or being written, there is no room for another, or the last
         try came to nothing and the history (of `tokens`) has hardly grown. Gives whether one is being written now.

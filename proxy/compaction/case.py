@@ -33,7 +33,8 @@ class Case:
 
     `folded` is the list as earlier folds left it. `space` is the tenant's key, `scope` what divides folds within the
     tenant: a fold of one scope is never applied in another. `model` is the one that is really asked, where tokens are
-    counted. `size` is the request's body in bytes.
+    counted. `began` is when the request came, in seconds by the monotonic clock: of a session that was erased since,
+    nothing is kept. `size` is the request's body in bytes.
     """
 
     tenant: str
@@ -47,6 +48,7 @@ class Case:
     limits: Limits
     decision: Decision
     model: str
+    began: float
     request_id: str = ""
     cause: Cause = "automatic"
     size: int = 0
@@ -64,8 +66,6 @@ class Case:
     """Whether a sub-agent asks: then all that it was given at the beginning stays verbatim."""
     begun: Mapping[str, Delegation] = field(default_factory=dict)
     """The delegations that calls of this conversation began, by the calls' ids."""
-    began: float = 0.0
-    """When its fold began, in seconds by the monotonic clock."""
     shown: Folded | None = None
     """The list as it would be forwarded, with what was read back and recalled; None where that is `folded`."""
 

@@ -72,7 +72,7 @@ class Compactor:
     async def fold(self, case: Case, client: Conversation) -> Outcome:
         """Does what `case.decision` says; `client` is the list as the client sent it. Never fails: then the request
         stays as it was, and the outcome says why."""
-        decision, case = case.decision, replace(case, began=self._rooms.clock.monotonic())
+        decision = case.decision
         try:
             if decision.observed:
                 return await self._observed(case)
@@ -215,7 +215,7 @@ class Compactor:
         make = self._task if self._modelled(case) else self._facts
         base = case.folded.compaction
         told = base.narrated if base is not None and base.kind == case.decision.kind else 0
-        self._rooms.preparations.begin(thread, client, tokens, told, partial(make, case, client), began=case.began)
+        self._rooms.preparations.begin(thread, client, tokens, told, partial(make, case, client), None, case.began)
 
     async def _task(self, case: Case, client: Conversation) -> SummaryTask | None:
         work = partial(self._craft.work, case, client, at=self._rooms.clock.now(), plain=False)

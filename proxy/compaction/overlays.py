@@ -90,15 +90,13 @@ class Overlays:
         """Bytes that the overlays in memory are reckoned to take."""
         return self._size
 
-    async def add(
-        self, space: bytes, scope: bytes, overlay: Overlay, session: str = "", began: float | None = None
-    ) -> None:
+    async def add(self, space: bytes, scope: bytes, overlay: Overlay, session: str, began: float) -> bool:
         """Takes an overlay; it is in force here at once, and for all workers when this returns. `space` is the tenant's
         key, `scope` what divides conversations within the tenant, `session` the one it is listed under. While the store
-        is away it waits for the store. It is left where the session was erased after `began`, by the monotonic
-        clock."""
-        if began is not None and self._erasures is not None and self._erasures.since(space, session, began):
-            return
+        is away it waits for the store. Gives False, and leaves it, where the session was erased after `began` (when the
+        request came, in seconds by the monotonic clock)."""
+        if self._erasures is not None and self._erasures.since(space, session, began):
+            return False
         label = label_of(space, scope)
         name, key = label + overlay.anchor, _key(label, overlay.anchor)
         known = self._held.get(name)
@@ -111,6 +109,7 @@ class Overlays:
         except StoreUnavailable:
             _log.debug("what was read back is in force in this worker alone until the store is back")
             self._later(self._puts(space, key, kept))
+        return True
 
     async def find(
         self, space: bytes, scope: bytes, chain: Sequence[bytes], since: int, *, fresh: bool

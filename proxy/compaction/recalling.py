@@ -37,7 +37,8 @@ class Turn:
 
     `folded` is the list as the fold left it, `shown` the same as it would be forwarded. `base` is the index of the last
     message that the request before held (-1: none). `room` is how many tokens are left below the hard limit. `amid`
-    tells whether the provider takes a user's entry between results and the calls that follow.
+    tells whether the provider takes a user's entry between results and the calls that follow. `began` is when the
+    request came, in seconds by the monotonic clock.
     """
 
     dialect: Dialect
@@ -51,6 +52,7 @@ class Turn:
     base: int
     room: int
     amid: bool
+    began: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class Recalling:
         recall = Recall(key, turn.dialect.text(excerpt.text), self.clock.now(), excerpt.artifacts)
         if not await self._fits(turn, recall):
             return None
-        await self.overlays.add(turn.space, turn.scope, recall, turn.session)
+        if not await self.overlays.add(turn.space, turn.scope, recall, turn.session, turn.began):
+            return None
         return Recalled(excerpt.tokens, len(excerpt.quotes))
 
     async def _excerpt(self, turn: Turn, most: int) -> Excerpt | None:

@@ -29,8 +29,9 @@ async def folded(vault: Vault, session: str = "s-1", turns: int = 8) -> Any:
     overlays = Overlays(vault.archive, DirectOutbox(vault.store), vault.clock)
     anchor = client.chain[-1]
     said = Round((b'{"role":"assistant","content":"let me see"}',), (b'{"role":"tool","content":"secret answer"}',))
-    await overlays.add(SPACE, SCOPE, Weave(anchor, (said,), (), "let me see", 1.0), session)
-    await overlays.add(SPACE, SCOPE, Recall(anchor, b'{"role":"user","content":"recalled"}', 1.0, ("art_1",)), session)
+    await overlays.add(SPACE, SCOPE, Weave(anchor, (said,), (), "let me see", 1.0), session, 0.0)
+    recall = Recall(anchor, b'{"role":"user","content":"recalled"}', 1.0, ("art_1",))
+    await overlays.add(SPACE, SCOPE, recall, session, 0.0)
     await vault.say(session, client)
     return client, outcome.folded.compaction
 

@@ -254,7 +254,8 @@ class House:
             Case(
                 tenant="local", space=SPACE, scope=SCOPE, session="s-1", dialect=DIALECTS[client.dialect],
                 folded=folded, utilization=Utilization(WINDOW.size, messages=tokens + REPLY), window=WINDOW,
-                limits=Thresholds().limits(WINDOW.size), decision=decision, model="", request_id="req-1",
+                limits=Thresholds().limits(WINDOW.size), decision=decision, model="", began=self.clock.monotonic(),
+                request_id="req-1",
             ),
             **changes,
         )  # fmt: skip

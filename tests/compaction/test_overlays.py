@@ -645,7 +645,7 @@ class Worker:
 
     async def add(self, *overlays: Overlay) -> None:
         for each in overlays:
-            await self.overlays.add(SPACE, SCOPE, each, "s-1")
+            await self.overlays.add(SPACE, SCOPE, each, "s-1", 0.0)
 
     async def find(self, since: int = 1, *, fresh: bool = False, end: int = 200, **where: bytes) -> list[Overlay]:
         space, scope = where.get("space", SPACE), where.get("scope", SCOPE)

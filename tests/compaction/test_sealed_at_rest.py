@@ -48,7 +48,7 @@ async def everything(house: House) -> None:
     assert outcome.folded.compaction.writer == "model-x"
     overlays = Overlays(house.archive, DirectOutbox(house.store), house.clock)
     recall = Recall(CLIENT.chain[-1], dialect.text("this was recalled"), 1.0)
-    await overlays.add(SPACE, SCOPE, recall, "s-1")
+    await overlays.add(SPACE, SCOPE, recall, "s-1", 0.0)
     transcripts = Transcripts(house.archive, house.tasks, house.clock, "all")
     transcripts.record(SPACE, "s-1", CLIENT, folded=True)
     await house.tasks.done()

@@ -45,10 +45,11 @@ def said(rounds: int, name: str = CANARY) -> bytes:
     return json.dumps({"model": "small", "messages": messages}).encode()
 
 
-async def ask(house: House, body: bytes, key: str = "") -> dict[str, str]:
-    """Sends it through, with a proxy key where one is given; gives the answer's headers."""
+async def ask(house: House, body: bytes, key: str = "", **more: str) -> dict[str, str]:
+    """Sends it through, with a proxy key where one is given and with more headers; gives the answer's headers."""
     own = ((b"x-accordion-key", key.encode()), (b"authorization", b"Bearer mine")) if key else ()
-    pairs = ((b"content-type", b"application/json"), *own)
+    named = ((name.replace("_", "-").encode(), value.encode()) for name, value in more.items())
+    pairs = ((b"content-type", b"application/json"), *own, *named)
     out = await house.forward(Inbound("POST", "/v1/chat/completions", "", pairs, body, "req-1"))
     if not isinstance(out.body, bytes):
         [_ async for _ in out.body]

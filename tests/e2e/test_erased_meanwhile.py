@@ -42,6 +42,22 @@ class Provider:
         await answer.send(body)
 
 
+class Overflowing(Provider):
+    """Says of what it held that it does not fit, and takes what is sent in its place."""
+
+    async def __call__(self, request: Recorded, answer: Answer) -> None:
+        reply, status = {name: value for name, value in REPLY.items() if name != "usage"}, 200
+        if self.holds and not self.asked.is_set():
+            self.asked.set()
+            await self.free.wait()
+            words = "This model's maximum context length is 3000 tokens. Your messages resulted in 4500 tokens."
+            reply = {"error": {"message": words, "type": "invalid_request_error", "code": "context_length_exceeded"}}
+            status = 400
+        body = json.dumps(reply).encode()
+        await answer.head(status, [("Content-Type", "application/json")], length=len(body))
+        await answer.send(body)
+
+
 async def settled(*houses: House) -> None:
     """All that is written behind replies is written."""
     for house in houses:
@@ -105,3 +121,23 @@ async def test_a_reply_that_ends_at_another_worker_brings_nothing_back_either(
         assert await exported(one) == [{"type": "end", "counts": {}}]
         assert session_rows(tmp_path / "kept.db", session) == ["erased"]
         assert (await ask(other, said(14)))["x-accordion-session"] != session
+
+
+@pytest.mark.parametrize("config", ["", SEVERAL], ids=["alone", "several"])
+async def test_a_request_that_overflows_after_its_session_was_erased_is_folded_and_nothing_of_it_is_kept(
+    tmp_path: Path, config: str
+):
+    provider = Overflowing()
+    async with workers(tmp_path, ALL + config, script=provider) as [house]:
+        session = (await ask(house, said(2)))["x-accordion-session"]
+        await settled(house)
+        provider.holds = True
+        turn = asyncio.create_task(ask(house, said(3), x_accordion_pin="c0"))
+        await provider.asked.wait()
+        assert (await api(house, "DELETE", f"/accordion/sessions/{session}")).json()["verified"]
+        provider.free.set()
+        told = await turn
+        assert (told["x-accordion-session"], json.loads(told["x-accordion-compaction"])["state"]) == (session, "folded")
+        await settled(house)
+        assert await exported(house) == [{"type": "end", "counts": {}}]
+        assert session_rows(tmp_path / "kept.db", session) == ["erased"]
