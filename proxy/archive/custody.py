@@ -161,7 +161,7 @@ class Custody:
             entries, values, shared = entries + found, values + removed, max(shared, stays)
             if not found and not removed:
                 break
-        await self.erasures.note(space, session)
+        await self.erasures.note(space, session, over=True)
         return Erased(entries, values, shared, not found and not removed)
 
     async def _all(self, space: bytes) -> tuple[int, int, int]:

@@ -32,11 +32,13 @@ _PAGE = 1_000
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
-    """One erasure; `at` is seconds since the epoch, `session` None where all of the tenant's were erased."""
+    """One erasure; `at` is seconds since the epoch, `session` None where all of the tenant's were erased. `over`: that
+    was the last of it, behind a note that everybody had time to hear."""
 
     tenant: str
     session: str | None
     at: float
+    over: bool = False
 
 
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Note)
@@ -58,20 +60,22 @@ class Erasures:
         self._began = clock.now()
         self._seen: dict[str, bytes] = {}
         self._told: dict[tuple[str, str | None], float] = {}
-        """When this worker heard last of each erasure, by the monotonic clock, in that order."""
+        """Of each erasure, when what it is about began at the latest, by the monotonic clock."""
+        self._under_way: set[tuple[str, str | None]] = set()
+        """Erasures of whose end nothing was heard yet."""
 
     def listen(self, listener: Listener) -> None:
         """Tells this listener of every erasure from now on. It must be quick and must not raise."""
         self._listeners.append(listener)
 
-    async def note(self, space: bytes, session: str | None) -> None:
-        """Something of the tenant whose key is `space` is erased: no worker may use it any more. Raises
-        StoreUnavailable."""
-        note = Note(tenant_of(space), session, self._clock.now())
+    async def note(self, space: bytes, session: str | None, *, over: bool = False) -> None:
+        """Something of the tenant whose key is `space` is erased: no worker may use it any more. `over`: it is gone,
+        and what begins from here on is kept. Raises StoreUnavailable."""
+        note = Note(tenant_of(space), session, self._clock.now(), over)
         value = _ENCODER.encode(note)
         await self._store.put(Key(_NOTES, _name(note)), value, ttl=self._retention)
         await self._store.put(_LAST, hashlib.sha256(value).digest(), ttl=self._retention)
-        self._seen[_name(note)] = value
+        self._seen = {**self._seen, _name(note): value}
         self._tell(note)
 
     @property
@@ -86,8 +90,9 @@ class Erasures:
             await self._wait(_HEARD)
 
     def since(self, space: bytes, session: str, began: float) -> bool:
-        """Whether this worker heard of an erasure of the session, or of all of its tenant's, after `began` (seconds, by
-        the monotonic clock): then nothing that began there may be kept any more. Quick: it is asked at each reply."""
+        """Whether the session, or all of its tenant's, was erased after `began` (seconds, by the monotonic clock), as
+        far as this worker heard: then nothing that began there may be kept any more. Quick: it is asked at each
+        reply."""
         if not self._told:
             return False
         tenant = tenant_of(space)
@@ -100,12 +105,14 @@ class Erasures:
             last = await self._store.get(_LAST) or b""
             if last == self._last:
                 return
-            seen = await self._notes()
-            fresh = [value for name, value in seen.items() if self._seen.get(name) != value]
+            while True:
+                known, seen = self._seen, await self._notes()
+                if self._seen is known:  # Else something was noted here meanwhile, and what was read may be older.
+                    break
             first, self._last, self._seen = self._last is None, last, seen
-            for note in _read(fresh):
+            for note in _read(value for name, value in seen.items() if known.get(name) != value):
                 if not first or note.at > self._began:
-                    self._tell(note)
+                    self._tell(note, self._ago(note))
 
     async def buried(self, puts: Sequence[Put]) -> frozenset[Key]:
         """Which of these writes, made while the store was away, would bring back what was erased since. What others of
@@ -144,12 +151,23 @@ class Erasures:
                 break
         return found
 
-    def _tell(self, note: Note) -> None:
+    def _ago(self, note: Note) -> float:
+        """How many seconds ago the last thing began that another's note is about: what begins before this worker hears
+        of an erasure may go on from what is erased.
+
+        Of one that it heard of in time, the end says no more than what began before it: what is said as soon as the
+        erasure was answered is kept. Where machines' clocks are apart, it is at most a look ago, and not to come.
+        """
+        in_time = note.over and (note.tenant, note.session) in self._under_way
+        return min(LOOK, max(0.0, self._clock.now() - note.at)) if in_time else 0.0
+
+    def _tell(self, note: Note, ago: float = 0.0) -> None:
         now, name = self._clock.monotonic(), (note.tenant, note.session)
-        self._told.pop(name, None)
-        self._told[name] = now
-        while now - next(iter(self._told.values())) > _LONGEST:
-            del self._told[next(iter(self._told))]
+        self._told[name] = max(now - ago, self._told.pop(name, now - ago))
+        (self._under_way.discard if note.over else self._under_way.add)(name)
+        while now - self._told[oldest := next(iter(self._told))] > _LONGEST:
+            del self._told[oldest]
+            self._under_way.discard(oldest)
         for listener in self._listeners:
             listener(note.tenant, note.session)
 

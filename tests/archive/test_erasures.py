@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.archive.artifacts import Artifact, Row, row_key, tenant_of
 from proxy.archive.erasures import LOOK, Erasures
@@ -187,3 +192,115 @@ async def test_only_where_others_use_the_store_it_is_waited_for_until_they_have_
     await beside.spread(SPACE, "s-1")
     assert len(waits) == 1
     assert waits[0] > LOOK
+
+
+async def begun_and_ended(here: Erasures, there: Erasures, clock: FakeClock, *, heard: bool = True) -> float:
+    """An erasure of which another worker heard the beginning, and not the end yet; gives when that was."""
+    await there.look()
+    await here.note(SPACE, "s-1")
+    if heard:
+        await there.look()
+    clock.advance(1.5)
+    await here.note(SPACE, "s-1", over=True)
+    return clock.monotonic()
+
+
+async def test_what_begins_behind_the_end_of_an_erasure_is_kept_by_those_too_who_hear_of_that_later() -> None:
+    store, clock = EphemeralStore(), FakeClock()
+    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    told = told_by(there)
+    ended = await begun_and_ended(here, there, clock)
+    clock.advance(0.7)
+    await there.look()
+    for each in (here, there):
+        assert each.since(SPACE, "s-1", ended - 0.01)
+        assert not each.since(SPACE, "s-1", ended + 0.01)
+    # What was read again meanwhile is forgotten all the same.
+    assert told == [(tenant_of(SPACE), "s-1")] * 2
+
+
+async def test_who_heard_of_no_beginning_takes_all_for_erased_that_began_before_it_heard() -> None:
+    store, clock = EphemeralStore(), FakeClock()
+    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    for _ in range(2):
+        ended = await begun_and_ended(here, there, clock, heard=False)
+        clock.advance(0.7)
+        await there.look()
+        assert there.since(SPACE, "s-1", ended + 0.5)
+        clock.advance(10.0)
+
+
+class Apart(FakeClock):
+    """The clock of another machine, so many seconds ahead."""
+
+    def __init__(self, of: FakeClock, ahead: float) -> None:
+        self._of, self._ahead = of, ahead
+
+    def now(self) -> float:
+        return self._of.now() + self._ahead
+
+    def monotonic(self) -> float:
+        return self._of.monotonic() - 900_000.0
+
+
+@given(
+    phase=st.floats(0.0, 0.99),
+    began=st.floats(-1.0, 4.0),
+    lasts=st.floats(0.0, 3.0),
+    removing=st.floats(0.0, 2.0),
+    ahead=st.floats(-0.2, 0.2),
+)
+async def test_of_what_was_under_way_nothing_is_kept_and_of_what_came_behind_nothing_is_lost(
+    phase: float, began: float, lasts: float, removing: float, ahead: float
+) -> None:
+    store, clock = EphemeralStore(), FakeClock()
+    apart = Apart(clock, ahead)
+    here, there = Erasures(store, clock, 100.0), Erasures(store, apart, 100.0)
+    over, ends = 1.5 + removing, began + lasts
+    happens = [(0.0, "note"), (over, "over"), (ends, "reply"), *((phase + at, "look") for at in range(-2, 9))]
+    zero, heard, lost = apart.monotonic() + 2.0, -1.0, False
+    for at, what in sorted(happens):
+        clock.advance(zero + at - apart.monotonic())
+        if what == "look":
+            await there.look()
+            heard = at if at > 0.0 > heard else heard
+        elif what == "reply":
+            lost = there.since(SPACE, "s-1", zero + began)
+        else:
+            await here.note(SPACE, "s-1", over=what == "over")
+    if began < heard - 0.01 and ends > over:
+        assert lost, "it may go on from what was erased"
+    if began > over + max(0.0, -ahead) + 0.01:
+        assert not lost, "it began behind the answer"
+
+
+class Slow(EphemeralStore):
+    """A store in which something may happen after notes were read, and before the answer arrives."""
+
+    then: Callable[[], Awaitable[None]] | None = None
+
+    async def scan(self, collection: str, **given: Any) -> list[tuple[str, bytes]]:
+        found, then = await super().scan(collection, **given), self.then
+        if then is not None:
+            self.then = None
+            await then()
+        return found
+
+
+async def test_what_a_worker_notes_while_it_looks_it_does_not_hear_of_as_anothers() -> None:
+    store, clock = Slow(), FakeClock()
+    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    await here.look()
+    await there.note(SPACE, "s-1")
+    await there.note(OTHER, None)
+    told = told_by(here)
+    clock.advance(1.0)
+    store.then = lambda: here.note(SPACE, "s-1")
+    await here.look()
+    assert store.then is None
+    clock.advance(1.0)
+    began = clock.monotonic()
+    clock.advance(1.0)
+    await here.look()
+    assert told == [(tenant_of(SPACE), "s-1"), (tenant_of(OTHER), None)]
+    assert not here.since(SPACE, "s-1", began)

@@ -141,3 +141,25 @@ async def test_a_request_that_overflows_after_its_session_was_erased_is_folded_a
         await settled(house)
         assert await exported(house) == [{"type": "end", "counts": {}}]
         assert session_rows(tmp_path / "kept.db", session) == ["erased"]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["session", "tenant"])
+@pytest.mark.parametrize("at", [0, 1], ids=["the worker that erased", "another"])
+async def test_what_is_said_as_soon_as_an_erasure_was_answered_is_kept(tmp_path: Path, whole: bool, at: int):
+    provider = Provider()
+    async with workers(tmp_path, SEVERAL + ALL, SEVERAL + ALL, script=provider) as houses:
+        session = (await ask(houses[0], said(0)))["x-accordion-session"]
+        await settled(houses[0])
+        path = "/accordion/archive" if whole else f"/accordion/sessions/{session}"
+        assert (await api(houses[0], "DELETE", path)).json()["verified"]
+        provider.holds = True
+        turn = asyncio.create_task(ask(houses[at], said(0)))
+        await provider.asked.wait()
+        # All have looked, and heard of it, before the reply ends.
+        await asyncio.sleep(1.3)
+        provider.free.set()
+        anew = (await turn)["x-accordion-session"]
+        await settled(*houses)
+        kept = await exported(houses[at])
+        assert [line["type"] for line in kept] == ["transcript", "row", "end"]
+        assert {line["session"] for line in kept[:-1]} == {anew}
