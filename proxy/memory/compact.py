@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import field
 from typing import Any, Final
 
+from proxy.archive.erasures import Erasures
 from proxy.core.conversation import Text
 from proxy.core.errors import BadRequest, StoreUnavailable, SummaryFailed
 from proxy.core.memories import Change, Conflict, Entity, Memories, Memory, Relation
@@ -65,12 +66,14 @@ class _Heard:
 
 @dataclass(frozen=True, slots=True)
 class Compactions:
-    """Compacts. Without a narrator, or where its model fails, rules say what is worth remembering."""
+    """Compacts. `erasures` know what was erased. Without a narrator, or where its model fails, rules say what is worth
+    remembering."""
 
     memories: Memories
     conversations: Conversations
     tasks: Tasks
     clock: Clock
+    erasures: Erasures
     narrator: Narrator | None = None
     judge: Judge = field(default_factory=Judge)
 
@@ -98,6 +101,8 @@ class Compactions:
         erased meanwhile.
         """
         caller, focus = caller or Caller(), checked_topics(focus)
+        await self.erasures.look()
+        began = self.clock.monotonic()
         stretch = await self._imported(space, await self.conversations.stretch(space, conversation, first, last))
         done = await log.entries(self.memories, space, conversation)
         looked = len(done)
@@ -111,7 +116,7 @@ class Compactions:
                 heard = await self._heard(stretch, focus, caller)
             found = fresh(heard.candidates, done, stretch, focus)
             made = await self._made(space, stretch, focus, caller, found, heard.said)
-            await self._stands(space, stretch, looked)
+            await self._stands(space, conversation, looked, began)
             try:
                 return await self._written(space, len(done), stretch, focus, made, heard.by)
             except Conflict:
@@ -207,12 +212,13 @@ class Compactions:
 
     # -- what is written ------------------------------------------------------------
 
-    async def _stands(self, space: bytes, stretch: Stretch, looked: int) -> None:
-        """Raises Overtaken where the conversation was erased since it was read, or the memories: with them goes the
-        note that somebody looked when there were `looked` compactions."""
-        there = await log.was_searched(self.memories, space, stretch.session, looked)
-        if not (there and await self.conversations.stands(space, stretch)):
-            raise Overtaken(f"Conversation {stretch.session!r} or the memories were erased meanwhile.", code="erased")
+    async def _stands(self, space: bytes, conversation: str, looked: int, began: float) -> None:
+        """Raises Overtaken where the conversation was erased after `began` (seconds, by the monotonic clock), or the
+        memories: with them goes the note that somebody looked when there were `looked` compactions."""
+        await self.erasures.look()
+        erased = self.erasures.since(space, conversation, began)
+        if erased or not await log.was_searched(self.memories, space, conversation, looked):
+            raise Overtaken(f"Conversation {conversation!r} or the memories were erased meanwhile.", code="erased")
 
     async def _written(
         self,

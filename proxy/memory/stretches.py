@@ -78,14 +78,6 @@ class Conversations:
         dialect = self.dialects[transcript.dialect]
         return await self.tasks.offload(_stretch, transcript, dialect, session, first, last, wires)
 
-    async def stands(self, space: bytes, stretch: Stretch) -> bool:
-        """Whether the messages of a stretch are still recorded, and were not erased since it was read. Raises
-        StoreUnavailable."""
-        found = await self.recordings.find(space, stretch.session)
-        was, since = stretch.conversation.messages, max(0, stretch.first - stretch.shift)
-        keys = tuple(message.key for message in was[since:])
-        return found is not None and tuple(found.messages[since : len(was)]) == keys
-
 
 def checked_range(first: Any, last: Any, length: int) -> tuple[int, int]:
     """A range of indexes, both inclusive. Raises BadRequest where it is none of a list of this length."""

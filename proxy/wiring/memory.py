@@ -173,7 +173,7 @@ class Library:
             Adding(memories, clock),
             search,
             Reader(memories, clock),
-            Compactions(memories, conversations, tasks, clock),
+            Compactions(memories, conversations, tasks, clock, self._room.custody.erasures),
             Consolidation(memories, clock, count),
             Drafting(memories, count, tasks),
             CoreMemory(memories, conversations, search, tasks, clock),

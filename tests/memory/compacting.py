@@ -11,7 +11,7 @@ from proxy.memory.narrated import Narrator
 from proxy.memory.stretches import Conversations
 from tests.archive.vaults import SPACE, Vault
 from tests.compaction.making import DIALECTS, read
-from tests.fakes import FakeClock, FakeTasks
+from tests.fakes import FakeTasks
 from tests.memory.keeping import FakeMemories
 
 ID = "s-1"
@@ -67,9 +67,12 @@ class House:
     """Recorded conversations and the memories made of them."""
 
     def __init__(self, narrator: Narrator | None = None) -> None:
-        self.vault, self.memories, self.clock = Vault(), FakeMemories(), FakeClock()
+        self.vault, self.memories = Vault(), FakeMemories()
+        self.clock = self.vault.clock
         conversations = Conversations(self.vault.transcripts, DIALECTS, FakeTasks())
-        self.compactions = Compactions(self.memories, conversations, FakeTasks(), self.clock, narrator)
+        self.compactions = Compactions(
+            self.memories, conversations, FakeTasks(), self.clock, self.vault.erasures, narrator
+        )
 
     async def record(self, messages: list[dict[str, Any]], session: str = ID, space: bytes = SPACE) -> None:
         await self.vault.say(session, chat(messages, space), space=space)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.archive.erasures import Erasures
 from proxy.core.errors import SummaryFailed
 from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
 from proxy.memory.compact import Caller
@@ -175,6 +176,7 @@ class Meanwhile(FakeSummarizer):
 async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(what: str):
     class Erasing(Meanwhile):
         async def happens(self) -> None:
+            house.clock.advance(1.0)
             if what == "memories":
                 await house.memories.erase(SPACE)
             else:
@@ -190,11 +192,30 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
         assert (await house.compact(0, 16)).memories_count > 0
 
 
-async def test_what_is_said_while_the_model_writes_does_no_harm():
+async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_once():
+    class Erasing(Meanwhile):
+        async def happens(self) -> None:
+            house.clock.advance(1.0)
+            await Erasures(house.vault.store, house.clock, 100.0).note(SPACE, ID)
+
+    house = await house_with(Erasing([answer()]))
+    await Erasures(house.vault.store, house.clock, 100.0).note(SPACE, "s-other")
+    with pytest.raises(Overtaken):
+        await house.compact(0, 16)
+    assert house.contents() == []
+
+
+@pytest.mark.parametrize("last", [["It does."], ["Does it retry a failed webhook?", "It does."]], ids=["on", "edited"])
+async def test_what_is_said_while_the_model_writes_does_no_harm(last: list[str]):
+    """A client may say its newest message anew: the transcript's end is written over, and nothing was erased."""
+
     class Talking(Meanwhile):
         async def happens(self) -> None:
+            house.clock.advance(1.0)
             changed = entry("system", "You are the agent of Contoso. It is five past four.")
-            await house.record([changed, *talk()[1:], entry("assistant", "It does.")])
+            kept = talk()[1:] if len(last) == 1 else talk()[1:-1]
+            said = [entry("user" if at < len(last) - 1 else "assistant", text) for at, text in enumerate(last)]
+            await house.record([changed, *kept, *said])
 
     house = await house_with(Talking([answer()]))
     assert (await house.compact(0, 16)).memories_count > 0
