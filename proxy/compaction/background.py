@@ -116,7 +116,7 @@ class Preparations:
         self._waiting = waiting
         self._bounds = bounds or Bounds()
         self._running: dict[Thread, Signal] = {}
-        self._ready: OrderedDict[Thread, Prepared] = OrderedDict()
+        self._ready: OrderedDict[Thread, tuple[Prepared, float]] = OrderedDict()
         self._fruitless: OrderedDict[Thread, tuple[int, bool]] = OrderedDict()
         self._wasted: OrderedDict[Thread, tuple[int, int]] = OrderedDict()
 
@@ -135,11 +135,11 @@ class Preparations:
 
         `told`: of so many of the client's messages a model has told in an earlier fold already. `make` says what is to
         be told now, None where nothing is; `since` from which of the client's messages on, where that is known. It is
-        not kept where the session was erased after `began`, by the monotonic clock.
+        neither kept nor used where the session was erased after `began`, by the monotonic clock.
         """
         if thread in self._running:
             return True
-        held = self._ready.get(thread)
+        held = self._held(thread)
         if (held is not None and held.holds(conversation, told, since)) or self.fruitless(thread, tokens):
             return False
         mine = sum(other.tenant == thread.tenant for other in self._running)
@@ -174,7 +174,7 @@ class Preparations:
     ) -> Prepared | None:
         """What was prepared for this conversation, by this worker or another, tells of more than `told` messages, and
         begins at `since` where that is said; None where there is nothing that holds."""
-        held = self._ready.get(thread)
+        held = self._held(thread)
         if held is None or not held.holds(conversation, told, since):
             with suppress(StoreUnavailable):
                 held = decode(self._archive.opened(thread.space, thread.key, await self._store.get(thread.key)))
@@ -197,9 +197,8 @@ class Preparations:
             prepared = await self.ready(thread, conversation, told, since)
             if prepared is None:
                 summary = await self._told(thread, make)
-                prepared = (
-                    await self._prepared(thread, conversation, told, summary, began) if summary is not None else None
-                )
+                if summary is not None:
+                    prepared = await self._prepared(thread, conversation, told, summary, began)
         except (SummaryFailed, TimeoutError) as error:
             failed = True
             self._waste(thread, *_cost(error))
@@ -213,10 +212,16 @@ class Preparations:
                 _bounded(self._fruitless, thread, self._bounds.threads)
             else:
                 self._fruitless.pop(thread, None)
-                self._ready[thread] = prepared
+                self._ready[thread] = prepared, began
                 _bounded(self._ready, thread, self._bounds.threads)
             del self._running[thread]
             signal.set()
+
+    def _held(self, thread: Thread) -> Prepared | None:
+        """What is ready in memory, unless its session was erased since the request came that it was told for."""
+        prepared, began = self._ready.get(thread, (None, 0.0))
+        erased = self._erasures is not None and self._erasures.since(thread.space, thread.session, began)
+        return None if erased else prepared
 
     def _waste(self, thread: Thread, input: int, output: int) -> None:
         """Notes what was paid for nothing, until a fold tells of it."""
@@ -266,7 +271,7 @@ class Preparations:
             raise SummaryFailed("there is nothing that is not told yet")
         anchor = conversation.chain[summary.narrated - 1]
         if (unused := self._ready.get(thread)) is not None:
-            self._waste(thread, unused.input, unused.output)
+            self._waste(thread, unused[0].input, unused[0].output)
         prepared = Prepared(
             summary.narrative, summary.narrated, anchor, summary.writer, summary.input, summary.output,
             summary.findings, summary.since,
@@ -275,9 +280,8 @@ class Preparations:
             return prepared
         with suppress(StoreUnavailable):
             value = _ENCODER.encode(prepared)
-            await self._archive.keep(
-                self._archive.single(thread.space, thread.session, "summary", thread.key, value, ttl=self._bounds.keep)
-            )
+            puts = self._archive.single(thread.space, thread.session, "summary", thread.key, value, self._bounds.keep)
+            await self._archive.keep(puts)
         return prepared
 
 

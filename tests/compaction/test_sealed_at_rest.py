@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 import zstandard
 
 from proxy.archive.transcripts import Transcripts
@@ -18,7 +19,17 @@ from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.sealed import AesSealer
 from proxy.storage.spool import open_spool
 from proxy.storage.sqlite import SqliteStore
-from tests.compaction.making import DIALECTS, SCOPE, SPACE, House, archive_results, asker, conversation, long_history
+from tests.compaction.making import (
+    DIALECTS,
+    SCOPE,
+    SPACE,
+    House,
+    Teller,
+    archive_results,
+    asker,
+    conversation,
+    long_history,
+)
 from tests.fakes import DirectOutbox
 
 KEY, OTHER = AesSealer([bytes(32)]), AesSealer([b"z" * 32])
@@ -187,6 +198,29 @@ async def test_a_summary_that_is_prepared_while_its_session_is_erased_is_not_kep
     await erased_while(house, {"action": "prepare"})
     worker = House(store=store, teller=True, sealer=KEY)
     assert await worker.preparations.ready(Thread("local", SPACE, SCOPE, "s-1"), CLIENT, 0) is None
+
+
+@pytest.mark.parametrize("when", ["before it is ready", "when it is ready"])
+async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_its_name(when: str):
+    house = House(teller=True, sealer=KEY)
+    thread, prepare = Thread("local", SPACE, SCOPE, "s-1"), {"action": "prepare"}
+    if when == "before it is ready":
+        await erased_while(house, prepare)
+    else:
+        await house.compactor.fold(house.case(CLIENT, asker=asker(), decision=prepare), CLIENT)
+        await house.tasks.done()
+        assert await house.preparations.ready(thread, CLIENT, 0) is not None
+        house.clock.advance(1.0)
+        await house.erasures.note(SPACE, "s-1")
+        await house.store.delete([thread.key])
+    assert await house.preparations.ready(thread, CLIENT, 0) is None
+    assert not house.preparations.fruitless(thread, 1)
+    # It is told anew for who says the same again.
+    await house.compactor.fold(house.case(CLIENT, asker=asker(), decision=prepare), CLIENT)
+    await house.tasks.done()
+    assert isinstance(house.author, Teller)
+    assert len(house.author.asked) == 2
+    assert await house.preparations.ready(thread, CLIENT, 0) is not None
 
 
 async def test_workers_that_fold_at_once_agree_on_one_fold():
