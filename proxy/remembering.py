@@ -23,6 +23,8 @@ _PAUSE = 1.0
 _LOOKS = 10
 _TRIES = 4
 """Searches, each of which somebody else may come in behind."""
+_WAITING = 8
+"""Folds of a session that wait, at most; neighbours of one project count as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,20 @@ class Remembering:
     wait: Callable[[float], Awaitable[object]]
     project: str = ""
     _folds: dict[tuple[bytes, str], deque[tuple[int, str | None]]] = field(default_factory=dict)
-    """Of sessions that are being remembered, by tenant's key: the folds that are not remembered yet, in order."""
+    """Of sessions that are being remembered, by tenant's key: what is not remembered yet, in order, by project."""
 
     def folded(self, space: bytes, session: str, covered: int, project: str | None = None) -> None:
         """A fold was made that covers the first `covered` messages of a session's list, for a request that names this
-        project (None: none). Nobody waits for it."""
+        project (None: none). Nobody waits for it; where too many wait, it is left to the next one."""
         if not session or covered <= 0:
             return
         # One at a time: two would both find that nothing is compacted yet.
         under_way = (space, session) in self._folds
-        self._folds.setdefault((space, session), deque()).append((covered, project))
+        folds = self._folds.setdefault((space, session), deque())
+        if folds and folds[-1][1] == project:
+            folds[-1] = max(folds[-1][0], covered), project
+        elif len(folds) < _WAITING:
+            folds.append((covered, project))
         if not under_way:
             self.tasks.spawn(self._in_turn(space, session), "remember what was folded")
 
@@ -68,6 +74,8 @@ class Remembering:
             await self._compacted(space, session, end, self.project if project is None else project)
         except AccordionError as error:
             _log.warning("what was folded could not be remembered: %s", error.message)
+        except Exception:
+            _log.exception("what was folded could not be remembered")
 
     async def _compacted(self, space: bytes, session: str, end: int, project: str) -> None:
         """Compacts what lies before message `end`. Raises what is wrong with it."""

@@ -110,13 +110,52 @@ async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixtur
 async def test_folds_that_come_close_together_are_remembered_one_after_the_other():
     house, tasks = await house_of(), LoopTasks()
     made = Remembering(lambda: house.compactions, house.vault.transcripts, tasks, Waits())
-    for covered in (4, 6, 10):
-        made.folded(SPACE, ID, covered)
+    for covered, project in ((4, "one"), (6, "two"), (10, "one")):
+        made.folded(SPACE, ID, covered, project)
     await tasks.done()
     assert await done(house) == [(0, 4), (5, 6), (7, 10)]
     made.folded(SPACE, ID, 12)
     await tasks.done()
     assert await done(house) == [(0, 4), (5, 6), (7, 10), (11, 12)]
+
+
+async def test_folds_of_one_project_that_wait_are_remembered_as_one():
+    house, tasks, waits = await house_of(), LoopTasks(), Waits()
+    made = Remembering(lambda: house.compactions, house.vault.transcripts, tasks, waits)
+    for covered in (4, 10, 6):
+        made.folded(SPACE, ID, covered)
+    await tasks.done()
+    assert await done(house) == [(0, 10)]
+    assert waits.times == 1
+
+
+async def test_folds_that_are_never_recorded_do_not_wait_for_each_other_without_end():
+    house, tasks, waits = await house_of(talk()[:3]), LoopTasks(), Waits()
+    made = Remembering(lambda: house.compactions, house.vault.transcripts, tasks, waits)
+    for at in range(200):
+        made.folded(SPACE, ID, 6 + at, str(at % 2))
+    await tasks.done()
+    assert waits.times <= 100
+    assert await done(house) == []
+
+
+async def test_a_fold_that_cannot_be_remembered_for_a_reason_that_nobody_thought_of_holds_up_no_other(
+    caplog: pytest.LogCaptureFixture,
+):
+    house, tasks = await house_of(), LoopTasks()
+    broken = [True]
+
+    def compactions() -> Compactions:
+        if broken and broken.pop():
+            raise RuntimeError("odd")
+        return house.compactions
+
+    made = Remembering(compactions, house.vault.transcripts, tasks, Waits())
+    for covered, project in ((4, "one"), (10, "two")):
+        made.folded(SPACE, ID, covered, project)
+    await tasks.done()
+    assert "could not be remembered" in caplog.text
+    assert await done(house) == [(0, 10)]
 
 
 class Crowded(Compactions):
