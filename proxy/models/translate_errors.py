@@ -52,29 +52,36 @@ _CUT = {"ReadError", "RemoteProtocolError", "ClientPayloadError", "ClientOSError
 _TIMEOUT = {"Timeout", "TimeoutError", "ReadTimeout", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError"}
 _LABEL = re.compile(r"\s*(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*(?::|-)\s*")
 _TAIL = re.compile(
-    r"\s*(?:\nTraceback \(most|\nReceived Messages=|\nThis looks like a bug in LiteLLM|\. Handle with `litellm"
-    r"|(?:\bEither provide one,? or |\bIf you want to drop [\w ]+, |\bPass [^\n]{0,80} or )?"
-    r"\b(?:set|enable) [`'\"]litellm\b).*",
-    re.DOTALL | re.IGNORECASE,
+    r"\nTraceback \(most|\nReceived Messages=|\nThis looks like a bug in LiteLLM|\. Handle with `litellm"
+    r"|(?:\bEither provide one,? or |\bIf you want to drop [\w ]{1,80}, |\bPass [^\n]{0,80} or )?"
+    r"\b(?:set|enable) [`'\"]litellm\b",
+    re.IGNORECASE,
 )
+"""Where a text goes on with what is of no use to a client.
+
+Like all patterns here it is looked for in texts that a client or a provider wrote, of any length, on the one loop that
+serves all translations: the time that one takes must go by the length alone.
+"""
 _MAKING = {"builtins", "json", "litellm", "pydantic_core"}
 """The packages whose errors alone lead to a request that could not be made; those of others reach further out."""
 _LONGEST_REASON = 300
 """How much is told of why a request could not be translated, in characters: LiteLLM quotes what it was given."""
+_LONGEST_TEXT = 64 << 10
+"""How much is told of what a provider said, in characters: some quote the whole request."""
 # How much was sent and how much fits, in the words of several providers.
 _LIMIT, _USED = (
     r"maximum context length is (?P<limit>\d+) tokens",
     r"(?:resulted in|requested(?: about)?|has) (?P<used>\d+)",
 )
 _OVERFLOWS = (
-    re.compile(f"{_LIMIT}.*?{_USED}"),
+    re.compile(f"{_LIMIT}.{{0,300}}?{_USED}"),
     re.compile(r"input token count \((?P<used>\d+)\) exceeds the maximum number of tokens allowed \((?P<limit>\d+)\)"),
 )
 _DROP = re.compile(r"\.? To drop ")
 _SHORTEST_SECRET = 8
 """How long a credential is at the least that is taken out of a text, in characters."""
-_USER_INFO = re.compile(r"://[^\s'\"@]*:[^\s'\"]*@")
-"""A user and a password in a URL, such as an HTTP proxy's."""
+_USER_INFO = re.compile(r"://[^\s'\"@:/]*:(?!\d{1,5}/)[^\s'\"]{0,200}@")
+"""A user and a password in a URL, such as an HTTP proxy's; digits before a slash are a port."""
 _SECRET = re.compile(r"key|secret|token|password|credential|authorization", re.IGNORECASE)
 
 
@@ -142,7 +149,7 @@ def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
     if not {kind.__module__.partition(".")[0] for kind in kinds} <= _MAKING:
         return None
     names = {kind.__name__ for kind in kinds}
-    text = _said(causes[0])
+    text = _without_secrets(_said(causes[0]), ask)
     if "UnsupportedParamsError" in names:
         text = text[: found.start()] if (found := _DROP.search(text)) else text
         text += ". Leave it out, or set `drop_params: true` in the model's `litellm_params`."
@@ -168,7 +175,7 @@ def _lost(chain: set[str], *, begun: bool) -> AccordionError | None:
 
 def _worded(ask: Ask, status: int, text: str, code: str | None = None) -> AccordionError:
     words = _WORDS.get(status) or _WORDS[400 if status < 500 else 500]
-    error = AccordionError(_without_secrets(text, ask))
+    error = AccordionError(_without_secrets(text, ask)[:_LONGEST_TEXT])
     error.status = status
     error.type, error.code, error.anthropic_type = words[0], code or words[1], words[2]
     return error
@@ -188,10 +195,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _said(raised: BaseException) -> str:
     """The exception's text without tracebacks and LiteLLM's labels."""
-    text = _TAIL.sub("", str(getattr(raised, "message", None) or raised))
-    while match := _LABEL.match(text):
-        text = text[match.end() :]
-    return text.strip() or f"The provider refused the request ({type(raised).__name__})."
+    text = str(getattr(raised, "message", None) or raised)
+    if (tail := _TAIL.search(text)) is not None:
+        text = text[: tail.start()]
+    start = 0
+    while match := _LABEL.match(text, start):
+        start = match.end()
+    return text[start:].strip() or f"The provider refused the request ({type(raised).__name__})."
 
 
 def _without_secrets(text: str, ask: Ask) -> str:
@@ -210,7 +220,7 @@ def _provider_words(text: str) -> tuple[str, str]:
         return text, ""
     try:
         body = json.JSONDecoder().raw_decode(text, start)[0]
-    except ValueError:
+    except (ValueError, RecursionError):
         return text, ""
     error = body.get("error", body)
     if isinstance(error, dict) and isinstance(error.get("message"), str):

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from proxy.accounting.overflow import read_overflow
+from proxy.core.ports import Route
+from proxy.models.translate_errors import read_problem
+from proxy.models.translate_litellm import load_litellm
+from proxy.models.translate_request import Ask
 from tests.models.translation import SCHEMA, Rig, chat, request
 
 QUOTED = "My log says: prompt is too long: 208310 tokens > 200000 maximum. Overloaded. Invalid API Key."
@@ -107,3 +111,66 @@ async def test_the_operators_secrets_are_taken_out_of_an_error(rig: Rig) -> None
     _, answer = await rig.ask("chat", chat() | {"messages": [{"role": "robot", "content": f"{secret} blue"}]})
     assert secret not in answer.decode()
     assert "*** blue" in json.loads(answer)["error"]["message"]
+
+
+async def test_a_secret_that_is_cut_off_is_not_told_by_half(rig: Rig) -> None:
+    secret = "operators-own-0123"
+    rig.route = replace(rig.to_anthropic(), extra_headers=(("x-gateway-token", secret),))
+    for before in range(200, 300, 6):
+        said = [{"role": "robot", "content": "x" * before + secret}]
+        _, answer = await rig.ask("chat", chat() | {"messages": said})
+        assert b"operators" not in answer
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no way by http://user:p@ss@host:1/x", "no way by http://***@host:1/x"),
+        ("no way by http://user:pass/word@host:1", "no way by http://***@host:1"),
+        ("no way by http://:secret@host", "no way by http://***@host"),
+        ("ask https://host:8443/v1/models/claude@2025", "ask https://host:8443/v1/models/claude@2025"),
+        ("see http://host/a:b and mail x@y", "see http://host/a:b and mail x@y"),
+    ],
+)
+def test_only_users_and_passwords_are_taken_out_of_urls(text: str, told: str) -> None:
+    assert problem("BadRequestError", text, sent=True) == told
+
+
+# Texts of any length
+
+
+def problem(name: str, text: str, *, sent: bool) -> str:
+    """What is told of one of LiteLLM's exceptions."""
+    ask = Ask("messages", b"{}", Route("a", "litellm", model="m"), "")
+    raised = getattr(load_litellm().exceptions, name)(message=text, model="m", llm_provider="p")
+    return read_problem(raised, ask, begun=False, sent=sent).error.message
+
+
+@pytest.mark.timeout(60)  # one that took as long as the square of its length would take half an hour
+@pytest.mark.parametrize("name", ["BadRequestError", "ContextWindowExceededError"])
+@pytest.mark.parametrize("sent", [True, False])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        " ",
+        "\n",
+        "://a:",
+        "http://h/x:1,",
+        "If you want to drop ",
+        "Either provide one or ",
+        "Pass a or ",
+        "set `",
+        "aError: ",
+        "Error",
+        "maximum context length is 5 tokens ",
+        "input token count (",
+        '{"a":',
+        "[",
+    ],
+)
+def test_an_error_of_any_text_is_told_in_time_that_goes_by_its_length(piece: str, sent: bool, name: str) -> None:
+    assert len(problem(name, (piece * 1_000_000)[:1_000_000], sent=sent)) < 70_000
+
+
+def test_an_error_whose_json_is_nested_without_end_is_told_as_text() -> None:
+    assert problem("BadRequestError", '{"error":' * 50_000, sent=True).startswith('{"error":{"error":')
