@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _OPENAI = frozenset({"openai", "azure"})
+_SERIES = {"gpt5_series/": "gpt-5", "o_series/": "o3"}
+"""How LiteLLM is told what an Azure deployment serves, and the model that stands for all of the series."""
 _LONGEST_USER = 64
 """How long OpenAI's `user` may be, in characters."""
 _TOOL = frozenset({"name", "description", "input_schema", "type", "cache_control", "strict", "eager_input_streaming"})
@@ -29,8 +31,9 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom a request goes to. `own_protocol` where the provider speaks the client's dialect itself, `compatible` where
-    it speaks Chat Completions, and `drop` where what cannot be translated is to be left out.
+    """Whom a request goes to. `model` is named as in LiteLLM's table (`table_name`). `own_protocol` where the provider
+    speaks the client's dialect itself, `compatible` where it speaks Chat Completions, and `drop` where what cannot be
+    translated is to be left out.
     """
 
     dialect: str
@@ -39,6 +42,22 @@ class Target:
     compatible: bool
     own_protocol: bool
     drop: bool
+
+
+def table_name(model: str) -> str:
+    """A model's name without LiteLLM's words for how it is asked: by Responses, or as any model of an Azure series."""
+    for prefix, known in _SERIES.items():
+        if model.startswith(prefix):
+            return known
+    return model.removeprefix("responses/")
+
+
+def openai_entry(litellm: Any, target: Target) -> dict[str, Any] | None:
+    """What LiteLLM's table says of a model that is OpenAI's own. None for others: gateways and servers of open models
+    are configured as `openai/` too.
+    """
+    entry: dict[str, Any] | None = litellm.model_cost.get(target.model) if target.provider in _OPENAI else None
+    return entry if entry is not None and entry.get("litellm_provider") in _OPENAI else None
 
 
 def fit(litellm: Any, body: Body, target: Target) -> Body:
@@ -87,15 +106,20 @@ def short_user(litellm: Any, body: Body, target: Target) -> str | None:
     return hashlib.sha256(user.encode(errors="replace")).hexdigest()
 
 
+def one_call_at_a_time(litellm: Any, body: Body, target: Target) -> bool:
+    """Whether Chat Completions' word for `disable_parallel_tool_use` is to be said. Many models refuse the field."""
+    choice = body.get("tool_choice")
+    if target.dialect != "messages" or target.own_protocol or not body.get("tools") or not isinstance(choice, dict):
+        return False
+    return choice.get("disable_parallel_tool_use") is True and "parallel_tool_calls" in _supported(litellm, target)
+
+
 def _messages(litellm: Any, body: Body, target: Target) -> Body:
     fitted = {**body}
     if kind_of(body.get("thinking")) == "disabled" and not _can_be_told_not_to_think(litellm, target):
         del fitted["thinking"]
-    choice = body.get("tool_choice")
-    if body.get("tools") and isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True:
-        fitted["parallel_tool_calls"] = False
-    reads_thinking = not (target.provider in _OPENAI and target.model in litellm.model_cost)
-    fitted["messages"] = [_message(message, target, reads_thinking) for message in body["messages"]]
+    openais = openai_entry(litellm, target) is not None
+    fitted["messages"] = [_message(message, target, openais) for message in body["messages"]]
     if isinstance(tools := body.get("tools"), list):
         fitted["tools"] = [
             _tool(tool) if kind_of(tool) in (None, "custom") and "input_schema" in tool else tool for tool in tools
@@ -111,7 +135,7 @@ def _can_be_told_not_to_think(litellm: Any, target: Target) -> bool:
     """Whether an effort of `none` is taken. OpenAI's models take it where LiteLLM's table says so, unknown ones may."""
     if "reasoning_effort" not in _supported(litellm, target):
         return False
-    known = litellm.model_cost.get(target.model) if target.provider in _OPENAI else None
+    known = openai_entry(litellm, target)
     return known is None or known.get("supports_none_reasoning_effort") is True
 
 
@@ -146,18 +170,18 @@ def _tool(tool: Any) -> Any:
     return {name: value for name, value in tool.items() if name in _TOOL}
 
 
-def _message(message: Body, target: Target, reads_thinking: bool) -> Body:
+def _message(message: Body, target: Target, openais: bool) -> Body:
     content = message.get("content")
     if not isinstance(content, list):
         return message
     if message.get("role") == "user":
-        return {**message, "content": _told(content, target)}
+        return {**message, "content": _told(content, openais)}
     if target.compatible and "claude" not in target.model.lower():
-        return {**message, "content": [block for block in content if _is_for(block, reads_thinking)]}
+        return {**message, "content": [block for block in content if _is_for(block, reads_thinking=not openais)]}
     return message
 
 
-def _is_for(block: Any, reads_thinking: bool) -> bool:
+def _is_for(block: Any, *, reads_thinking: bool) -> bool:
     """Whether a block says anything to a model that is not Claude. What Claude thought is signed, for Claude alone; of
     the others some read their thinking again, which is not signed. OpenAI's models know no such field.
     """
@@ -167,19 +191,18 @@ def _is_for(block: Any, reads_thinking: bool) -> bool:
     return sealed.startswith(_MINTED) if sealed else reads_thinking
 
 
-def is_pdf_for_openai(block: Any, target: Target) -> bool:
-    """Whether a block is a PDF that LiteLLM would send as an image to OpenAI, which refuses it."""
-    pdf = kind_of(block) == "document" and kind_of(block.get("source")) in ("base64", "url")
-    return pdf and target.provider in _OPENAI
+def is_pdf(block: Any) -> bool:
+    """Whether a block of Messages is a PDF. LiteLLM sends it as an image to OpenAI, whose models refuse that."""
+    return kind_of(block) == "document" and kind_of(block.get("source")) in ("base64", "url")
 
 
-def _told(blocks: list[Any], target: Target) -> list[Any]:
+def _told(blocks: list[Any], openais: bool) -> list[Any]:
     """Blocks with text in the place of documents and search results that are text."""
     told: list[Any] = []
     for block in blocks:
         if kind_of(block) == "tool_result" and isinstance(block.get("content"), list):
-            told.append({**block, "content": _told(block["content"], target)})
-        elif not is_pdf_for_openai(block, target):  # refused before, unless it is to be left out
+            told.append({**block, "content": _told(block["content"], openais)})
+        elif not (openais and is_pdf(block)):  # refused before, unless it is to be left out
             told += _as_text(block)
     return told
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.models.translate_fitting import Body, Target, is_pdf_for_openai, kind_of
+from proxy.models.translate_fitting import Body, Target, is_pdf, kind_of, openai_entry
 
 _ITEMS = frozenset(
     {
@@ -56,7 +56,7 @@ def refuse(litellm: Any, body: Body, target: Target, native: Any) -> None:
                 code="unsupported_parameter",
                 param="tools",
             )
-    if not target.drop and not target.own_protocol and (lost := next(_lost(body, target), None)) is not None:
+    if not target.drop and not target.own_protocol and (lost := next(_lost(litellm, body, target), None)) is not None:
         name, what = lost
         raise BadRequest(
             f"{what} cannot be translated for this model's provider ({target.provider}). Leave it out, or set "
@@ -76,15 +76,16 @@ def _is_emulated(tool: Any, target: Target, native: Any) -> bool:
     )
 
 
-def _lost(body: Body, target: Target) -> Iterator[tuple[str, str]]:
+def _lost(litellm: Any, body: Body, target: Target) -> Iterator[tuple[str, str]]:
     """The field that something is in, and what it is."""
     stops = "stop_sequences" if target.dialect == "messages" else "stop"
     if isinstance(body.get(stops), list) and len(body[stops]) > _MOST_STOPS:
         yield stops, f"More than {_MOST_STOPS} `{stops}`"
     if target.dialect == "messages":
+        openais = openai_entry(litellm, target) is not None
         for message in body["messages"]:
             if message.get("role") == "user":
-                yield from (("messages", what) for what in _lost_blocks(message.get("content"), target))
+                yield from (("messages", what) for what in _lost_blocks(message.get("content"), openais))
     elif target.dialect == "responses":
         items = body["input"] if isinstance(body["input"], list) else []
         for item in items:
@@ -104,14 +105,14 @@ def _kinds(parts: Any) -> set[Any]:
     return {part["type"] for part in parts if isinstance(kind_of(part), str)} if isinstance(parts, list) else set()
 
 
-def _lost_blocks(blocks: Any, target: Target) -> Iterator[str]:
+def _lost_blocks(blocks: Any, openais: bool) -> Iterator[str]:
     for block in blocks if isinstance(blocks, list) else ():
         kind, source = kind_of(block), kind_of(block.get("source")) if isinstance(block, dict) else None
         if isinstance(kind, str) and kind not in _BLOCKS:
             yield f"A block of type `{kind}`"
         elif kind in ("image", "document") and source == "file":
             yield f"The file id of `{kind}`"
-        elif is_pdf_for_openai(block, target):
+        elif openais and is_pdf(block):
             yield "A PDF"
         elif kind == "tool_result":
-            yield from _lost_blocks(block.get("content"), target)
+            yield from _lost_blocks(block.get("content"), openais)

@@ -19,7 +19,15 @@ from typing import Any
 
 from proxy.core.errors import BadRequest, Unauthorized
 from proxy.core.ports import Route
-from proxy.models.translate_fitting import EFFORTS, Target, fit, must_not_think, short_user
+from proxy.models.translate_fitting import (
+    EFFORTS,
+    Target,
+    fit,
+    must_not_think,
+    one_call_at_a_time,
+    short_user,
+    table_name,
+)
 from proxy.models.translate_refusing import refuse
 
 _FUNCTIONS = {"chat": "acompletion", "responses": "aresponses", "messages": "anthropic_messages"}
@@ -45,7 +53,7 @@ _FIELDS = {
     ),
     "messages": _names(
         "messages max_tokens metadata stop_sequences stream system temperature thinking tool_choice tools top_k top_p "
-        "container context_management output_config output_format mcp_servers service_tier parallel_tool_calls"
+        "container context_management output_config output_format mcp_servers service_tier"
     ),
 }
 _HINTS = _names("store prompt_cache_key prompt_cache_retention prompt_cache_options client_metadata stream_options")
@@ -107,13 +115,15 @@ def prepare(litellm: Any, ask: Ask) -> Call:
     target = Target(
         ask.dialect,
         provider,
-        name,
+        table_name(name),
         compatible=provider in {"openai", "azure", *litellm.openai_compatible_providers},
         own_protocol=own is not None,
         drop=bool(options.get("drop_params", litellm.drop_params)),
     )
     refuse(litellm, body, target, own if ask.dialect == "responses" else None)
     fields = _fields(fit(litellm, body, target), target, options)
+    if one_call_at_a_time(litellm, body, target):
+        fields["parallel_tool_calls"] = False
     if (user := short_user(litellm, body, target)) is not None:
         fields["extra_body"] = {**(options.get("extra_body") or {}), **fields.get("extra_body", {}), "user": user}
     fixed: dict[str, Any] = {"model": model, "num_retries": 0, "max_retries": 0}

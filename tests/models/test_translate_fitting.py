@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.ports import Route
 from proxy.models.translate_fitting import Target, fit
 from proxy.models.translate_litellm import load_litellm
+from proxy.models.translate_request import Ask, prepare
 from tests.models.translation import ARGUMENTS, CHAT_TOOL, SCHEMA, Rig, chat, request, say
 
 TOOL: dict[str, Any] = {"name": "get_weather", "input_schema": SCHEMA}
@@ -46,6 +48,19 @@ async def test_a_model_is_told_not_to_think_only_where_it_can_be_told(rig: Rig, 
     rig.route = replace(rig.to_openai(), model=f"openai/{model}")
     body = await sent(rig, "messages", request("messages", thinking={"type": "disabled"}))
     assert body.get("reasoning_effort") == effort
+
+
+@pytest.mark.parametrize(
+    "model", ["openai/responses/gpt-5", "openai/responses/gpt-4o", "azure/gpt5_series/dep", "azure/o_series/dep"]
+)
+def test_a_model_is_known_however_litellm_is_told_to_ask_it(model: str) -> None:
+    asked = request("messages", thinking={"type": "disabled"})
+    unsigned = {"type": "thinking", "thinking": "hm"}
+    asked["messages"] += [{"role": "assistant", "content": [unsigned, TEXT]}, *say()]
+    route = Route("a", "litellm", base_url="http://127.0.0.1:9", model=model)
+    arguments = prepare(load_litellm(), Ask("messages", json.dumps(asked).encode(), route, "")).arguments
+    assert "thinking" not in arguments
+    assert arguments["messages"][1]["content"] == [TEXT]
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/of-our-own"])
@@ -91,6 +106,29 @@ async def test_calls_one_at_a_time_are_asked_for_in_openai_s_words(rig: Rig) -> 
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     body = await sent(rig, "messages", request("messages", tools=[TOOL], tool_choice=choice))
     assert (body["tool_choice"], body["parallel_tool_calls"]) == ("auto", False)
+
+
+@pytest.mark.parametrize("model", ["openai/o3", "cerebras/llama", "databricks/of-our-own"])
+async def test_a_model_that_has_no_word_for_that_is_asked_without_it(rig: Rig, model: str) -> None:
+    rig.route = replace(rig.to_openai(), model=model)
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    body = await sent(rig, "messages", request("messages", tools=[TOOL], tool_choice=choice))
+    assert body["tool_choice"] == "auto"
+    assert "parallel_tool_calls" not in body
+
+
+async def test_openai_s_own_word_for_that_is_none_of_messages(rig: Rig) -> None:
+    rig.route = replace(rig.to_openai(), model="gemini/gemini-2.5-pro")
+    status, answer = await rig.ask("messages", request("messages", parallel_tool_calls=False))
+    assert (status, b"`parallel_tool_calls` cannot be translated" in answer) == (400, True)
+
+
+@pytest.mark.parametrize("model", ["openai/of-our-own", "openai/claude-sonnet-4-5", "azure/of-our-own"])
+async def test_a_pdf_goes_to_a_gateway_that_is_configured_as_openai(rig: Rig, model: str) -> None:
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjQK"}}
+    rig.route = replace(rig.to_openai(), model=model)
+    body = await sent(rig, "messages", told(pdf, TEXT))
+    assert "JVBERi0xLjQK" in json.dumps(body["messages"][0])
 
 
 @pytest.mark.parametrize(
