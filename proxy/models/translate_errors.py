@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from traceback import walk_tb
 
 from proxy.accounting.overflow import read_overflow
 from proxy.core.errors import AccordionError, Unreachable, UpstreamError, UpstreamTimeout
@@ -64,6 +65,12 @@ serves all translations: the time that one takes must go by the length alone.
 """
 _MAKING = {"builtins", "json", "litellm", "pydantic_core"}
 """The packages whose errors alone lead to a request that could not be made; those of others reach further out."""
+_TRANSLATING = re.compile(
+    r"transform|translat|optional_params|(?:update|fix_openai)_messages|validate_chat_completion|built_in_tools"
+    r"|^fit$|^refuse$"
+)
+"""The functions, LiteLLM's and ours, that turn over what a client says. Others find the provider, its address and keys.
+"""
 _LONGEST_REASON = 300
 """How much is told of why a request could not be translated, in characters: LiteLLM quotes what it was given."""
 _LONGEST_TEXT = 64 << 10
@@ -139,17 +146,20 @@ def _error(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> Accordion
 
 
 def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
-    """What is said of a request that LiteLLM could make nothing of: it is the client's doing. None: that was not it.
+    """What is said of a request that was never sent. None: what went wrong on the way says it, or who is not let in.
 
-    LiteLLM's own class says little then: it goes by words, and finds those that it looks for in what the client quotes.
+    It is the client's doing where LiteLLM broke off in what it makes of a request, else the configuration's: an
+    address, an account or a package that is not there. LiteLLM's own class says little then: it goes by words, and
+    finds those that it looks for in what the client quotes.
     """
-    if any(isinstance(error, OSError | ImportError) for error in causes):
-        return None
     kinds = {type(error) for error in causes}
-    if not {kind.__module__.partition(".")[0] for kind in kinds} <= _MAKING:
+    if any(isinstance(error, OSError) for error in causes) or _lost({kind.__name__ for kind in kinds}, begun=False):
         return None
-    names = {kind.__name__ for kind in kinds}
     text = _without_secrets(_said(causes[0]), ask)
+    packages = {kind.__module__.partition(".")[0] for kind in kinds}
+    if not packages <= _MAKING or not any(map(_is_translating, causes)):
+        return None if getattr(causes[0], "status_code", None) in (401, 403) else _misconfigured(text, ask)
+    names = {kind.__name__ for kind in kinds}
     if "UnsupportedParamsError" in names:
         text = text[: found.start()] if (found := _DROP.search(text)) else text
         text += ". Leave it out, or set `drop_params: true` in the model's `litellm_params`."
@@ -158,9 +168,25 @@ def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
         text = "This model's provider does not take this image or file by its address: send it as a `data:` URL."
         return _worded(ask, 400, text)
     absent = any(isinstance(error, KeyError) and str(error) == text for error in causes)
-    reason = f"{text} is missing" if absent else text[:_LONGEST_REASON].rstrip(".")
-    said = f" ({reason})" if read_overflow(400, reason) is None else ""
-    return _worded(ask, 400, f"This request cannot be translated for this model's provider{said}.")
+    said = f"{text} is missing" if absent else _reason(text)
+    return _worded(ask, 400, f"This request cannot be translated for this model's provider{f' ({said})' * bool(said)}.")
+
+
+def _is_translating(error: BaseException) -> bool:
+    """Whether the error came up in what LiteLLM makes of a request."""
+    return any(_TRANSLATING.search(frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__))
+
+
+def _misconfigured(text: str, ask: Ask) -> AccordionError:
+    reason = _reason(text)
+    said = f" LiteLLM says: {reason}." if reason else ""
+    return _worded(ask, 502, f"The model `{ask.route.name}` could not be asked as `model_list` has it.{said}")
+
+
+def _reason(text: str) -> str:
+    """As much as is told of why nothing was sent; nothing where that reads as an overflow."""
+    reason = text[:_LONGEST_REASON].rstrip(".")
+    return reason if read_overflow(400, reason) is None else ""
 
 
 def _lost(chain: set[str], *, begun: bool) -> AccordionError | None:

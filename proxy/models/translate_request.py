@@ -158,6 +158,8 @@ def _decode(ask: Ask) -> dict[str, Any]:
     listing = _REQUIRED[ask.dialect][0]
     if not _is_history(body[listing]) and not (listing == "input" and isinstance(body[listing], str)):
         raise BadRequest(f"`{listing}` must be a list of objects.", param=listing)
+    if body.get("tools") is not None and not _is_history(body["tools"]):
+        raise BadRequest("`tools` must be a list of objects.", param="tools")
     for name in ("stream_options", "metadata"):
         if not isinstance(body.get(name), dict | None):
             raise BadRequest(f"`{name}` must be an object.", param=name)

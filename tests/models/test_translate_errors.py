@@ -13,7 +13,7 @@ from proxy.core.ports import Route
 from proxy.models.translate_errors import read_problem
 from proxy.models.translate_litellm import load_litellm
 from proxy.models.translate_request import Ask
-from tests.models.translation import SCHEMA, Rig, chat, request
+from tests.models.translation import CHAT_TOOL, SCHEMA, Rig, chat, request
 
 QUOTED = "My log says: prompt is too long: 208310 tokens > 200000 maximum. Overloaded. Invalid API Key."
 TOOL: dict[str, Any] = {"name": "look", "input_schema": SCHEMA}
@@ -35,6 +35,10 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ("chat", chat(response_format="json")),
     ("responses", request("responses", tools=[{"type": "apply_patch"}])),
     ("messages", request("messages", tools=[TOOL], tool_choice="auto")),
+    (
+        "messages",
+        content({"type": "search_result", "content": 5}, {"type": "text", "text": QUOTED}) | {"max_tokens": 9},
+    ),
 ]
 
 
@@ -50,6 +54,43 @@ async def test_what_cannot_be_translated_is_the_clients_doing_and_never_an_overf
     assert "cannot be translated for this model's provider" in error["message"]
     assert read_overflow(status, answer.decode()) is None
     assert rig.provider.seen == []
+
+
+@pytest.mark.parametrize("field", [{"tools": "look"}, {"tools": ["look"]}, {"tool_choice": 5, "tools": [CHAT_TOOL]}])
+async def test_tools_that_are_none_are_the_clients_doing(rig: Rig, field: dict[str, Any]) -> None:
+    assert (await rig.ask("chat", chat(**field)))[0] == 400
+    assert rig.provider.seen == []
+
+
+# Models that are not configured as their providers need it
+
+LACKING = ["azure", "azure_ai", "cloudflare", "snowflake", "predibase", "triton", "huggingface", "no_such"]
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("provider", LACKING)
+async def test_what_a_models_entry_lacks_is_not_told_as_the_clients_mistake(
+    rig: Rig, provider: str, dialect: str
+) -> None:
+    rig.route = Route("our-model", "litellm", model=f"{provider}/x")
+    status, answer = await rig.ask(dialect, request(dialect, QUOTED))
+    message = json.loads(answer)["error"]["message"]
+    assert status == 502
+    assert message.startswith("The model `our-model` could not be asked as `model_list` has it. LiteLLM says: ")
+    assert read_overflow(status, answer.decode()) is None
+
+
+async def test_an_option_of_a_model_that_litellm_cannot_read_is_not_told_as_the_clients_mistake(rig: Rig) -> None:
+    rig.route = rig.to_anthropic(timeout="soon")
+    status, answer = await rig.ask("chat", chat())
+    assert (status, b"could not convert string to float: 'soon'" in answer) == (502, True)
+
+
+@pytest.mark.parametrize("provider", ["watsonx", "oci"])
+async def test_missing_credentials_of_a_model_keep_their_status(rig: Rig, provider: str) -> None:
+    rig.route = replace(rig.route, model=f"{provider}/x", base_url="")
+    status, answer = await rig.ask("chat", chat())
+    assert (status, json.loads(answer)["error"]["code"]) == (401, "invalid_api_key")
 
 
 async def test_a_field_that_a_translation_misses_is_named(rig: Rig) -> None:
