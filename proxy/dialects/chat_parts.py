@@ -86,15 +86,15 @@ _PARTS: dict[str, Callable[[dict[str, Any]], Inner]] = {
 }
 
 
-# Blocks of thoughts: OpenRouter's, and LiteLLM's.
-_BLOCKS = ("reasoning_details", "thinking_blocks")
+BLOCKS = ("reasoning_details", "thinking_blocks")
+"""Lists of blocks of thoughts, OpenRouter's and LiteLLM's. In a stream they come in pieces, numbered by `index`."""
 
 
 def reasoning(entry: dict[str, Any]) -> Iterable[Part]:
     """What servers add to an assistant message: its thoughts under one of two names, and the same in blocks, some of
     which are sealed or signed."""
     text = string(entry.get("reasoning_content")) or string(entry.get("reasoning"))
-    blocks = [mapping(held) for name in _BLOCKS for held in entries(entry.get(name))]
+    blocks = [mapping(held) for name in BLOCKS for held in entries(entry.get(name))]
     if not text:
         told = (string(block.get(name)) for block in blocks for name in ("text", "summary", "thinking"))
         text = "\n".join(filter(None, told))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.dialects.arguments import Arguments
-from proxy.dialects.chat_parts import parts
+from proxy.dialects.chat_parts import BLOCKS, parts
 from proxy.dialects.chat_reply import reported
 from proxy.dialects.keys import read
 from proxy.dialects.shared import arguments_text, encode, entries, mapping, string
@@ -20,8 +20,6 @@ from proxy.dialects.splicing import legible, to_json, usage_of_all, visible
 _BACK = ("refusal", "reasoning_content", "reasoning_details", "thinking_blocks", "function_call", "extra_content")
 # Reasons to end that leave a reply unfinished.
 _UNFINISHED = frozenset({"length", "max_tokens", "content_filter", "error", "insufficient_system_resource"})
-# Lists whose entries are pieces of blocks of thoughts, numbered by `index`.
-_BLOCKS = ("reasoning_details", "thinking_blocks")
 # What is put together where a block of thoughts comes in pieces.
 _PIECES = frozenset({"text", "summary", "data", "thinking"})
 
@@ -150,7 +148,7 @@ class Saying:
 
     def blocks(self) -> Counter[str]:
         """How many numbered blocks of thoughts were told, under each name."""
-        told = {name: [mapping(block).get("index") for block in entries(self._fields.get(name))] for name in _BLOCKS}
+        told = {name: [mapping(block).get("index") for block in entries(self._fields.get(name))] for name in BLOCKS}
         return Counter({name: max([-1, *(at for at in held if type(at) is int)]) + 1 for name, held in told.items()})
 
     def message(self) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.dialects.splicing import legible
+
 _OPENAI = frozenset({"openai", "azure"})
 _SERIES = {"gpt5_series/": "gpt-5", "o_series/": "o3"}
 """How LiteLLM is told what an Azure deployment serves, and the model that stands for all of the series."""
@@ -25,6 +27,7 @@ EFFORTS = frozenset({"reasoning_effort", "thinking", "reasoning"})
 """The fields that ask a model to think, in Chat Completions and Responses."""
 _THINKING = ("thinking", "redacted_thinking")
 _CALLS = ("function_call", "custom_tool_call")
+_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 Body = dict[str, Any]
 
@@ -68,17 +71,12 @@ def fit(litellm: Any, body: Body, target: Target) -> Body:
         return body
     if target.dialect == "messages":
         return _messages(litellm, body, target)
+    if target.dialect == "responses":
+        items = body["input"]
+        return body if isinstance(items, str) else body | {"input": [_item(item, target) for item in items]}
     if target.compatible:
         return body
-    if target.dialect == "responses":
-        return body | {"input": _items(body["input"])}
-    messages = [
-        {**message, "tool_calls": [*map(_readable_call, calls)]}
-        if isinstance(calls := message.get("tool_calls"), list)
-        else message
-        for message in body["messages"]
-    ]
-    return body | {"messages": messages}
+    return _without_custom_tools(body, target) | {"messages": [*map(_chat_message, body["messages"])]}
 
 
 def must_not_think(litellm: Any, body: Body, target: Target) -> bool:
@@ -208,6 +206,8 @@ def _told(blocks: list[Any], openais: bool) -> list[Any]:
 
 
 def _as_text(block: Any) -> list[Any]:
+    if kind_of(block) == "tool_reference":  # the tool itself is among the request's, since all are sent at once
+        return [{"type": "text", "text": str(block.get("tool_name"))}]
     if kind_of(block) == "search_result":
         heads, inner = (block.get("title"), block.get("source")), block.get("content")
     elif kind_of(block) == "document" and kind_of(source := block.get("source")) in ("text", "content"):
@@ -215,31 +215,64 @@ def _as_text(block: Any) -> list[Any]:
     else:
         return [block]
     said = [{"type": "text", "text": head} for head in heads if isinstance(head, str) and head]
-    return said + ([{"type": "text", "text": inner}] if isinstance(inner, str) else inner or [])
+    said += [{"type": "text", "text": inner}] if isinstance(inner, str) else inner or []
+    if said and block.get("cache_control"):
+        said[-1] = {"cache_control": block["cache_control"], **said[-1]}
+    return said
 
 
-def _items(items: Any) -> Any:
-    if isinstance(items, str):
-        return items
-    return [_readable(item) if item.get("type") == "function_call" else item for item in items]
+def is_custom(tool: Any) -> bool:
+    """Whether a tool or a call of Chat Completions is one whose input is plain text."""
+    return kind_of(tool) == "custom" and isinstance(tool.get("custom"), dict)
+
+
+def _without_custom_tools(body: Body, target: Target) -> Body:
+    """The request without the tools that were refused before, unless they are to be left out."""
+    tools = body.get("tools") or []
+    if not target.drop or not any(map(is_custom, tools)):
+        return body
+    left = [tool for tool in tools if not is_custom(tool)]
+    return {**body, "tools": left} if left else {name: body[name] for name in body if name not in _TOOLS}
+
+
+def _chat_message(message: Body) -> Body:
+    """A message of Chat Completions whose refusals are text, and whose calls have objects for arguments."""
+    fitted = {**message}
+    if isinstance(content := message.get("content"), list):
+        fitted["content"] = [_unrefused(part, "text") for part in content]
+    elif not content and message.get("refusal"):
+        fitted["content"] = message["refusal"]
+    if isinstance(calls := message.get("tool_calls"), list):
+        fitted["tool_calls"] = [*map(_readable_call, calls)]
+    if isinstance(call := message.get("function_call"), dict):
+        fitted["function_call"] = _readable(call)
+    return fitted
+
+
+def _item(item: Body, target: Target) -> Body:
+    """An item of Responses, likewise. Compatible servers take any text as arguments, as OpenAI does."""
+    if isinstance(content := item.get("content"), list):
+        return {**item, "content": [_unrefused(part, "output_text") for part in content]}
+    if isinstance(output := item.get("output"), list):  # files were refused before, unless they are to be left out
+        return {**item, "output": [part for part in output if kind_of(part) != "input_file"] or ""}
+    return _readable(item) if item.get("type") == "function_call" and not target.compatible else item
+
+
+def _unrefused(part: Any, kind: str) -> Any:
+    return {"type": kind, "text": part.get("refusal")} if kind_of(part) == "refusal" else part
 
 
 def _readable_call(call: Any) -> Any:
+    if is_custom(call):
+        custom = call["custom"]
+        function = {"name": custom.get("name"), "arguments": json.dumps({"input": custom.get("input")})}
+        return {"id": call.get("id"), "type": "function", "function": function}
     if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
         return call
     return {**call, "function": _readable(call["function"])}
 
 
 def _readable(function: dict[str, Any]) -> dict[str, Any]:
-    """A call whose arguments are an object. A model may write anything there, and OpenAI takes any text back.
-
-    The form for others is Anthropic's (its guide to fine-grained tool streaming).
-    """
+    """A call whose arguments are an object. A model may write anything there, and OpenAI takes any text back."""
     arguments = function.get("arguments")
-    if not isinstance(arguments, str) or not arguments.strip():
-        return function
-    try:
-        readable = isinstance(json.loads(arguments), dict)
-    except (ValueError, RecursionError):
-        readable = False
-    return function if readable else {**function, "arguments": json.dumps({"INVALID_JSON": arguments})}
+    return {**function, "arguments": legible(arguments)} if isinstance(arguments, str) else function

@@ -2,7 +2,8 @@
 
 LiteLLM leaves out what it has no word for and goes on; the model then answers a question that it has not seen.
 `drop_params: true` in the model's `litellm_params` asks for that. The tables are of LiteLLM's own branches: what stands
-in them arrives.
+in them arrives. Not refused is what agents send along whoever the provider is, and can do without: tools that a
+provider runs itself, and what such tools said in an assistant's message.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.models.translate_fitting import Body, Target, is_pdf, kind_of, openai_entry
+from proxy.models.translate_fitting import Body, Target, is_custom, is_pdf, kind_of, openai_entry
 
 _ITEMS = frozenset(
     {
@@ -87,22 +88,27 @@ def _lost(litellm: Any, body: Body, target: Target) -> Iterator[tuple[str, str]]
             if message.get("role") == "user":
                 yield from (("messages", what) for what in _lost_blocks(message.get("content"), openais))
     elif target.dialect == "responses":
-        items = body["input"] if isinstance(body["input"], list) else []
-        for item in items:
-            if (kind := item.get("type") or "message") not in _ITEMS:
-                yield "input", f"An item of type `{kind}`"
-            if "input_audio" in _kinds(item.get("content")):
-                yield "input", "A part of type `input_audio`"
+        yield from (("input", what) for what in _lost_items(body["input"]))
     elif "claude" in target.model.lower():
         for message in body["messages"]:
             if lost := _kinds(message.get("content")) & _HEARD_AND_SEEN:
                 yield "messages", f"A part of type `{min(lost)}`"
-        if any(kind_of(tool) == "custom" and "custom" in tool for tool in body.get("tools") or ()):
+        if any(map(is_custom, body.get("tools") or ())):
             yield "tools", "A tool of type `custom`"
 
 
 def _kinds(parts: Any) -> set[Any]:
     return {part["type"] for part in parts if isinstance(kind_of(part), str)} if isinstance(parts, list) else set()
+
+
+def _lost_items(items: Any) -> Iterator[str]:
+    for item in items if isinstance(items, list) else ():
+        if (kind := item.get("type") or "message") not in _ITEMS:
+            yield f"An item of type `{kind}`"
+        if "input_audio" in _kinds(item.get("content")):
+            yield "A part of type `input_audio`"
+        if "input_file" in _kinds(item.get("output")):
+            yield "A part of type `input_file` in a tool's output"
 
 
 def _lost_blocks(blocks: Any, openais: bool) -> Iterator[str]:

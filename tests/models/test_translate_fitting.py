@@ -155,6 +155,23 @@ async def test_documents_and_search_results_of_text_arrive_as_text(rig: Rig, blo
     assert body["messages"][2]["content"] == [*expected, TEXT]
 
 
+async def test_text_that_was_a_document_keeps_its_place_in_the_cache(rig: Rig) -> None:
+    rig.route = replace(rig.to_openai(), model="openrouter/anthropic/claude-sonnet-4.5")
+    cached = {"cache_control": {"type": "ephemeral"}}
+    body = await sent(rig, "messages", told({"type": "document", "title": "T", "source": PLAIN} | cached, TEXT))
+    texts = [{"type": "text", "text": "T"}, {"type": "text", "text": "the document"} | cached, TEXT]
+    assert body["messages"][0]["content"] == texts
+
+
+async def test_a_tool_that_was_found_is_named_to_a_model_that_has_all_tools(rig: Rig) -> None:
+    rig.route = rig.to_openai()
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "get_weather", "input": {}}]}
+    found = [{"type": "tool_reference", "tool_name": "send_mail"}]
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": found}]}
+    body = await sent(rig, "messages", request("messages", tools=[TOOL]) | {"messages": [*say(), call, result]})
+    assert "send_mail" in json.dumps(body["messages"][2])
+
+
 async def test_messages_for_a_provider_that_speaks_messages_are_not_changed(rig: Rig) -> None:
     block = {"type": "document", "title": "T", "source": PLAIN}
     thought = {"type": "thinking", "thinking": "hm", "signature": "EqQBCkYI"}
@@ -181,6 +198,39 @@ async def test_arguments_that_are_no_object_reach_claude_in_one(rig: Rig, writte
     items = [*say(), call, {"type": "function_call_output", "call_id": "c1", "output": "?"}]
     body = await sent(rig, "responses", request("responses") | {"input": items})
     assert body["messages"][1]["content"][0]["input"] == {"INVALID_JSON": written}
+
+
+async def test_the_same_holds_for_the_legacy_call(rig: Rig) -> None:
+    call = {"name": "get_weather", "arguments": '{"city": "Pa'}
+    result = {"role": "function", "name": "get_weather", "content": "?"}
+    history = [*say(), {"role": "assistant", "content": None, "function_call": call}, result]
+    body = await sent(rig, "chat", chat(tools=[CHAT_TOOL]) | {"messages": history})
+    assert body["messages"][1]["content"][0]["input"] == {"INVALID_JSON": '{"city": "Pa'}
+
+
+async def test_calls_whose_input_is_plain_text_reach_claude_with_their_results(rig: Rig) -> None:
+    call = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "done"}
+    body = await sent(rig, "chat", chat() | {"messages": [*say(), {"role": "assistant", "tool_calls": [call]}, result]})
+    block = body["messages"][1]["content"][0]
+    assert (block["id"], block["name"], block["input"]) == ("c1", "patch", {"input": "*** Begin"})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"content": [{"type": "refusal", "refusal": "No."}]},
+        {"content": None, "refusal": "No."},
+        {"content": "", "refusal": "No."},
+    ],
+)
+async def test_a_refusal_reaches_claude_as_text(rig: Rig, said: dict[str, Any]) -> None:
+    expected = {"role": "assistant", "content": [{"type": "text", "text": "No."}]}
+    body = await sent(rig, "chat", chat() | {"messages": [*say(), {"role": "assistant", **said}, *say()]})
+    assert body["messages"][1] == expected
+    item = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    body = await sent(rig, "responses", request("responses") | {"input": [*say(), item, *say()]})
+    assert body["messages"][1] == expected
 
 
 async def test_arguments_that_are_an_object_or_nothing_reach_claude_as_they_are(rig: Rig) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.translation import SCHEMA, Rig, chat, request, say
+from tests.models.translation import CHAT_TOOL, SCHEMA, Rig, chat, request, say
 
 TEXT = {"type": "text", "text": "see"}
 FILE = {"type": "file", "file_id": "file_1"}
@@ -84,6 +84,19 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
         "input",
         "`input_audio`",
     ),
+    (
+        "responses",
+        items(
+            {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+            {
+                "type": "function_call_output",
+                "call_id": "c",
+                "output": [{"type": "input_file", "file_data": "data:application/pdf;base64,JVBERi0xLjQK"}],
+            },
+        ),
+        "input",
+        "`input_file` in a tool's output",
+    ),
 ]
 
 
@@ -102,7 +115,7 @@ async def test_what_a_translation_would_leave_out_is_refused_by_name(
         assert (error["param"], error["code"]) == (field, "unsupported_parameter")
 
 
-@pytest.mark.parametrize(("dialect", "body", "field", "what"), [case for case in LOST if "custom" not in case[3]])
+@pytest.mark.parametrize(("dialect", "body", "field", "what"), LOST)
 async def test_it_is_left_out_where_that_is_asked_for(
     rig: Rig, dialect: str, body: dict[str, Any], field: str, what: str
 ) -> None:
@@ -110,6 +123,34 @@ async def test_it_is_left_out_where_that_is_asked_for(
     status, _ = await rig.ask(dialect, body)
     assert status == 200
     assert "JVBERi0xLjQK" not in json.dumps(rig.provider.last)
+
+
+async def test_of_tools_the_custom_ones_alone_are_left_out(rig: Rig) -> None:
+    rig.route = rig.to_anthropic(drop_params=True)
+    custom = {"type": "custom", "custom": {"name": "ping"}}
+    status, _ = await rig.ask("chat", chat(tools=[custom, CHAT_TOOL], tool_choice="required"))
+    assert (status, [tool["name"] for tool in rig.provider.last["tools"]]) == (200, ["get_weather"])
+    status, _ = await rig.ask("chat", chat(tools=[custom], tool_choice="required", parallel_tool_calls=False))
+    assert (status, {"tools", "tool_choice"} & {*rig.provider.last}) == (200, set())
+
+
+@pytest.mark.parametrize("kind", ["local_shell", "shell", "image_generation", "tool_search"])
+async def test_tools_that_a_provider_runs_itself_are_left_out(rig: Rig, kind: str) -> None:
+    status, _ = await rig.ask("responses", request("responses", tools=[{"type": kind}]))
+    assert (status, rig.provider.last.get("tools")) == (200, None)
+
+
+async def test_what_tools_that_a_provider_runs_said_is_left_out(rig: Rig) -> None:
+    rig.route = rig.to_openai()
+    sealed = {"type": "web_search_result", "url": "https://a.invalid", "title": "t", "encrypted_content": "E"}
+    hosted = [
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [sealed]},
+    ]
+    history = [*say(), {"role": "assistant", "content": [*hosted, {"type": "text", "text": "Yes."}]}, *say()]
+    status, _ = await rig.ask("messages", request("messages") | {"messages": history})
+    assert status == 200
+    assert rig.provider.last["messages"][1] == {"role": "assistant", "content": "Yes."}
 
 
 async def test_items_that_are_translated_are_not_refused(rig: Rig) -> None:
