@@ -125,6 +125,8 @@ def _error(raised: Exception, ask: Ask, *, begun: bool, sent: bool) -> Accordion
     if (ours := next((cause for cause in causes if isinstance(cause, AccordionError)), None)) is not None:
         return ours
     status = getattr(raised, "status_code", None)
+    if isinstance(status, int) and status < 400:
+        status = 502  # the provider's, whose answer LiteLLM could not read
     if not sent and (refusal := _unsent(causes, ask)) is not None:
         return refusal
     if "ContextWindowExceededError" in names:

@@ -4,7 +4,7 @@ OpenAI's protocol promises, and its clients rely on it, that items are numbered 
 when it is done, in that order too, and that the response ends with the items that were streamed. LiteLLM keeps number
 0 for a message that may never come, or announces one that stays empty, and ends a message behind the calls that came
 after it; it begins and ends a thought only where that comes first, and keeps the signature for the last event, beside
-a text that stands there twice.
+a text that stands there twice. What a model says in place of an answer, a refusal, is none of its events.
 """
 
 from __future__ import annotations
@@ -42,6 +42,30 @@ class _Thought:
         return item
 
 
+@dataclass(slots=True)
+class _Refusal:
+    """A message that holds nothing but what the model refused."""
+
+    id: str
+    text: str
+
+    def events(self) -> Iterator[Event]:
+        """The whole message, as it is streamed. LiteLLM has no event at which a piece could be told."""
+        item = {"id": self.id, "type": "message", "role": "assistant", "content": []}
+        part = {"item_id": self.id, "content_index": 0}
+        yield {"type": _ADDED, "item": item | {"status": "in_progress"}}
+        yield part | {"type": "response.content_part.added", "part": {"type": "refusal", "refusal": ""}}
+        yield part | {"type": "response.refusal.delta", "delta": self.text}
+        yield part | {"type": "response.refusal.done", "refusal": self.text}
+        yield part | {"type": "response.content_part.done", "part": {"type": "refusal", "refusal": self.text}}
+        yield {"type": _DONE, "item": self.item()}
+
+    def item(self) -> Event:
+        """The whole item."""
+        part = {"type": "refusal", "refusal": self.text}
+        return {"id": self.id, "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+
+
 class Items:
     """Mends one stream's events. `chunks` is LiteLLM's list of the chunks it has read so far, as they came."""
 
@@ -51,7 +75,8 @@ class Items:
         self._numbers: dict[str, int] = {}
         self._opening: list[Event] = []
         self._thought: _Thought | None = None
-        self._thoughts: list[Event] = []
+        self._made: list[Event] = []
+        self._refused = ""
         self._endings: dict[int, list[Event]] = {}
         self._ended = 0
 
@@ -83,12 +108,17 @@ class Items:
         if kind.startswith(_THOUGHT) or event.get("item", {}).get("type") == "reasoning":
             return
         yield from self._end_thought()
+        if self._refused and "response" in event:
+            refusal, self._refused = _Refusal(f"msg_{uuid.uuid4()}", self._refused), ""
+            self._made.append(refusal.item())
+            yield from map(self._numbered, refusal.events())
         yield from self._pass_on(event)
 
     def _new_pieces(self) -> list[dict[str, Any]]:
-        """The pieces of thinking blocks in the chunks that were read since the last event."""
+        """The pieces of thinking blocks in the chunks that were read since the last event. A refusal is kept."""
         new, self._read = self._chunks[self._read :], len(self._chunks)
         deltas = [choice.get("delta") or {} for chunk in new for choice in chunk.get("choices") or ()]
+        self._refused += "".join(delta.get("refusal") or "" for delta in deltas)
         return [piece for delta in deltas for piece in delta.get("thinking_blocks") or ()]
 
     def _think(self, pieces: list[dict[str, Any]], delta: str) -> Iterator[Event]:
@@ -109,7 +139,7 @@ class Items:
             return
         self._thought = None
         item = thought.item()
-        self._thoughts.append(item)
+        self._made.append(item)
         if thought.text:
             yield self._of_thought(thought, "text.done", text=thought.text)
             yield self._of_thought(thought, "part.done", part=item["summary"][0])
@@ -146,7 +176,7 @@ class Items:
 
     def _streamed(self, output: list[Event]) -> list[Event]:
         """The items of the whole response as they were streamed, and behind them what LiteLLM did not stream."""
-        items = [*self._thoughts]
+        items = [*self._made]
         for item in output:
             kind = item.get("type")
             parts = item.get("content") or ()

@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import sys
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from types import ModuleType
@@ -42,6 +43,7 @@ _REPORTING = "litellm.proxy.pass_through_endpoints.success_handler"
 _MESSAGE_STREAMS = "litellm.llms.anthropic.pass_through.messages.streaming_iterator"
 _MESSAGES_BY_CHAT = "litellm.llms.anthropic.pass_through.adapters.handler"
 _CHAT_STREAMS = "litellm.litellm_core_utils.streaming_handler"
+_RESPONSES = "litellm.responses.litellm_completion_transformation.transformation"
 _REASONS = "litellm.litellm_core_utils.core_helpers"
 
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
@@ -92,6 +94,8 @@ def _mend() -> None:
         reasons.setdefault("model_context_window_exceeded", "length")
     with suppress(ImportError, AttributeError):
         _hear_refusals(importlib.import_module(_CHAT_STREAMS).CustomStreamWrapper)
+    with suppress(ImportError, AttributeError):
+        _tell_refusals(importlib.import_module(_RESPONSES))
 
 
 def _as_configured(completion_kwargs: Any, *, thinking: Any) -> None:
@@ -110,6 +114,28 @@ def _hear_refusals(streams: Any) -> None:
         return bool(refused) or bool(says_something(self, completion_obj, model_response, response_obj))
 
     streams.is_chunk_non_empty = heard
+
+
+def _tell_refusals(responses: Any) -> None:
+    """Makes a Response of a message that only refuses, which LiteLLM leaves out; once, however often it is called."""
+    config = responses.LiteLLMCompletionResponsesConfig
+    tell = config._extract_message_output_items
+    if hasattr(tell, "__wrapped__"):
+        return
+
+    @functools.wraps(tell)
+    def told(chat_completion_response: Any, choices: Any) -> Any:
+        items = tell(chat_completion_response, choices)
+        for choice in choices:
+            # It is kept beside OpenAI's own fields.
+            refused = (getattr(choice.message, "provider_specific_fields", None) or {}).get("refusal")
+            if refused and not choice.message.content:
+                part = responses.OutputText(type="refusal", text=None, annotations=None, refusal=refused)
+                item = {"type": "message", "id": f"msg_{uuid.uuid4()}", "status": "completed", "role": "assistant"}
+                items.append(responses.GenericResponseOutputItem(**item, content=[part]))
+        return items
+
+    config._extract_message_output_items = staticmethod(told)
 
 
 def _raw(self: Any, httpx_response: Any, **_: Any) -> Any:

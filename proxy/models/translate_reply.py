@@ -185,7 +185,8 @@ def _complete_chat(value: dict[str, Any], part: str, nullable: tuple[str, ...]) 
         choice.setdefault("logprobs", None)
         said = choice.setdefault(part, {})
         for name in nullable:
-            said.setdefault(name, None)
+            # LiteLLM keeps what it has no field for, such as a refusal, beside the fields.
+            said.setdefault(name, (said.get("provider_specific_fields") or {}).get(name))
         for holder in (choice, said):
             if not any((holder.get("provider_specific_fields") or {}).values()):
                 holder.pop("provider_specific_fields", None)

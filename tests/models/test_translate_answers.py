@@ -52,3 +52,43 @@ async def test_a_streamed_refusal_is_one_to_a_messages_client(pieces: list[str])
         [{"type": "text", "text": "I cannot."}],
     )
     assert body.count(b'"refusal":"') == len(pieces)
+
+
+@pytest.mark.parametrize("pieces", [["I cannot."], ["I ", "cannot."]])
+async def test_a_streamed_refusal_is_one_to_a_responses_client(pieces: list[str]) -> None:
+    async with answered(chunks({"role": "assistant"}, *({"refusal": piece} for piece in pieces))) as (rig, server):
+        rig.route = leading(server.url, "mistral/x")
+        async with rig.openai().responses.stream(model="my-model", input="hi") as stream:
+            kinds = [event.type async for event in stream]
+            response = await stream.get_final_response()
+    assert [item.to_dict()["content"] for item in response.output] == [[{"type": "refusal", "refusal": "I cannot."}]]
+    assert kinds[2:] == [
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.refusal.delta",
+        "response.refusal.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+
+
+async def test_a_refusal_is_one_to_any_client() -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": None, "refusal": "No."}, "finish_reason": "stop"}
+    document = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    async with answered(replies_json(document)) as (rig, server):
+        rig.route = leading(server.url, "mistral/x")
+        completion = await rig.openai().chat.completions.create(model="my-model", messages=say())
+        response = await rig.openai().responses.create(model="my-model", input="hi")
+    assert completion.choices[0].message.refusal == "No."
+    assert [item.to_dict()["content"] for item in response.output] == [[{"type": "refusal", "refusal": "No."}]]
+
+
+async def test_an_answer_that_cannot_be_read_is_no_success() -> None:
+    async with answered(replies_json({"object": "something.else"})) as (rig, server):
+        rig.route = leading(f"{server.url}/v1", "openai/responses/gpt-5")
+        status, _ = await rig.ask("messages", request("messages"))
+        assert status == 502
+        rig.route = leading(server.url, "hosted_vllm/x")
+        status, _ = await rig.ask("responses", request("responses"))
+        assert status == 502
