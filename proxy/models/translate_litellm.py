@@ -44,7 +44,11 @@ _MESSAGE_STREAMS = "litellm.llms.anthropic.pass_through.messages.streaming_itera
 _MESSAGES_BY_CHAT = "litellm.llms.anthropic.pass_through.adapters.handler"
 _CHAT_STREAMS = "litellm.litellm_core_utils.streaming_handler"
 _RESPONSES = "litellm.responses.litellm_completion_transformation.transformation"
+_REDACTION = "litellm.litellm_core_utils.secret_redaction"
 _REASONS = "litellm.litellm_core_utils.core_helpers"
+
+_LONGEST_REDACTED = 2048
+"""How much of an error's text LiteLLM looks through for secrets, in characters, and goes on with."""
 
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 
@@ -96,6 +100,8 @@ def _mend() -> None:
         _hear_refusals(importlib.import_module(_CHAT_STREAMS).CustomStreamWrapper)
     with suppress(ImportError, AttributeError):
         _tell_refusals(importlib.import_module(_RESPONSES))
+    with suppress(ImportError, AttributeError):
+        _bound_redaction(importlib.import_module(_REDACTION))
 
 
 def _as_configured(completion_kwargs: Any, *, thinking: Any) -> None:
@@ -136,6 +142,25 @@ def _tell_refusals(responses: Any) -> None:
         return items
 
     config._extract_message_output_items = staticmethod(told)
+
+
+def _bound_redaction(redaction: Any) -> None:
+    """Bounds what LiteLLM looks through for secrets, five times an error; once, however often it is called.
+
+    Its pattern takes up to the square of a text's length, minutes where a provider echoes what a client made for that.
+    What a client is told has its secrets taken out in translate_errors.py too.
+    """
+    redact = redaction._python_redact_string
+    if hasattr(redact, "__wrapped__"):
+        return
+
+    @functools.wraps(redact)
+    def redacted(value: str) -> str:
+        if len(value) > _LONGEST_REDACTED:
+            value = value[:_LONGEST_REDACTED].rpartition(" ")[0]  # no half of a secret is left
+        return str(redact(value))
+
+    redaction._python_redact_string = redacted
 
 
 def _raw(self: Any, httpx_response: Any, **_: Any) -> Any:

@@ -13,6 +13,8 @@ from proxy.core.ports import Route
 from proxy.models.translate_errors import read_problem
 from proxy.models.translate_litellm import load_litellm
 from proxy.models.translate_request import Ask
+from tests.loopback import replies_json
+from tests.models.thoughts import answered
 from tests.models.translation import CHAT_TOOL, SCHEMA, Rig, chat, request
 
 QUOTED = "My log says: prompt is too long: 208310 tokens > 200000 maximum. Overloaded. Invalid API Key."
@@ -211,6 +213,16 @@ def problem(name: str, text: str, *, sent: bool) -> str:
 )
 def test_an_error_of_any_text_is_told_in_time_that_goes_by_its_length(piece: str, sent: bool, name: str) -> None:
     assert len(problem(name, (piece * 1_000_000)[:1_000_000], sent=sent)) < 70_000
+
+
+@pytest.mark.timeout(60)  # LiteLLM's own pattern took ten minutes
+@pytest.mark.parametrize("piece", ["eyJ-", "://a:", "http://h/x:1,"])
+async def test_an_error_that_echoes_the_request_is_told_soon(piece: str) -> None:
+    text = (piece * 200_000)[:200_000]
+    async with answered(replies_json({"error": {"message": f"Invalid value: {text}"}}, 400)) as (rig, server):
+        rig.route = Route("a", "litellm", base_url=server.url, model="hosted_vllm/x")
+        status, answer = await rig.ask("messages", request("messages"))
+    assert (status, json.loads(answer)["error"]["message"].startswith(f"Invalid value: {piece}")) == (400, True)
 
 
 def test_an_error_whose_json_is_nested_without_end_is_told_as_text() -> None:
