@@ -119,15 +119,14 @@ class Transcripts:
         def gone(space: bytes, name: str) -> bool:
             return session in (None, name) and tenant_of(space) == tenant
 
-        for name in [each for each in self._places if gone(*each)]:
-            del self._places[name]
+        self._places = OrderedDict((name, place) for name, place in self._places.items() if not gone(*name))
         kept = [item for item in self._waiting if not gone(item.space, item.session)]
         self._waiting.clear()
         self._waiting.extend(kept)
 
     def begin_anew(self) -> None:
         """The store was emptied: every session that goes on is recorded from its beginning again."""
-        self._places.clear()
+        self._places = OrderedDict()
 
     async def _gathered(self) -> None:
         try:
@@ -151,26 +150,26 @@ class Transcripts:
             self._flushing = False
 
     async def _write(self, batch: Sequence[Item]) -> None:
+        # Others take their place where something was erased meanwhile: then what is noted here counts for nothing.
+        noted = self._places
         places: dict[_Name, _Place] = {}
-        plans: list[Plan] = []
-        for item in batch:
-            name = item.space, item.session
-            if (plan := await self._plan(item, places.get(name) or self._places.get(name), places)) is not None:
-                plans.append(plan)
+        plans = [plan for item in batch if (plan := await self._plan(item, noted, places)) is not None]
         if plans:
             small = sum(plan.bulk for plan in plans) <= _PACK_AT_ONCE
             writes, sizes = self._packed(plans) if small else await self._tasks.offload(self._packed, plans)
             await self._archive.write(writes)
             places.update((name, replace(places[name], size=size)) for name, size in sizes.items())
         for name, place in places.items():
-            self._places[name] = place
-            self._places.move_to_end(name)
-        while len(self._places) > _SESSIONS:
-            self._places.popitem(last=False)
+            noted[name] = place
+            noted.move_to_end(name)
+        while len(noted) > _SESSIONS:
+            noted.popitem(last=False)
 
-    async def _plan(self, item: Item, place: _Place | None, places: dict[_Name, _Place]) -> Plan | None:
+    async def _plan(self, item: Item, noted: dict[_Name, _Place], places: dict[_Name, _Place]) -> Plan | None:
         """What is to be written of a request; None where nothing is new. Notes in `places` how far it is recorded then.
         Raises StoreUnavailable."""
+        name = item.space, item.session
+        place = places.get(name) or noted.get(name)
         conversation, chain, now = item.conversation, item.conversation.chain, self._clock.now()
         # Where the provider keeps what came before, a request holds only what is new.
         appended = conversation.previous is not None
@@ -182,7 +181,7 @@ class Transcripts:
             start = len(known) if appended else common(known, keys)
             # Should the store go away half-way, its log tells of messages that it does not have.
             last = b"" if appended or not start else chain[start - 1]
-            self._places[item.space, item.session] = replace(place, count=start, last=last)
+            noted[name] = replace(place, count=start, last=last)
         if appended and place.last == chain[-1]:
             return None
         fresh = not appended and self._stale(place, now)
@@ -191,7 +190,6 @@ class Transcripts:
         head = conversation.overhead_key if fresh or place.head != conversation.overhead_key else b""
         since, entries = (now, 0) if start == 0 else (place.since, place.entries + 1)
         count = start + len(messages)
-        name = item.space, item.session
         places[name] = _Place(count, chain[-1], conversation.overhead_key, since, entries, place.size)
         if not messages and not head:
             return None

@@ -60,6 +60,21 @@ class Halting(EphemeralStore):
         await super().write(batch)
 
 
+class Slow(EphemeralStore):
+    """Takes what is written, and answers when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(max_bytes=2**30)
+        self.let = asyncio.Event()
+        self.let.set()
+        self.asked = asyncio.Event()
+
+    async def write(self, batch):
+        await super().write(batch)
+        self.asked.set()
+        await self.let.wait()
+
+
 async def test_what_was_said_is_read_by_index_the_system_prompt_being_number_0():
     vault = Vault()
     await vault.say("s-1", chat("Hello.", "Hi.", "And now?"))
@@ -301,6 +316,25 @@ async def test_with_another_key_nothing_can_be_read():
     vault = Vault()
     await vault.say("s-1", chat("a"))
     assert await all_of(Vault(vault.store, sealer=AesSealer([b"z" * 32]))) == [None, None]
+
+
+@pytest.mark.parametrize("emptied", [True, False], ids=["emptied", "erased"])
+async def test_what_is_gone_while_it_is_written_is_recorded_from_its_beginning_again(emptied):
+    vault = Vault(store := Slow())
+    await vault.say("s-1", chat(*"abc"))
+    store.let.clear()
+    store.asked.clear()
+    writing = asyncio.create_task(vault.say("s-1", chat(*"abcde")))
+    await store.asked.wait()
+    await store.delete([transcript_key(tenant_of(SPACE), "s-1")])
+    if emptied:
+        vault.transcripts.begin_anew()
+    else:
+        vault.transcripts.forget(tenant_of(SPACE), "s-1")
+    store.let.set()
+    await writing
+    await vault.say("s-1", chat(*"abcdefg"))
+    assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
 
 
 REQUESTS = st.lists(
