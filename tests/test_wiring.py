@@ -1,7 +1,9 @@
+import logging
 from pathlib import Path
 
 import pytest
 
+from proxy.core.ports import Key
 from proxy.settings.load import build
 from proxy.storage.others import Anybody, Board, shared_slots
 from proxy.wiring import House, is_loopback
@@ -58,3 +60,15 @@ async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
         assert (found if found is None else type(found)) is others
     finally:
         await house.stop()
+
+
+async def test_a_store_in_memory_that_lets_go_of_what_is_oldest_was_not_emptied(caplog: pytest.LogCaptureFixture):
+    house = House(build(b"store: {url: 'memory://'}", {}, {}), {})
+    await house.start()
+    with caplog.at_level(logging.WARNING, "accordion"):
+        for number in range(70):
+            await house.store.put(Key("c", f"{number}"), b"x" * 2**20)
+        await house.look()
+    assert await house.store.get(Key("c", "0")) is None
+    assert caplog.messages == []
+    await house.stop()

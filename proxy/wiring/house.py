@@ -83,7 +83,8 @@ class House:
             self.store,
             settings.server.tenant_key.reveal().encode(),
             changed=lambda: self._apply(self.settings),
-            emptied=self._store_emptied,
+            # A store in memory is never emptied; where it is full it lets go of what was written first: the mark.
+            emptied=self._store_emptied if settings.store.url.reveal() != "memory://" else lambda: None,
         )
         self.outbox = GatheringOutbox(self.store, on_drop=self.metrics.dropped)
         self._lasting(settings, environ, slots)
