@@ -1,5 +1,8 @@
 """Whatever becomes of the store, all workers tell tenants apart alike, and each notices that it was emptied."""
 
+import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
 from proxy.storage.redis import RedisStore
+from proxy.storage.sqlite import SqliteStore
 from proxy.wiring.mark import TENANT_SECRET, Mark
 from tests.valkey import Valkey, running_valkey
 
@@ -14,10 +18,16 @@ from tests.valkey import Valkey, running_valkey
 class Worker:
     """One worker's mark, and how often it was told of something."""
 
-    def __init__(self, url: str, configured: bytes = b"") -> None:
-        self.store = RedisStore(url, timeout=20.0)
+    def __init__(self, where: str | Path, configured: bytes = b"") -> None:
         self.changes = self.losses = 0
-        self.mark = Mark(self.store, configured, changed=self._change, emptied=self._lose)
+        told = {"changed": self._change, "emptied": self._lose}
+        self.store: RedisStore | SqliteStore
+        if isinstance(where, Path):
+            self.store = file = SqliteStore(where, timeout=20.0)
+            self.mark = Mark(file, configured, **told, replaced=lambda: file.replaced)
+        else:
+            self.store = RedisStore(where, timeout=20.0)
+            self.mark = Mark(self.store, configured, **told)
 
     def _change(self) -> None:
         self.changes += 1
@@ -99,3 +109,54 @@ async def test_a_store_that_is_away_has_lost_nothing(tmp_path: Path):
         server.start()
         await looked(worker)
     assert (worker.mark.secret, worker.changes, worker.losses) == (own, 0, 0)
+
+
+def back_up(path: Path, to: Path) -> None:
+    with closing(sqlite3.connect(path)) as file, closing(sqlite3.connect(to)) as backup:
+        file.backup(backup)
+
+
+async def lost(*workers: Worker) -> None:
+    async with asyncio.timeout(60.0):
+        while not all(worker.losses for worker in workers):
+            await looked(*workers)
+            await asyncio.sleep(0.05)
+    for _ in range(3):
+        await looked(*workers)
+    assert [(worker.changes, worker.losses) for worker in workers] == [(0, 1)] * len(workers)
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["replaced by its backup", "deleted"])
+async def test_of_a_file_that_was_replaced_each_worker_hears_once_though_a_backup_has_the_same_mark(
+    tmp_path: Path, restored: bool
+):
+    path, backup = tmp_path / "store.db", tmp_path / "backup.db"
+    workers = [Worker(path, b"configured"), Worker(path, b"configured")]
+    await looked(*workers, *workers)
+    back_up(path, backup)
+    for worker in workers:
+        await worker.store.put(Key("c", "later"), b"1")
+    if restored:
+        backup.replace(path)
+    else:
+        path.unlink()
+    await lost(*workers)
+    for worker in workers:
+        assert await worker.store.get(Key("c", "later")) is None
+        await worker.store.close()
+
+
+async def test_a_file_whose_folder_was_away_has_lost_nothing(tmp_path: Path):
+    folder, elsewhere = tmp_path / "volume", tmp_path / "elsewhere"
+    worker = Worker(folder / "store.db")
+    await looked(worker)
+    own = worker.mark.secret
+    folder.rename(elsewhere)
+    await asyncio.sleep(1.1)
+    await looked(worker, worker)
+    with pytest.raises(StoreUnavailable):
+        await worker.store.get(Key("", "any"))
+    elsewhere.rename(folder)
+    await looked(worker, worker)
+    assert (worker.mark.secret, worker.changes, worker.losses) == (own, 0, 0)
+    await worker.store.close()

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -23,9 +21,6 @@ T = TypeVar("T")
 
 _PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT})
 """Errors that say nothing against the connection itself."""
-
-_LOOK_EVERY = 1.0
-"""Seconds for which an open file is taken for the one at its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +35,22 @@ class _Job:
 class Lane:
     """Runs calls on a connection that `connect` opens at first need and again after it broke.
 
-    A call that is not begun when its caller leaves or its time is over is never begun. Where the file at `path` was
-    deleted or replaced, what lies there now is opened within about a second: what is written to the former is lost.
+    A call that is not begun when its caller leaves or its time is over is never begun. `current` says whether a
+    connection is still the one to use, and is asked before and after each call: if not, another is opened, and what was
+    answered meanwhile counts for nothing.
     """
 
     def __init__(
-        self, name: str, connect: Callable[[], sqlite3.Connection], *, timeout: float, path: Path | None = None
+        self,
+        name: str,
+        connect: Callable[[], sqlite3.Connection],
+        *,
+        timeout: float,
+        current: Callable[[sqlite3.Connection], bool] = lambda _: True,
     ) -> None:
         self._name = name
         self._connect = connect
-        self._path = path
+        self._current = current
         self._timeout = timeout
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -102,24 +103,20 @@ class Lane:
 
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None
-        opened: tuple[int, int] | None = None
-        look_at = 0.0
         while (job := self._jobs.get()).call is not None:
             if job.future is not None and job.future.done():
                 continue
             result: Any = None
             error: Exception | None = None
             try:
-                if connection is not None and time.monotonic() >= look_at:
-                    look_at = time.monotonic() + _LOOK_EVERY
-                    if _file(self._path) != opened:
-                        # SQLite sees that the file was moved: it leaves alone what lies beside another one now.
-                        connection.close()
-                        connection = None
+                if connection is not None and not self._current(connection):
+                    connection.close()
+                    connection = None
                 if connection is None:
                     connection = self._connect()
-                    opened, look_at = _file(self._path), time.monotonic() + _LOOK_EVERY
                 result = job.call(connection, *job.args)
+                if not self._current(connection):
+                    raise StoreUnavailable("SQLite: the file was deleted or replaced meanwhile")
             except (sqlite3.Error, OSError) as cause:
                 error = StoreUnavailable(f"SQLite: {cause}")
                 error.__cause__ = cause
@@ -132,15 +129,6 @@ class Lane:
             with suppress(sqlite3.Error):
                 connection.close()
         _answer(job, None, None)
-
-
-def _file(path: Path | None) -> tuple[int, int] | None:
-    """The device and inode of what lies at a path; None where there is nothing."""
-    if path is not None:
-        with suppress(OSError):
-            found = path.stat()
-            return found.st_dev, found.st_ino
-    return None
 
 
 def _sound(connection: sqlite3.Connection | None, error: Exception) -> sqlite3.Connection | None:

@@ -17,7 +17,7 @@ from proxy.core.ports import Append, Key, Put
 from proxy.storage import sqlite_rows as rows
 from proxy.storage.batches import Run, split
 from proxy.storage.lane import Lane
-from proxy.storage.sqlite_file import checkpoint, connect, refuse_foreign, transact, wipe
+from proxy.storage.sqlite_file import StoreFile, checkpoint, refuse_foreign, transact, wipe
 
 T = TypeVar("T")
 
@@ -52,10 +52,16 @@ class SqliteStore:
         self._keep_at = 0.0
         self._purged = (0, 0)
         self._wiping: asyncio.TimerHandle | None = None
+        self._file = file = StoreFile(path, timeout=timeout)
         self._writer, self._reader, self._keeper = (
-            Lane(f"store-{name}", lambda: connect(path, timeout=timeout), timeout=timeout, path=path)
+            Lane(f"store-{name}", file.connect, timeout=timeout, current=file.current)
             for name in ("writer", "reader", "keeper")
         )
+
+    @property
+    def replaced(self) -> int:
+        """How often another file was found at the path, since the first."""
+        return self._file.replaced
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
         """See Store."""

@@ -47,6 +47,7 @@ from proxy.storage.guarded import GuardedStore
 from proxy.storage.opening import open_store
 from proxy.storage.others import Slots, others_of
 from proxy.storage.outbox import GatheringOutbox
+from proxy.storage.sqlite import SqliteStore
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.routes import Routes
 from proxy.upstream.sockets import SocketClosed, open_socket
@@ -72,8 +73,10 @@ class House:
         self.counter = TiktokenCounter()
         self.dialects = dialects()
         self._worker = secrets.token_hex(6)
+        url = settings.store.url.reveal()
+        store = open_store(url, timeout=settings.store.write_timeout_seconds)
         self.store = GuardedStore(
-            open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds),
+            store,
             timeout=settings.store.timeout_seconds,
             write_timeout=settings.store.write_timeout_seconds,
             monotonic=self.clock.monotonic,
@@ -84,7 +87,8 @@ class House:
             settings.server.tenant_key.reveal().encode(),
             changed=lambda: self._apply(self.settings),
             # A store in memory is never emptied; where it is full it lets go of what was written first: the mark.
-            emptied=self._store_emptied if settings.store.url.reveal() != "memory://" else lambda: None,
+            emptied=self._store_emptied if url != "memory://" else lambda: None,
+            replaced=lambda: store.replaced if isinstance(store, SqliteStore) else 0,
         )
         self.outbox = GatheringOutbox(self.store, on_drop=self.metrics.dropped)
         self._lasting(settings, environ, slots)

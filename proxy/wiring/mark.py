@@ -19,16 +19,22 @@ class Mark:
     `configured` key is never written anywhere.
 
     `changed` is called when another key is to be used from now on, `emptied` when the store lost what it had. Neither
-    may raise.
+    may raise. `replaced` says how often another store took its place: a backup of it has the same mark.
     """
 
     def __init__(
-        self, store: Store, configured: bytes, *, changed: Callable[[], object], emptied: Callable[[], object]
+        self,
+        store: Store,
+        configured: bytes,
+        *,
+        changed: Callable[[], object],
+        emptied: Callable[[], object],
+        replaced: Callable[[], int] = lambda: 0,
     ) -> None:
         self._store = store
         self._keys = [_MARK] if configured else [_MARK, TENANT_SECRET]
-        self._changed, self._emptied = changed, emptied
-        self._mark: bytes | None = None
+        self._changed, self._emptied, self._replaced = changed, emptied, replaced
+        self._found: tuple[bytes, int] | None = None
         self.secret = configured or secrets.token_bytes(32)
         """The key that tenants are told apart with."""
 
@@ -36,6 +42,7 @@ class Mark:
         """Takes what the store has, and puts what it has not. To be called about every second; never fails."""
         with suppress(StoreUnavailable):
             mark, *kept = await self._store.get_many(self._keys)
+            replaced = self._replaced()
             if kept and kept[0] != self.secret:
                 secret = await self._store.put_if_absent(TENANT_SECRET, self.secret)
                 if secret != self.secret:
@@ -44,7 +51,7 @@ class Mark:
             if mark is None:
                 # A new one, so that other workers notice too, who may look only when it is there again.
                 mark = await self._store.put_if_absent(_MARK, secrets.token_bytes(16))
-            if mark != self._mark:
-                former, self._mark = self._mark, mark
+            if (mark, replaced) != self._found:
+                former, self._found = self._found, (mark, replaced)
                 if former is not None:
                     self._emptied()

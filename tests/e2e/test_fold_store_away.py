@@ -1,15 +1,18 @@
 """The store is away when a fold is needed: requests are answered, what left the window is kept here, and goes there."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import openai
 import pytest
 
-from tests.agents import connected
+from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.folds import WINDOW, agent, breaks, config, folded, rounds
 from tests.e2e.ledger import look, until
+from tests.proxying import Proxy
 from tests.strict import Strict
 from tests.valkey import running_valkey
 
@@ -98,29 +101,61 @@ async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(st
     assert provider.problems == []
 
 
+async def says(proxy: Proxy, text: str, times: int) -> None:
+    async with asyncio.timeout(60):
+        while proxy.log.count(text) < times:
+            await asyncio.sleep(0.05)
+
+
+async def folded_anew(proxy: Proxy, run: Run) -> None:
+    """Once both workers have noticed, what was folded is folded again, and all of it can be read."""
+    first = set(folded(run))
+    await says(proxy, "no longer has what it had", 2)
+    # On other connections, so that either worker may be asked.
+    for _ in range(6):
+        async with connected(proxy.url, "chat") as client:
+            run.client = client
+            await rounds(run, 1)
+    session = run.answers[-1]["x-accordion-session"]
+    listed = (await look(proxy, f"/accordion/artifacts?session={session}")).json()["artifacts"]
+    texts = [(await look(proxy, f"/accordion/artifacts/{kept['id']}")).status_code for kept in listed]
+    assert set(folded(run)) - first
+    assert texts
+    assert set(texts) == {200}
+    assert len({head["x-accordion-session"] for head in run.answers[-6:]}) == 1
+    assert proxy.log.count("no longer has what it had") == 2
+
+
 async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_emptied(start: Start, tmp_path: Path):
     provider = Strict("chat", WINDOW, rounds=1_000)
     with running_valkey(tmp_path) as server:
         proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE=server.url)
+        await says(proxy, "startup complete", 2)
         async with proxy.provider(provider), agent(proxy, "chat") as run:
             while not folded(run):
                 await rounds(run, 1)
-            first = set(folded(run))
             server.command("FLUSHALL")
-            async with asyncio.timeout(60):
-                while proxy.log.count("no longer has what it had") < 2:
-                    await asyncio.sleep(0.05)
-            # On other connections, so that either worker may be asked.
-            for _ in range(6):
-                async with connected(proxy.url, "chat") as client:
-                    run.client = client
-                    await rounds(run, 1)
-            again = set(folded(run)) - first
-            session = run.answers[-1]["x-accordion-session"]
-            listed = (await look(proxy, f"/accordion/artifacts?session={session}")).json()["artifacts"]
-            texts = [(await look(proxy, f"/accordion/artifacts/{kept['id']}")).status_code for kept in listed]
-    assert again
-    assert texts
-    assert set(texts) == {200}
-    assert len({head["x-accordion-session"] for head in run.answers[-6:]}) == 1
+            await folded_anew(proxy, run)
     assert provider.problems == []
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["replaced by a backup", "deleted"])
+async def test_the_same_holds_for_a_file_that_was_replaced_by_a_backup_of_it_or_deleted(start: Start, restored: bool):
+    provider = Strict("chat", WINDOW, rounds=1_000)
+    proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
+    path, backup = proxy.folder / "one.db", proxy.folder / "backup.db"
+    await says(proxy, "startup complete", 2)
+    async with proxy.provider(provider), agent(proxy, "chat") as run:
+        await rounds(run, 2)
+        with closing(sqlite3.connect(path)) as file, closing(sqlite3.connect(backup)) as copy:
+            file.backup(copy)
+        while not folded(run):
+            await rounds(run, 1)
+        if restored:
+            backup.replace(path)
+        else:
+            path.unlink()
+        await folded_anew(proxy, run)
+    assert provider.problems == []
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from proxy.core.errors import ConfigError, StoreUnavailable
 from proxy.core.ports import Append, Key, Put
 from proxy.storage.sqlite import KEEP_EVERY, SqliteStore
-from proxy.storage.sqlite_file import VERSION, connect
+from proxy.storage.sqlite_file import VERSION, StoreFile
 from proxy.storage.sqlite_rows import purge
 
 SOON = 0.2
@@ -347,7 +347,7 @@ async def test_expired_rows_are_removed_in_small_steps(path: Path):
     await fill(store)
     await store.close()
     held, after = [counts(path)], (0, 0)
-    with closing(connect(path, timeout=20.0)) as connection:
+    with closing(StoreFile(path, timeout=20.0).connect()) as connection:
         for _ in range(9):
             after = purge(connection, after, 500, now=1_000_100.0)
             held.append(counts(path))
@@ -360,7 +360,7 @@ async def test_expired_rows_are_removed_in_small_steps(path: Path):
 async def test_what_was_deleted_leaves_the_log_when_a_reader_in_its_way_is_gone(store: SqliteStore, path: Path):
     key, log = Key("c", "secret"), path.with_name(f"{path.name}-wal")
     await store.put(key, b"a word that is soon deleted")
-    with closing(connect(path, timeout=SOON)) as reader:
+    with closing(StoreFile(path, timeout=SOON).connect()) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT value FROM entry").fetchone()
         await store.delete([key])
@@ -371,61 +371,3 @@ async def test_what_was_deleted_leaves_the_log_when_a_reader_in_its_way_is_gone(
             break
         await asyncio.sleep(0.05)
     assert b"soon deleted" not in log.read_bytes()
-
-
-# -- another file at its path ----------------------------------------------------------------------------------------
-
-
-def files_of(path: Path) -> list[Path]:
-    return [path.with_name(path.name + end) for end in ("", "-wal", "-shm")]
-
-
-@pytest.mark.parametrize("beside", [True, False], ids=["with what lies beside it", "alone"])
-async def test_a_file_that_was_deleted_is_made_anew_and_read_and_written_by_all(path: Path, beside: bool):
-    stores = [SqliteStore(path, timeout=20.0) for _ in range(2)]
-    for store in stores:
-        await store.put(Key("c", "old"), b"1")
-        assert await store.get(Key("c", "old")) == b"1"
-    for file in files_of(path)[: 3 if beside else 1]:
-        file.unlink()
-    async with asyncio.timeout(60.0):
-        for number, store in enumerate(stores):
-            # Another's index of the former log, where that was left, is an error until all have let go of it.
-            found: bytes | None = b"1"
-            while found is not None:
-                with suppress(StoreUnavailable):
-                    await store.put(Key("c", f"new{number}"), b"2")
-                    found = await store.get(Key("c", "old"))
-                await asyncio.sleep(0.05)
-        # What was written to the former file in that second is lost.
-        names: list[str] = []
-        while names != ["new0", "new1"]:
-            await asyncio.gather(*(store.put(Key("c", f"new{number}"), b"2") for number, store in enumerate(stores)))
-            fresh = SqliteStore(path, timeout=20.0)
-            names = [name for name, _ in await fresh.scan("c")]
-            await fresh.close()
-    for store in stores:
-        assert await store.scan("c") == [("new0", b"2"), ("new1", b"2")]
-        await store.close()
-
-
-async def test_a_backup_that_takes_the_files_place_is_what_is_read_and_written(path: Path):
-    store = SqliteStore(path, timeout=20.0)
-    await store.put(Key("c", "first"), b"1")
-    backup = path.with_name("backup.db")
-    kept = SqliteStore(backup, timeout=20.0)
-    await kept.put(Key("c", "first"), b"from the backup")
-    await kept.close()
-    for file in files_of(path)[1:]:
-        file.unlink()
-    backup.replace(path)
-    async with asyncio.timeout(60.0):
-        while await store.get(Key("c", "first")) != b"from the backup":
-            await asyncio.sleep(0.05)
-        other = SqliteStore(path, timeout=20.0)
-        while await other.get(Key("c", "next")) is None:
-            await store.put(Key("c", "next"), b"2")
-            await asyncio.sleep(0.05)
-        await other.close()
-    assert await store.scan("c") == [("first", b"from the backup"), ("next", b"2")]
-    await store.close()
