@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from proxy.storage.sqlite_file import APPLICATION, patiently, transact
+from proxy.storage.sqlite_file import APPLICATION, Identity, identity, patiently, transact
 from proxy.storage.stems import prepare
 
 VERSION = 2
@@ -47,26 +47,32 @@ class Shelf(sqlite3.Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.timeout = 1.0
-        self._files: OrderedDict[Path, sqlite3.Connection] = OrderedDict()
+        self._files: OrderedDict[Path, tuple[sqlite3.Connection, Identity | None]] = OrderedDict()
 
     def file(self, path: Path, *, create: bool) -> sqlite3.Connection | None:
-        """The open file; None where there is none and none is to be made. Raises sqlite3.Error or OSError."""
-        found = self._files.get(path)
-        if found is not None:
-            self._files.move_to_end(path)
-            return found
-        if not create and not path.exists():
-            return None
-        while len(self._files) >= _OPEN:
-            self._files.popitem(last=False)[1].close()
-        self._files[path] = found = _connect(path, self.timeout)
+        """The file that lies there now, open; None where there is none and none is to be made. Raises sqlite3.Error or
+        OSError."""
+        there = identity(path)
+        found, opened = self._files.pop(path, (None, None))
+        if found is not None and (there is None or opened != there):
+            found.close()
+            found = None
+        if found is None:
+            if there is None and not create:
+                # What was moved, or is not mounted, is away and not empty: the folder beside the store's file is none.
+                path.parent.parent.stat()
+                return None
+            while len(self._files) >= _OPEN:
+                self._files.popitem(last=False)[1][0].close()
+            found = _connect(path, self.timeout)
+        self._files[path] = found, there or identity(path)
         return found
 
     def close(self) -> None:
         """Close all of them."""
         while self._files:
             with suppress(sqlite3.Error):
-                self._files.popitem()[1].close()
+                self._files.popitem()[1][0].close()
         super().close()
 
 
@@ -88,7 +94,8 @@ def file_of(files: sqlite3.Connection, path: Path, *, create: bool) -> sqlite3.C
 def _connect(path: Path, timeout: float) -> sqlite3.Connection:
     new = not path.exists()
     if new:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Not the folder of the store: where that is missing it was moved or is not mounted.
+        path.parent.mkdir(exist_ok=True, mode=0o700)
     connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
     try:
         if new:

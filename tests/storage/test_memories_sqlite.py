@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -42,6 +43,47 @@ async def test_more_tenants_than_files_that_are_kept_open_are_served(store):
         await put(store, memory(f"of {space}"), space=space)
     for space in spaces:
         assert await store.count(space, Filter()) == 1
+
+
+async def contents(store: SqliteMemories) -> list[str]:
+    return sorted(each.content for each in (await store.listed(SPACE, Filter())).memories)
+
+
+@pytest.mark.parametrize("backed_up", [False, True])
+async def test_a_file_that_was_deleted_or_replaced_is_what_is_read_and_written(store, tmp_path, backed_up):
+    folder = tmp_path / "memories"
+    await put(store, memory("old"))
+    [path] = folder.iterdir()
+    shutil.copy(path, tmp_path / "backup")
+    await put(store, memory("later"))
+    assert await contents(store) == ["later", "old"]
+    if backed_up:
+        (tmp_path / "backup").replace(path)
+    else:
+        path.unlink()
+    kept = ["old"] * backed_up
+    assert await contents(store) == kept
+    await put(store, memory("new"))
+    assert await contents(store) == sorted(["new", *kept])
+    again = SqliteMemories(folder, Embedder(), timeout=20.0)
+    assert await contents(again) == sorted(["new", *kept])
+    await again.close()
+
+
+async def test_a_folder_that_is_away_is_not_made_anew_and_has_all_when_it_is_back(tmp_path):
+    volume, elsewhere = tmp_path / "volume", tmp_path / "elsewhere"
+    volume.mkdir()
+    store = SqliteMemories(volume / "memories", Embedder(), timeout=20.0)
+    await put(store, memory("kept"))
+    volume.rename(elsewhere)
+    with pytest.raises(StoreUnavailable):
+        await contents(store)
+    with pytest.raises(StoreUnavailable):
+        await put(store, memory("while away"))
+    assert not volume.exists()
+    elsewhere.rename(volume)
+    assert await contents(store) == ["kept"]
+    await store.close()
 
 
 KILLED = """
