@@ -130,15 +130,20 @@ async def test_readers_and_writers_go_on_with_a_file_that_is_sound(
     running = [
         await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, cwd=folder) for _ in range(processes)
     ]
-    async with asyncio.timeout(60.0):
-        for times in range(4):
-            if times:
-                await replaced(path, how)
-            await asyncio.gather(*(until_told(each, times) for each in running))
-        await asyncio.sleep(0.2)
-        stop.touch()
+    try:
+        async with asyncio.timeout(60.0):
+            for times in range(4):
+                if times:
+                    await replaced(path, how)
+                await asyncio.gather(*(until_told(each, times) for each in running))
+            await asyncio.sleep(0.2)
+            stop.touch()
+            for each in running:
+                await each.communicate()
+    finally:
         for each in running:
-            await each.communicate()
+            if each.returncode is None:
+                each.kill()
     assert [each.returncode for each in running] == [0] * processes
     assert sound(path)
     store = SqliteStore(path, timeout=20.0)
