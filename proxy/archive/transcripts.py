@@ -7,7 +7,7 @@ one. Everything happens behind the request.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
@@ -16,17 +16,17 @@ from proxy.archive.artifacts import tenant_of
 from proxy.archive.differences import common
 from proxy.archive.holdings import Entry, Recorded
 from proxy.archive.transcript_log import Original, Transcript, body_of, state_of, system_json, transcript_of
+from proxy.archive.transcript_places import Name, Place, Places, Write
 from proxy.archive.transcript_rows import Item, Plan, Rows
 from proxy.archive.writing import Archive
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Clock, Put, Tasks
-from proxy.core.values import dataclass, replace
+from proxy.core.values import replace
 
 Record = Literal["off", "folded", "all"]
 """Whose transcripts are kept: nobody's; those of sessions from their first fold on; all."""
 
-_SESSIONS = 4_096
 _WAITING = 1_000
 _AT_ONCE = 32
 _GATHER = 0.5
@@ -39,21 +39,6 @@ _AGAIN = 256
 """So many entries of a log are followed by one that stands for all of them."""
 _KEPT = 8_192
 _PAGE = 256
-
-_Name = tuple[bytes, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """How far a session is recorded: `count` messages, the last of which has the chain key `last`. `since` is when its
-    rows were all written, `entries` how many its log has had since, `size` what it counts in bytes."""
-
-    count: int
-    last: bytes
-    head: bytes
-    since: float
-    entries: int
-    size: int
 
 
 class Transcripts:
@@ -73,7 +58,7 @@ class Transcripts:
         self._clock = clock
         self._mode = mode
         self._wait = wait
-        self._places: OrderedDict[_Name, _Place] = OrderedDict()
+        self._places = Places()
         self._waiting: deque[Item] = deque(maxlen=_WAITING)
         self._gathering = self._flushing = False
 
@@ -101,32 +86,34 @@ class Transcripts:
         """Writes what waits. Raises StoreUnavailable; then it waits on."""
         while self._waiting:
             batch = _longest([self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))])
-            try:
-                await self._write(batch)
-            except BaseException as error:
-                if isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
+            with self._places.writing() as write:
+                try:
+                    await self._write(batch, write)
+                except BaseException as error:
+                    if isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
+                        raise
+                    # The store is away, or the proxy stops. Where there is no room for all, what is newer stays: it
+                    # holds what is older.
+                    batch = [item for item in batch if not write.erased(_name(item))]
+                    room = _WAITING - len(self._waiting)
+                    self._waiting.extendleft(reversed(batch[max(0, len(batch) - room) :]))
                     raise
-                # The store is away, or the proxy stops. Where there is no room for all, what is newer stays: it holds
-                # what is older.
-                room = _WAITING - len(self._waiting)
-                self._waiting.extendleft(reversed(batch[max(0, len(batch) - room) :]))
-                raise
 
     def forget(self, tenant: str, session: str | None = None) -> None:
         """Something was erased (see Erasures): a session that goes on, or all of a tenant's, is recorded from its
         beginning again."""
 
-        def gone(space: bytes, name: str) -> bool:
-            return session in (None, name) and tenant_of(space) == tenant
+        def gone(name: Name) -> bool:
+            return session in (None, name[1]) and tenant_of(name[0]) == tenant
 
-        self._places = OrderedDict((name, place) for name, place in self._places.items() if not gone(*name))
-        kept = [item for item in self._waiting if not gone(item.space, item.session)]
+        self._places.lose(gone, erased=True)
+        kept = [item for item in self._waiting if not gone(_name(item))]
         self._waiting.clear()
         self._waiting.extend(kept)
 
     def begin_anew(self) -> None:
         """The store was emptied: every session that goes on is recorded from its beginning again."""
-        self._places = OrderedDict()
+        self._places.lose(lambda _: True, erased=False)
 
     async def _gathered(self) -> None:
         try:
@@ -149,27 +136,24 @@ class Transcripts:
         finally:
             self._flushing = False
 
-    async def _write(self, batch: Sequence[Item]) -> None:
-        # Others take their place where something was erased meanwhile: then what is noted here counts for nothing.
-        noted = self._places
-        places: dict[_Name, _Place] = {}
-        plans = [plan for item in batch if (plan := await self._plan(item, noted, places)) is not None]
-        if plans:
+    async def _write(self, batch: Sequence[Item], write: Write) -> None:
+        places: dict[Name, Place] = {}
+        plans = [plan for item in batch if (plan := await self._plan(item, places, write)) is not None]
+        while plans := [plan for plan in plans if not write.erased(_name(plan.item))]:
             small = sum(plan.bulk for plan in plans) <= _PACK_AT_ONCE
             writes, sizes = self._packed(plans) if small else await self._tasks.offload(self._packed, plans)
-            await self._archive.write(writes)
-            places.update((name, replace(places[name], size=size)) for name, size in sizes.items())
+            if not any(write.erased(_name(plan.item)) for plan in plans):
+                await self._archive.write(writes)
+                places.update((name, replace(places[name], size=size)) for name, size in sizes.items())
+                break
         for name, place in places.items():
-            noted[name] = place
-            noted.move_to_end(name)
-        while len(noted) > _SESSIONS:
-            noted.popitem(last=False)
+            self._places.note(name, place, write)
 
-    async def _plan(self, item: Item, noted: dict[_Name, _Place], places: dict[_Name, _Place]) -> Plan | None:
+    async def _plan(self, item: Item, places: dict[Name, Place], write: Write) -> Plan | None:
         """What is to be written of a request; None where nothing is new. Notes in `places` how far it is recorded then.
         Raises StoreUnavailable."""
-        name = item.space, item.session
-        place = places.get(name) or noted.get(name)
+        name = _name(item)
+        place = places.get(name) or self._places.get(name)
         conversation, chain, now = item.conversation, item.conversation.chain, self._clock.now()
         # Where the provider keeps what came before, a request holds only what is new.
         appended = conversation.previous is not None
@@ -181,7 +165,7 @@ class Transcripts:
             start = len(known) if appended else common(known, keys)
             # Should the store go away half-way, its log tells of messages that it does not have.
             last = b"" if appended or not start else chain[start - 1]
-            noted[name] = replace(place, count=start, last=last)
+            self._places.note(name, replace(place, count=start, last=last), write)
         if appended and place.last == chain[-1]:
             return None
         fresh = not appended and self._stale(place, now)
@@ -190,29 +174,29 @@ class Transcripts:
         head = conversation.overhead_key if fresh or place.head != conversation.overhead_key else b""
         since, entries = (now, 0) if start == 0 else (place.since, place.entries + 1)
         count = start + len(messages)
-        places[name] = _Place(count, chain[-1], conversation.overhead_key, since, entries, place.size)
+        places[name] = Place(count, chain[-1], conversation.overhead_key, since, entries, place.size)
         if not messages and not head:
             return None
         return Plan(item, start, messages, conversation.lead if head else (), head, fresh, now, place.size)
 
-    def _stale(self, place: _Place, now: float) -> bool:
+    def _stale(self, place: Place, now: float) -> bool:
         """Whether all of a transcript is to be written again: rows are kept for so long after they were written."""
         return now - place.since >= self._archive.every or place.entries >= _AGAIN
 
-    async def _found(self, item: Item) -> tuple[_Place, tuple[bytes, ...]]:
+    async def _found(self, item: Item) -> tuple[Place, tuple[bytes, ...]]:
         """How far a session is recorded, by this worker or others."""
         key = holdings.transcript_key(tenant_of(item.space), item.session)
         state = state_of(holdings.decode_recorded(await self._archive.store.read(key)))
         since = state.since if state.keys else self._clock.now()
-        return _Place(len(state.keys), b"", state.head, since, state.entries, state.size), state.keys
+        return Place(len(state.keys), b"", state.head, since, state.entries, state.size), state.keys
 
-    def _packed(self, plans: Sequence[Plan]) -> tuple[list[Put | Append], dict[_Name, int]]:
+    def _packed(self, plans: Sequence[Plan]) -> tuple[list[Put | Append], dict[Name, int]]:
         """The writes, what lists the rest first; and what each transcript counts with them. Slow where much is new."""
         pack, rows = Rows(self._archive), list[Put | Append]()
-        sizes: dict[_Name, int] = {}
+        sizes: dict[Name, int] = {}
         for plan in plans:
             item, conversation = plan.item, plan.item.conversation
-            name = item.space, item.session
+            name = _name(item)
             entry = Recorded(
                 plan.start,
                 [message.key for message in plan.messages],
@@ -272,11 +256,15 @@ class Transcripts:
         return wires
 
 
+def _name(item: Item) -> Name:
+    return item.space, item.session
+
+
 def _longest(items: Sequence[Item]) -> list[Item]:
     """The requests without those that a later one of their session begins with: it holds what they held."""
-    kept, later = list[Item](), dict[_Name, Item]()
+    kept, later = list[Item](), dict[Name, Item]()
     for item in reversed(items):
-        name = item.space, item.session
+        name = _name(item)
         if (after := later.get(name)) is None or not _begins(item.conversation, after.conversation):
             later[name] = item
             kept.append(item)
@@ -290,7 +278,7 @@ def _begins(one: Conversation, other: Conversation) -> bool:
     return len(one.chain) <= len(other.chain) and other.chain[len(one.chain) - 1] == one.chain[-1]
 
 
-def _goes_on(place: _Place, conversation: Conversation) -> bool:
+def _goes_on(place: Place, conversation: Conversation) -> bool:
     """Whether a request holds what is recorded, and perhaps more behind it."""
     if conversation.previous is not None:
         return True

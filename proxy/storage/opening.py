@@ -66,11 +66,12 @@ def _server(url: str) -> tuple[str, bool] | None:
 
 
 def _sqlite(rest: str, timeout: float) -> Store:
-    if not rest.startswith("/") or rest == "/":
+    path = unquote(rest[1:])
+    if not rest.startswith("/") or not path or "\0" in path:
         raise ConfigError(
             "write sqlite:///relative/path or sqlite:////absolute/path (three or four slashes)", path="$.store.url"
         )
-    return SqliteStore(Path(unquote(rest[1:])), timeout=timeout)
+    return SqliteStore(Path(path), timeout=timeout)
 
 
 def _redis(url: str, cluster: bool, timeout: float) -> Store:

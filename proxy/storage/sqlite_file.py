@@ -28,6 +28,9 @@ APPLICATION = 0x41434344
 LOOK_EVERY = 1.0
 """Seconds for which an open file is taken for the one at its path."""
 
+_OTHERS = 0.5
+"""Seconds for which other processes are waited for that make the file ready; that takes some milliseconds."""
+
 Identity = tuple[int, int]
 """Device and inode."""
 
@@ -222,15 +225,28 @@ def _made(real: Path) -> Identity:
     return found.st_dev, found.st_ino
 
 
+def _lock(handle: int) -> None:
+    if sys.platform != "win32":
+        end = time.monotonic() + _OTHERS
+        while True:
+            try:
+                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    return None
+            time.sleep(0.005)
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else makes a file ready in this folder meanwhile, as far as its file system can say so."""
+    """No other of our processes makes a file ready in this folder meanwhile, as far as that can be had: its file system
+    may have no locks, and somebody else may hold one for as long as he likes."""
     handle = -1
     # On Windows an open file is neither deleted nor replaced.
     if sys.platform != "win32":
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            _lock(handle)
     try:
         yield
     finally:

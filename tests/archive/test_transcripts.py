@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from proxy.archive.artifacts import row_key, tenant_of
 from proxy.archive.holdings import transcript_key
 from proxy.archive.transcripts import Transcripts
+from proxy.archive.writing import Archive
 from proxy.core.conversation import Conversation
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Put
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.sealed import AesSealer
 from tests.archive.vaults import DAY, OTHER, SPACE, Vault, chat
-from tests.compaction.making import read
+from tests.compaction.making import LoopTasks, read
+from tests.fakes import FakeClock
 
 
 def said(wires: list[bytes | None]) -> list[str | None]:
@@ -73,6 +75,19 @@ class Slow(EphemeralStore):
         await super().write(batch)
         self.asked.set()
         await self.let.wait()
+
+
+class Held(LoopTasks):
+    """Begins what is offloaded when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let, self.held = asyncio.Event(), asyncio.Event()
+
+    async def offload(self, call, *args):
+        self.held.set()
+        await self.let.wait()
+        return await super().offload(call, *args)
 
 
 async def test_what_was_said_is_read_by_index_the_system_prompt_being_number_0():
@@ -335,6 +350,60 @@ async def test_what_is_gone_while_it_is_written_is_recorded_from_its_beginning_a
     await writing
     await vault.say("s-1", chat(*"abcdefg"))
     assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
+
+
+@pytest.mark.parametrize("emptied", [True, False], ids=["emptied", "another erased"])
+async def test_what_the_provider_keeps_is_recorded_whole_though_another_session_is_erased_meanwhile(emptied):
+    def turn(at: int) -> Conversation:
+        body = {"model": "m", "input": [{"role": "user", "content": f"said {at}"}], "previous_response_id": f"r-{at}"}
+        return read(body, "responses")
+
+    vault = Vault(store := Slow())
+    for at in (1, 2):
+        await vault.say("s-2", turn(at))
+    store.let.clear()
+    store.asked.clear()
+    writing = asyncio.create_task(vault.say("s-2", turn(3)))
+    await store.asked.wait()
+    if emptied:
+        vault.transcripts.begin_anew()
+    else:
+        vault.transcripts.forget(tenant_of(SPACE), "s-1")
+    store.let.set()
+    await writing
+    await vault.say("s-2", turn(4))
+    assert await all_of(vault, "s-2") == [f"said {at}" for at in (1, 2, 3, 4)]
+
+
+async def test_what_is_being_packed_when_its_session_is_erased_is_not_written():
+    tasks = Held()
+    transcripts = Transcripts(Archive(EphemeralStore(), DAY), tasks, FakeClock(), "all")
+    large = "a text of some length " * 4_000
+    for session in ("s-1", "s-2"):
+        transcripts.record(SPACE, session, chat(large, session), folded=False)
+    await tasks.held.wait()
+    transcripts.forget(tenant_of(SPACE), "s-1")
+    tasks.let.set()
+    await tasks.done()
+    assert await transcripts.find(SPACE, "s-1") is None
+    found = await transcripts.find(SPACE, "s-2")
+    assert found is not None
+    assert len(found.messages) == 2
+
+
+async def test_what_could_not_be_written_of_a_session_that_was_erased_meanwhile_does_not_wait_on():
+    vault = Vault(store := Slow())
+    store.let.clear()
+    vault.transcripts.record(SPACE, "s-1", chat("a"), folded=True)
+    await store.asked.wait()
+    await store.delete([transcript_key(tenant_of(SPACE), "s-1")])
+    vault.transcripts.forget(tenant_of(SPACE), "s-1")
+    for task in vault.tasks.running:
+        task.cancel()
+    await vault.tasks.done()
+    store.let.set()
+    await vault.transcripts.flush()
+    assert await vault.transcripts.find(SPACE, "s-1") is None
 
 
 REQUESTS = st.lists(

@@ -58,6 +58,7 @@ async def test_tls_and_clusters_are_opened_lazily(scheme: str):
         "sqlite://",
         "sqlite://relative.db",
         "sqlite:///",
+        "sqlite:///a%00b",
         "postgres://me:hunter2@host/db",
         "redis://me:hunter2@host:port/0",
         "redis+sentinel://me:hunter2@host",

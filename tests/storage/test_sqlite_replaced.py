@@ -1,6 +1,7 @@
 """The file is deleted, replaced by a backup, or away with its folder, while lanes and processes have it open."""
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -323,3 +324,17 @@ async def test_nothing_is_begun_anew_on_the_disk_below_one_that_is_not_mounted(t
         assert store.replaced == 0
         assert list(below.iterdir()) == []
         await store.close()
+
+
+async def test_who_holds_the_folder_locked_for_ever_does_not_hold_up_the_store(path: Path):
+    """As one who started this very program by `flock FOLDER` does."""
+    fcntl = pytest.importorskip("fcntl")
+    holder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        store = SqliteStore(path, timeout=20.0)
+        await store.put(NEW, b"kept")
+        assert await store.get(NEW) == b"kept"
+        await store.close()
+    finally:
+        os.close(holder)
