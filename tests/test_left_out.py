@@ -68,7 +68,7 @@ async def reads_back(world: World, items: list[Json], rounds: list[list[Json]], 
         for said, out in zip(rounds, answered, strict=True)
     )
     weave = Weave(gauge.place.conversation.chain[-1], made, (), "Well.", 1.0)
-    await world.kitchen.overlays.add(gauge.caller.space, gauge.place.label, weave, gauge.place.session.id)
+    await world.kitchen.overlays.add(gauge.caller.space, gauge.place.label, weave, gauge.place.session.id, 0.0)
     await world.outbox.flush()
 
 

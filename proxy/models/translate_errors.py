@@ -155,12 +155,18 @@ def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
     finds those that it looks for in what the client quotes.
     """
     kinds = {type(error) for error in causes}
-    if any(isinstance(error, OSError) for error in causes) or _lost({kind.__name__ for kind in kinds}, begun=False):
+    roots = [error for error in causes if type(error).__module__ != "litellm.exceptions"]
+    names = {type(error).__name__ for error in roots}
+    # An answer was there where the wire is not watched: the operator may have LiteLLM use another transport.
+    if "HTTPStatusError" in names or any(isinstance(error, OSError) for error in causes) or _lost(names, begun=False):
         return None
     text = _without_secrets(_said(causes[0]), ask)
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
-    if not packages <= _MAKING or not any(map(_is_translating, causes)):
+    theirs = packages <= _MAKING and any(map(_is_translating, causes))
+    if any(isinstance(error, ImportError) for error in causes) or not (theirs or any(map(_is_unsayable, causes))):
         return None if getattr(causes[0], "status_code", None) in (401, 403) else _misconfigured(text, ask)
+    if any(getattr(error, "status_code", None) in (401, 403) for error in roots):
+        return None
     names = {kind.__name__ for kind in kinds}
     if "UnsupportedParamsError" in names:
         text = text[: found.start()] if (found := _DROP.search(text)) else text
@@ -177,6 +183,15 @@ def _unsent(causes: list[BaseException], ask: Ask) -> AccordionError | None:
 def _is_translating(error: BaseException) -> bool:
     """Whether the error came up in what LiteLLM makes of a request."""
     return any(_TRANSLATING.search(frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__))
+
+
+def _is_unsayable(error: BaseException) -> bool:
+    """Whether JSON cannot say what stands in the request, or it is of a type that LiteLLM checks."""
+    if isinstance(error, UnicodeEncodeError):
+        return True
+    return isinstance(error, ValueError) and (
+        str(error).startswith("Out of range float") or type(error).__module__.startswith("pydantic_core")
+    )
 
 
 def _misconfigured(text: str, ask: Ask) -> AccordionError:

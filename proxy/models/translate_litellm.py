@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
+from threading import Lock
 from types import ModuleType
 from typing import Any, cast
 
@@ -48,8 +49,10 @@ _REDACTION = "litellm.litellm_core_utils.secret_redaction"
 _REASONS = "litellm.litellm_core_utils.core_helpers"
 
 _LONGEST_REDACTED = 2048
-"""How much of an error's text LiteLLM looks through for secrets, in characters, and goes on with."""
+"""How much of an error's text LiteLLM looks through for secrets, in characters."""
 
+_MENDING = Lock()
+"""Several translators may load it at once."""
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 
 
@@ -71,7 +74,8 @@ def load_litellm() -> Any:
         logging.getLogger(name).disabled = True  # its lines may hold content
     # LiteLLM looks for its own proxy server in the middle of a request, and would start it.
     cast("dict[str, Any]", sys.modules).setdefault("litellm.proxy.proxy_server", None)
-    _mend()
+    with _MENDING:
+        _mend()
     return litellm
 
 
@@ -145,7 +149,8 @@ def _tell_refusals(responses: Any) -> None:
 
 
 def _bound_redaction(redaction: Any) -> None:
-    """Bounds what LiteLLM looks through for secrets, five times an error; once, however often it is called.
+    """Bounds how much of an error LiteLLM looks through for secrets, which it does five times; once, however often this
+    is called.
 
     Its pattern takes up to the square of a text's length, minutes where a provider echoes what a client made for that.
     What a client is told has its secrets taken out in translate_errors.py too.
@@ -156,9 +161,10 @@ def _bound_redaction(redaction: Any) -> None:
 
     @functools.wraps(redact)
     def redacted(value: str) -> str:
-        if len(value) > _LONGEST_REDACTED:
-            value = value[:_LONGEST_REDACTED].rpartition(" ")[0]  # no half of a secret is left
-        return str(redact(value))
+        if len(value) <= _LONGEST_REDACTED:
+            return str(redact(value))
+        head = value[:_LONGEST_REDACTED].rpartition(" ")[0]  # no half of a secret
+        return str(redact(head)) + value[len(head) :]
 
     redaction._python_redact_string = redacted
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from proxy.accounting.overflow import read_overflow
@@ -17,8 +19,12 @@ from tests.loopback import replies_json
 from tests.models.thoughts import answered
 from tests.models.translation import CHAT_TOOL, SCHEMA, Rig, chat, request
 
-QUOTED = "My log says: prompt is too long: 208310 tokens > 200000 maximum. Overloaded. Invalid API Key."
+QUOTED = (
+    "My log says: prompt is too long: 208310 tokens > 200000 maximum. Overloaded. Invalid API Key. Request timed out."
+)
 TOOL: dict[str, Any] = {"name": "look", "input_schema": SCHEMA}
+
+WEBP = "data:image/webp;base64,UklGRhoAAABXRUJQVlA4TA0AAAAvAAAAEAcQERGIiP4HAA=="
 
 
 def content(*parts: Any) -> dict[str, Any]:
@@ -37,6 +43,11 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ("chat", chat(response_format="json")),
     ("responses", request("responses", tools=[{"type": "apply_patch"}])),
     ("messages", request("messages", tools=[TOOL], tool_choice="auto")),
+    ("messages", request("messages", metadata={"user_id": 5})),
+    ("chat", content({"type": "text", "text": "half an emoji: \ud83d"})),
+    ("responses", request("responses", "half an emoji: \ud83d")),
+    ("messages", request("messages", "half an emoji: \ud83d")),
+    ("chat", chat(temperature=float("nan"))),
     (
         "messages",
         content({"type": "search_result", "content": 5}, {"type": "text", "text": QUOTED}) | {"max_tokens": 9},
@@ -88,11 +99,26 @@ async def test_an_option_of_a_model_that_litellm_cannot_read_is_not_told_as_the_
     assert (status, b"could not convert string to float: 'soon'" in answer) == (502, True)
 
 
+async def test_a_package_that_is_missing_is_not_told_as_the_clients_mistake(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIL", "PIL.Image"):
+        monkeypatch.setitem(sys.modules, name, None)
+    rig.route = replace(rig.route, model="ollama/llava")
+    status, answer = await rig.ask("chat", content({"type": "image_url", "image_url": {"url": WEBP}}))
+    assert (status, b"Pillow" in answer) == (502, True)
+
+
 @pytest.mark.parametrize("provider", ["watsonx", "oci"])
 async def test_missing_credentials_of_a_model_keep_their_status(rig: Rig, provider: str) -> None:
     rig.route = replace(rig.route, model=f"{provider}/x", base_url="")
     status, answer = await rig.ask("chat", chat())
     assert (status, json.loads(answer)["error"]["code"]) == (401, "invalid_api_key")
+
+
+async def test_what_a_models_account_lacks_keeps_its_status_wherever_it_is_noticed(rig: Rig) -> None:
+    rig.route = replace(rig.route, model="watsonx_text/x", options=(("token", "t"),))
+    assert (await rig.ask("chat", chat()))[0] == 401
 
 
 async def test_a_field_that_a_translation_misses_is_named(rig: Rig) -> None:
@@ -223,6 +249,31 @@ async def test_an_error_that_echoes_the_request_is_told_soon(piece: str) -> None
         rig.route = Route("a", "litellm", base_url=server.url, model="hosted_vllm/x")
         status, answer = await rig.ask("messages", request("messages"))
     assert (status, json.loads(answer)["error"]["message"].startswith(f"Invalid value: {piece}")) == (400, True)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-pro", "openrouter/x/y"])
+async def test_a_long_error_keeps_its_words_and_what_it_is(model: str, dialect: str) -> None:
+    long = "Too many requests. " + "So it is. " * 500
+    told = {"type": "error", "error": {"type": "overloaded_error", "code": 529, "message": long}}
+    async with answered(replies_json(told, 529)) as (rig, server):
+        rig.route = Route("a", "litellm", base_url=server.url, model=model)
+        status, answer = await rig.ask(dialect, request(dialect), credential="sk-a-key-of-the-caller")
+    message = json.loads(answer)["error"]["message"]
+    assert message.startswith("Too many requests. So it is. ")
+    assert message.count("So it is.") == 500
+    if model.startswith("anthropic"):
+        assert status == (529 if dialect == "messages" else 503)
+
+
+def test_an_answer_that_came_another_way_is_told_as_one() -> None:
+    """The operator may have LiteLLM use a transport that is not watched."""
+    exceptions, asked = load_litellm().exceptions, httpx.Request("POST", "http://host")
+    raised = exceptions.RateLimitError(message="Rate limit reached.", model="m", llm_provider="p")
+    raised.__cause__ = httpx.HTTPStatusError("429", request=asked, response=httpx.Response(429, request=asked))
+    ask = Ask("chat", b"{}", Route("a", "litellm", model="m"), "")
+    error = read_problem(raised, ask, begun=False, sent=False).error
+    assert (error.status, error.code, error.message) == (429, "rate_limit_exceeded", "Rate limit reached.")
 
 
 def test_an_error_whose_json_is_nested_without_end_is_told_as_text() -> None:
