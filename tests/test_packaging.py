@@ -117,3 +117,11 @@ def test_nothing_heavy_is_imported_to_serve() -> None:
 def test_the_version_is_said_once_and_the_same() -> None:
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
     assert f'__version__ = "{version}"' in read("proxy/__init__.py")
+
+
+def test_no_module_outgrows_the_house() -> None:
+    """CONTRIBUTING.md says how long one may be."""
+    most = int(re.findall(r"Files have 50 to (\d+) lines", read("CONTRIBUTING.md"))[0])
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / "proxy").rglob("*.py")}
+    assert lengths
+    assert [str(path) for path, length in lengths.items() if length > most] == []

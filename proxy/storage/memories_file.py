@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from proxy.storage.sqlite_file import APPLICATION, Identity, identity, patiently, transact
+from proxy.storage.sqlite_file import APPLICATION, patiently, transact
+from proxy.storage.sqlite_place import Identity, identity
 from proxy.storage.stems import prepare
 
 VERSION = 2

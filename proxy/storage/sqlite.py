@@ -17,7 +17,8 @@ from proxy.core.ports import Append, Key, Put
 from proxy.storage import sqlite_rows as rows
 from proxy.storage.batches import Run, split
 from proxy.storage.lane import Lane
-from proxy.storage.sqlite_file import StoreFile, checkpoint, refuse_foreign, transact, wipe
+from proxy.storage.sqlite_file import checkpoint, refuse_foreign, transact, wipe
+from proxy.storage.sqlite_place import StoreFile
 
 T = TypeVar("T")
 

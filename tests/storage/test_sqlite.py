@@ -15,7 +15,8 @@ import pytest
 from proxy.core.errors import ConfigError, StoreUnavailable
 from proxy.core.ports import Append, Key, Put
 from proxy.storage.sqlite import KEEP_EVERY, SqliteStore
-from proxy.storage.sqlite_file import VERSION, StoreFile
+from proxy.storage.sqlite_file import VERSION
+from proxy.storage.sqlite_place import StoreFile
 from proxy.storage.sqlite_rows import purge
 
 SOON = 0.2

@@ -17,7 +17,7 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key
 from proxy.storage.lane import Lane
 from proxy.storage.sqlite import SqliteStore
-from proxy.storage.sqlite_file import StoreFile
+from proxy.storage.sqlite_place import StoreFile
 
 OTHER_DISK = Path("/dev/shm")
 OLD, NEW = Key("c", "old"), Key("c", "new")
