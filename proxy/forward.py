@@ -54,6 +54,7 @@ class Forward:
     sending: Sending
     journal: Journal
     clock: Clock
+    erasures: Erasures
     unfolding: Unfolding | None = None
     """None where nothing is read back."""
     transcripts: Transcripts | None = None
@@ -62,8 +63,6 @@ class Forward:
     """None where nothing is read back."""
     remembering: Remembering | None = None
     """None where folds leave no memories."""
-    erasures: Erasures | None = None
-    """None where nothing is erased."""
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; gives the provider's answer, or an error in the client's own shape."""
@@ -229,7 +228,8 @@ class Forward:
             agent=agent_of(gauge.seated),
         )
         tenant, traceparent = gauge.caller.tenant, fields.get(b"traceparent", b"").decode("latin-1")
-        if place is None or self._erased(gauge, place, course):
+        if place is None or self.erasures.since(gauge.caller.space, place.session.id, course.started):
+            # Of a session that was erased while the request was under way, nothing is kept.
             self.journal.record(tenant, None, "", exchange, traceparent)
             return
         # What the first round reported is of the request as it was gauged; the client is told of the last.
@@ -239,11 +239,6 @@ class Forward:
         self._keep(gauge, place, session.id, fold)
         session = self.journal.record(tenant, session, place.row, exchange, traceparent) or session
         self.gauging.sessions.settle(place, session, own.read, gauge.counted, fold)
-
-    def _erased(self, gauge: Gauge, place: Place, course: _Course) -> bool:
-        """Whether the session was erased while the request was under way: then nothing of it is kept."""
-        erasures = self.erasures
-        return erasures is not None and erasures.since(gauge.caller.space, place.session.id, course.started)
 
     def _keep(self, gauge: Gauge, place: Place, session: str, fold: str) -> None:
         """Keeps what others may read of the request: the results in it, what was said, and what a fold took out."""

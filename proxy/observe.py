@@ -225,6 +225,8 @@ async def erase(
     """Removes all that is kept and known of a session, or of all of the caller's; gives how many sessions were on
     record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
     space, erasures, sessions = caller.space, custody.erasures, set[str]()
+    # What waits for the store on this machine is found there then, and counted.
+    await custody.publish()
     # From here on replies that were under way leave nothing any more.
     await erasures.note(space, session_id)
     known = {session_id} if session_id is not None else set(await custody.sessions(space))

@@ -9,6 +9,7 @@ Both default upstreams are `proxy.provider`'s address; while none runs there, co
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -120,6 +121,12 @@ class Proxy:
         self._process.kill()
         self._process.wait(_PATIENCE)
         self._process = None
+
+    async def says(self, text: str, times: int = 1) -> None:
+        """Wait until its log holds this text so often."""
+        async with asyncio.timeout(_PATIENCE):
+            while self.log.count(text) < times:
+                await asyncio.sleep(0.05)
 
     def interrupt(self) -> None:
         """What Ctrl-C does."""

@@ -35,7 +35,7 @@ class House(World):
     """The world with somebody who dresses."""
 
     def dressing(self, *, offers: bool = True) -> House:
-        self.overlays = Overlays(self.kitchen.archive, self.outbox, self.clock)
+        self.overlays = Overlays(self.kitchen.archive, self.outbox, self.clock, self.vault.erasures)
         dresser = Dresser(self.overlays, WEAVERS, self.kitchen.reader, tool if offers else None)
         self.gauging = replace(self.forward.gauging, dresser=dresser)
         folding = replace(self.forward.folding, gauging=self.gauging)

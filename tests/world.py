@@ -105,8 +105,8 @@ class World:
         unfolding = self.kitchen.unfolding(settings, gauging.seating.sharing)
         retrieving = Retrieving(gauging.sessions, self.kitchen.overlays)
         self.forward = Forward(
-            tenants, gauging, folding, sending, journal, self.clock, unfolding, self.vault.transcripts, retrieving,
-            erasures=self.vault.erasures,
+            tenants, gauging, folding, sending, journal, self.clock, self.vault.erasures, unfolding,
+            self.vault.transcripts, retrieving,
         )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, self.windows, {"": Thresholds()}, lineage=gauging.seating.lineage

@@ -62,7 +62,7 @@ class Custody:
         self._described = described
         self._reader = read
         self.erasures = erasures
-        self._publish = publish
+        self.publish = publish
 
     async def sessions(self, space: bytes) -> list[str]:
         """The sessions of a tenant of which anything is kept, in no order. Raises StoreUnavailable."""
@@ -155,7 +155,7 @@ class Custody:
         # Noted before, so that what waits for the store elsewhere does not come back; and behind it, so that nobody has
         # what he read again meanwhile.
         await self.erasures.note(space, session)
-        await self._publish()
+        await self.publish()
         for _ in range(_TRIES):
             found, removed, stays = await (self._all(space) if session is None else self._one(space, session))
             entries, values, shared = entries + found, values + removed, max(shared, stays)

@@ -104,17 +104,17 @@ class Preparations:
         store: Store,
         tasks: Tasks,
         waiting: Waiting,
-        bounds: Bounds | None = None,
-        archive: Archive | None = None,
-        erasures: Erasures | None = None,
+        bounds: Bounds,
+        archive: Archive,
+        erasures: Erasures,
     ) -> None:
         self._erasures = erasures
         self._author = author
         self._store = store
-        self._archive = archive or Archive(store)
+        self._archive = archive
         self._tasks = tasks
         self._waiting = waiting
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds
         self._running: dict[Thread, Signal] = {}
         self._ready: OrderedDict[Thread, tuple[Prepared, float]] = OrderedDict()
         self._fruitless: OrderedDict[Thread, tuple[int, bool]] = OrderedDict()
@@ -220,8 +220,7 @@ class Preparations:
     def _held(self, thread: Thread) -> Prepared | None:
         """What is ready in memory, unless its session was erased since the request came that it was told for."""
         prepared, began = self._ready.get(thread, (None, 0.0))
-        erased = self._erasures is not None and self._erasures.since(thread.space, thread.session, began)
-        return None if erased else prepared
+        return None if self._erasures.since(thread.space, thread.session, began) else prepared
 
     def _waste(self, thread: Thread, input: int, output: int) -> None:
         """Notes what was paid for nothing, until a fold tells of it."""
@@ -276,7 +275,7 @@ class Preparations:
             summary.narrative, summary.narrated, anchor, summary.writer, summary.input, summary.output,
             summary.findings, summary.since,
         )  # fmt: skip
-        if self._erasures is not None and self._erasures.since(thread.space, thread.session, began):
+        if self._erasures.since(thread.space, thread.session, began):
             return prepared
         with suppress(StoreUnavailable):
             value = _ENCODER.encode(prepared)

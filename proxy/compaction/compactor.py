@@ -53,8 +53,8 @@ class Rooms:
     tasks: Tasks
     clock: Clock
     waiting: Waiting
+    erasures: Erasures
     spool: Spool | None = None
-    erasures: Erasures | None = None
     flights: dict[Thread, Signal] = field(default_factory=dict)
     """The folds that are being made."""
     futile: Futile = field(default_factory=Futile)
@@ -234,8 +234,8 @@ class Compactor:
         """Archives what leaves, then makes the fold known; neither for who only counts, nor where the session was
         erased meanwhile. Raises StoreUnavailable where that cannot be and need not be; Unfit where it must be, and this
         machine has no room either."""
-        folds, root, flagged, erasures = self._rooms.folds, client.chain[0], False, self._rooms.erasures
-        if case.counting or (erasures is not None and erasures.since(case.space, case.session, case.began)):
+        folds, root, flagged = self._rooms.folds, client.chain[0], False
+        if case.counting or self._rooms.erasures.since(case.space, case.session, case.began):
             return Outcome(made.folded, seen_of(made.compaction, "folded", case.decision, passes))
         try:
             await self._rooms.archive.keep(made.puts)

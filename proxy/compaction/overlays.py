@@ -66,10 +66,10 @@ class Overlays:
         archive: Archive,
         outbox: Outbox,
         clock: Clock,
+        erasures: Erasures,
         *,
         capacity: int = 16 * 2**20,
         retention: float | None = None,
-        erasures: Erasures | None = None,
     ) -> None:
         self._archive = archive
         self._erasures = erasures
@@ -83,7 +83,8 @@ class Overlays:
         self._size = 0
         self._gone: OrderedDict[bytes, None] = OrderedDict()
         """Places whose overlays were let go of, so that the store is asked for them."""
-        self._learnt = set[bytes]()  # ends of lists of which the store was asked for every place
+        self._learnt = set[bytes]()
+        """Ends of lists of which the store was asked for every place; another set where something was erased."""
 
     @property
     def size(self) -> int:
@@ -95,7 +96,7 @@ class Overlays:
         key, `scope` what divides conversations within the tenant, `session` the one it is listed under. While the store
         is away it waits for the store. Gives False, and leaves it, where the session was erased after `began` (when the
         request came, in seconds by the monotonic clock)."""
-        if self._erasures is not None and self._erasures.since(space, session, began):
+        if self._erasures.since(space, session, began):
             return False
         label = label_of(space, scope)
         name, key = label + overlay.anchor, _key(label, overlay.anchor)

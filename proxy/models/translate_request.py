@@ -107,8 +107,7 @@ def prepare(litellm: Any, ask: Ask) -> Call:
     model = route.model or asked
     if not isinstance(model, str) or not model:
         raise BadRequest("`model` is missing.", param="model")
-    base = route.base_url or None
-    name, provider = litellm.get_llm_provider(model=model, api_base=base)[:2]
+    name, provider = litellm.get_llm_provider(model=model, api_base=route.base_url or None)[:2]
     options: dict[str, Any] = dict(route.options)
     options.pop(CONNECT, None)
     own = _own_protocol(litellm, ask.dialect, name, provider)
@@ -126,14 +125,7 @@ def prepare(litellm: Any, ask: Ask) -> Call:
         fields["parallel_tool_calls"] = False
     if (user := short_user(litellm, body, target)) is not None:
         fields["extra_body"] = {**(options.get("extra_body") or {}), **fields.get("extra_body", {}), "user": user}
-    fixed: dict[str, Any] = {"model": model, "num_retries": 0, "max_retries": 0}
-    if base is not None:
-        fixed["api_base"] = base
-    if (key := _key(provider, ask)) is not None:
-        fixed["api_key"] = key
-    if route.extra_headers:
-        # LiteLLM reads what it knows of them in lower case only.
-        fixed["extra_headers"] = {name.lower(): value for name, value in route.extra_headers}
+    fixed = {"model": model, **_fixed(provider, ask)}
     left_out = EFFORTS if must_not_think(litellm, body, target) else frozenset()
     return Call(
         dialect=ask.dialect,
@@ -143,6 +135,20 @@ def prepare(litellm: Any, ask: Ask) -> Call:
         stream=body.get("stream") is True,
         usage=bool((body.get("stream_options") or {}).get("include_usage")),
     )
+
+
+def _fixed(provider: str, ask: Ask) -> dict[str, Any]:
+    """The arguments that are not the client's to say."""
+    route, key = ask.route, _key(provider, ask)
+    fixed: dict[str, Any] = {"num_retries": 0, "max_retries": 0}
+    if route.base_url:
+        fixed["api_base"] = route.base_url
+    if key is not None:
+        fixed["api_key"] = key
+    if route.extra_headers:
+        # LiteLLM reads what it knows of them in lower case only.
+        fixed["extra_headers"] = {name.lower(): value for name, value in route.extra_headers}
+    return fixed
 
 
 def _decode(ask: Ask) -> dict[str, Any]:

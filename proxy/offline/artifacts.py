@@ -73,7 +73,6 @@ class Shelves:
     observe: Observe
     wishes: Wishes
     caller: Caller
-    publish: Callable[[], Awaitable[object]]
 
 
 def read(settings: Settings, tenant: str | None, wanted: Reading) -> int:
@@ -169,7 +168,7 @@ async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelve
         transcripts = Transcripts(archive, tasks, clock, "off")
         room = ReadingRoom(archive, transcripts, custody, spoken, tasks, clock)
         observe = Observe(store, GatheringOutbox(store), windows(settings, Limits(clock.now)), thresholds(settings))
-        yield Shelves(room, observe, Wishes(store), caller, spool.publish)
+        yield Shelves(room, observe, Wishes(store), caller)
     finally:
         await tasks.close()
         await spool.close()
@@ -277,7 +276,6 @@ async def _erase(shelves: Shelves, memories: Memories, session: str | None, sure
     whose = f"of session {session}" if session is not None else "of all sessions, and all memories,"
     if not sure(f"Erase all that is kept {whose} of the tenant {caller.tenant!r}? It cannot be had again."):
         return 1
-    await shelves.publish()  # What waits for the store on this machine is seen then, too.
     sessions, erased = await erased_of(shelves.observe, shelves.room.custody, shelves.wishes, caller, session)
     if session is not None and erased.verified and not (sessions or erased.entries or erased.values):
         return _missing(shelves, session)

@@ -170,8 +170,8 @@ class House:
         unfolding = self._kitchen.unfolding(settings, gauging.seating.sharing)
         retrieving = Retrieving(gauging.sessions, self._kitchen.overlays)
         self.forward = Forward(
-            self.tenants, gauging, folding, sending, self._journal, self.clock, unfolding, self._vault.transcripts,
-            retrieving, self.library.remembering(settings), self._vault.erasures,
+            self.tenants, gauging, folding, sending, self._journal, self.clock, self._vault.erasures, unfolding,
+            self._vault.transcripts, retrieving, self.library.remembering(settings),
         )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, known, thresholds(settings), settings.compaction.mode_of,

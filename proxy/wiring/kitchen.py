@@ -91,7 +91,7 @@ class Kitchen:
         self.archive = self._archive
         self.reader = self._reader
         self.overlays = Overlays(
-            self._archive, outbox, clock, capacity=capacity // 4, retention=retention, erasures=vault.erasures
+            self._archive, outbox, clock, vault.erasures, capacity=capacity // 4, retention=retention
         )
         self._wardrobe = Wardrobe()
         self._recaller = Recaller(Judge().claims, capacity // 4)
@@ -199,8 +199,8 @@ class Kitchen:
             tasks=self._tasks,
             clock=self._clock,
             waiting=self._waiting,
-            spool=self._spool,
             erasures=self.custody.erasures,
+            spool=self._spool,
         )
 
     def _compactor(self, settings: Settings, pipeline: list[Strategy], rooms: Rooms) -> Compactor:

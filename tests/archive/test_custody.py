@@ -26,7 +26,7 @@ async def folded(vault: Vault, session: str = "s-1", turns: int = 8) -> Any:
     client = conversation(long_history(turns), "chat")
     outcome = await house.compactor.fold(house.case(client, session=session), client)
     assert outcome.folded.compaction is not None
-    overlays = Overlays(vault.archive, DirectOutbox(vault.store), vault.clock)
+    overlays = Overlays(vault.archive, DirectOutbox(vault.store), vault.clock, vault.erasures)
     anchor = client.chain[-1]
     said = Round((b'{"role":"assistant","content":"let me see"}',), (b'{"role":"tool","content":"secret answer"}',))
     await overlays.add(SPACE, SCOPE, Weave(anchor, (said,), (), "let me see", 1.0), session, 0.0)

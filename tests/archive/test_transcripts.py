@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from itertools import count, islice
 
 import pytest
@@ -75,6 +77,17 @@ class Slow(EphemeralStore):
         await super().write(batch)
         self.asked.set()
         await self.let.wait()
+
+    @asynccontextmanager
+    async def writing(self, work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+        """While what this work writes is not answered."""
+        self.let.clear()
+        self.asked.clear()
+        task = asyncio.create_task(work)
+        await self.asked.wait()
+        yield
+        self.let.set()
+        await task
 
 
 class Held(LoopTasks):
@@ -337,17 +350,12 @@ async def test_with_another_key_nothing_can_be_read():
 async def test_what_is_gone_while_it_is_written_is_recorded_from_its_beginning_again(emptied):
     vault = Vault(store := Slow())
     await vault.say("s-1", chat(*"abc"))
-    store.let.clear()
-    store.asked.clear()
-    writing = asyncio.create_task(vault.say("s-1", chat(*"abcde")))
-    await store.asked.wait()
-    await store.delete([transcript_key(tenant_of(SPACE), "s-1")])
-    if emptied:
-        vault.transcripts.begin_anew()
-    else:
-        vault.transcripts.forget(tenant_of(SPACE), "s-1")
-    store.let.set()
-    await writing
+    async with store.writing(vault.say("s-1", chat(*"abcde"))):
+        await store.delete([transcript_key(tenant_of(SPACE), "s-1")])
+        if emptied:
+            vault.transcripts.begin_anew()
+        else:
+            vault.transcripts.forget(tenant_of(SPACE), "s-1")
     await vault.say("s-1", chat(*"abcdefg"))
     assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
 
@@ -361,16 +369,11 @@ async def test_what_the_provider_keeps_is_recorded_whole_though_another_session_
     vault = Vault(store := Slow())
     for at in (1, 2):
         await vault.say("s-2", turn(at))
-    store.let.clear()
-    store.asked.clear()
-    writing = asyncio.create_task(vault.say("s-2", turn(3)))
-    await store.asked.wait()
-    if emptied:
-        vault.transcripts.begin_anew()
-    else:
-        vault.transcripts.forget(tenant_of(SPACE), "s-1")
-    store.let.set()
-    await writing
+    async with store.writing(vault.say("s-2", turn(3))):
+        if emptied:
+            vault.transcripts.begin_anew()
+        else:
+            vault.transcripts.forget(tenant_of(SPACE), "s-1")
     await vault.say("s-2", turn(4))
     assert await all_of(vault, "s-2") == [f"said {at}" for at in (1, 2, 3, 4)]
 

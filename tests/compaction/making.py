@@ -212,7 +212,7 @@ class House:
     pipeline: Sequence[Any] | None = None
     """The real planner with these strategies, in place of one by hand."""
     window: int = WINDOW.size
-    bounds: Bounds | None = None
+    bounds: Bounds = field(default_factory=Bounds)
     wait_seconds: float = 5.0
     sealer: Sealer | None = None
 
@@ -238,7 +238,7 @@ class House:
         craft = Craft(*planners, self.archive, self.weights, self.reader)
         rooms = Rooms(
             self.folds, self.archive, self.author, self.extractor, self.preparations, self.tasks, self.clock,
-            self.waiting, self.spool, self.erasures,
+            self.waiting, self.erasures, self.spool,
         )  # fmt: skip
         self.compactor = Compactor(craft, rooms, wait_seconds=self.wait_seconds)
 

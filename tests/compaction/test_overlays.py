@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.accounting.meter import Meter
 from proxy.archive.artifacts import tenant_of
+from proxy.archive.erasures import Erasures
 from proxy.archive.holdings import entries
 from proxy.archive.sealing import SEALED
 from proxy.archive.writing import Archive
@@ -641,7 +642,7 @@ class Worker:
     ) -> None:
         self.clock, self.outbox = clock or FakeClock(), DirectOutbox(store)
         archive = Archive(store, 1_000_000.0, sealer=sealer, clock=self.clock)
-        self.overlays = Overlays(archive, self.outbox, self.clock, **bounds)
+        self.overlays = Overlays(archive, self.outbox, self.clock, Erasures(store, self.clock, 100.0), **bounds)
 
     async def add(self, *overlays: Overlay) -> None:
         for each in overlays:

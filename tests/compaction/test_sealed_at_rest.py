@@ -57,7 +57,7 @@ async def everything(house: House) -> None:
     outcome = await house.compactor.fold(case, CLIENT)
     assert outcome.folded.compaction is not None
     assert outcome.folded.compaction.writer == "model-x"
-    overlays = Overlays(house.archive, DirectOutbox(house.store), house.clock)
+    overlays = Overlays(house.archive, DirectOutbox(house.store), house.clock, house.erasures)
     recall = Recall(CLIENT.chain[-1], dialect.text("this was recalled"), 1.0)
     await overlays.add(SPACE, SCOPE, recall, "s-1", 0.0)
     transcripts = Transcripts(house.archive, house.tasks, house.clock, "all")

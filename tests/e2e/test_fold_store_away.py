@@ -1,8 +1,8 @@
 """The store is away when a fold is needed: requests are answered, what left the window is kept here, and goes there."""
 
-import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import openai
@@ -67,17 +67,24 @@ async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_
     assert run.answers[-1].get("x-accordion-store") is None
 
 
-async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes_on(start: Start, tmp_path: Path):
-    """No store and no spool: as long as the request fits, it goes as it came."""
-    provider = Strict("chat", WINDOW, rounds=1_000)
+@asynccontextmanager
+async def nowhere_to_keep(start: Start, tmp_path: Path, provider: Strict) -> AsyncIterator[Run]:
+    """An agent some rounds on, whose proxy has lost its store and has no spool."""
     with running_valkey(tmp_path) as valkey:
         text = config("chat") + "store: {timeout_seconds: 0.25, spool_bytes: 0}\n"
         proxy = start(text, ACCORDION_STORE=valkey.url)
         async with proxy.provider(provider), agent(proxy, "chat") as run:
             await rounds(run, 3)
             valkey.kill()
-            await rounds(run, 23)
+            yield run
     assert provider.problems == []
+
+
+async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes_on(start: Start, tmp_path: Path):
+    """As long as the request fits, it goes as it came."""
+    provider = Strict("chat", WINDOW, rounds=1_000)
+    async with nowhere_to_keep(start, tmp_path, provider) as run:
+        await rounds(run, 23)
     assert breaks(provider.taken) == folded(run) == []
     assert run.answers[-1]["x-accordion-store"] == "unavailable"
     said = run.compactions[-1]
@@ -87,30 +94,17 @@ async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes
 
 
 async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(start: Start, tmp_path: Path):
-    provider = Strict("chat", WINDOW, rounds=1_000)
-    with running_valkey(tmp_path) as valkey:
-        text = config("chat") + "store: {timeout_seconds: 0.25, spool_bytes: 0}\n"
-        proxy = start(text, ACCORDION_STORE=valkey.url)
-        async with proxy.provider(provider), agent(proxy, "chat") as run:
-            await rounds(run, 3)
-            valkey.kill()
-            with pytest.raises(openai.BadRequestError, match="Folding failed: ") as raised:
-                await rounds(run, 60)
+    async with nowhere_to_keep(start, tmp_path, Strict("chat", WINDOW, rounds=1_000)) as run:
+        with pytest.raises(openai.BadRequestError, match="Folding failed: ") as raised:
+            await rounds(run, 60)
     assert raised.value.code == "context_length_exceeded"
     assert "was folded" not in raised.value.message
-    assert provider.problems == []
-
-
-async def says(proxy: Proxy, text: str, times: int) -> None:
-    async with asyncio.timeout(60):
-        while proxy.log.count(text) < times:
-            await asyncio.sleep(0.05)
 
 
 async def folded_anew(proxy: Proxy, run: Run) -> None:
     """Once both workers have noticed, what was folded is folded again, and all of it can be read."""
     first = set(folded(run))
-    await says(proxy, "no longer has what it had", 2)
+    await proxy.says("no longer has what it had", 2)
     # On other connections, so that either worker may be asked.
     for _ in range(6):
         async with connected(proxy.url, "chat") as client:
@@ -130,7 +124,7 @@ async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_em
     provider = Strict("chat", WINDOW, rounds=1_000)
     with running_valkey(tmp_path) as server:
         proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE=server.url)
-        await says(proxy, "startup complete", 2)
+        await proxy.says("startup complete", 2)
         async with proxy.provider(provider), agent(proxy, "chat") as run:
             while not folded(run):
                 await rounds(run, 1)
@@ -144,7 +138,7 @@ async def test_the_same_holds_for_a_file_that_was_replaced_by_a_backup_of_it_or_
     provider = Strict("chat", WINDOW, rounds=1_000)
     proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
     path, backup = proxy.folder / "one.db", proxy.folder / "backup.db"
-    await says(proxy, "startup complete", 2)
+    await proxy.says("startup complete", 2)
     async with proxy.provider(provider), agent(proxy, "chat") as run:
         await rounds(run, 2)
         with closing(sqlite3.connect(path)) as file, closing(sqlite3.connect(backup)) as copy:

@@ -36,11 +36,6 @@ async def becomes(proxy: Proxy, *names: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def says(proxy: Proxy, text: str) -> None:
-    while text not in proxy.log:
-        await asyncio.sleep(0.05)
-
-
 async def test_a_changed_file_a_bad_one_and_a_signal(changing: Proxy):
     """One story, for each look at the file takes its time."""
     assert await models(changing) == ["first"]
@@ -48,7 +43,7 @@ async def test_a_changed_file_a_bad_one_and_a_signal(changing: Proxy):
     await becomes(changing, "second")
 
     changing.config.write_text(config(changing, "third") + "  - model_nmae: x\n")
-    await says(changing, "the settings stay as they are")
+    await changing.says("the settings stay as they are")
     assert "$.model_list[1].model_nmae" in changing.log
     assert "did you mean `model_name`?" in changing.log
     assert await models(changing) == ["second"]
@@ -60,21 +55,21 @@ async def test_a_changed_file_a_bad_one_and_a_signal(changing: Proxy):
 
     changing.config.unlink()
     changing.hup()
-    await says(changing, "there is no file")
+    await changing.says("there is no file")
     assert await models(changing) == ["fourth"]
 
 
 async def test_a_key_that_needs_a_restart_is_named(changing: Proxy):
     changing.config.write_text(config(changing, "first", more="limits: {sessions_in_memory: 5}\n"))
     changing.hup()
-    await says(changing, "limits.sessions_in_memory takes effect at the next start")
+    await changing.says("limits.sessions_in_memory takes effect at the next start")
 
 
 async def test_a_file_that_was_taken_is_told_too(changing: Proxy):
     changing.config.write_text(config(changing, "first", "second"))
     changing.hup()
     await becomes(changing, "first", "second")
-    await says(changing, "the config file was read again")
+    await changing.says("the config file was read again")
 
 
 async def test_a_stream_under_way_goes_on_while_settings_change(changing: Proxy):
@@ -96,7 +91,7 @@ async def test_a_stream_under_way_goes_on_while_settings_change(changing: Proxy)
             config(changing, "new", more="timeouts: {read_seconds: 77}\nlimits: {sessions_in_memory: 6}\n")
         )
         changing.hup()
-        await says(changing, "takes effect at the next start")
+        await changing.says("takes effect at the next start")
         go_on.set()
         async for piece in pieces:
             got += piece
@@ -113,7 +108,7 @@ async def test_a_request_that_is_still_coming_in_while_timeouts_change_is_answer
         await asyncio.sleep(0.5)
         changing.config.write_text(config(changing, "other", more="timeouts: {read_seconds: 55}\n"))
         changing.hup()
-        await says(changing, "the config file was read again")
+        await changing.says("the config file was read again")
         await provider.all_gone()  # the connection of the request before
         await client.send(body[-10:])
         reply = await client.reply()
@@ -148,6 +143,6 @@ async def test_a_signal_during_the_start_is_no_end(start: Start, workers: str):
         await asyncio.sleep(0.005)
     await asyncio.to_thread(hang_up)
     await starting
-    await says(proxy, "the config file was read again")
+    await proxy.says("the config file was read again")
     assert "died" not in proxy.log
     assert await models(proxy) == ["first"]

@@ -23,24 +23,18 @@ def workers(proxy: Proxy) -> list[int]:
     return [int(pid) for pid in re.findall(r"Started server process \[(\d+)\]", proxy.log)]
 
 
-async def says(proxy: Proxy, text: str, times: int) -> None:
-    async with asyncio.timeout(60):
-        while proxy.log.count(text) < times:
-            await asyncio.sleep(0.05)
-
-
 async def spoilt(proxy: Proxy) -> None:
     """Writes a config that is none; until both workers have said so."""
     proxy.config.write_text("model_lst: []\n")
     proxy.hup()
-    await says(proxy, "the settings stay as they are", 2)
+    await proxy.says("the settings stay as they are", 2)
 
 
 async def all_replaced(proxy: Proxy) -> None:
     before = workers(proxy)
     for pid in before[-2:]:
         os.kill(pid, signal.SIGKILL)
-    await says(proxy, "startup complete", len(before) + 2)
+    await proxy.says("startup complete", len(before) + 2)
 
 
 async def models(proxy: Proxy) -> list[str]:
@@ -49,7 +43,7 @@ async def models(proxy: Proxy) -> list[str]:
 
 async def test_it_begins_with_the_settings_in_force_though_the_file_is_bad_by_then(start: Start):
     proxy = start(MODELS.format("first"), *TWO)
-    await says(proxy, "startup complete", 2)
+    await proxy.says("startup complete", 2)
     await spoilt(proxy)
     await all_replaced(proxy)
     assert await models(proxy) == ["first"]
@@ -58,10 +52,10 @@ async def test_it_begins_with_the_settings_in_force_though_the_file_is_bad_by_th
 
 async def test_it_has_what_a_reload_changed_and_what_takes_effect_at_the_next_start_it_has_not(start: Start):
     proxy = start(MODELS.format("first") + "store: {url: 'sqlite:///one.db'}\n", *TWO, ACCORDION_STORE="")
-    await says(proxy, "startup complete", 2)
+    await proxy.says("startup complete", 2)
     proxy.config.write_text(MODELS.format("second") + "store: {url: 'sqlite:///other.db'}\n")
     proxy.hup()
-    await says(proxy, "store.url takes effect at the next start", 2)
+    await proxy.says("store.url takes effect at the next start", 2)
     await spoilt(proxy)
     await all_replaced(proxy)
     assert await models(proxy) == ["second"]
@@ -80,34 +74,34 @@ async def test_a_config_that_comes_through_a_pipe_holds_for_all_workers_and_thos
     writer.start()
     proxy = start("", "--config", str(pipe), *TWO)
     writer.join()
-    await says(proxy, "startup complete", 2)
+    await proxy.says("startup complete", 2)
     assert (await ask(proxy, "GET", "/v1/models")).status == 401
     proxy.hup()
-    await says(proxy, "is read at the start only", 2)
+    await proxy.says("is read at the start only", 2)
     await all_replaced(proxy)
     assert (await ask(proxy, "GET", "/v1/models")).status == 401
 
 
 async def test_one_that_cannot_start_says_why_once_a_try_and_its_sibling_serves_on(start: Start):
     proxy = start("", *TWO, ACCORDION_STORE="sqlite:///one.db")
-    await says(proxy, "startup complete", 2)
+    await proxy.says("startup complete", 2)
     with closing(sqlite3.connect(proxy.folder / "one.db", isolation_level=None)) as store:
         (version,) = store.execute("PRAGMA user_version").fetchone()
         store.execute("PRAGMA user_version = 1000")
         os.kill(workers(proxy)[0], signal.SIGKILL)
-        await says(proxy, "this worker cannot start, another will try: ", 2)
+        await proxy.says("this worker cannot start, another will try: ", 2)
         assert (await ask(proxy, "GET", "/healthz")).status == 200
         store.execute(f"PRAGMA user_version = {version}")
-        await says(proxy, "startup complete", 3)
+        await proxy.says("startup complete", 3)
     assert "Traceback" not in proxy.log
 
 
 async def test_workers_end_when_the_process_that_started_them_is_killed(start: Start, tmp_path: Path):
     proxy = start("server: {shutdown_seconds: 1}\n", *TWO, TMPDIR=str(tmp_path))
-    await says(proxy, "startup complete", 2)
+    await proxy.says("startup complete", 2)
     assert os.listdir(tmp_path)
     proxy.kill()
-    await says(proxy, "Finished server process", 2)
+    await proxy.says("Finished server process", 2)
     async with asyncio.timeout(60):
         while True:
             try:

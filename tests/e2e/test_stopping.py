@@ -55,8 +55,7 @@ async def under_way(proxy: Proxy, dialect: Dialect, script: Script, meanwhile: a
             reply.body = await anext(pieces)
             stopping = asyncio.create_task(asyncio.to_thread(proxy.stop))
             if meanwhile is not None:
-                while "Shutting down" not in proxy.log:
-                    await asyncio.sleep(0.05)
+                await proxy.says("Shutting down")
                 meanwhile.set()
             async for piece in pieces:
                 reply.body += piece
@@ -112,8 +111,7 @@ async def test_a_second_signal_ends_what_is_under_way_at_once_and_all_is_written
 ):
     """At a terminal workers get their Ctrl-C too, and the order of the supervisor besides."""
     proxy = start("server: {shutdown_seconds: 60}\n", "--workers", workers, ACCORDION_STORE="sqlite:///kept.db")
-    while proxy.log.count("startup complete") < int(workers):
-        await asyncio.sleep(0.05)
+    await proxy.says("startup complete", int(workers))
     group = {proxy.pid, *map(int, re.findall(r"Started server process \[(\d+)\]", proxy.log))}
     async with proxy.provider(silent) as provider, connected(proxy) as client:
         await client.ask("POST", CHAT.path, [], CHAT.body("Go on."))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -164,25 +165,25 @@ async def test_the_model_reads_no_system_text_and_nothing_out_of_memory_and_is_t
 class Meanwhile(FakeSummarizer):
     """Lets something happen while it writes."""
 
+    def __init__(self, happens: Callable[[], Awaitable[object]]) -> None:
+        super().__init__([answer()])
+        self.happens = happens
+
     async def write(self, request: SummaryRequest, asker: Asker) -> SummaryReply:
         await self.happens()
         return await super().write(request, asker)
 
-    async def happens(self) -> None:
-        raise NotImplementedError
-
 
 @pytest.mark.parametrize("what", ["session", "tenant", "memories"])
 async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(what: str):
-    class Erasing(Meanwhile):
-        async def happens(self) -> None:
-            house.clock.advance(1.0)
-            if what == "memories":
-                await house.memories.erase(SPACE)
-            else:
-                await house.vault.custody.erase(SPACE, ID if what == "session" else None)
+    async def erased() -> None:
+        house.clock.advance(1.0)
+        if what == "memories":
+            await house.memories.erase(SPACE)
+        else:
+            await house.vault.custody.erase(SPACE, ID if what == "session" else None)
 
-    house = await house_with(Erasing([answer()]))
+    house = await house_with(Meanwhile(erased))
     with pytest.raises(Overtaken) as raised:
         await house.compact(0, 16)
     assert raised.value.code == "erased"
@@ -193,12 +194,11 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
 
 
 async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_once():
-    class Erasing(Meanwhile):
-        async def happens(self) -> None:
-            house.clock.advance(1.0)
-            await Erasures(house.vault.store, house.clock, 100.0).note(SPACE, ID)
+    async def erased() -> None:
+        house.clock.advance(1.0)
+        await Erasures(house.vault.store, house.clock, 100.0).note(SPACE, ID)
 
-    house = await house_with(Erasing([answer()]))
+    house = await house_with(Meanwhile(erased))
     await Erasures(house.vault.store, house.clock, 100.0).note(SPACE, "s-other")
     with pytest.raises(Overtaken):
         await house.compact(0, 16)
@@ -209,13 +209,12 @@ async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_o
 async def test_what_is_said_while_the_model_writes_does_no_harm(last: list[str]):
     """A client may say its newest message anew: the transcript's end is written over, and nothing was erased."""
 
-    class Talking(Meanwhile):
-        async def happens(self) -> None:
-            house.clock.advance(1.0)
-            changed = entry("system", "You are the agent of Contoso. It is five past four.")
-            kept = talk()[1:] if len(last) == 1 else talk()[1:-1]
-            said = [entry("user" if at < len(last) - 1 else "assistant", text) for at, text in enumerate(last)]
-            await house.record([changed, *kept, *said])
+    async def talked() -> None:
+        house.clock.advance(1.0)
+        changed = entry("system", "You are the agent of Contoso. It is five past four.")
+        kept = talk()[1:] if len(last) == 1 else talk()[1:-1]
+        said = [entry("user" if at < len(last) - 1 else "assistant", text) for at, text in enumerate(last)]
+        await house.record([changed, *kept, *said])
 
-    house = await house_with(Talking([answer()]))
+    house = await house_with(Meanwhile(talked))
     assert (await house.compact(0, 16)).memories_count > 0
