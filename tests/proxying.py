@@ -53,6 +53,11 @@ class Proxy:
         return self._process.pid
 
     @property
+    def workers(self) -> list[int]:
+        """The processes that were started to serve, so far; with two workers the last two do."""
+        return [int(pid) for pid in re.findall(r"Started server process \[(\d+)\]", self.log)]
+
+    @property
     def running(self) -> bool:
         """Whether there is a process of it."""
         return self._process is not None

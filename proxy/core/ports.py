@@ -277,6 +277,12 @@ class Others(Protocol):
     def mine(self, place: str) -> bool | None:
         """Whether it was this worker, and no other, that did so; None where nobody is known to have done it lately."""
 
+    def coming(self, place: str) -> bool:
+        """Whether another that is near did so: what the store lacks of it is on its way there."""
+
+    async def pause(self) -> None:
+        """Gives them a moment, some of which are enough for what they put on record to be in the store."""
+
 
 class Observer(Protocol):
     """Someone who wants to know of every exchange: metrics, traces. Must be quick and must not raise."""

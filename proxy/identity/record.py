@@ -2,13 +2,14 @@
 
 A place is named by its label and its chain key (points.py). The store is asked only where this worker knows nothing or
 may be out of date. A conversation that begins does not wait for that: what an earlier run knew of its opening is met
-where the place is written, a moment later, and as a rule long before a reply lets it go on.
+where the place is written, a moment later, and as a rule long before a reply lets it go on. One that goes on waits for
+what a worker nearby is known to be about to write.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
@@ -38,6 +39,10 @@ from proxy.identity.points import (
 # one that was rewound. The last is for what the places found refer to. What was asked is not asked again.
 _LOOKS = (64, 576, 64)
 
+# How often what another worker is about to write is looked for (what was erased meanwhile never comes), and how often
+# what one may have written that cannot be heard.
+_WAITS, _UNHEARD = 12, 4
+
 
 @dataclass(frozen=False, slots=True)
 class Record:
@@ -56,6 +61,17 @@ class Record:
     async def found(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
         """The deepest place of a list and its index (-1: none), with all in memory that decides about it: the store is
         asked where it may know more. When it is away, what is known here must do."""
+        index, base = await self._deepest(label, conversation)
+        if base is None and goes_on(conversation):
+            # Another worker may have served it a moment ago.
+            names = [label + key for key in conversation.chain[-_LOOKS[0] :]]
+            for _ in range(_WAITS):
+                if base is not None or not await self._paused(names):
+                    break
+                index, base = await self._deepest(label, conversation)
+        return index, base
+
+    async def _deepest(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
         chain = conversation.chain
         index, base = deepest(self.points, label, chain)
         asked: set[bytes] = set()
@@ -69,11 +85,20 @@ class Record:
             self._unmet.add(label + chain[-1])
         return index, base
 
-    async def get(self, name: bytes) -> Point | None:
-        """One place; None where it is not on record. What the store has of it is not kept in memory."""
+    async def get(self, name: bytes, *, moves: bool = False, awaited: bool = False) -> Point | None:
+        """One place; None where it is not on record. What the store has of it is not kept in memory. `moves` says that
+        other workers may have moved it on; `awaited` that there should be one, so that those that cannot be heard are
+        given the time to write it, too."""
         known = self.points.get(name)
-        if known is None:
-            with suppress(StoreUnavailable):
+        if known is not None and (not moves or self._sure(name)):
+            return known
+        with suppress(StoreUnavailable):
+            if known is not None:
+                await self.outbox.flush()  # What the store has is then no older than what is known here.
+            known = decode(await self.store.get(store_key(name))) or known
+            for waits in range(_WAITS):
+                if known is not None or not await self._paused([name], awaited=awaited and waits < _UNHEARD):
+                    break
                 known = decode(await self.store.get(store_key(name)))
         return known
 
@@ -159,6 +184,18 @@ class Record:
             return False
         # Noted by nobody although it is in memory, it was noted, and another place has its slot now.
         return self.others is None or self.others.mine(place_id(name)) is True
+
+    async def _paused(self, names: Iterable[bytes], *, awaited: bool = False) -> bool:
+        """Waits a moment where another worker put one of these places on record of which the store knows nothing yet,
+        or may have done so where it cannot be heard and that is `awaited`. Whether it did wait."""
+        others = self.others
+        if others is None or not self.store.available:
+            return False
+        unheard = awaited and not others.heard
+        if not (unheard or any(name not in self.points and others.coming(place_id(name)) for name in names)):
+            return False
+        await others.pause()
+        return True
 
     def _remember(self, name: bytes, point: Point) -> None:
         points = self.points

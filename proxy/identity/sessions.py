@@ -140,8 +140,7 @@ class Sessions:
         self.record.keep(state_name(caller, state_id), point)
 
     async def state(self, caller: Caller, state_id: str) -> Point | None:
-        """What a response's or a conversation's id stands for; None where that is not on record."""
-        # Not kept in memory where the store has it: what a conversation's id stands for moves on, wherever it does.
+        """What a response's id stands for; None where that is not on record."""
         return await self.record.get(state_name(caller, state_id))
 
     def current(self, session_id: str) -> Session | None:
@@ -152,7 +151,10 @@ class Sessions:
     async def _continued(self, caller: Caller, marks: Marks, label: bytes, conversation: Conversation) -> Place:
         """A request that goes on from state kept by the provider."""
         name = state_name(caller, conversation.previous or "")
-        state = await self.state(caller, conversation.previous or "")
+        # What a conversation's id stands for moves on with each reply, and at first it stands for nothing; a reply's id
+        # is not known before there was one.
+        moves = "conversation" in conversation.envelope
+        state = await self.record.get(name, moves=moves, awaited=not moves)
         start = hashlib.sha256(name + state.chain if state else name).digest()
         links = accumulate((message.key for message in conversation.messages), link, initial=start)
         conversation = replace(conversation, chain=tuple(links)[1:])

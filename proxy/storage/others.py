@@ -6,6 +6,7 @@ another may have seen the same opening. That takes a fourth to two fifths of wha
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 from ctypes import Array, c_uint64
@@ -17,6 +18,9 @@ Slots = Array[c_uint64]
 SLOTS = 2**18
 """How many places are noted: the newest on each slot, of 8 bytes. At 1,000 requests a second they last for minutes."""
 
+_PAUSE = 0.02
+"""Seconds. What a worker takes to write is gathered for 0.05 (outbox.py)."""
+
 _PID = (1 << 22) - 1
 """The bits of a slot that hold a process id. On Linux every id fits (pid_max is at most 2^22); where ids are larger
 they are cut off. The other bits tell one place from another."""
@@ -26,16 +30,30 @@ _SEVERAL = 0
 
 
 class Anybody:
-    """Workers that cannot be heard, such as those of other machines: each place may be theirs (core's Others)."""
+    """Workers that cannot be heard, such as those of other machines: each place may be theirs (core's Others). `near`
+    are those of this one, where a supervisor started several."""
 
     heard = False
 
+    def __init__(self, near: Board | None = None) -> None:
+        self._near = near
+
     def wrote(self, place: str) -> None:
-        """Nobody would hear it."""
+        """Others would not hear it than those that are near."""
+        if self._near is not None:
+            self._near.wrote(place)
 
     def mine(self, place: str) -> bool | None:
         """Never for sure."""
         return False
+
+    def coming(self, place: str) -> bool:
+        """See Others."""
+        return self._near is not None and self._near.coming(place)
+
+    async def pause(self) -> None:
+        """See Others."""
+        await asyncio.sleep(_PAUSE)
 
 
 class Board:
@@ -65,6 +83,14 @@ class Board:
         last = self._slots[name % SLOTS]
         return last & _PID == self._me if last and (last ^ name) & ~_PID == 0 else None
 
+    def coming(self, place: str) -> bool:
+        """See Others."""
+        return self.mine(place) is False
+
+    async def pause(self) -> None:
+        """See Others."""
+        await asyncio.sleep(_PAUSE)
+
 
 def shared_slots() -> Slots:
     """Slots with nothing in them, for a supervisor to hand to the processes that it spawns."""
@@ -75,8 +101,9 @@ def shared_slots() -> Slots:
 def others_of(url: str, workers: int, slots: Slots | None) -> Others | None:
     """The other workers that use the store at `url`; None where there are none. `slots` are those of a supervisor's
     workers: where there are any, the settings may say by now that there is one worker only."""
-    if not url.startswith(("sqlite:", "memory:")):
-        return Anybody()
-    if slots is not None:
-        return Board(slots, os.getpid())
-    return None if workers == 1 else Anybody()
+    if url == "memory://":
+        return None
+    near = Board(slots, os.getpid()) if slots is not None else None
+    if not url.startswith("sqlite:"):
+        return Anybody(near)
+    return near or (None if workers == 1 else Anybody())

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import sqlite3
 import threading
@@ -18,11 +17,6 @@ MODELS = "model_list: [{{model_name: {}, litellm_params: {{model: openai/gpt-4o}
 TWO = ("--workers", "2")
 
 
-def workers(proxy: Proxy) -> list[int]:
-    """Those that were started so far; the last two serve."""
-    return [int(pid) for pid in re.findall(r"Started server process \[(\d+)\]", proxy.log)]
-
-
 async def spoilt(proxy: Proxy) -> None:
     """Writes a config that is none; until both workers have said so."""
     proxy.config.write_text("model_lst: []\n")
@@ -31,7 +25,7 @@ async def spoilt(proxy: Proxy) -> None:
 
 
 async def all_replaced(proxy: Proxy) -> None:
-    before = workers(proxy)
+    before = proxy.workers
     for pid in before[-2:]:
         os.kill(pid, signal.SIGKILL)
     await proxy.says("startup complete", len(before) + 2)
@@ -47,7 +41,7 @@ async def test_it_begins_with_the_settings_in_force_though_the_file_is_bad_by_th
     await spoilt(proxy)
     await all_replaced(proxy)
     assert await models(proxy) == ["first"]
-    assert len(workers(proxy)) == 4
+    assert len(proxy.workers) == 4
 
 
 async def test_it_has_what_a_reload_changed_and_what_takes_effect_at_the_next_start_it_has_not(start: Start):
@@ -88,7 +82,7 @@ async def test_one_that_cannot_start_says_why_once_a_try_and_its_sibling_serves_
     with closing(sqlite3.connect(proxy.folder / "one.db", isolation_level=None)) as store:
         (version,) = store.execute("PRAGMA user_version").fetchone()
         store.execute("PRAGMA user_version = 1000")
-        os.kill(workers(proxy)[0], signal.SIGKILL)
+        os.kill(proxy.workers[0], signal.SIGKILL)
         await proxy.says("this worker cannot start, another will try: ", 2)
         assert (await ask(proxy, "GET", "/healthz")).status == 200
         store.execute(f"PRAGMA user_version = {version}")

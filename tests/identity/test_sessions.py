@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -8,7 +9,6 @@ import pytest
 from msgspec import structs
 
 from proxy.core.conversation import Conversation
-from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Key, Others
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.reader import Reader
@@ -19,7 +19,7 @@ from proxy.identity.sessions import Place, Sessions
 from proxy.identity.tenants import Caller
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.others import Anybody, Board, shared_slots
-from tests.fakes import DirectOutbox, FakeClock, Merge
+from tests.fakes import DirectOutbox, FakeClock, FickleStore, Merge
 
 ALICE = Caller("alice", b"a" * 32, False, "")
 BOB = Caller("bob", b"b" * 32, False, "")
@@ -147,13 +147,9 @@ async def test_two_workers_never_write_to_the_same_row() -> None:
 
 
 async def test_a_store_that_is_away_makes_a_known_conversation_a_new_one_and_nothing_worse() -> None:
-    class Away(EphemeralStore):
-        async def get_many(self, keys: Any) -> Any:
-            from proxy.core.errors import StoreUnavailable
-
-            raise StoreUnavailable("away")
-
-    world = World(Away())
+    store = FickleStore()
+    store.away = True
+    world = World(store)
     place = await world.ask("task", "a", "b")
     assert place.base is None
     assert (await world.ask("task", "a", "b", "c", "d")).session.id == place.session.id
@@ -373,18 +369,15 @@ async def test_a_record_from_before_there_were_branches_still_counts() -> None:
 # -- an earlier run, and little memory -------------------------------------------------------------------------------
 
 
-class Counting(EphemeralStore):
-    """Notes how many keys each look asked for; away when told so."""
+class Counting(FickleStore):
+    """Notes how many keys each look asked for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.looks: list[int] = []
-        self.away = False
 
     async def get_many(self, keys: Any) -> Any:
         self.looks.append(len(keys))
-        if self.away:
-            raise StoreUnavailable("away")
         return await super().get_many(keys)
 
 
@@ -587,6 +580,90 @@ async def test_workers_that_hear_each_other_ask_the_store_only_where_another_was
     assert len(store.looks) == 3
     assert (await one.ask("begun here only")).session.forked_from
     assert len(store.looks) == 4
+
+
+async def arrived(pair: Pair, at: str, request: Conversation, late: str) -> Place:
+    """The place of a request that worker `at` is asked for before worker `late` has written what it knows."""
+    asked = asyncio.create_task(pair.workers[at].sessions.resolve(ALICE, Marks(), request, "r"))
+    await asyncio.sleep(0.03)
+    assert not asked.done()
+    await pair.workers[late].outbox.flush()
+    return await asked
+
+
+@pytest.fixture(params=["near, other machines too", "near, and no others"])
+def near(request: pytest.FixtureRequest) -> Pair:
+    """Workers of one supervisor, over a store that other machines may have too, or not."""
+    slots = shared_slots()
+
+    def others(name: str) -> Others:
+        board = Board(slots, ord(name))
+        return board if "no others" in request.param else Anybody(board)
+
+    return Pair(others)
+
+
+async def test_what_a_worker_nearby_is_about_to_write_is_waited_for(near: Pair) -> None:
+    first = await near.workers["A"].ask("u1", "a1", "u2")
+    second = await arrived(near, "B", chat("u1", "a1", "u2", "a2", "u3"), late="A")
+    assert (second.session.id, second.base_index) == (first.session.id, 2)
+
+
+async def test_the_response_that_a_worker_nearby_is_about_to_write_is_waited_for(near: Pair) -> None:
+    place = await near.workers["A"].ask("task")
+    near.workers["A"].sessions.answered(ALICE, place, "resp_1", 500)
+    after = await arrived(near, "B", responses(previous_response_id="resp_1", input="more"), late="A")
+    assert after.base is not None
+    assert (after.session.id, after.base.reported) == (place.session.id, 500)
+
+
+async def test_a_response_that_another_machine_may_be_about_to_write_is_waited_for() -> None:
+    pair = Pair(lambda _: Anybody())
+    place = await pair.workers["A"].ask("task")
+    pair.workers["A"].sessions.answered(ALICE, place, "resp_1", 500)
+    asked = pair.workers["B"].sessions.resolve(
+        ALICE, Marks(), responses(previous_response_id="resp_1", input="more"), "r"
+    )
+    task = asyncio.create_task(asked)
+    await asyncio.sleep(0)
+    await pair.workers["A"].outbox.flush()
+    assert (await task).session.id == place.session.id
+
+
+async def test_what_never_comes_is_not_waited_for_for_long(near: Pair) -> None:
+    first = await near.workers["A"].ask("u1", "a1", "u2")
+    async with asyncio.timeout(5):
+        second = await near.workers["B"].ask("u1", "a1", "u2", "a2", "u3")
+    third = await near.workers["B"].ask("u1", "a1", "u2", "a2", "u3", "a3", "u4")
+    assert second.session.id == third.session.id != first.session.id
+
+
+async def test_nothing_is_waited_for_while_the_store_is_away(near: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    place = await near.workers["A"].ask("u1", "a1", "u2")
+    near.workers["A"].sessions.answered(ALICE, place, "resp_1", 500)
+    near.store.away = True
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await near.workers["B"].ask("u1", "a1", "u2", "a2", "u3")
+    read = responses(previous_response_id="resp_1", input="more")
+    await near.workers["B"].sessions.resolve(ALICE, Marks(), read, "r")
+    assert slept == []
+
+
+async def test_a_conversation_object_stands_for_what_the_last_worker_that_answered_in_it_reported(pair: Pair) -> None:
+    found = []
+    for number, (name, after) in enumerate(pairwise("ABABBAA")):
+        world = pair.workers[name]
+        place = await world.sessions.resolve(ALICE, Marks(), responses(conversation="conv_1", input="more"), name)
+        found.append(place.base.reported if place.base is not None else 0)
+        world.sessions.answered(ALICE, place, "conv_1", 100 + number)
+        if after != name:  # Else what it knows itself is newer than what is written.
+            await world.outbox.flush()
+    assert found == [0, 100, 101, 102, 103, 104]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.storage.others import Board, shared_slots
+from proxy.storage.others import Anybody, Board, shared_slots
+from tests.fakes import FickleStore
 from tests.identity.test_sessions import ALICE, BOB, Counting, World
 
 ROUNDS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), max_size=3)
@@ -104,5 +105,49 @@ def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
                 found[branch].add(session)
         assert [len(sessions) for sessions in found.values()] == [1] * len(found)
         assert len(set().union(*found.values())) == len(found)
+
+    asyncio.run(run())
+
+
+class Soon(Board):
+    """Others that have written all they know once they were given a moment."""
+
+    workers: tuple[World, ...] = ()
+
+    async def pause(self) -> None:
+        for world in self.workers:
+            await world.outbox.flush()
+
+
+class SoonAndMachines(Anybody):
+    """The same beside other machines."""
+
+    def __init__(self, near: Soon) -> None:
+        super().__init__(near)
+        self.pause = near.pause  # type: ignore[method-assign]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sets(st.integers(0, 2))), min_size=2, max_size=40),
+    st.booleans(),
+)
+def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write(steps, machines):
+    async def run() -> None:
+        store, slots = FickleStore(), shared_slots()
+        boards = [Soon(slots, number) for number in (1, 2, 3)]
+        workers = tuple(
+            World(store, f"w{number}", SoonAndMachines(board) if machines else board)
+            for number, board in enumerate(boards)
+        )
+        for board in boards:
+            board.workers = workers
+        talk, size, found = [f"t{number}" for number in range(2 * len(steps))], 1, []
+        for worker, again, writing in steps:
+            found.append((await workers[worker].ask(*talk[:size])).session.id)
+            size += 2 * (again > 0)  # else it will be sent again
+            for each in writing:
+                await workers[each].outbox.flush()
+        assert len(set(found)) == 1
 
     asyncio.run(run())

@@ -47,6 +47,22 @@ def test_a_worker_that_was_started_again_does_not_take_its_predecessors_places_f
     assert Board(slots, 8).mine(place(1)) is False
 
 
+def test_what_another_worker_nearby_wrote_is_coming(slots: Slots) -> None:
+    one, other = Board(slots, 7), Board(slots, 8)
+    far = [others_of("redis://elsewhere", 2, slots), others_of("redis://elsewhere", 1, None)]
+    one.wrote(place(1))
+    assert [each.coming(place(1)) for each in (one, other)] == [False, True]
+    assert [each.coming(place(1)) for each in far if each is not None] == [True, False]
+    assert not any(each.coming(place(2)) for each in (one, other, *far) if each is not None)
+    assert far[0] is not None
+    far[0].wrote(place(3))
+    assert other.coming(place(3))
+
+
+def test_workers_that_share_no_store_know_nothing_of_each_other(slots: Slots) -> None:
+    assert others_of("memory://", 2, slots) is None
+
+
 def test_another_place_on_the_same_slot_is_not_taken_for_it(slots: Slots) -> None:
     board = Board(slots, 7)
     first, second = f"{SLOTS * 2**10 + 5:016x}{'0' * 8}", f"{SLOTS * 2**11 + 5:016x}{'0' * 8}"

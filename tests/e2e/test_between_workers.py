@@ -1,0 +1,97 @@
+"""Conversations whose every request another worker serves, as fast as a provider on this machine answers."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.agents import Client, connected
+from tests.conftest import Start
+from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, folded, rounds
+from tests.e2e.replies import CHAT, RESPONSES, Dialect
+from tests.proxying import PATIENT, Proxy
+from tests.strict import Strict
+from tests.valkey import Valkey
+
+
+@pytest.fixture(params=["SQLite", "Valkey"])
+def store(request: pytest.FixtureRequest) -> str:
+    """The address of a store that workers may share."""
+    if request.param == "SQLite":
+        return "sqlite:///one.db"
+    server: Valkey = request.getfixturevalue("valkey_server")
+    server.command("FLUSHALL")
+    return server.url
+
+
+@asynccontextmanager
+async def one_of_each(proxy: Proxy, dialect: str) -> AsyncIterator[list[Client]]:
+    """A client for each worker, with a connection that this one took."""
+    await proxy.says("startup complete", 2)
+    workers = proxy.workers[-2:]
+    async with AsyncExitStack() as stack:
+        clients = []
+        for asleep in workers:
+            client = await stack.enter_async_context(connected(proxy.url, dialect))
+            os.kill(asleep, signal.SIGSTOP)
+            try:
+                await client.get(f"{proxy.url}/healthz", cast_to=object)
+            finally:
+                os.kill(asleep, signal.SIGCONT)
+            clients.append(client)
+        yield clients
+
+
+async def sent(client: Client, dialect: Dialect, *texts: str, **more: Any) -> tuple[str, int]:
+    """The session of a request, and the tokens that it was taken for."""
+    path = dialect.path.removeprefix("/v1")
+    answer = await client.post(path, cast_to=httpx.Response, content=dialect.body(*texts, **more))
+    return answer.headers["x-accordion-session"], int(answer.headers["x-accordion-tokens"])
+
+
+async def test_a_conversation_is_one_session_though_its_requests_take_turns_between_workers(start: Start, store: str):
+    proxy = start(PATIENT, "--workers", "2", ACCORDION_STORE=store)
+    async with proxy.provider(CHAT.answers()), one_of_each(proxy, "chat") as clients:
+        for run in range(5):
+            talk = [f"conversation {run}, message {number}" for number in range(16)]
+            found = [await sent(clients[number // 2 % 2], CHAT, *talk[:number]) for number in range(1, 17, 2)]
+            assert len({session for session, _ in found}) == 1
+
+
+async def test_a_request_that_goes_on_from_the_reply_of_another_worker_is_gauged_by_what_that_reported(
+    start: Start, store: str
+):
+    proxy = start(PATIENT, "--workers", "2", ACCORDION_STORE=store)
+    async with one_of_each(proxy, "responses") as clients:
+        previous, found = {}, []
+        for number in range(8):
+            response = f"resp_{number}"
+            async with proxy.provider(RESPONSES.answers(given=500 + 100 * number, made=20, response_id=response)):
+                found.append(await sent(clients[number % 2], RESPONSES, "Go on.", **previous))
+            previous = {"previous_response_id": response}
+    assert len({session for session, _ in found}) == 1
+    for number, (_, tokens) in enumerate(found[1:]):
+        assert 520 + 100 * number <= tokens < 540 + 100 * number
+
+
+@EACH
+async def test_an_agent_whose_requests_take_turns_between_workers_is_folded_as_by_one(
+    start: Start, store: str, dialect: str
+):
+    proxy = start(PATIENT + config(dialect), "--workers", "2", ACCORDION_STORE=store)
+    provider = Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
+    async with (
+        proxy.provider(provider),
+        one_of_each(proxy, dialect) as clients,
+        agent(proxy, dialect) as run,
+    ):
+        while len(folded(run)) < 3:
+            run.client = clients[len(run.answers) % 2]
+            await rounds(run, 1)
+    assert provider.problems == []
+    assert breaks(provider.taken) == folded(run)
+    assert len({answer["x-accordion-session"] for answer in run.answers}) == 1
