@@ -1,13 +1,17 @@
-"""What any proxy on uvicorn costs: one that answers by itself, and one that passes on by aiohttp's client."""
+"""What any proxy costs: one that reads nothing of what it passes on; on uvicorn one that answers by itself, and one
+that passes on by aiohttp's client."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import uvicorn
+import uvloop
 
 from bench import replies
 from bench.conversations import CHAT
@@ -55,12 +59,63 @@ class Passthrough:
         await send({"type": "http.response.body", "body": b""})
 
 
+class Upstream(asyncio.Protocol):
+    """A connection to the upstream, for one client."""
+
+    def __init__(self, client: asyncio.Transport) -> None:
+        self._client = client
+
+    def data_received(self, data: bytes) -> None:
+        self._client.write(data)
+
+
+class Unread(asyncio.Protocol):
+    """A client's connection, whose bytes go on as they come."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = urlsplit(upstream)
+        self._to: asyncio.Transport | None = None
+        self._first = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._client = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._to is not None:
+            self._to.write(data)
+        elif data.startswith(b"GET /healthz "):
+            self._client.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        else:
+            if not self._first:
+                self._connecting = asyncio.ensure_future(self._connect())
+            self._first += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._to is not None:
+            self._to.close()
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        host, port = self._upstream.hostname or "", self._upstream.port or 80
+        self._to, _ = await loop.create_connection(lambda: Upstream(self._client), host, port)
+        self._to.write(self._first)
+
+
+async def relayed(port: int, upstream: str) -> None:
+    """Serves for ever."""
+    server = await asyncio.get_running_loop().create_server(lambda: Unread(upstream), "127.0.0.1", port)
+    await server.serve_forever()
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--port", type=int, required=True)
     arguments.add_argument("--workers", type=int, default=1)
     arguments.add_argument("--echo", action="store_true")
+    arguments.add_argument("--unread", action="store_true")
     given = arguments.parse_args()
+    if given.unread:
+        return uvloop.run(relayed(given.port, os.environ["UPSTREAM"]))
     app = Echo() if given.echo else Passthrough(os.environ["UPSTREAM"])
     uvicorn.run(
         app, host="127.0.0.1", port=given.port, loop="uvloop", http="httptools", lifespan="off",

@@ -25,6 +25,7 @@ LITELLM = HERE / ".cache" / "litellm-venv" / "bin" / "litellm"
 LONGEST_START = 90.0
 DIRECT = "direct"
 ACCORDION = "accordion"
+UNREAD = "uvloop, passing bytes on unread"
 ECHO = "uvicorn, answering by itself"
 UVICORN = "uvicorn + aiohttp's client"
 
@@ -155,7 +156,11 @@ def _floor(*more: str) -> Callable[[Start], Command]:
     return command
 
 
-FLOORS: Mapping[str, Callable[[Start], Command]] = {ECHO: _floor("--echo"), UVICORN: _floor()}
+FLOORS: Mapping[str, Callable[[Start], Command]] = {
+    UNREAD: _floor("--unread"),
+    ECHO: _floor("--echo"),
+    UVICORN: _floor(),
+}
 """What no scenario runs but the one that looks for the floor."""
 
 

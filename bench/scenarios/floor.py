@@ -12,11 +12,11 @@ import uvloop
 from bench import servers, stages
 from bench.load import Job
 from bench.report import Table
-from bench.servers import ACCORDION, ECHO, UVICORN, Server
+from bench.servers import ACCORDION, ECHO, UNREAD, UVICORN, Server
 from bench.setting import Setting
 
 CONCURRENCY = (1, 16, 64)
-CONTENDERS = (ECHO, UVICORN, "aiohttp passthrough", ACCORDION)
+CONTENDERS = (UNREAD, ECHO, UVICORN, "aiohttp passthrough", ACCORDION)
 PACES = (100, 200, 400)
 """Requests a second, each twice the one before."""
 

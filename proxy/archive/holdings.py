@@ -17,7 +17,7 @@ import msgspec
 from proxy.archive.artifacts import Artifact, tenant_of
 from proxy.core.ports import Key, Put, Store
 
-__all__ = ["HOLDERS", "Contents", "Entry", "Kind", "Recorded", "Sums", "entries", "put", "tenant_of"]
+__all__ = ["BEHIND", "HOLDERS", "Contents", "Entry", "Kind", "Recorded", "Sums", "entries", "put", "tenant_of"]
 
 T = TypeVar("T")
 
@@ -72,8 +72,14 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
     keys: list[tuple[str, str, int]] = []
 
 
+BEHIND = -1
+"""In place of an index: behind all that was said before."""
+
+
 class Recorded(msgspec.Struct, frozen=True, array_like=True):
-    """One entry of a transcript's log: from the message `start` on the session's list is that of `keys`.
+    """One entry of a transcript's log: from the message `start` on the session's list is that of `keys`. Where `start`
+    is BEHIND, they stand behind what was said before `at`, the time of the request in seconds since the epoch; `place`
+    is the chain key of its end then: a request that was sent again counts once.
 
     `sizes` are those of the rows, likewise 0 where they are counted elsewhere. `head` names the record of the system
     prompt and the tools, `lead` the rows of list entries that belong to the system prompt; both only where they are
@@ -90,6 +96,7 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     head_size: int = 0
     lead: list[bytes] = []
     lead_sizes: list[int] = []
+    place: bytes = b""
 
     @property
     def size(self) -> int:

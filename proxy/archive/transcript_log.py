@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
@@ -9,7 +10,7 @@ import msgspec
 
 from proxy.archive import holdings
 from proxy.archive.artifacts import tenant_of, unpack
-from proxy.archive.holdings import Recorded
+from proxy.archive.holdings import BEHIND, Recorded
 from proxy.archive.writing import Archive
 from proxy.core.values import dataclass, replace
 
@@ -75,20 +76,29 @@ class State:
 
 
 def state_of(log: Iterable[Recorded]) -> State:
-    """What the entries of a log come to, one after the other."""
+    """What the entries of a log come to, one after the other. Workers gather what they write, so an entry may come
+    behind one that was said later: what is a beginning of what is there takes nothing away."""
     state = State()
     keys: list[bytes] = []
+    said: list[float] = []
+    places = set[bytes]()
     for each in log:
-        del keys[each.start :]
-        keys += each.keys
-        whole = each.start == 0
+        size, start = len(each.keys), each.start
+        if start == BEHIND:
+            if each.place not in places:
+                at = bisect_right(said, each.at)
+                keys[at:at], said[at:at] = each.keys, [each.at] * size
+            places.add(each.place)
+        elif keys[start : start + size] != each.keys:
+            keys[start:], said[start:] = each.keys, [each.at] * size
+        whole = start == 0
         state = State(
             each.dialect,
             each.model,
             (),
             tuple(each.lead) if each.head else state.lead,
             each.head or state.head,
-            each.at if whole else state.since,
+            each.at if whole else state.since or each.at,
             0 if whole else state.entries + 1,
             each.size if whole else state.size + each.size,
         )

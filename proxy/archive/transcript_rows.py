@@ -16,17 +16,18 @@ from proxy.core.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A request of a session, as it is to be recorded."""
+    """A request of a session, as it is to be recorded; `at` is when it came, in seconds since the epoch."""
 
     space: bytes
     session: str
     conversation: Conversation
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be written of a request. `fresh`: all rows, those too that are known to be there; `size` is what the
-    transcript counts before."""
+    """What is to be written of a request, from its message `start` on (see Recorded). `fresh`: all rows, those too that
+    are known to be there; `size` is what the transcript counts before."""
 
     item: Item
     start: int

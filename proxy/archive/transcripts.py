@@ -14,7 +14,7 @@ from typing import Literal
 from proxy.archive import holdings
 from proxy.archive.artifacts import tenant_of
 from proxy.archive.differences import common
-from proxy.archive.holdings import Entry, Recorded
+from proxy.archive.holdings import BEHIND, Entry, Recorded
 from proxy.archive.transcript_log import Original, Transcript, body_of, state_of, system_json, transcript_of
 from proxy.archive.transcript_places import Name, Place, Places, Write
 from proxy.archive.transcript_rows import Item, Plan, Rows
@@ -75,7 +75,7 @@ class Transcripts:
                 return
         elif place.last == conversation.chain[-1] and place.head == conversation.overhead_key:
             return
-        self._waiting.append(Item(space, session, conversation))
+        self._waiting.append(Item(space, session, conversation, self._clock.now()))
         if not (self._gathering or self._flushing):
             self._gathering = True
             self._tasks.spawn(self._gathered(), "record what was said")
@@ -177,7 +177,8 @@ class Transcripts:
         places[name] = Place(count, chain[-1], conversation.overhead_key, since, entries, place.size)
         if not messages and not head:
             return None
-        return Plan(item, start, messages, conversation.lead if head else (), head, fresh, now, place.size)
+        begin = BEHIND if appended else start
+        return Plan(item, begin, messages, conversation.lead if head else (), head, fresh, now, place.size)
 
     def _stale(self, place: Place, now: float) -> bool:
         """Whether all of a transcript is to be written again: rows are kept for so long after they were written."""
@@ -201,13 +202,14 @@ class Transcripts:
                 plan.start,
                 [message.key for message in plan.messages],
                 [pack.row(plan, message) for message in plan.messages],
-                plan.at,
+                item.at,
                 conversation.dialect,
                 conversation.model,
                 plan.head,
                 pack.head(plan) if plan.head else 0,
                 [message.key for message in plan.lead],
                 [pack.row(plan, message) for message in plan.lead],
+                conversation.chain[-1] if plan.start == BEHIND else b"",
             )
             sizes[name] = entry.size + (0 if plan.fresh else sizes.get(name, plan.size))
             rows += self._listed(plan, entry, sizes[name])

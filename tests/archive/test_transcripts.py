@@ -19,9 +19,9 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Put
 from proxy.storage.ephemeral import EphemeralStore
 from proxy.storage.sealed import AesSealer
-from tests.archive.vaults import DAY, OTHER, SPACE, Vault, chat
+from tests.archive.vaults import DAY, KEY, OTHER, SPACE, Vault, chat
 from tests.compaction.making import LoopTasks, read
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, FakeTasks
 
 
 def said(wires: list[bytes | None]) -> list[str | None]:
@@ -428,5 +428,43 @@ def test_however_a_history_is_rewound_the_transcript_is_that_of_its_last_request
             client = chat(*texts)
             await workers[worker].say("s-1", client)
             assert await all_of(workers[1 - worker]) == ["You are an agent.", *texts]
+
+    asyncio.run(run())
+
+
+def late(store: EphemeralStore, clock: FakeClock) -> Transcripts:
+    """A worker's transcripts, which write when they are told to."""
+    archive = Archive(store, 30 * DAY, sealer=AesSealer([KEY]), clock=clock)
+    return Transcripts(archive, FakeTasks(), clock, "all")
+
+
+STEPS = st.lists(
+    st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3), st.lists(st.integers(0, 2))), min_size=1, max_size=20
+)
+
+
+@given(STEPS, st.permutations(range(3)), st.booleans())
+def test_a_transcript_is_whole_whichever_worker_writes_first(steps, last, kept_by_the_provider):
+    async def run() -> None:
+        store, clock = EphemeralStore(), FakeClock()
+        workers = [late(store, clock) for _ in range(3)]
+        texts: list[str] = []
+        for number, (asked, writing) in enumerate(steps):
+            if kept_by_the_provider:
+                texts.append(f"{number} said")
+                entries = [{"role": "user", "content": texts[-1]}]
+                client = read({"model": "m", "input": entries, "previous_response_id": f"r-{number}"}, "responses")
+            else:
+                texts += [f"{number} said", f"{number} done"]
+                client = chat(*texts)
+            for each in asked:  # again where the first did not answer
+                workers[each].record(SPACE, "s-1", client, folded=True)
+                clock.advance(0.01)
+            for each in writing:
+                await workers[each].flush()
+        for each in last:
+            await workers[each].flush()
+        found = said(await workers[0].read(SPACE, "s-1", 0, 10**6))
+        assert found == texts if kept_by_the_provider else found == ["You are an agent.", *texts]
 
     asyncio.run(run())
