@@ -9,7 +9,7 @@ request did not already pay for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import field
 
@@ -61,10 +61,11 @@ class Lineage:
         tools: Sequence[str] = TOOLS, handoff_tools: Sequence[str] = HANDOFF_TOOLS,
         max_depth: int = 8, max_agents: int = 256, retention: float = 30 * 86_400.0,
         told: Callable[[Evidence], None] | None = None,
+        wait: Callable[[float], Awaitable[object]] | None = None,
     ) -> Lineage:  # fmt: skip
         """The room, furnished. `tools` and `handoff_tools` are patterns in which `*` stands for any text; `max_depth`
         and `max_agents` bound a tree, `retention` (seconds) is how long the store keeps what is known; `told` hears of
-        each new edge by what evidence it is known."""
+        each new edge by what evidence it is known, `wait` waits for so many seconds."""
         nodes = Nodes(store, outbox, clock, max_depth, max_agents, retention, told=told)
         scopes = Scopes(store, outbox, retention)
         openings = Openings(store, outbox)
@@ -72,7 +73,7 @@ class Lineage:
             store, outbox, clock, nodes, scopes,
             Shown(store, outbox, nodes, scopes, retention=retention),
             Passing(store, outbox, Patterns(handoff_tools), max_agents, retention=retention),
-            openings, Origins(clock, tasks, nodes, openings), Patterns(tools), retention,
+            openings, Origins(clock, tasks, nodes, openings, wait), Patterns(tools), retention,
         )  # fmt: skip
 
     def top(self, marks: Marks, conversation: Conversation) -> Seat | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 
@@ -16,54 +16,60 @@ from proxy.identity.openings import LEAST, Call, Openings, opening
 
 # How many sessions' nodes are held in memory, and how many may still wait for another worker's word.
 _SESSIONS, _WAITING = 50_000, 1_000
-# Seconds between two looks at the open calls of other workers, each for all conversations that were begun since: most
-# are nobody's, and a look for each of them would cost as much as all the rest of a small request.
-_LOOK = 0.1
+# Seconds that a conversation waits for its look at the open calls of other workers: by then they have written what they
+# saw just before, and others have begun that are looked for together. A look for each would take as long as the rest of
+# a small request, and most are nobody's.
+_GATHER = 0.15
+# Seconds after which what others knew is known here: another worker's look has come, and what was asked for in vain may
+# be asked for again (nodes.py).
+_FINAL = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Met:
     """A conversation that another worker may have a word on. `texts` are how it opened; of one that did not begin here
-    nothing is held: then it is the edge that may come."""
+    nothing is held: then it is the edge that may come. `at` is when it was met, in seconds by the monotonic clock."""
 
     agent: str
     texts: list[str]
+    at: float
 
 
 @dataclass(frozen=False, slots=True)
 class Origins:
-    """The conversations that this worker met, each with its node where it is one."""
+    """The conversations that this worker met, each with its node where it is one. `wait` waits for so many seconds;
+    without it nothing is gathered."""
 
     clock: Clock
     tasks: Tasks
     nodes: Nodes
     openings: Openings
+    wait: Callable[[float], Awaitable[object]] | None = None
     _sessions: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """The node of each session; empty where it is none."""
     _waiting: OrderedDict[str, _Met] = field(default_factory=OrderedDict)
     """By session, conversations whose call was not found: another worker may not have written it yet."""
-    _looks: dict[str, float] = field(default_factory=dict)
-    """When the store was last asked for the open calls of a tenant."""
     _behind: dict[str, list[str]] = field(default_factory=dict)
-    """By tenant, the sessions that wait for their first look."""
+    """By tenant, the sessions that wait for their first look, which is under way."""
 
     async def of(
         self, space: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
     ) -> Delegation | None:
-        """The node of a session, where it is one. The store is asked behind the request's back: what it knows, the
-        next request will."""
+        """The node of a session, where it is one. For calls that may have begun it the store is asked behind the
+        request's back: what it knows, the next request will."""
         known = self._sessions.get(session_id)
         if known is None:
-            if found := self._met(tenant, session_id, agent, conversation, new=new):
+            if found := self._met(space, tenant, session_id, agent, conversation, new=new):
                 await self._infer(tenant, session_id, agent, found)
+            elif not new:
+                await self._recalled(tenant, session_id)
             known = self._sessions[session_id]
-        elif self._waiting and (met := self._waiting.pop(session_id, None)) is not None:
-            # What another worker wrote just before is there by now.
+        elif self._waiting and (met := self._waiting.get(session_id)) is not None:
+            if self.clock.monotonic() - met.at >= _FINAL:
+                del self._waiting[session_id]
             own = {session_id: met}
             late = self._late(space, tenant, own) if met.texts else self._recalled(tenant, session_id)
             self.tasks.spawn(late, "delegation")
-        if tenant in self._behind:
-            self._look(space, tenant)
         if not known:
             return None
         await self.nodes.load(tenant, (known,))
@@ -79,40 +85,35 @@ class Origins:
         """Asks the store anew for everything: something was erased there."""
         self._sessions.clear()
         self._waiting.clear()
-        self._looks.clear()
         self._behind.clear()
 
     def _met(
-        self, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
+        self, space: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
     ) -> Sequence[Call]:
         """Takes a session in that this worker has not seen before; the calls that may have begun it."""
         self._know(session_id, TOP)
         if not new:
-            self._wait(session_id, _Met(agent, []))
-            self.tasks.spawn(self._recalled(tenant, session_id), "delegation")
+            self._wait(session_id, agent, [])
             return ()
         texts = opening(conversation)
         if found := self.openings.candidates(tenant, texts, session_id, self.clock.now()):
             return found
         if max(map(len, texts), default=0) >= LEAST:
-            self._wait(session_id, _Met(agent, texts))
-            self._behind.setdefault(tenant, []).append(session_id)
+            self._wait(session_id, agent, texts)
+            if tenant not in self._behind:
+                self._behind[tenant] = []
+                self.tasks.spawn(self._looked(space, tenant), "delegation")
+            self._behind[tenant].append(session_id)
         return ()
 
-    def _look(self, space: bytes, tenant: str) -> None:
-        """Has the open calls of other workers looked at, for all conversations that wait for their first look. Unless
-        that was done just now: then a later request of the tenant has it done."""
-        now = self.clock.monotonic()
-        if 0.0 <= now - self._looks.get(tenant, -_LOOK) < _LOOK:
-            return
-        behind = self._behind.pop(tenant)
-        new = {session: self._waiting[session] for session in behind if session in self._waiting}
-        if not new:  # Their own second requests had it done.
-            return
-        if len(self._looks) >= _WAITING:
-            self._looks.clear()
-        self._looks[tenant] = now
-        self.tasks.spawn(self._late(space, tenant, new), "delegation")
+    async def _looked(self, space: bytes, tenant: str) -> None:
+        """Looks at the open calls of other workers, for all conversations that began meanwhile."""
+        if self.wait is not None:
+            await self.wait(_GATHER)
+        behind = self._behind.pop(tenant, ())
+        # Some had it done by their own second requests.
+        if new := {session: self._waiting[session] for session in behind if session in self._waiting}:
+            await self._late(space, tenant, new)
 
     async def _recalled(self, tenant: str, session_id: str) -> None:
         """Asks the store which node a session is, where it was found to be one elsewhere or earlier."""
@@ -142,8 +143,8 @@ class Origins:
                 parent = Delegation(wanted.parent, session=found[0].session, at=self.clock.now())
                 self.nodes.keep(tenant, parent)
 
-    def _wait(self, session_id: str, met: _Met) -> None:
-        self._waiting[session_id] = met
+    def _wait(self, session_id: str, agent: str, texts: list[str]) -> None:
+        self._waiting[session_id] = _Met(agent, texts, self.clock.monotonic())
         if len(self._waiting) > _WAITING:
             self._waiting.popitem(last=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from proxy.archive.writing import Archive
@@ -50,6 +51,7 @@ class Seats:
                 max_agents=wanted.max_agents,
                 retention=settings.store.retention_days * 86_400,
                 told=self._told,
+                wait=asyncio.sleep,
             )
             store, _, clock, tasks = self._rooms
             kinship = Kinship(store, lineage.nodes, lineage.scopes)

@@ -1,5 +1,7 @@
 """Conversations whose every request another worker serves, as fast as a provider on this machine answers."""
 
+import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -11,8 +13,9 @@ import pytest
 
 from tests.agents import Client, connected
 from tests.conftest import Start
-from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, folded, rounds
+from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, folded, rounds, told
 from tests.e2e.replies import CHAT, RESPONSES, Dialect
+from tests.loopback import replies_json
 from tests.proxying import PATIENT, Proxy
 from tests.strict import Strict
 from tests.valkey import Valkey
@@ -95,3 +98,23 @@ async def test_an_agent_whose_requests_take_turns_between_workers_is_folded_as_b
     assert provider.problems == []
     assert breaks(provider.taken) == folded(run)
     assert len({answer["x-accordion-session"] for answer in run.answers}) == 1
+
+
+async def test_a_conversation_that_a_call_began_is_that_calls_at_whichever_worker(start: Start, store: str):
+    """The first two requests are no quicker behind each other than a model answers."""
+    proxy = start(PATIENT, "--workers", "2", ACCORDION_STORE=store)
+    task = "Look through the folder for whatever concerns the parser, and say what was found in it."
+    call = {"id": "c1", "type": "function", "function": {"name": "Task", "arguments": json.dumps({"prompt": task})}}
+    said = CHAT.json()
+    said["choices"][0]["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
+    async with one_of_each(proxy, "chat") as clients:
+        async with proxy.provider(replies_json(said)):
+            parent, _ = await sent(clients[0], CHAT, "Delegate it.")
+        async with proxy.provider(CHAT.answers()):
+            talk = [task, "Well.", "Go on.", "Well.", "And on."]
+            child, _ = await sent(clients[1], CHAT, *talk[:1])
+            await asyncio.sleep(0.5)
+            for number, client in ((3, clients[0]), (5, clients[1])):
+                assert (await sent(client, CHAT, *talk[:number]))[0] == child
+                known = await told(proxy, child, number // 2 + 1)
+                assert (known["parent"], known["evidence"]) == (parent, "tool")

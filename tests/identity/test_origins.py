@@ -176,9 +176,7 @@ async def test_a_call_that_another_worker_saw_is_found_behind_the_requests_back(
     # And a third one, which meets the conversation in the middle.
     three = Worker(store, "w3")
     await two.settle()
-    await three.ask(talk([user(wrapped), calls(text="a"), user("b"), calls(text="c"), user("d")]))
-    await three.settle()
-    last = [user(wrapped), calls(text="a"), user("b"), calls(text="c"), user("d"), calls(text="e"), user("f")]
+    last = [user(wrapped), calls(text="a"), user("b"), calls(text="c"), user("d")]
     assert edge(await three.ask(talk(last))) == edge(on)
     await store.close()
 
@@ -241,6 +239,7 @@ async def test_a_conversation_that_goes_on_asks_nobody_for_anything():
         # Once where it begins, and once more for what others had not written then.
         assert len(worker.tasks.waiting) == (1 if turn < 2 else 0)
         await worker.tasks.run()
+        worker.clock.advance(2)
         history += [calls(text=f"{turn}"), user("more")]
 
 
@@ -253,27 +252,50 @@ async def test_conversations_that_begin_at_one_moment_are_looked_for_together():
     for opens in ("x" * 60, *tasks):
         await two.ask(talk([user(opens)]))
         assert len(two.tasks.waiting) == 1
-    await two.tasks.run()
-    # Any request has it done for those that came too soon, and each conversation's own second one for itself.
-    two.clock.advance(0.2)
-    on = [calls(text="a"), user("b")]
-    await two.ask(talk([user(tasks[0]), *on]))
-    assert len(two.tasks.waiting) == 2
     await two.settle()
     for task in tasks:
-        asked = await two.ask(talk([user(task), *on, calls(text="c"), user("d")]))
+        asked = await two.ask(talk([user(task), calls(text="a"), user("b")]))
         assert edge(asked) == ("argument", f"s:{parent.session}", task[0])
     assert not two.tasks.waiting
+    await two.ask(talk([user("y" * 60)]))
+    assert len(two.tasks.waiting) == 1
 
 
-async def test_a_conversation_that_had_others_asked_for_itself_has_them_asked_once():
-    worker = Worker()
-    for opens in ("x" * 60, "y" * 60):
-        await worker.ask(talk([user(opens)]))
-    await worker.tasks.run()
-    worker.clock.advance(0.2)
-    await worker.ask(talk([user("y" * 60), calls(text="a"), user("b")]))
-    assert len(worker.tasks.waiting) == 1
+async def test_what_others_write_within_a_moment_is_found_by_whoever_is_asked_meanwhile():
+    """A parent's and its child's requests take turns between two workers, quicker than these write."""
+    store = EphemeralStore()
+    one, two = Worker(store), Worker(store, "w2")
+    parent = await one.ask(talk(PARENT), None, [made()])
+    history = [user(TASK)]
+    for worker in (two, one, two):
+        assert edge(await worker.ask(talk(history))) == NONE
+        await worker.tasks.run()
+        history += [calls(text="a"), user("b")]
+    await one.settle()
+    for worker in (two, one):
+        worker.clock.advance(2)
+        await worker.ask(talk(history))
+        await worker.settle()
+        history += [calls(text="a"), user("b")]
+    for worker in (two, one):
+        assert edge(await worker.ask(talk(history))) == ("argument", f"s:{parent.session}", "c1")
+        assert not worker.tasks.waiting
+
+
+async def test_a_look_waits_for_what_was_seen_just_before_to_be_written():
+    store, slept = EphemeralStore(), list[float]()
+    one, two = Worker(store), Worker(store, "w2")
+    parent = await one.ask(talk(PARENT), None, [made()])
+
+    async def wait(seconds: float) -> None:
+        slept.append(seconds)
+        await one.settle()
+
+    two.lineage.origins.wait = wait
+    assert edge(await two.ask(talk([user(TASK)]))) == NONE
+    await two.settle()
+    assert edge(await two.ask(talk([user(TASK), calls(text="a"), user("b")])))[1] == f"s:{parent.session}"
+    assert slept
 
 
 async def test_what_was_erased_is_not_known_any_more():
