@@ -41,7 +41,7 @@ _LOOKS = (64, 576, 64)
 
 # How often what another worker is about to write is looked for (what was erased meanwhile never comes), and how often
 # what one may have written that cannot be heard.
-_WAITS, _UNHEARD = 12, 4
+_WAITS, _UNHEARD = 25, 4
 
 
 @dataclass(frozen=False, slots=True)
