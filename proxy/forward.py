@@ -246,7 +246,8 @@ class Forward:
         if seated is not None and seated.taken and sharing is not None:
             sharing.keep(gauge.dialect.name, gauge.caller, seated.seat, seated.client, seated.taken, seated.owners)
         if self.transcripts is not None:
-            self.transcripts.record(gauge.caller.space, session, place.conversation, folded=bool(fold))
+            after = place.base.chain if place.base is not None else b""
+            self.transcripts.record(gauge.caller.space, session, place.conversation, folded=bool(fold), after=after)
         if self.remembering is not None and gauge.seen is not None and gauge.seen.state == "folded":
             made = gauge.folded.compaction if gauge.folded is not None else None
             if made is not None:

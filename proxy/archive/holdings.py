@@ -73,13 +73,15 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
 
 
 BEHIND = -1
-"""In place of an index: behind all that was said before."""
+"""In place of an index: behind what the provider keeps."""
 
 
 class Recorded(msgspec.Struct, frozen=True, array_like=True):
     """One entry of a transcript's log: from the message `start` on the session's list is that of `keys`. Where `start`
-    is BEHIND, they stand behind what was said before `at`, the time of the request in seconds since the epoch; `place`
-    is the chain key of its end then: a request that was sent again counts once.
+    is BEHIND, they stand behind a reply that the provider keeps.
+
+    `place` is the chain key where the request ended, `after` the one that `keys` follow (empty: not known, or at the
+    beginning). `at` is when its exchange had ended, in seconds since the epoch.
 
     `sizes` are those of the rows, likewise 0 where they are counted elsewhere. `head` names the record of the system
     prompt and the tools, `lead` the rows of list entries that belong to the system prompt; both only where they are
@@ -97,6 +99,7 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     lead: list[bytes] = []
     lead_sizes: list[int] = []
     place: bytes = b""
+    after: bytes = b""
 
     @property
     def size(self) -> int:

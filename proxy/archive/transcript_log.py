@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
@@ -75,23 +74,68 @@ class State:
     size: int = 0
 
 
+class _List:
+    """Messages as requests held them that bring the whole list; `end` is the chain key of the last."""
+
+    __slots__ = ("end", "keys")
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self.keys = keys
+        self.end = b""
+
+
+class _Laid:
+    """What a log comes to, whichever of its workers wrote first: they gather what they write, and may not have heard of
+    each other's entries."""
+
+    def __init__(self) -> None:
+        self._last = _List([])
+        self._at = 0.0
+        self._lists: dict[bytes, _List] = {}
+        """By the places where requests ended. A list that was left for another stays, should somebody go on with it."""
+        self._behind: dict[bytes, Recorded] = {}
+        """What stands behind replies that the provider keeps, by place: what was sent again counts once."""
+
+    def take(self, each: Recorded) -> None:
+        """Takes the next entry."""
+        if each.start == BEHIND:
+            self._behind.setdefault(each.place, each)
+            return
+        held, start = self._lists.get(each.after, self._last) if each.after else self._last, each.start
+        there = held.keys[start:]
+        # What is a beginning of what is there takes nothing away.
+        if there[: len(each.keys)] != each.keys:
+            if each.keys[: len(there)] != there:
+                held = _List(held.keys[:start])
+            held.keys[start:] = each.keys
+            held.end, self._at = each.place, each.at
+        self._last = self._lists[each.place] = held
+
+    def keys(self) -> list[bytes]:
+        """All messages in order."""
+        found, waiting = list(self._last.keys), dict(self._behind)
+        following: dict[bytes, list[Recorded]] = {}
+        for each in waiting.values():
+            following.setdefault(each.after, []).append(each)
+        end = self._last.end or None
+        # What is not known to follow anything was said behind the rest, unless a newer list holds it.
+        first = [each for each in waiting.values() if each.after not in (end, *waiting) and each.at >= self._at]
+        first.sort(key=lambda each: each.at)
+        stack = [*reversed(first), *reversed(following.get(end or b"?", ()))]
+        while stack:
+            each = stack.pop()
+            if waiting.pop(each.place, None) is not None:
+                found += each.keys
+                stack += reversed(following.get(each.place, ()))
+        return found
+
+
 def state_of(log: Iterable[Recorded]) -> State:
-    """What the entries of a log come to, one after the other. Workers gather what they write, so an entry may come
-    behind one that was said later: what is a beginning of what is there takes nothing away."""
-    state = State()
-    keys: list[bytes] = []
-    said: list[float] = []
-    places = set[bytes]()
+    """What the entries of a log come to."""
+    state, laid = State(), _Laid()
     for each in log:
-        size, start = len(each.keys), each.start
-        if start == BEHIND:
-            if each.place not in places:
-                at = bisect_right(said, each.at)
-                keys[at:at], said[at:at] = each.keys, [each.at] * size
-            places.add(each.place)
-        elif keys[start : start + size] != each.keys:
-            keys[start:], said[start:] = each.keys, [each.at] * size
-        whole = start == 0
+        laid.take(each)
+        whole = each.start == 0
         state = State(
             each.dialect,
             each.model,
@@ -102,7 +146,7 @@ def state_of(log: Iterable[Recorded]) -> State:
             0 if whole else state.entries + 1,
             each.size if whole else state.size + each.size,
         )
-    return replace(state, keys=tuple(keys))
+    return replace(state, keys=tuple(laid.keys()))
 
 
 async def transcript_of(archive: Archive, space: bytes, session: str) -> Transcript | None:

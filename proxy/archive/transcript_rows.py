@@ -16,12 +16,14 @@ from proxy.core.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A request of a session, as it is to be recorded; `at` is when it came, in seconds since the epoch."""
+    """A request of a session, as it is to be recorded; `at` is when its exchange ended, in seconds since the epoch,
+    `after` the chain key of what the provider keeps before it."""
 
     space: bytes
     session: str
     conversation: Conversation
     at: float
+    after: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,12 @@ class Transcripts:
 
     # -- recording ----------------------------------------------------------------
 
-    def record(self, space: bytes, session: str, conversation: Conversation, *, folded: bool) -> None:
-        """Takes a request of a session, as the client sent it; `folded` says whether a fold is in force for it. Quick:
-        what is new is written in the background."""
+    def record(
+        self, space: bytes, session: str, conversation: Conversation, *, folded: bool, after: bytes = b""
+    ) -> None:
+        """Takes a request of a session, as the client sent it; `folded` says whether a fold is in force for it, `after`
+        is the chain key of what the provider keeps before it, where that is known. Quick: what is new is written in the
+        background."""
         if self._mode == "off" or not session or not conversation.chain:
             return
         place = self._places.get((space, session))
@@ -75,7 +78,7 @@ class Transcripts:
                 return
         elif place.last == conversation.chain[-1] and place.head == conversation.overhead_key:
             return
-        self._waiting.append(Item(space, session, conversation, self._clock.now()))
+        self._waiting.append(Item(space, session, conversation, self._clock.now(), after))
         if not (self._gathering or self._flushing):
             self._gathering = True
             self._tasks.spawn(self._gathered(), "record what was said")
@@ -209,7 +212,8 @@ class Transcripts:
                 pack.head(plan) if plan.head else 0,
                 [message.key for message in plan.lead],
                 [pack.row(plan, message) for message in plan.lead],
-                conversation.chain[-1] if plan.start == BEHIND else b"",
+                conversation.chain[-1],
+                item.after if plan.start == BEHIND else conversation.chain[plan.start - 1] if plan.start else b"",
             )
             sizes[name] = entry.size + (0 if plan.fresh else sizes.get(name, plan.size))
             rows += self._listed(plan, entry, sizes[name])

@@ -28,11 +28,13 @@ _FINAL = 1.5
 @dataclass(frozen=True, slots=True)
 class _Met:
     """A conversation that another worker may have a word on. `texts` are how it opened; of one that did not begin here
-    nothing is held: then it is the edge that may come. `at` is when it was met, in seconds by the monotonic clock."""
+    nothing is held: then it is the edge that may come. `at` is when it was met, `looked` when the store was last asked,
+    in seconds by the monotonic clock."""
 
     agent: str
     texts: list[str]
     at: float
+    looked: float
 
 
 @dataclass(frozen=False, slots=True)
@@ -63,13 +65,10 @@ class Origins:
                 await self._infer(tenant, session_id, agent, found)
             elif not new:
                 await self._recalled(tenant, session_id)
-            known = self._sessions[session_id]
+            # Something may have been erased meanwhile.
+            known = self._sessions.get(session_id, TOP)
         elif self._waiting and (met := self._waiting.get(session_id)) is not None:
-            if self.clock.monotonic() - met.at >= _FINAL:
-                del self._waiting[session_id]
-            own = {session_id: met}
-            late = self._late(space, tenant, own) if met.texts else self._recalled(tenant, session_id)
-            self.tasks.spawn(late, "delegation")
+            self._look_again(space, tenant, session_id, met)
         if not known:
             return None
         await self.nodes.load(tenant, (known,))
@@ -105,6 +104,17 @@ class Origins:
                 self.tasks.spawn(self._looked(space, tenant), "delegation")
             self._behind[tenant].append(session_id)
         return ()
+
+    def _look_again(self, space: bytes, tenant: str, session_id: str, met: _Met) -> None:
+        now = self.clock.monotonic()
+        if now - met.at >= _FINAL:
+            del self._waiting[session_id]
+        elif now - met.looked >= _GATHER:
+            self._waiting[session_id] = replace(met, looked=now)
+        else:
+            return
+        late = self._late(space, tenant, {session_id: met}) if met.texts else self._recalled(tenant, session_id)
+        self.tasks.spawn(late, "delegation")
 
     async def _looked(self, space: bytes, tenant: str) -> None:
         """Looks at the open calls of other workers, for all conversations that began meanwhile."""
@@ -144,7 +154,8 @@ class Origins:
                 self.nodes.keep(tenant, parent)
 
     def _wait(self, session_id: str, agent: str, texts: list[str]) -> None:
-        self._waiting[session_id] = _Met(agent, texts, self.clock.monotonic())
+        now = self.clock.monotonic()
+        self._waiting[session_id] = _Met(agent, texts, now, now)
         if len(self._waiting) > _WAITING:
             self._waiting.popitem(last=False)
 

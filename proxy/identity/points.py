@@ -107,8 +107,7 @@ def rival(
         before = points.get(label + point.base) if point.base else None
         if before is None or before.session != base.session:
             break
-        # Workers that had not heard of each other's places may have passed over some: an end in this list is no rival.
-        if before.branch not in (b"", key) and before.branch not in chain:
+        if before.branch not in (b"", key):
             return point.base, before, key
         key, point = point.base, before
     return None

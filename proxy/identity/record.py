@@ -62,13 +62,15 @@ class Record:
         """The deepest place of a list and its index (-1: none), with all in memory that decides about it: the store is
         asked where it may know more. When it is away, what is known here must do."""
         index, base = await self._deepest(label, conversation)
-        if base is None and goes_on(conversation):
+        if base is None and self.others is not None and goes_on(conversation):
             # Another worker may have served it a moment ago.
             names = [label + key for key in conversation.chain[-_LOOKS[0] :]]
+            coming = [name for name in names if self.others.coming(place_id(name))]
             for _ in range(_WAITS):
-                if base is not None or not await self._paused(names):
+                if not await self._paused(coming) or not await self._ask(coming):
                     break
-                index, base = await self._deepest(label, conversation)
+                if not self.points.keys().isdisjoint(coming):
+                    return await self._deepest(label, conversation)
         return index, base
 
     async def _deepest(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
@@ -85,17 +87,14 @@ class Record:
             self._unmet.add(label + chain[-1])
         return index, base
 
-    async def get(self, name: bytes, *, moves: bool = False, awaited: bool = False) -> Point | None:
-        """One place; None where it is not on record. What the store has of it is not kept in memory. `moves` says that
-        other workers may have moved it on; `awaited` that there should be one, so that those that cannot be heard are
-        given the time to write it, too."""
+    async def get(self, name: bytes, *, awaited: bool = False) -> Point | None:
+        """One place; None where it is not on record. What the store has of it is not kept in memory. `awaited` says
+        that there should be one, so that workers that cannot be heard are given the time to write it, too."""
         known = self.points.get(name)
-        if known is not None and (not moves or self._sure(name)):
+        if known is not None:
             return known
         with suppress(StoreUnavailable):
-            if known is not None:
-                await self.outbox.flush()  # What the store has is then no older than what is known here.
-            known = decode(await self.store.get(store_key(name))) or known
+            known = decode(await self.store.get(store_key(name)))
             for waits in range(_WAITS):
                 if known is not None or not await self._paused([name], awaited=awaited and waits < _UNHEARD):
                     break

@@ -140,7 +140,8 @@ class Sessions:
         self.record.keep(state_name(caller, state_id), point)
 
     async def state(self, caller: Caller, state_id: str) -> Point | None:
-        """What a response's id stands for; None where that is not on record."""
+        """What a response's or a conversation's id stands for; None where that is not on record."""
+        # Not kept in memory where the store has it: what a conversation's id stands for moves on, wherever it does.
         return await self.record.get(state_name(caller, state_id))
 
     def current(self, session_id: str) -> Session | None:
@@ -151,10 +152,9 @@ class Sessions:
     async def _continued(self, caller: Caller, marks: Marks, label: bytes, conversation: Conversation) -> Place:
         """A request that goes on from state kept by the provider."""
         name = state_name(caller, conversation.previous or "")
-        # What a conversation's id stands for moves on with each reply, and at first it stands for nothing; a reply's id
-        # is not known before there was one.
-        moves = "conversation" in conversation.envelope
-        state = await self.record.get(name, moves=moves, awaited=not moves)
+        # A conversation's id stands for nothing at first; a reply's id is not known before there was a reply.
+        named = conversation.envelope.get("previous_response_id", b"null") != b"null"
+        state = await self.record.get(name, awaited=named)
         start = hashlib.sha256(name + state.chain if state else name).digest()
         links = accumulate((message.key for message in conversation.messages), link, initial=start)
         conversation = replace(conversation, chain=tuple(links)[1:])
@@ -167,8 +167,10 @@ class Sessions:
         """The session of a request that goes on from `base`, and the one it is a fork of."""
         points = self.record.points
         other = rival(points, label, chain, index, base)
+        # Workers that had not heard of each other's places passed over some: an end in this list is no rival's.
+        passed = other is not None and other[1].branch in chain
         parted = base.next not in (b"", chain[index + 1]) or taken_over(points, label, base)
-        parted = parted or (other is not None and lives(points, label, other[1]))
+        parted = parted or (other is not None and not passed and lives(points, label, other[1]))
         session_id = fresh_id(label, chain[-1]) if parted else base.session
         if parted and base.next:
             self.record.keep(label + chain[-1], Point(session_id))
@@ -183,7 +185,8 @@ class Sessions:
         self._takes(label, base.taken, chain[index])
         if other is not None:
             at, point, branch = other
-            self._takes(label, point.branch, chain[-1] if point is base else chain[index])
+            if not passed:
+                self._takes(label, point.branch, chain[-1] if point is base else chain[index])
             if point is not base and at in chain:
                 # Whoever took over never went on, such as a side request: the session is taken back.
                 reply = chain[chain.index(at) + 1]

@@ -439,32 +439,71 @@ def late(store: EphemeralStore, clock: FakeClock) -> Transcripts:
 
 
 STEPS = st.lists(
-    st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3), st.lists(st.integers(0, 2))), min_size=1, max_size=20
+    st.tuples(
+        st.lists(st.integers(0, 2), min_size=1, max_size=3),
+        st.lists(st.integers(0, 2)),
+        st.sampled_from([0.01, 0.01, 0.01, -60.0]),
+    ),
+    min_size=1,
+    max_size=20,
 )
 
 
-@given(STEPS, st.permutations(range(3)), st.booleans())
-def test_a_transcript_is_whole_whichever_worker_writes_first(steps, last, kept_by_the_provider):
+@given(STEPS, st.permutations(range(3)), st.sampled_from(["nothing", "all", "all but the first"]))
+def test_a_transcript_is_whole_whichever_worker_writes_first_and_whatever_the_clock_says(steps, last, kept):
+    """`kept` is what the provider keeps of it."""
+
     async def run() -> None:
         store, clock = EphemeralStore(), FakeClock()
         workers = [late(store, clock) for _ in range(3)]
         texts: list[str] = []
-        for number, (asked, writing) in enumerate(steps):
-            if kept_by_the_provider:
-                texts.append(f"{number} said")
-                entries = [{"role": "user", "content": texts[-1]}]
-                client = read({"model": "m", "input": entries, "previous_response_id": f"r-{number}"}, "responses")
-            else:
+        after = b""
+        for number, (asked, writing, passes) in enumerate(steps):
+            if kept == "nothing":
                 texts += [f"{number} said", f"{number} done"]
                 client = chat(*texts)
+            else:
+                texts.append(f"{number} said")
+                body = {"model": "m", "input": [{"role": "user", "content": texts[-1]}]}
+                if number or kept == "all":
+                    body["previous_response_id"] = f"r-{number}"
+                client = read(body, "responses")
             for each in asked:  # again where the first did not answer
-                workers[each].record(SPACE, "s-1", client, folded=True)
-                clock.advance(0.01)
+                workers[each].record(SPACE, "s-1", client, folded=True, after=after)
+                clock.advance(passes)
+            after = client.chain[-1]
             for each in writing:
                 await workers[each].flush()
         for each in last:
             await workers[each].flush()
         found = said(await workers[0].read(SPACE, "s-1", 0, 10**6))
-        assert found == texts if kept_by_the_provider else found == ["You are an agent.", *texts]
+        assert found == (texts if kept != "nothing" else ["You are an agent.", *texts])
 
     asyncio.run(run())
+
+
+async def test_what_a_newer_list_holds_is_not_there_twice_where_it_was_said_before_and_is_written_later():
+    store, clock = EphemeralStore(), FakeClock()
+    one, other = late(store, clock), late(store, clock)
+    entry = {"role": "user", "content": "first"}
+    one.record(SPACE, "s-1", first := read({"model": "m", "input": [entry]}, "responses"), folded=True)
+    await one.flush()
+    clock.advance(1)
+    second = read({"model": "m", "input": [{**entry, "content": "second"}], "previous_response_id": "r"}, "responses")
+    other.record(SPACE, "s-1", second, folded=True, after=first.chain[-1])
+    clock.advance(1)
+    whole = [{**entry, "content": text} for text in ("first", "second", "third")]
+    one.record(SPACE, "s-1", read({"model": "m", "input": whole}, "responses"), folded=True)
+    await one.flush()
+    await other.flush()
+    assert said(await one.read(SPACE, "s-1", 0, 9)) == ["first", "second", "third"]
+
+
+async def test_who_goes_on_after_another_workers_side_request_loses_nothing():
+    store, clock = EphemeralStore(), FakeClock()
+    one, other = late(store, clock), late(store, clock)
+    for worker, texts in ((one, "abcde"), (other, "abcdx"), (one, "abcdefg")):
+        worker.record(SPACE, "s-1", chat(*texts), folded=True)
+        await worker.flush()
+        clock.advance(5)
+    assert said(await other.read(SPACE, "s-1", 1, 99)) == [*"abcdefg"]

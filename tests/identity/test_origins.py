@@ -188,6 +188,7 @@ async def test_a_call_that_another_worker_writes_a_moment_later_is_found_with_th
     await two.ask(talk([user(TASK)]))
     await two.settle()
     await one.settle()
+    two.clock.advance(0.5)
     history = [user(TASK), calls(text="a"), user("b")]
     assert edge(await two.ask(talk(history))) == NONE
     await two.settle()
@@ -296,6 +297,30 @@ async def test_a_look_waits_for_what_was_seen_just_before_to_be_written():
     await two.settle()
     assert edge(await two.ask(talk([user(TASK), calls(text="a"), user("b")])))[1] == f"s:{parent.session}"
     assert slept
+
+
+async def test_requests_that_come_quickly_have_others_asked_once():
+    worker = Worker()
+    history = [user(TASK)]
+    await worker.ask(talk(history))
+    await worker.settle()
+    for again in range(5):
+        history += [calls(text=f"{again}"), user("b")]
+        await worker.ask(talk(history))
+        worker.clock.advance(0.02)
+    assert not worker.tasks.waiting
+
+
+async def test_what_is_erased_while_the_store_is_asked_for_a_conversations_node_leaves_it_at_the_top():
+    class Erasing(EphemeralStore):
+        async def get_many(self, keys):
+            if any(key.collection.startswith("node/") for key in keys):
+                worker.lineage.forget()
+            return await super().get_many(keys)
+
+    worker = Worker(Erasing())
+    asked = await worker.ask(talk([user(TASK), calls(text="a"), user("b")]))
+    assert edge(asked) == NONE
 
 
 async def test_what_was_erased_is_not_known_any_more():

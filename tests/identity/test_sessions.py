@@ -1,7 +1,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -652,18 +651,6 @@ async def test_nothing_is_waited_for_while_the_store_is_away(near: Pair, monkeyp
     read = responses(previous_response_id="resp_1", input="more")
     await near.workers["B"].sessions.resolve(ALICE, Marks(), read, "r")
     assert slept == []
-
-
-async def test_a_conversation_object_stands_for_what_the_last_worker_that_answered_in_it_reported(pair: Pair) -> None:
-    found = []
-    for number, (name, after) in enumerate(pairwise("ABABBAA")):
-        world = pair.workers[name]
-        place = await world.sessions.resolve(ALICE, Marks(), responses(conversation="conv_1", input="more"), name)
-        found.append(place.base.reported if place.base is not None else 0)
-        world.sessions.answered(ALICE, place, "conv_1", 100 + number)
-        if after != name:  # Else what it knows itself is newer than what is written.
-            await world.outbox.flush()
-    assert found == [0, 100, 101, 102, 103, 104]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ async def test_a_read_of_a_frozen_server_waits_no_longer_than_a_read_though_many
         inner = RedisStore(server.url, timeout=60.0)
         store = GuardedStore(inner, timeout=SOON, write_timeout=60.0, monotonic=monotonic)
         for _ in range(4):
-            await asyncio.gather(*(store.get(Key("c", f"{n}")) for n in range(10)))
+            await asyncio.gather(*(inner.get(Key("c", f"{n}")) for n in range(10)))
             server.freeze()
             try:
                 async with asyncio.timeout(30.0):
