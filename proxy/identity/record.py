@@ -62,16 +62,18 @@ class Record:
         """The deepest place of a list and its index (-1: none), with all in memory that decides about it: the store is
         asked where it may know more. When it is away, what is known here must do."""
         index, base = await self._deepest(label, conversation)
-        if base is None and self.others is not None and goes_on(conversation):
-            # Another worker may have served it a moment ago.
-            names = [label + key for key in conversation.chain[-_LOOKS[0] :]]
-            coming = [name for name in names if self.others.coming(place_id(name))]
-            for _ in range(_WAITS):
-                if not await self._paused(coming) or not await self._ask(coming):
-                    break
-                if not self.points.keys().isdisjoint(coming):
-                    return await self._deepest(label, conversation)
-        return index, base
+        if base is not None or self.others is None or not goes_on(conversation):
+            return index, base
+        # Another worker may have served it a moment ago.
+        names = [label + key for key in conversation.chain[-_LOOKS[0] :]]
+        coming = [name for name in names if self.others.coming(place_id(name))]
+        for _ in range(_WAITS):
+            if not await self._paused(coming) or not await self._ask(coming):
+                break
+            if not self.points.keys().isdisjoint(coming):
+                break
+        # Whether they came or not: this worker may have served another request of it meanwhile.
+        return await self._deepest(label, conversation) if coming else (index, base)
 
     async def _deepest(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
         chain = conversation.chain
