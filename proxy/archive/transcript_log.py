@@ -117,11 +117,12 @@ class _Laid:
         following: dict[bytes, list[Recorded]] = {}
         for each in waiting.values():
             following.setdefault(each.after, []).append(each)
-        end = self._last.end or None
+        direct = following.pop(self._last.end, []) if self._last.end else []
         # What is not known to follow anything was said behind the rest, unless a newer list holds it.
-        first = [each for each in waiting.values() if each.after not in (end, *waiting) and each.at >= self._at]
+        first = [each for after, those in following.items() if after not in waiting for each in those]
+        first = [each for each in first if each.at >= self._at]
         first.sort(key=lambda each: each.at)
-        stack = [*reversed(first), *reversed(following.get(end or b"?", ()))]
+        stack = [*reversed(first), *reversed(direct)]
         while stack:
             each = stack.pop()
             if waiting.pop(each.place, None) is not None:

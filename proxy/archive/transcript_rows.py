@@ -37,7 +37,6 @@ class Plan:
     lead: tuple[Message, ...]
     head: bytes
     fresh: bool
-    at: float
     size: int
 
     @property

@@ -181,7 +181,7 @@ class Transcripts:
         if not messages and not head:
             return None
         begin = BEHIND if appended else start
-        return Plan(item, begin, messages, conversation.lead if head else (), head, fresh, now, place.size)
+        return Plan(item, begin, messages, conversation.lead if head else (), head, fresh, place.size)
 
     def _stale(self, place: Place, now: float) -> bool:
         """Whether all of a transcript is to be written again: rows are kept for so long after they were written."""
@@ -221,7 +221,7 @@ class Transcripts:
 
     def _listed(self, plan: Plan, entry: Recorded, size: int) -> list[Put | Append]:
         item, tenant = plan.item, tenant_of(plan.item.space)
-        told = Entry("transcript", "", item.session, plan.at, plan.at, size)
+        told = Entry("transcript", "", item.session, item.at, item.at, size)
         log = Append(
             holdings.transcript_key(tenant, item.session), holdings.encode(entry), _KEPT, self._archive.retention
         )

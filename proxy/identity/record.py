@@ -9,7 +9,7 @@ what a worker nearby is known to be about to write.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
@@ -62,18 +62,20 @@ class Record:
         """The deepest place of a list and its index (-1: none), with all in memory that decides about it: the store is
         asked where it may know more. When it is away, what is known here must do."""
         index, base = await self._deepest(label, conversation)
-        if base is not None or self.others is None or not goes_on(conversation):
+        others = self.others
+        if base is not None or others is None or not (self.store.available and goes_on(conversation)):
             return index, base
         # Another worker may have served it a moment ago.
         names = [label + key for key in conversation.chain[-_LOOKS[0] :]]
-        coming = [name for name in names if self.others.coming(place_id(name))]
+        coming = [name for name in names if others.coming(place_id(name))]
+        if not coming:
+            return index, base
         for _ in range(_WAITS):
-            if not await self._paused(coming) or not await self._ask(coming):
-                break
-            if not self.points.keys().isdisjoint(coming):
+            await others.pause()
+            if not await self._ask(coming) or not self.points.keys().isdisjoint(coming):
                 break
         # Whether they came or not: this worker may have served another request of it meanwhile.
-        return await self._deepest(label, conversation) if coming else (index, base)
+        return await self._deepest(label, conversation)
 
     async def _deepest(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
         chain = conversation.chain
@@ -92,15 +94,17 @@ class Record:
     async def get(self, name: bytes, *, awaited: bool = False) -> Point | None:
         """One place; None where it is not on record. What the store has of it is not kept in memory. `awaited` says
         that there should be one, so that workers that cannot be heard are given the time to write it, too."""
-        known = self.points.get(name)
+        known, others = self.points.get(name), self.others
         if known is not None:
             return known
         with suppress(StoreUnavailable):
             known = decode(await self.store.get(store_key(name)))
-            for waits in range(_WAITS):
-                if known is not None or not await self._paused([name], awaited=awaited and waits < _UNHEARD):
-                    break
-                known = decode(await self.store.get(store_key(name)))
+            if known is None and others is not None:
+                unheard = _UNHEARD if awaited and not others.heard else 0
+                for _ in range(_WAITS if others.coming(place_id(name)) else unheard):
+                    await others.pause()
+                    if (known := decode(await self.store.get(store_key(name)))) is not None:
+                        break
         return known
 
     def keep(self, name: bytes, point: Point) -> None:
@@ -185,18 +189,6 @@ class Record:
             return False
         # Noted by nobody although it is in memory, it was noted, and another place has its slot now.
         return self.others is None or self.others.mine(place_id(name)) is True
-
-    async def _paused(self, names: Iterable[bytes], *, awaited: bool = False) -> bool:
-        """Waits a moment where another worker put one of these places on record of which the store knows nothing yet,
-        or may have done so where it cannot be heard and that is `awaited`. Whether it did wait."""
-        others = self.others
-        if others is None or not self.store.available:
-            return False
-        unheard = awaited and not others.heard
-        if not (unheard or any(name not in self.points and others.coming(place_id(name)) for name in names)):
-            return False
-        await others.pause()
-        return True
 
     def _remember(self, name: bytes, point: Point) -> None:
         points = self.points

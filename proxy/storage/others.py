@@ -29,7 +29,13 @@ _SEVERAL = 0
 """In place of a process id: more than one worker wrote this place, and none need know what the others did."""
 
 
-class Anybody:
+class _Paused:
+    async def pause(self) -> None:
+        """See Others."""
+        await asyncio.sleep(_PAUSE)
+
+
+class Anybody(_Paused):
     """Workers that cannot be heard, such as those of other machines: each place may be theirs (core's Others). `near`
     are those of this one, where a supervisor started several."""
 
@@ -51,12 +57,8 @@ class Anybody:
         """See Others."""
         return self._near is not None and self._near.coming(place)
 
-    async def pause(self) -> None:
-        """See Others."""
-        await asyncio.sleep(_PAUSE)
 
-
-class Board:
+class Board(_Paused):
     """The workers of one supervisor (core's Others), which all have the same `slots` in memory.
 
     A slot is written in one go, so nothing needs a lock; another place may take it at any time. `worker` is this
@@ -86,10 +88,6 @@ class Board:
     def coming(self, place: str) -> bool:
         """See Others."""
         return self.mine(place) is False
-
-    async def pause(self) -> None:
-        """See Others."""
-        await asyncio.sleep(_PAUSE)
 
 
 def shared_slots() -> Slots:
