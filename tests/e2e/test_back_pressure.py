@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from tests.e2e.raw import connected, post
+from tests.e2e.raw import connected
 from tests.e2e.replies import CHAT
+from tests.e2e.resident import warmed
 from tests.loopback import Answer, Recorded, stands_still
 from tests.proxying import Proxy
 
@@ -19,10 +20,8 @@ IN_SOCKETS = 40 << 20
 
 @pytest.fixture
 async def before(proxy: Proxy) -> int:
-    """The memory that the proxy holds once it has loaded what it counts with."""
-    async with proxy.provider(CHAT.answers()):
-        await post(proxy, CHAT.path, CHAT.body("Warm."))
-    return proxy.resident
+    """What the proxy holds before the test."""
+    return await warmed(proxy)
 
 
 @pytest.mark.parametrize("kind", LARGE)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.e2e.replies import CHAT, EACH, MESSAGES, Dialect
+from tests.e2e.resident import warmed
 from tests.loopback import Answer, Recorded, replies_json
 from tests.proxying import Proxy
 
@@ -87,7 +88,7 @@ async def test_a_body_that_breaks_off_in_its_chunks_is_refused(proxy, dialect):
 
 @EACH
 async def test_a_head_without_an_end_is_refused_and_no_more_of_it_is_taken(proxy, dialect):
-    before = proxy.resident
+    before = await warmed(proxy)
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     with contextlib.suppress(ConnectionError):
         writer.write(post(dialect)[:-2] + b"X-Long: ")
@@ -150,7 +151,7 @@ async def late(request: Recorded, answer: Answer) -> None:
 
 
 async def test_trailers_without_an_end_are_not_taken_for_ever(proxy):
-    before = proxy.resident
+    before = await warmed(proxy)
     async with proxy.provider(late):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         sent = 0

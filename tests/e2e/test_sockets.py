@@ -13,6 +13,7 @@ from websockets.typing import Subprotocol
 from tests.conftest import Start
 from tests.e2e.raw import ask, connected
 from tests.e2e.replies import CHAT, KEY
+from tests.e2e.resident import warmed
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json, stands_still
 from tests.proxying import Proxy
 
@@ -95,6 +96,7 @@ async def test_a_clients_message_beyond_the_limit_of_bodies_closes_both_sides_an
     start: Start, compression: str | None
 ):
     small = start("server: {max_body_bytes: 1MB, shutdown_seconds: 1}")
+    await warmed(small)
     closed = asyncio.Future[int | None]()
 
     async def hears(connection: ServerConnection) -> None:
