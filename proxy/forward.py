@@ -21,7 +21,7 @@ from typing import TypeVar
 from proxy.accounting.journal import Journal
 from proxy.archive.erasures import Erasures
 from proxy.archive.transcripts import Transcripts
-from proxy.core.errors import AccordionError, ContextOverflow, Unauthorized
+from proxy.core.errors import AccordionError, ContextOverflow, ThreadGone, Unauthorized
 from proxy.core.http import Inbound, Outbound, Told, stopped
 from proxy.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
 from proxy.core.records import Exchange, ReplySeen
@@ -86,6 +86,8 @@ class Forward:
     async def _ask(self, inbound: Inbound, course: _Course, gauge: Gauge) -> UpstreamReply:
         """Folds where that is decided, and sends; once more where the provider says that it did not fit. `course`
         always holds what was sent last."""
+        if gauge.decision.action == "resend" and gauge.place is not None:
+            raise ThreadGone(gauge.place.conversation.previous or "", gauge.decision.reason)
         asker = partial(self.sending.asker, inbound)
         began = self.clock.monotonic()
         course.gauge = gauge = await self.folding.fold(gauge, asker)
@@ -118,9 +120,11 @@ class Forward:
         except BaseException:
             await start.reply.close()
             raise
-        if again is None:
+        if again is None and (not gauge.thread or start.overflow.guessed):
             return start.reply
         await start.reply.close()
+        if again is None:
+            raise ThreadGone(gauge.thread, "the provider said that it does not fit its window")
         course.gauge = again
         return await self._unfolded(inbound, again, course, await self.sending.send(inbound, again))
 

@@ -261,6 +261,8 @@ class Gauging:
             compacting=gauge.controls.compacting,
             recorded=place.recorded,
             kept_by_provider=place.conversation.previous is not None,
+            threaded=place.conversation.threaded and not gauge.counting,
+            lost=gauge.route.family == "litellm" or (place.base is not None and place.base.changed),
             attempt=attempt_of(folded),
         )
         return decide(

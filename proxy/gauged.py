@@ -104,6 +104,13 @@ class Gauge(msgspec.Struct, frozen=True):
         return self.rules.mode == "auto" and self.controls.word not in ("off", "observe") and not kept
 
     @property
+    def thread(self) -> str:
+        """The id of the thread that it goes on from and that may be let go of for a fold; empty where there is none."""
+        said = self.place.conversation if self.place is not None else None
+        auto = self.rules.mode == "auto" and self.controls.word not in ("off", "observe")
+        return said.previous or "" if said is not None and said.threaded and auto and not self.counting else ""
+
+    @property
     def delegated(self) -> bool:
         """Whether a sub-agent asks."""
         return self.seated is not None and self.seated.seat.delegated

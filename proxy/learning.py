@@ -33,16 +33,15 @@ def learnt(
         correction = gauging.calibrations.learn(gauge.route.name, model, known, gauge.counted, seen.read)
         if correction != session.correction:
             session = structs.replace(session, correction=correction, model=model)
-    if gauge.dialect.name == "responses" and seen.response_id:
+    if place.conversation.kept and seen.response_id:
         # A reply that goes on from this one tells of it by the provider's own id. One that is made in the background
         # says nothing of its usage yet.
         held = (seen.read or gauge.utilization.tokens) + (seen.usage.output if seen.usage is not None else 0)
-        for state in {seen.response_id, *ids[-1:], _conversation_id(place.conversation)} - {""}:
-            sessions.answered(gauge.caller, place, state, held, ids)
+        for state in {seen.response_id, *ids[-1:], _object_id(place.conversation)} - {""}:
+            sessions.answered(gauge.caller, place, state, held, ids, changed=gauge.rewritten)
     return session
 
 
-def _conversation_id(conversation: Conversation) -> str:
-    """The id of a conversation object that the provider keeps; it stays the same over responses."""
-    kept = conversation.previous or ""
-    return kept if "conversation" in conversation.envelope else ""
+def _object_id(conversation: Conversation) -> str:
+    """The id of a conversation object that the provider keeps; it stays the same over replies."""
+    return (conversation.previous or "") if conversation.kept == "object" else ""

@@ -76,7 +76,7 @@ class Transcripts:
         if place is None:
             if not folded and self._mode == "folded":
                 return
-        elif place.last == conversation.chain[-1] and place.head == conversation.overhead_key:
+        elif place.last == conversation.chain[-1] and place.head == _head(place, conversation):
             return
         self._waiting.append(Item(space, session, conversation, self._clock.now(), after))
         if not (self._gathering or self._flushing):
@@ -174,10 +174,11 @@ class Transcripts:
         fresh = not appended and self._stale(place, now)
         start = 0 if fresh else start
         messages = conversation.messages if appended else conversation.messages[start:]
-        head = conversation.overhead_key if fresh or place.head != conversation.overhead_key else b""
+        beside = _head(place, conversation)
+        head = beside if fresh or place.head != beside else b""
         since, entries = (now, 0) if start == 0 else (place.since, place.entries + 1)
         count = start + len(messages)
-        places[name] = Place(count, chain[-1], conversation.overhead_key, since, entries, place.size)
+        places[name] = Place(count, chain[-1], beside, since, entries, place.size)
         if not messages and not head:
             return None
         begin = BEHIND if appended else start
@@ -264,6 +265,11 @@ class Transcripts:
 
 def _name(item: Item) -> Name:
     return item.space, item.session
+
+
+def _head(place: Place, conversation: Conversation) -> bytes:
+    """The key of what stands beside the list; what goes on from a thread leaves it out, and it stays as it was."""
+    return place.head if conversation.threaded else conversation.overhead_key
 
 
 def _longest(items: Sequence[Item]) -> list[Item]:

@@ -51,7 +51,9 @@ class Options:
 
     `mode` is the configured one, `word` the request's own (`auto`, `now`, `off`, `observe`); `off` of either wins.
     `compacting`: the request is the client's own compaction request. `kept_by_provider`: it goes on from a state that
-    the provider keeps; `recorded`: whether all of that is counted. `attempt` is the previous fold of this history.
+    the provider keeps; `recorded`: whether all of that is counted; `threaded`: whether it is a thread, which can be let
+    go of, and `lost`, whether nothing can go on from it, since the provider does not have the client's own list there.
+    `attempt` is the previous fold of this history.
     """
 
     mode: Mode = "auto"
@@ -59,6 +61,8 @@ class Options:
     compacting: bool = False
     recorded: bool = True
     kept_by_provider: bool = False
+    threaded: bool = False
+    lost: bool = False
     attempt: Attempt | None = None
 
 
@@ -78,6 +82,8 @@ def decide(
     """
     tokens, fixed = utilization.tokens, utilization.preamble + utilization.tools
     case = _Case(folded, utilization, limits, window, options, bytes_over, images_over, tokens, fixed, _kind(folded))
+    if options.threaded and options.lost:
+        return Decision("resend", f"{case.share}; the provider does not have the client's own list in its thread")
     decision = _decide(case)
     if not options.recorded:
         reason = f"{decision.reason}; what the provider keeps is not on record and not counted"
@@ -149,6 +155,8 @@ def _decide(case: _Case) -> Decision:
     options = case.options
     if "off" in (options.mode, options.word):
         return Decision("pass", f"{case.share}; folding is switched off")
+    if options.threaded:
+        return _let_go(case)
     if options.kept_by_provider:
         return Decision("pass", f"{case.share}; the provider keeps the history, so it passes unchanged")
     if not case.folded.conversation.messages or case.tokens <= case.fixed:
@@ -160,6 +168,15 @@ def _decide(case: _Case) -> Decision:
     if options.word == "now":
         return replace(_fold(case, "asked for", must=case.overflows, deep=True), forced=True)
     return _over(case) or _beside_tokens(case) or _by_trigger(case)
+
+
+def _let_go(case: _Case) -> Decision:
+    """A thread is gone on from until a fold is due: what the provider keeps cannot be folded, what is sent anew can."""
+    now = case.options.word == "now" and not case.options.compacting
+    due = _fold(case, "asked for") if now else _over(case) or _by_trigger(case)
+    if due.action == "compact" and not case.options.compacting:
+        return Decision("resend", f"{due.reason}: the thread is let go of, so that it can be folded", kind=due.kind)
+    return Decision("pass", f"{case.share}; the provider keeps the thread, so it passes unchanged")
 
 
 def _over(case: _Case) -> Decision | None:

@@ -154,8 +154,9 @@ class Utilization:
         return taken / self.window if self.window else 0.0
 
 
-Action = Literal["pass", "prepare", "compact", "refuse"]
-"""`prepare` passes the request as it is, and has a summary written meanwhile."""
+Action = Literal["pass", "prepare", "compact", "resend", "refuse"]
+"""`prepare` passes the request as it is, and has a summary written meanwhile. `resend` lets go of the thread that it
+goes on from: the client is told to send all of it, which can be folded."""
 
 FoldKind = Literal["conversation", "generation"]
 

@@ -14,6 +14,14 @@ from proxy.core.values import dataclass
 
 MediaKind = Literal["image", "audio", "video", "file"]
 
+Kept = Literal["", "reply", "object", "thread"]
+"""What a provider keeps, so that a later request need not say all of it again.
+
+`reply`: what this reply's id stands for. `object`: what a lasting id stands for, which is more with each reply.
+`thread`: as `reply`, for some minutes; the client has all of it too, leaves system prompt and tools out of what goes on
+from it, and says all of it again where it is told that the thread is gone.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -122,12 +130,18 @@ class Conversation:
     stream: bool = False
     max_output: int | None = None
     previous: str | None = None
-    """The id of provider-kept state (`previous_response_id`, `conversation`) that this request goes on from."""
+    """The id of provider-kept state that this request goes on from: of a reply, or of a `conversation`."""
+    kept: Kept = ""
     envelope: Mapping[str, bytes] = field(default_factory=dict)
     lead: tuple[Message, ...] = ()
     """The entries of the client's list that stand before `messages` and belong to the preamble."""
     overhead_key: bytes = b""
     """Tells one preamble and tool list from another; the same for the same content."""
+
+    @property
+    def threaded(self) -> bool:
+        """Whether it goes on from a thread, which may be let go of."""
+        return self.kept == "thread" and self.previous is not None
 
     @property
     def starts_turn(self) -> bool:

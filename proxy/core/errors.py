@@ -5,6 +5,7 @@ AccordionError
 │   ├── BadRequest          400
 │   ├── Unauthorized        401
 │   ├── NotFound            404
+│   │   └── ThreadGone      404, the client says all of it again
 │   ├── BodyTooLarge        413
 │   ├── HeadTooLarge        431
 │   └── ContextOverflow     400, what cannot fit the window in any form
@@ -68,6 +69,20 @@ class NotFound(RequestError):
     status = 404
     code = "not_found"
     anthropic_type = "not_found_error"
+
+
+class ThreadGone(NotFound):
+    """The thread that a request goes on from is let go of, as its provider may do at any time: the client sends the
+    whole conversation again, as the SDKs' helpers do by themselves."""
+
+    code = "thread_not_found"
+
+    def __init__(self, previous: str, why: str) -> None:
+        super().__init__(
+            f"The thread of {previous!r} is let go of ({why}). Send the whole conversation again, with `thread`: "
+            '{"type": "create"}.',
+            param="thread",
+        )
 
 
 class BodyTooLarge(RequestError):

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from proxy.core.conversation import Message, Part, Role
+from proxy.core.conversation import Kept, Message, Part, Role
 from proxy.core.errors import AccordionError
 from proxy.core.http import Outbound
 from proxy.core.records import ReplySeen
@@ -76,6 +76,10 @@ class Dialect(ABC):
     def previous(self, fields: Mapping[str, bytes]) -> str | None:
         """The id of provider-kept state that the request goes on from."""
         return None
+
+    def kept(self, fields: Mapping[str, bytes]) -> Kept:
+        """What the provider keeps of the exchange."""
+        return ""
 
     @abstractmethod
     def error(self, error: AccordionError, request_id: str) -> bytes:

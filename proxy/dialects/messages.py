@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from proxy.core.conversation import Message, Part
-from proxy.core.errors import AccordionError, ContextOverflow
+from proxy.core.conversation import Kept, Message, Part
+from proxy.core.errors import AccordionError, ContextOverflow, ThreadGone
 from proxy.core.records import CallSeen, ReplySeen, Usage
 from proxy.dialects import messages_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
@@ -76,13 +76,19 @@ class Messages(Dialect):
         thread = field(fields, "thread")
         return string(mapping(thread).get("previous_message_id")) or None
 
+    def kept(self, fields: Mapping[str, bytes]) -> Kept:
+        """A `thread`, where the request begins one or goes on from one."""
+        return "thread" if mapping(field(fields, "thread")) else ""
+
     def error(self, error: AccordionError, request_id: str) -> bytes:
         """`{"type": "error", "error": {type, message}, "request_id"}`; an overflow in Anthropic's own words, to the
-        letter: agents match the whole message."""
+        letter: agents match the whole message. A thread that is gone has `details`, which the SDKs' helpers read."""
         message = error.message
         if isinstance(error, ContextOverflow):
             message = f"prompt is too long: {error.tokens} tokens > {error.limit} maximum"
-        inner = {"type": error.anthropic_type, "message": message}
+        inner: dict[str, Any] = {"type": error.anthropic_type, "message": message}
+        if isinstance(error, ThreadGone):
+            inner["details"] = {"error_code": error.code}
         return encode({"type": "error", "error": inner, "request_id": request_id})
 
     def stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:

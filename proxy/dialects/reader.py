@@ -180,6 +180,7 @@ def _conversation(dialect: Dialect, trail: Trail) -> Conversation:
         stream=fields.get("stream") == b"true",
         max_output=dialect.max_output(fields),
         previous=dialect.previous(fields),
+        kept=dialect.kept(fields),
         envelope=fields,
         overhead_key=trail.overhead_key,
     )

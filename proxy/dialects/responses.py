@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from proxy.core.conversation import Message, Part, Text
+from proxy.core.conversation import Kept, Message, Part, Text
 from proxy.core.errors import AccordionError, ContextOverflow
 from proxy.core.records import CallSeen, ReplySeen, Usage
 from proxy.dialects import responses_writing
@@ -82,6 +82,12 @@ class Responses(Dialect):
         """`previous_response_id`, or the id of the `conversation`."""
         known = field(fields, "previous_response_id") or field(fields, "conversation")
         return string(known) or string(mapping(known).get("id")) or None
+
+    def kept(self, fields: Mapping[str, bytes]) -> Kept:
+        """Each reply under its id, and a `conversation`. Whoever asks not to `store` cannot go on from it, and whether
+        a provider heeds that is its own affair."""
+        alone = field(fields, "previous_response_id") is None and field(fields, "conversation") is not None
+        return "object" if alone else "reply"
 
     def error(self, error: AccordionError, request_id: str) -> bytes:
         """`{"error": {message, type, param, code}}`."""

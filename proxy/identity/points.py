@@ -48,6 +48,8 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     label: bytes = b""
     """What divides conversations within the tenant, for such a place."""
+    changed: bool = False
+    """For a place that a response id names: whether the provider keeps another list there than the client's."""
 
 
 # How many rounds back a branch is held against the one on record: another worker may have learnt late of a rival.

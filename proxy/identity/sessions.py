@@ -131,12 +131,22 @@ class Sessions:
                 )
                 self.record.write(name, place_id(name), told)
 
-    def answered(self, caller: Caller, place: Place, state_id: str, reported: int, ids: tuple[str, ...] = ()) -> None:
+    def answered(
+        self,
+        caller: Caller,
+        place: Place,
+        state_id: str,
+        reported: int,
+        ids: tuple[str, ...] = (),
+        *,
+        changed: bool = False,
+    ) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
-        `reported` tokens in all; `ids` are the provider's own ids of its rounds, where something was read back."""
+        `reported` tokens in all; `ids` are the provider's own ids of its rounds, where something was read back,
+        `changed` says that the provider was sent another list than the client's."""
         chain = place.conversation.chain[-1] if place.conversation.chain else b""
         label = place.label if ids else b""
-        point = Point(place.session.id, reported=reported, chain=chain, ids=ids, label=label)
+        point = Point(place.session.id, reported=reported, chain=chain, ids=ids, label=label, changed=changed)
         self.record.keep(state_name(caller, state_id), point)
 
     async def state(self, caller: Caller, state_id: str) -> Point | None:
@@ -153,8 +163,7 @@ class Sessions:
         """A request that goes on from state kept by the provider."""
         name = state_name(caller, conversation.previous or "")
         # A conversation's id stands for nothing at first; a reply's id is not known before there was a reply.
-        named = conversation.envelope.get("previous_response_id", b"null") != b"null"
-        state = await self.record.get(name, awaited=named)
+        state = await self.record.get(name, awaited=conversation.kept != "object")
         start = hashlib.sha256(name + state.chain if state else name).digest()
         links = accumulate((message.key for message in conversation.messages), link, initial=start)
         conversation = replace(conversation, chain=tuple(links)[1:])

@@ -132,6 +132,35 @@ def test_what_the_provider_keeps_passes_unchanged_and_says_so() -> None:
     assert "what the provider keeps is not on record and not counted" in decision.reason
 
 
+THREAD = Options(kept_by_provider=True, threaded=True)
+
+
+def test_a_thread_is_gone_on_from_until_a_fold_is_due_and_let_go_of_then() -> None:
+    assert decided(85_000, options=THREAD).action == "pass"
+    assert decided(99_999, options=THREAD).action == "pass", "no summary is prepared of what is not here"
+    due = decided(100_000, options=THREAD)
+    assert due.action == "resend"
+    assert "over the conversation trigger of 100,000 tokens" in due.reason
+    assert decided(199_000, MID_TURN, options=THREAD).action == "resend"
+    assert decided(10, options=replace(THREAD, word="now")).action == "resend"
+
+
+def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
+    assert decided(100_000, listed(), options=THREAD).action == "resend"
+
+
+@pytest.mark.parametrize("word", ["off", "observe"])
+@pytest.mark.parametrize("where", ["mode", "word"])
+def test_a_thread_is_not_let_go_of_for_a_fold_that_is_not_wanted(where: str, word: Any) -> None:
+    assert decided(199_000, options=replace(THREAD, **{where: word})).action == "pass"
+    assert decided(199_000, options=replace(THREAD, compacting=True)).action == "pass"
+
+
+@pytest.mark.parametrize("word", ["auto", "off", "observe"])
+def test_nothing_goes_on_from_a_thread_that_holds_another_list_than_the_clients(word: str) -> None:
+    assert decided(10, options=replace(THREAD, lost=True, word=word)).action == "resend"
+
+
 def test_fixed_overhead_above_the_trigger_is_said_and_folds_nothing() -> None:
     decision = decided(10_000, preamble=60_000, tools=50_000)
     assert decision.action == "pass"

@@ -212,7 +212,10 @@ def test_top_level_fields_are_read() -> None:
     assert MESSAGES.tools(fields) == ('{"name":"f","input_schema":{}}', '{"type":"object"}')
     assert MESSAGES.max_output(fields) == 9
     assert MESSAGES.previous(fields) == "msg_1"
-    assert MESSAGES.previous({"thread": b'{"type": "create"}'}) is None
+    assert MESSAGES.kept(fields) == "thread"
+    begun = {"thread": b'{"type": "create"}'}
+    assert (MESSAGES.previous(begun), MESSAGES.kept(begun)) == (None, "thread")
+    assert all(MESSAGES.kept({"thread": raw}) == "" for raw in (b"null", b"[1]", b'"x"', b"{}"))
     assert (MESSAGES.preamble({}), MESSAGES.tools({}), MESSAGES.max_output({})) == ((), (), None)
 
 

@@ -94,6 +94,23 @@ def test_state_kept_by_the_provider_is_named(fields: dict[str, bytes], expected:
     assert RESPONSES.previous(fields) == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"conversation": b'{"id": "conv_1"}'}, "object"),
+        ({"previous_response_id": b"null", "conversation": b'"conv_1"'}, "object"),
+        ({"previous_response_id": b'"resp_1"', "conversation": b"null"}, "reply"),
+        ({"previous_response_id": b'"resp_1"'}, "reply"),
+        ({"conversation": b"null"}, "reply"),
+        ({}, "reply"),
+    ],
+)
+def test_a_conversation_stands_for_more_with_each_reply_and_a_reply_does_not(
+    fields: dict[str, bytes], expected: str
+) -> None:
+    assert RESPONSES.kept(fields) == expected
+
+
 # -- what clients send back -------------------------------------------------------
 
 REPLIES: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [

@@ -76,6 +76,34 @@ async def test_an_anthropic_client_talks_to_an_openai_model(translating: Proxy):
     assert text == "Hellothere."
 
 
+async def test_a_thread_that_no_provider_keeps_is_begun_again_and_then_left_by_the_sdks_loop(translating: Proxy):
+    """The provider has no threads: what would go on from one must not reach it without its beginning."""
+    asked: list[int] = []
+
+    @anthropic.beta_async_tool
+    async def look() -> str:
+        """Looks."""
+        return "Nothing yet."
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        asked.append(len(request.json()["messages"]))
+        said = CHAT.json("Done.") if len(asked) == 4 else CHAT.json("")
+        if len(asked) < 4:
+            call = {"id": f"call_{len(asked)}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            said["choices"][0] |= {"message": {"role": "assistant", "content": None, "tool_calls": [call]}}
+            said["choices"][0]["finish_reason"] = "tool_calls"
+        await replies_json(said)(request, answer)
+
+    async with (
+        anthropic.AsyncAnthropic(base_url=translating.url, api_key=KEY, max_retries=0, timeout=60) as client,
+        translating.provider(script),
+    ):
+        runner = client.beta.messages.tool_runner(model="smart", max_tokens=50, messages=ASK, tools=[look])
+        done = await runner.until_done()
+    assert done.content[-1].text == "Done."
+    assert asked == [1, 3, 5, 7], "each time all that was said"
+
+
 async def test_a_provider_that_is_away_is_told_in_the_clients_dialect(translating: Proxy):
     body = json.dumps({"model": "clever", "messages": ASK}).encode()
     reply = await post(translating, CHAT.path, body, ("Authorization", f"Bearer {KEY}"))
