@@ -119,7 +119,9 @@ async def test_a_request_with_one_scope_is_forwarded_byte_for_byte(wide: Proxies
 
 @EACH
 async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_path: Path, dialect: str):
-    proxy = start(config(dialect, window=400_000), ACCORDION_STORE=f"sqlite:///{tmp_path}/branches.db")
+    # However busy the machine is: what the store does not tell in time is not known.
+    text = config(dialect, window=400_000) + "store: {timeout_seconds: 30}\n"
+    proxy = start(text, ACCORDION_STORE=f"sqlite:///{tmp_path}/branches.db")
     async with branches(proxy, dialect, TREE, run="restart") as made:
         made.provider.window = 400_000
         await mixed(made, 20, "before")
