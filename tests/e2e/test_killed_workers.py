@@ -1,0 +1,92 @@
+"""Agents at work while workers are killed: what was under way fails as a lost connection, and nothing else does."""
+
+import asyncio
+import os
+import signal
+from functools import partial
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+
+from tests.agents import Client, Run
+from tests.conftest import Start
+from tests.e2e.folds import EACH, WINDOW, breaks, config, folded
+from tests.e2e.ledger import look, until
+from tests.loopback import Answer, Recorded
+from tests.proxying import Proxy
+from tests.strict import Strict, result_of
+
+AGENTS, REQUESTS = 4, 40
+LOST = (openai.APIConnectionError, anthropic.APIConnectionError, httpx.TransportError)
+"""How a reply that breaks off shows: the last of them where it had begun."""
+
+
+def hopping(proxy: Proxy, dialect: str) -> Client:
+    """A client with a new connection for each request, so that any worker may take it."""
+    more: Any = {"api_key": "sk-test-agents", "max_retries": 4, "timeout": 60}
+    more["default_headers"] = {"Connection": "close"}
+    if dialect == "messages":
+        return anthropic.AsyncAnthropic(base_url=proxy.url, **more)
+    return openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", **more)
+
+
+async def worked(run: Run) -> None:
+    """So many requests; one whose reply breaks off is sent again."""
+    for _ in range(REQUESTS):
+        try:
+            await run.step()
+        except Exception as error:
+            # The SDKs each have an HTTP library of their own.
+            if not isinstance(error, LOST) and "Protocol" not in type(error).__name__:
+                raise
+
+
+async def original_of(proxy: Proxy, run: Run) -> bool:
+    """Whether all that tools returned to an agent, but for what it did not send yet, stands in its transcript."""
+    text = (await look(proxy, f"/accordion/sessions/{run.answers[0]['x-accordion-session']}/original")).text
+    said = str(run.history[:-4])
+    calls = [f"call_{number}_0" for number in range(1, REQUESTS + 1)]
+    return all(result_of(call) in text for call in calls if result_of(call) in said)
+
+
+@EACH
+async def test_two_of_three_workers_are_killed_and_no_agent_loses_its_session_its_folds_or_its_history(
+    start: Start, dialect: str
+):
+    proxy = start(config(dialect), "--workers", "3", ACCORDION_STORE="sqlite:///one.db")
+    await proxy.says("startup complete", 3)
+    names = [f"agent {number}." for number in range(AGENTS)]
+    models = {name: Strict(dialect, WINDOW, rounds=1_000, run=name, thinks=dialect != "chat") for name in names}
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await next(models[name] for name in names if name in request.body.decode())(request, answer)
+
+    async def killed() -> None:
+        for pid in proxy.workers[-3:][:2]:
+            begun = sum(len(model.taken) for model in models.values())
+            await until(partial(more_than, models, begun + AGENTS * REQUESTS // 4))
+            os.kill(pid, signal.SIGKILL)
+
+    runs = [
+        Run(hopping(proxy, dialect), dialect, name=name, stream=bool(number % 2)) for number, name in enumerate(names)
+    ]
+    async with proxy.provider(script):
+        for run in runs:
+            run.begin()
+        await asyncio.gather(killed(), *(worked(run) for run in runs))
+        for run in runs:
+            await until(partial(original_of, proxy, run))
+            await run.client.close()
+    for name, run in zip(names, runs, strict=True):
+        assert models[name].problems == []
+        assert models[name].refusals == []
+        assert len({head["x-accordion-session"] for head in run.answers}) == 1
+        assert len(folded(run)) >= 1
+        assert len(breaks(models[name].taken)) == len(folded(run)), "each fold is the same at every worker"
+    assert "Traceback" not in proxy.log
+
+
+async def more_than(models: dict[str, Strict], count: int) -> bool:
+    return sum(len(model.taken) for model in models.values()) > count
