@@ -94,7 +94,9 @@ def item(entry: Item, size: int) -> tuple[Role, tuple[Part, ...]]:
         return "assistant", (made, ToolResult(made.call_id, tuple(_gave(entry)), failed))
     if kind == "compaction":
         return "other", (Opaque(kind, len(string(entry.get("encrypted_content")))),)
-    # configuration_update, additional_tools, mcp_list_tools, item_reference, compaction_trigger, and what is unknown
+    if kind == "item_reference" and (told := _referred(string(entry.get("id")))):
+        return "assistant", (told,)
+    # configuration_update, additional_tools, mcp_list_tools, compaction_trigger, other references, what is unknown
     return ("developer" if kind == "additional_tools" else "other"), (opaque(entry, kind, size),)
 
 
@@ -159,6 +161,15 @@ _PARTS: dict[str, Callable[[Item], Inner]] = {
     "refusal": _refusal,
     "reasoning_text": _thought,
 }
+
+
+def _referred(name: str) -> Reasoning | Text | None:
+    """What an item of a reply is that is named only, as OpenAI's ids tell (`rs_…`, `msg_…`); None for all else, a call
+    maybe. Clients that leave their history to the provider (the AI SDK does) name reasoning and texts, and send calls.
+    """
+    if name.startswith("rs_"):
+        return Reasoning("")
+    return Text(f"(what the provider keeps as {name})") if name.startswith("msg_") else None
 
 
 def _reasoning(entry: Item) -> Reasoning:

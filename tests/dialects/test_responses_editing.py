@@ -73,6 +73,8 @@ WHOLE = [
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"},
     {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
     {"type": "mcp_approval_request", "id": "m", "name": "n", "server_label": "s", "arguments": "{}"},
+    {"type": "item_reference", "id": "msg_1"},
+    {"type": "item_reference", "id": "rs_1"},
 ]
 HOSTED = [
     {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
@@ -94,7 +96,7 @@ def test_an_item_in_which_a_text_has_no_place_leaves_as_a_whole_or_stays(item: A
     "item",
     [
         {"type": "compaction", "encrypted_content": "sealed"},
-        {"type": "item_reference", "id": "msg_1"},
+        {"type": "item_reference", "id": "fc_1"},
         {"type": "mcp_approval_response", "approval_request_id": "m", "approve": True},
         {"type": "tool_search_output", "call_id": "c1", "tools": [{"type": "function", "name": "n"}]},
         {"type": "function_call_output", "call_id": "c1", "output": [{"type": "hologram"}]},

@@ -1,0 +1,61 @@
+"""An agent whose client names what the model thought and said, and sends calls and results, as the AI SDK does."""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tests import spoken
+from tests.e2e.folds import STREAMED, WINDOW, Proxies, agent, breaks, folded, told
+from tests.loopback import Answer, Recorded
+from tests.spoken import Json, Reply
+from tests.strict import Strict
+
+NAMED = ("reasoning", "message")
+
+
+def named(entries: list[Json]) -> list[Json]:
+    """A reply's items as such a client sends them again."""
+    return [{"type": "item_reference", "id": each["id"]} if each.get("type") in NAMED else each for each in entries]
+
+
+@dataclass
+class Naming(Strict):
+    """Judges and counts the list with what is named in its place; what it never said is an odd thing to name."""
+
+    said: dict[str, Any] = field(default_factory=dict)
+
+    async def __call__(self, request: Recorded, answer: Answer) -> None:
+        body = request.json()
+        body["input"] = [
+            self.said[each["id"]] if each.get("type") == "item_reference" else each for each in body["input"]
+        ]
+        await super().__call__(replace(request, body=json.dumps(body).encode()), answer)
+
+    def _next(self, tokens: int) -> Reply:
+        reply = super()._next(tokens)
+        self.said |= {item["id"]: item for item in spoken.responses(reply)["output"]}
+        return reply
+
+
+@STREAMED
+@pytest.mark.parametrize("thinks", [True, False], ids=["reasoning", "plain"])
+async def test_an_agent_whose_reasoning_and_texts_are_only_named_is_folded_as_any_other(
+    proxies: Proxies, thinks: bool, stream: bool
+):
+    proxy, name = proxies["responses"], f"named {thinks} {stream}"
+    provider = Naming("responses", WINDOW, rounds=80, thinks=thinks, run=name)
+    async with (
+        proxy.provider(provider),
+        agent(proxy, "responses", stream=stream, name=name, keeps=named, more={"store": True}) as run,
+    ):
+        await run.turns(1)
+        await told(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+    assert sum(each.get("type") == "item_reference" for each in run.history) > 20
+    assert provider.problems == []
+    assert provider.refusals == []
+    assert max(one.tokens for one in provider.taken) <= WINDOW
+    assert breaks(provider.taken) == folded(run)
+    assert 2 <= len(folded(run)) <= 10
+    assert len({head["x-accordion-session"] for head in run.answers}) == 1
