@@ -21,7 +21,7 @@ from typing import TypeVar
 from proxy.accounting.journal import Journal
 from proxy.archive.erasures import Erasures
 from proxy.archive.transcripts import Transcripts
-from proxy.core.errors import AccordionError, ContextOverflow, ThreadGone, Unauthorized
+from proxy.core.errors import AccordionError, ContextOverflow, ThreadGone, Unauthorized, UpgradeRefused
 from proxy.core.http import Inbound, Outbound, Told, stopped
 from proxy.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
 from proxy.core.records import Exchange, ReplySeen
@@ -63,6 +63,8 @@ class Forward:
     """None where nothing is read back."""
     remembering: Remembering | None = None
     """None where folds leave no memories."""
+    relays: bool = True
+    """Whether WebSockets are relayed where the same may be asked over HTTP and is read then."""
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; gives the provider's answer, or an error in the client's own shape."""
@@ -155,6 +157,8 @@ class Forward:
         course, fields = _Course(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
+            if not self.relays and inbound.path in self.gauging.dialects:
+                raise UpgradeRefused("WebSockets are switched off here (`responses_websocket`). Ask over HTTP.")
             course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller, course.started)
             answer = await ask(self.sending.outgoing(inbound, gauge))
         except AccordionError as error:

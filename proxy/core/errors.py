@@ -7,6 +7,7 @@ AccordionError
 │   ├── NotFound            404
 │   │   └── ThreadGone      404, the client says all of it again
 │   ├── BodyTooLarge        413
+│   ├── UpgradeRefused      426
 │   ├── HeadTooLarge        431
 │   └── ContextOverflow     400, what cannot fit the window in any form
 ├── UpstreamError           the provider's or the network's doing
@@ -91,6 +92,13 @@ class BodyTooLarge(RequestError):
     status = 413
     code = "request_too_large"
     anthropic_type = "request_too_large"
+
+
+class UpgradeRefused(RequestError):
+    """A WebSocket is asked for where the same is to be asked over HTTP, so that it can be read."""
+
+    status = 426
+    code = "websocket_refused"
 
 
 class HeadTooLarge(RequestError):

@@ -37,6 +37,7 @@ class OpenAIUpstream(Section, frozen=True):
 
     base_url: BaseUrl = BaseUrl("https://api.openai.com/v1")
     api_key: Secret = Secret()
+    responses_websocket: bool = True
 
 
 class AnthropicUpstream(Section, frozen=True):

@@ -1,6 +1,7 @@
 """WebSockets: the provider's own answer to an upgrade, and every message both ways where it accepts."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -72,6 +73,21 @@ async def test_a_refusal_is_the_providers_own(proxy: Proxy, path: str, status: i
     assert server.requests[0].header("x-accordion-session") is None
     # That is how an upgrade is refused, and no failure of ours.
     assert "without completing handshake" not in proxy.log
+
+
+async def test_where_responses_are_to_be_read_their_socket_is_refused_and_no_other(start: Start):
+    plain = start("upstreams: {openai: {responses_websocket: false}}\nserver: {shutdown_seconds: 1}")
+    async with provider(plain, echo) as seen:
+        with pytest.raises(InvalidStatus) as caught:
+            async with client(plain, "/v1/responses"):
+                pass
+        async with client(plain, "/v1/realtime?model=gpt-realtime") as socket:
+            await socket.send("hello")
+            assert await socket.recv() == "hello"
+    response = caught.value.response
+    assert response.status_code == 426
+    assert json.loads(response.body)["error"]["code"] == "websocket_refused"
+    assert [each.request.path for each in seen if each.request] == ["/v1/realtime?model=gpt-realtime"]
 
 
 async def test_an_upgrade_is_one_whatever_else_is_said_of_the_connection(proxy: Proxy):
