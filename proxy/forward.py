@@ -157,9 +157,9 @@ class Forward:
         course, fields = _Course(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
+            course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller, course.started)
             if not self.relays and inbound.path in self.gauging.dialects:
                 raise UpgradeRefused("WebSockets are switched off here (`responses_websocket`). Ask over HTTP.")
-            course.gauge = gauge = await self.gauging.gauge(inbound, fields, caller, course.started)
             answer = await ask(self.sending.outgoing(inbound, gauge))
         except AccordionError as error:
             return self._refuse(inbound, fields, course, error)

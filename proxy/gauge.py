@@ -31,7 +31,7 @@ from proxy.dialects.base import Dialect
 from proxy.dialects.encodings import decoded
 from proxy.dialects.naming import named_by, named_in
 from proxy.dialects.reader import Reader
-from proxy.gauged import Gauge, Rules, attempt_of, base_of, fold_of, images, is_anthropic, size_of, told_apart
+from proxy.gauged import Gauge, Rules, attempt_of, base_of, fold_of, images, is_anthropic, lost, size_of, told_apart
 from proxy.identity.kinship import Viewer
 from proxy.identity.marks import read_marks
 from proxy.identity.points import goes_on, rounds
@@ -262,7 +262,8 @@ class Gauging:
             recorded=place.recorded,
             kept_by_provider=place.conversation.previous is not None,
             threaded=place.conversation.threaded and not gauge.counting,
-            lost=gauge.route.family == "litellm" or (place.base is not None and place.base.changed),
+            lost=lost(gauge, place, self.sessions.store.available),
+            again_at=place.base.again_at if place.base is not None else 0,
             attempt=attempt_of(folded),
         )
         return decide(

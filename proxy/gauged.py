@@ -156,6 +156,14 @@ def base_of(place: Place) -> Point | None:
     return place.base if at < 0 or resumption(place.conversation.messages, at + 1) < 0 else None
 
 
+def lost(gauge: Gauge, place: Place, telling: bool) -> bool:
+    """Whether the thread that a request goes on from may hold another list than the client's. One that is not on
+    record, after an erasure maybe, is taken for such where folds are made; unless the store is not `telling`."""
+    if place.base is None:
+        return gauge.route.family == "litellm" or (gauge.thread != "" and telling)
+    return gauge.route.family == "litellm" or place.base.changed
+
+
 def fold_of(folded: Folded) -> str:
     """The id of the compaction in a list; empty where nothing was folded."""
     return folded.compaction.id if folded.compaction is not None else ""

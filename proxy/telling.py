@@ -103,4 +103,7 @@ def told(seen: CompactionSeen) -> bytes:
 
 def _line(said: dict[str, object]) -> bytes:
     line = msgspec.json.encode(said)
-    return line if line.isascii() else json.dumps(said, separators=(",", ":")).encode()
+    if not line.isascii():
+        line = json.dumps(said, separators=(",", ":")).encode()
+    # The one control character that JSON leaves as it is; a header may not hold it (RFC 9110 5.5).
+    return line.replace(b"\x7f", b"\\u007f")

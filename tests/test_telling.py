@@ -3,7 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.compaction.telling import record_of
@@ -70,6 +70,7 @@ def test_words_that_are_empty_are_left_out_but_never_the_steps() -> None:
 texts = st.text(max_size=3_000)
 
 
+@example("\x7f", "\x7f", [("\x7f", 1, 2)])
 @given(texts, texts, st.lists(st.tuples(st.text(max_size=200), st.integers(0, 10**9), st.integers(0, 10**9))))
 def test_the_record_is_one_short_line_of_ascii_whatever_it_tells(reason: str, writer: str, steps: Any) -> None:
     line = told(replace(SEEN, reason=reason, writer=writer, steps=tuple(steps)))

@@ -145,7 +145,10 @@ def _reason(messages: Sequence[Message], gone: dict[int, set[int]]) -> set[int]:
     fresh = True  # whether what follows is other reasoning's
     for index in range(max(whole, default=-1), -1, -1):
         message = messages[index]
-        if refers(message) or message.role != "assistant":
+        if refers(message):
+            # It may be what the reasoning before it led to, and stays.
+            led, lost, fresh = True, False, False
+        elif message.role != "assistant":
             led, lost, fresh = False, False, True
         elif lone_reasoning(message):
             if led and lost:

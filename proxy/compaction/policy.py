@@ -42,7 +42,12 @@ class Attempt:
     @property
     def again_at(self) -> int:
         """The tokens from which on another fold may be tried."""
-        return int(self.before * (1 + WORTHWHILE))
+        return again_at(self.before)
+
+
+def again_at(before: int) -> int:
+    """The tokens from which on another fold may be tried, where one of a request of `before` gained too little."""
+    return int(before * (1 + WORTHWHILE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,8 @@ class Options:
     `compacting`: the request is the client's own compaction request. `kept_by_provider`: it goes on from a state that
     the provider keeps; `recorded`: whether all of that is counted; `threaded`: whether it is a thread, which can be let
     go of, and `lost`, whether nothing can go on from it, since the provider does not have the client's own list there.
-    `attempt` is the previous fold of this history.
+    `attempt` is the previous fold of this history; of a thread it is only known that none is to be tried under
+    `again_at` tokens.
     """
 
     mode: Mode = "auto"
@@ -63,6 +69,7 @@ class Options:
     kept_by_provider: bool = False
     threaded: bool = False
     lost: bool = False
+    again_at: int = 0
     attempt: Attempt | None = None
 
 
@@ -174,7 +181,8 @@ def _let_go(case: _Case) -> Decision:
     """A thread is gone on from until a fold is due: what the provider keeps cannot be folded, what is sent anew can."""
     now = case.options.word == "now" and not case.options.compacting
     due = _fold(case, "asked for") if now else _over(case) or _by_trigger(case)
-    if due.action == "compact" and not case.options.compacting:
+    tried = not now and case.tokens < case.options.again_at
+    if due.action == "compact" and not case.options.compacting and not tried:
         return Decision("resend", f"{due.reason}: the thread is let go of, so that it can be folded", kind=due.kind)
     return Decision("pass", f"{case.share}; the provider keeps the thread, so it passes unchanged")
 

@@ -20,7 +20,7 @@ from proxy.compaction.policy import ceiling
 from proxy.compaction.sketch import images_of
 from proxy.compaction.strategies.base import Digest, Draft, Writable, anything, media_of, no_digest, text_of
 from proxy.compaction.woven import longer, orphans
-from proxy.core.boundaries import groups, opaque, open_places, pairs, passed_over, refers
+from proxy.core.boundaries import groups, opaque, open_places, pairs, passed_over, refers, unheard
 from proxy.core.conversation import Message, Reasoning, ToolCall, ToolResult
 from proxy.core.delegation import Delegation
 from proxy.core.edits import Folded
@@ -245,6 +245,8 @@ class _Marked:
         """Whether a message holds anything that could be touched."""
         message = self.messages[index]
         if message.role in ("system", "developer", "other") or index in self.passed or opaque(message):
+            return False
+        if unheard(message) and not 0 <= self.opening < index:
             return False
         return not message.parts or not all(
             isinstance(part, ToolCall | ToolResult) and part.call_id in self.pinned for part in message.parts

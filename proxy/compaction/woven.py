@@ -41,7 +41,7 @@ def orphans(folded: Folded, shown: Folded) -> tuple[tuple[int, int], ...]:
         found += [
             (place + at, place)
             for at, message in enumerate(mine)
-            if message.key in alone or (refers(message) and _id(message) in ids)
+            if message.key in alone or ((refers(message) or lone_reasoning(message)) and _id(message) in ids)
         ]
     return tuple(found)
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from proxy.core.conversation import Message, Opaque, Reasoning, ToolCall, ToolResult
+from proxy.core.conversation import UNHEARD, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 
 Rule = Callable[[Sequence[Message]], Iterable[tuple[int, int]]]
 """Gives ranges (first, last; inclusive) of messages that must stay together."""
@@ -59,6 +59,13 @@ def refers(message: Message) -> bool:
     """Whether a message stands for an item that only the provider has, a call maybe: an `item_reference` of
     Responses."""
     return any(isinstance(part, Opaque) and part.kind == "item_reference" for part in message.parts)
+
+
+def unheard(message: Message) -> bool:
+    """Whether a message stands for words that only the provider has. They are a reply's as a rule; where nobody has
+    spoken before they may be what the user asked."""
+    part = message.parts[0] if message.parts else None
+    return isinstance(part, Text) and part.text.startswith(UNHEARD)
 
 
 def resumes(message: Message) -> bool:
@@ -147,6 +154,8 @@ def _reasoned(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     start = -1
     for index, message in enumerate(messages):
         if refers(message):
+            if start >= 0:
+                yield start, index
             start = index if start < 0 else start
         elif message.role != "assistant":
             start = -1

@@ -83,6 +83,9 @@ class ToolResult:
 
 _SAID = frozenset({Text, Media, Opaque})
 
+UNHEARD = "(words that only the provider has, as "
+"""How a text begins that stands for one which a client only names."""
+
 Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "other"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from proxy.core.conversation import Opaque, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from proxy.core.conversation import UNHEARD, Opaque, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from proxy.dialects.keys import TEXT_TYPES
 from proxy.dialects.shared import (
     Inner,
@@ -169,7 +169,7 @@ def _referred(name: str) -> Reasoning | Text | None:
     """
     if name.startswith("rs_"):
         return Reasoning("")
-    return Text(f"(what the provider keeps as {name})") if name.startswith("msg_") else None
+    return Text(f"{UNHEARD}{name})") if name.startswith("msg_") else None
 
 
 def _reasoning(entry: Item) -> Reasoning:

@@ -126,8 +126,8 @@ async def explain(inbound: Inbound, rooms: Rooms, *, full: bool = False) -> Expl
     caller, asked = _asked(inbound, rooms)
     gauge = await rooms.gauging.gauge(inbound, inbound.fields, caller)
     done = await rooms.carried_out(gauge)
-    overflow = done.decision.reason if done.decision.action == "refuse" else ""
-    refused = asked.refused or overflow
+    kept = done.decision.action in ("refuse", "resend")
+    refused = asked.refused or (done.decision.reason if done.decision.action == "refuse" else "")
     return Explanation(
         path=inbound.path,
         bytes=len(body),
@@ -135,7 +135,7 @@ async def explain(inbound: Inbound, rooms: Rooms, *, full: bool = False) -> Expl
         going=_going(inbound, gauge.route, rooms),
         action="refuse" if refused else gauge.decision.action,
         reason=refused or gauge.decision.reason,
-        changed=Changed("nothing leaves", refused=overflow) if overflow else _changed(inbound, done, rooms),
+        changed=Changed("nothing leaves", refused=done.decision.reason) if kept else _changed(inbound, done, rooms),
         understood=_understood(inbound, gauge),
         counted=_counted(gauge, rooms),
         sitting=await sitting(gauge, dict(inbound.fields), rooms),

@@ -180,7 +180,7 @@ def _counted(count: Counted) -> Iterable[tuple[str, str | Text]]:
 
 
 def _done(found: Explanation) -> Iterable[tuple[str, str | Text]]:
-    yield "decision", Text(found.action, style="bold red" if found.action == "refuse" else "bold")
+    yield "decision", Text(found.action, style="bold red" if found.action in ("refuse", "resend") else "bold")
     yield "why", found.reason
     yield "upstream", f"{found.going.upstream}, {_WAYS[found.going.family]}"
     yield "goes to", found.going.url

@@ -149,6 +149,13 @@ def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
     assert decided(100_000, listed(), options=THREAD).action == "resend"
 
 
+def test_a_thread_whose_fold_came_to_nothing_is_let_go_of_once_it_has_grown() -> None:
+    tried = replace(THREAD, again_at=180_000)
+    assert decided(179_999, options=tried).action == "pass"
+    assert decided(180_000, options=tried).action == "resend"
+    assert decided(10, options=replace(tried, word="now")).action == "resend"
+
+
 @pytest.mark.parametrize("word", ["off", "observe"])
 @pytest.mark.parametrize("where", ["mode", "word"])
 def test_a_thread_is_not_let_go_of_for_a_fold_that_is_not_wanted(where: str, word: Any) -> None:

@@ -11,6 +11,7 @@ from tests.conftest import Start
 from tests.e2e.branches import TOP, Branches, branches
 from tests.e2e.folds import EACH, Proxies, config
 from tests.e2e.raw import post
+from tests.proxying import PATIENT
 from tests.strict import LISTS, PATHS, SYSTEM
 from tests.valkey import running_valkey
 
@@ -119,8 +120,7 @@ async def test_a_request_with_one_scope_is_forwarded_byte_for_byte(wide: Proxies
 
 @EACH
 async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_path: Path, dialect: str):
-    # However busy the machine is: what the store does not tell in time is not known.
-    text = config(dialect, window=400_000) + "store: {timeout_seconds: 30}\n"
+    text = config(dialect, window=400_000) + PATIENT
     proxy = start(text, ACCORDION_STORE=f"sqlite:///{tmp_path}/branches.db")
     async with branches(proxy, dialect, TREE, run="restart") as made:
         made.provider.window = 400_000

@@ -183,6 +183,52 @@ async def test_a_thread_that_was_changed_on_its_way_is_not_gone_on_from(proxies:
     assert upstream.continued == 0
 
 
+@pytest.mark.parametrize("mode", ["auto", "off"])
+async def test_a_thread_of_which_only_the_proxys_own_metadata_stayed_here_is_gone_on_from(start: Start, mode: str):
+    proxy, name = start(config("messages") + f"compaction: {{mode: {mode}}}\n"), mode
+    upstream = provider(name, 1_000)
+    metadata = {"x-accordion-delegation": "d1", "x-accordion-agent": "a"}
+    async with proxy.provider(upstream), client(proxy) as agent:
+        thread = agent.beta.messages.thread(**asked(name), extra_body={"metadata": metadata})
+        reply = await thread.send()
+        for _ in range(3):
+            reply = await thread.send(answered(reply))
+    assert (upstream.begun, upstream.continued) == (1, 3)
+
+
+async def test_a_thread_that_is_not_on_record_any_more_is_begun_again(start: Start):
+    proxy, name = start(config("messages")), "erased"
+    upstream = provider(name, 1_000)
+    async with proxy.provider(upstream), client(proxy) as agent:
+        thread = agent.beta.messages.thread(**asked(name))
+        reply = await thread.send()
+        (session,) = await sessions(proxy)
+        async with httpx.AsyncClient(trust_env=False, headers={"x-api-key": "sk-test-agents"}) as http:
+            erased = await http.delete(f"{proxy.url}/accordion/sessions/{session['id']}")
+        assert erased.status_code == 200, erased.text
+        for _ in range(2):
+            reply = await thread.send(answered(reply))
+    assert (upstream.begun, upstream.continued) == (2, 1)
+
+
+async def test_a_thread_that_no_fold_makes_smaller_is_not_let_go_of_each_time(start: Start):
+    """Its tools alone are over the trigger."""
+    proxy, name = start(config("messages")), "large"
+    large = read_file.to_dict() | {"description": "Reads a file. " + "word parser build " * 1_200}
+    upstream = provider(name, 1_000, tools=[large])
+    upstream.window = 40_000
+    async with proxy.provider(upstream), client(proxy) as agent:
+        thread = agent.beta.messages.thread(**asked(name) | {"tools": [large]})
+        reply = await thread.send()
+        for _ in range(5):
+            reply = await thread.send(answered(reply))
+        (session,) = await sessions(proxy)
+        known = await told(proxy, session["id"], 6)
+    assert known["exchanges"][-1]["utilization"]["utilization"] > 0.75
+    assert upstream.continued >= 2
+    assert upstream.begun < 6
+
+
 @pytest.mark.parametrize("word", ["off", "observe"])
 async def test_where_nothing_is_folded_a_thread_is_left_to_its_provider(start: Start, word: str):
     proxy, name = start(config("messages")), word
