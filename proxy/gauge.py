@@ -255,15 +255,16 @@ class Gauging:
         budgets, used, word = gauge.rules.budgets, gauge.utilization, gauge.controls.word
         if word == "auto" and not gauge.counting and self.wishes.forced(gauge.caller.tenant, place.session.id):
             word = "now"
+        threaded = place.conversation.threaded and not gauge.counting
         options = Options(
             mode=gauge.rules.mode,
             word=word,
             compacting=gauge.controls.compacting,
             recorded=place.recorded,
             kept_by_provider=place.conversation.previous is not None,
-            threaded=place.conversation.threaded and not gauge.counting,
-            lost=lost(gauge, place, self.sessions.store.available),
-            again_at=place.base.again_at if place.base is not None else 0,
+            threaded=threaded,
+            lost=threaded and lost(gauge, place, self.sessions.store.available),
+            again_at=place.base.again_at if threaded and place.base is not None else 0,
             attempt=attempt_of(folded),
         )
         return decide(
