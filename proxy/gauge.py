@@ -264,8 +264,7 @@ class Gauging:
             kept_by_provider=place.conversation.previous is not None,
             threaded=threaded,
             lost=threaded and lost(gauge, place, self.sessions.store.available),
-            again_at=place.base.again_at if threaded and place.base is not None else 0,
-            attempt=attempt_of(folded),
+            attempt=attempt_of(folded, place.base if threaded else None),
         )
         return decide(
             folded,

@@ -101,14 +101,17 @@ class Gauge(msgspec.Struct, frozen=True):
         """Whether the request may be changed at all: folding is not switched off, or only to be reported, and the
         provider does not keep what came before."""
         kept = self.place is not None and self.place.conversation.previous is not None
-        return self.rules.mode == "auto" and self.controls.word not in ("off", "observe") and not kept
+        return self._folds and not kept
 
     @property
     def thread(self) -> str:
         """The id of the thread that it goes on from and that may be let go of for a fold; empty where there is none."""
         said = self.place.conversation if self.place is not None else None
-        auto = self.rules.mode == "auto" and self.controls.word not in ("off", "observe")
-        return said.previous or "" if said is not None and said.threaded and auto and not self.counting else ""
+        return said.previous or "" if said is not None and said.threaded and self._folds and not self.counting else ""
+
+    @property
+    def _folds(self) -> bool:
+        return self.rules.mode == "auto" and self.controls.word not in ("off", "observe")
 
     @property
     def delegated(self) -> bool:
@@ -159,9 +162,9 @@ def base_of(place: Place) -> Point | None:
 def lost(gauge: Gauge, place: Place, telling: bool) -> bool:
     """Whether the thread that a request goes on from may hold another list than the client's. One that is not on
     record, after an erasure maybe, is taken for such where folds are made; unless the store is not `telling`."""
-    if place.base is None:
-        return gauge.route.family == "litellm" or (gauge.thread != "" and telling)
-    return gauge.route.family == "litellm" or place.base.changed
+    if gauge.route.family == "litellm":
+        return True
+    return place.base.changed if place.base is not None else gauge.thread != "" and telling
 
 
 def fold_of(folded: Folded) -> str:
@@ -169,10 +172,12 @@ def fold_of(folded: Folded) -> str:
     return folded.compaction.id if folded.compaction is not None else ""
 
 
-def attempt_of(folded: Folded) -> Attempt | None:
-    """What the last fold of this history came to."""
+def attempt_of(folded: Folded, thread: Point | None = None) -> Attempt | None:
+    """What the last fold of this history came to; of one that is in a thread, what its place tells of it."""
     made = folded.compaction
-    return Attempt(made.before, made.after) if made is not None else None
+    if made is None:
+        return Attempt(thread.tried, thread.tried) if thread is not None and thread.tried else None
+    return Attempt(made.before, made.after)
 
 
 def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import structs
 
 from proxy.accounting.overflow import read_overflow
-from proxy.compaction.policy import again_at
 from proxy.core.conversation import Conversation
 from proxy.core.records import ReplySeen, Session
 from proxy.gauge import Gauging
@@ -39,9 +38,9 @@ def learnt(
         # says nothing of its usage yet.
         held = (seen.read or gauge.utilization.tokens) + (seen.usage.output if seen.usage is not None else 0)
         changed = gauge.sent is not None or (gauge.seated is not None and bool(gauge.seated.taken))
-        tried = _again_at(gauge, place) if place.conversation.kept == "thread" else 0
+        tried = _tried(gauge, place) if place.conversation.kept == "thread" else 0
         for state in {seen.response_id, *ids[-1:], _object_id(place.conversation)} - {""}:
-            sessions.answered(gauge.caller, place, state, held, ids, changed=changed, again_at=tried)
+            sessions.answered(gauge.caller, place, state, held, ids, changed=changed, tried=tried)
     return session
 
 
@@ -50,9 +49,9 @@ def _object_id(conversation: Conversation) -> str:
     return (conversation.previous or "") if conversation.kept == "object" else ""
 
 
-def _again_at(gauge: Gauge, place: Place) -> int:
-    """From how many tokens on a thread may be let go of for a fold, where one was due and came to nothing."""
+def _tried(gauge: Gauge, place: Place) -> int:
+    """The tokens of a thread when a fold of it was due and came to nothing; 0 where none was."""
     trigger, used = gauge.decision.trigger, gauge.utilization
     if trigger and used.occupied >= trigger and gauge.sent is None:
-        return again_at(used.tokens)
-    return place.base.again_at if place.base is not None else 0
+        return used.tokens
+    return place.base.tried if place.base is not None else 0

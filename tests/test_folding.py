@@ -185,6 +185,22 @@ async def test_results_of_calls_that_are_sent_by_reference_stay(every: int) -> N
     assert len(json.dumps(given)) < len(json.dumps(items)) * 0.6
 
 
+async def test_words_that_are_only_named_before_anybody_spoke_stay() -> None:
+    """They may be what the user asked: OpenAI's messages have such ids, whoever said them."""
+    items: list[Json] = [{"type": "item_reference", "id": "msg_task"}]
+    for at in range(20):
+        items.append({"type": "function_call", "call_id": f"c{at}", "name": "read", "arguments": f'{{"at":{at}}}'})
+        items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
+        items.append({"type": "item_reference", "id": f"msg_{at}"})
+    items += [{"role": "user", "content": "go on"}]
+    world = World(windows=FakeWindows(4_000))
+    out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
+    assert (out.status, state(out)) == (200, "folded")
+    named = {item["id"] for item in sent(world)["input"] if item.get("type") == "item_reference"}
+    assert "msg_task" in named
+    assert len(json.dumps(sent(world)["input"])) < len(json.dumps(items)) * 0.6
+
+
 # -- breakpoints ------------------------------------------------------------------------------------------------------
 
 

@@ -42,12 +42,7 @@ class Attempt:
     @property
     def again_at(self) -> int:
         """The tokens from which on another fold may be tried."""
-        return again_at(self.before)
-
-
-def again_at(before: int) -> int:
-    """The tokens from which on another fold may be tried, where one of a request of `before` gained too little."""
-    return int(before * (1 + WORTHWHILE))
+        return int(self.before * (1 + WORTHWHILE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +53,7 @@ class Options:
     `compacting`: the request is the client's own compaction request. `kept_by_provider`: it goes on from a state that
     the provider keeps; `recorded`: whether all of that is counted; `threaded`: whether it is a thread, which can be let
     go of, and `lost`, whether nothing can go on from it, since the provider does not have the client's own list there.
-    `attempt` is the previous fold of this history; of a thread it is only known that none is to be tried under
-    `again_at` tokens.
+    `attempt` is the previous fold of this history.
     """
 
     mode: Mode = "auto"
@@ -69,7 +63,6 @@ class Options:
     kept_by_provider: bool = False
     threaded: bool = False
     lost: bool = False
-    again_at: int = 0
     attempt: Attempt | None = None
 
 
@@ -179,12 +172,18 @@ def _decide(case: _Case) -> Decision:
 
 def _let_go(case: _Case) -> Decision:
     """A thread is gone on from until a fold is due: what the provider keeps cannot be folded, what is sent anew can."""
-    now = case.options.word == "now" and not case.options.compacting
-    due = _fold(case, "asked for") if now else _over(case) or _by_trigger(case)
-    tried = not now and case.tokens < case.options.again_at
-    if due.action == "compact" and not case.options.compacting and not tried:
-        return Decision("resend", f"{due.reason}: the thread is let go of, so that it can be folded", kind=due.kind)
-    return Decision("pass", f"{case.share}; the provider keeps the thread, so it passes unchanged")
+    keeps = f"{case.share}; the provider keeps the thread, so it passes unchanged"
+    if case.options.compacting:
+        return Decision("pass", keeps)
+    if case.options.word == "now":
+        due = _fold(case, "asked for")
+    elif futile := _futile(case):
+        return Decision("pass", f"{keeps}; {futile}")
+    else:
+        due = _over(case) or _by_trigger(case)
+    if due.action != "compact":
+        return Decision("pass", keeps)
+    return Decision("resend", f"{due.reason}: the thread is let go of, so that it can be folded", kind=due.kind)
 
 
 def _over(case: _Case) -> Decision | None:

@@ -65,7 +65,7 @@ def unheard(message: Message) -> bool:
     """Whether a message stands for words that only the provider has. They are a reply's as a rule; where nobody has
     spoken before they may be what the user asked."""
     part = message.parts[0] if message.parts else None
-    return isinstance(part, Text) and part.text.startswith(UNHEARD)
+    return message.role == "assistant" and isinstance(part, Text) and part.text.startswith(UNHEARD)
 
 
 def resumes(message: Message) -> bool:
@@ -154,9 +154,10 @@ def _reasoned(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     start = -1
     for index, message in enumerate(messages):
         if refers(message):
-            if start >= 0:
+            if start < 0:
+                start = index
+            else:
                 yield start, index
-            start = index if start < 0 else start
         elif message.role != "assistant":
             start = -1
         elif lone_reasoning(message) and start < 0:

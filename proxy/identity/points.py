@@ -50,9 +50,8 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     """What divides conversations within the tenant, for such a place."""
     changed: bool = False
     """For a place that a response id names: whether the provider keeps another list there than the client's."""
-    again_at: int = 0
-    """For such a place of a thread that was over its trigger, and that no fold made smaller: the tokens from which on
-    another may be tried."""
+    tried: int = 0
+    """For such a place of a thread that was over its trigger, and that no fold made smaller: its tokens then."""
 
 
 # How many rounds back a branch is held against the one on record: another worker may have learnt late of a rival.

@@ -140,16 +140,16 @@ class Sessions:
         ids: tuple[str, ...] = (),
         *,
         changed: bool = False,
-        again_at: int = 0,
+        tried: int = 0,
     ) -> None:
         """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
         `reported` tokens in all; `ids` are the provider's own ids of its rounds, where something was read back,
-        `changed` says that the provider was sent another list than the client's, `again_at` from how many tokens on
-        a fold may be tried where one came to nothing."""
+        `changed` says that the provider was sent another list than the client's, `tried` how
+        many tokens it had where a fold was due and came to nothing."""
         chain = place.conversation.chain[-1] if place.conversation.chain else b""
         label = place.label if ids else b""
         point = Point(
-            place.session.id, reported=reported, chain=chain, ids=ids, label=label, changed=changed, again_at=again_at
+            place.session.id, reported=reported, chain=chain, ids=ids, label=label, changed=changed, tried=tried
         )
         self.record.keep(state_name(caller, state_id), point)
 

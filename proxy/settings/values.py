@@ -30,6 +30,7 @@ class Server(Section, frozen=True):
     max_body_bytes: Size = Size(64 << 20)
     shutdown_seconds: Annotated[int, msgspec.Meta(ge=0, le=3_600)] = 30
     tenant_key: Secret = Secret()
+    responses_websocket: bool = True
 
 
 class OpenAIUpstream(Section, frozen=True):
@@ -37,7 +38,6 @@ class OpenAIUpstream(Section, frozen=True):
 
     base_url: BaseUrl = BaseUrl("https://api.openai.com/v1")
     api_key: Secret = Secret()
-    responses_websocket: bool = True
 
 
 class AnthropicUpstream(Section, frozen=True):

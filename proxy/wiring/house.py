@@ -172,7 +172,7 @@ class House:
         self.forward = Forward(
             self.tenants, gauging, folding, sending, self._journal, self.clock, self._vault.erasures, unfolding,
             self._vault.transcripts, retrieving, self.library.remembering(settings),
-            settings.upstreams.openai.responses_websocket,
+            settings.server.responses_websocket,
         )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, known, thresholds(settings), settings.compaction.mode_of,

@@ -150,9 +150,10 @@ def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
 
 
 def test_a_thread_whose_fold_came_to_nothing_is_let_go_of_once_it_has_grown() -> None:
-    tried = replace(THREAD, again_at=180_000)
-    assert decided(179_999, options=tried).action == "pass"
-    assert decided(180_000, options=tried).action == "resend"
+    tried = replace(THREAD, attempt=Attempt(150_000, 150_000))
+    assert decided(164_999, options=tried).action == "pass"
+    assert "is not tried again under 165,000 tokens" in decided(164_999, options=tried).reason
+    assert decided(165_000, options=tried).action == "resend"
     assert decided(10, options=replace(tried, word="now")).action == "resend"
 
 

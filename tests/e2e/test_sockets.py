@@ -76,7 +76,7 @@ async def test_a_refusal_is_the_providers_own(proxy: Proxy, path: str, status: i
 
 
 async def test_where_responses_are_to_be_read_their_socket_is_refused_and_no_other(start: Start):
-    plain = start("upstreams: {openai: {responses_websocket: false}}\nserver: {shutdown_seconds: 1}")
+    plain = start("server: {responses_websocket: false, shutdown_seconds: 1}")
     async with provider(plain, echo) as seen:
         with pytest.raises(InvalidStatus) as caught:
             async with client(plain, "/v1/responses"):

@@ -65,6 +65,15 @@ def answered(reply: Any) -> Any:
     return {"role": "user", "content": results}
 
 
+async def rounds(agent: anthropic.AsyncAnthropic, name: str, count: int, **more: Any) -> Any:
+    """A thread of the SDK's helper behind its first turn, and so many rounds of tools."""
+    thread = agent.beta.messages.thread(**asked(name) | more)
+    reply = await thread.send()
+    for _ in range(count):
+        reply = await thread.send(answered(reply))
+    return thread
+
+
 async def original_with(proxy: Proxy, session_id: str, numbers: Iterable[int]) -> Any:
     """What the client said in a session, once the results of these calls are in it."""
     text = (await look(proxy, f"/accordion/sessions/{session_id}/original")).text
@@ -102,10 +111,7 @@ async def test_a_thread_of_the_helper_is_folded_each_time_it_is_full(start: Star
     proxy, name = start(config("messages")), "helper"
     upstream = provider(name, 1_000)
     async with proxy.provider(upstream), client(proxy) as agent:
-        thread = agent.beta.messages.thread(**asked(name))
-        reply = await thread.send()
-        for _ in range(60):
-            reply = await thread.send(answered(reply))
+        thread = await rounds(agent, name, 60)
         (session,) = await sessions(proxy)
         await told(proxy, session["id"], 61)
     assert upstream.problems == []
@@ -120,10 +126,7 @@ async def test_a_thread_that_its_provider_lost_is_begun_again_in_the_same_sessio
     upstream = provider(name, 1_000, loses=4)
     upstream.window = 400_000
     async with proxy.provider(upstream), client(proxy) as agent:
-        thread = agent.beta.messages.thread(**asked(name))
-        reply = await thread.send()
-        for _ in range(20):
-            reply = await thread.send(answered(reply))
+        await rounds(agent, name, 20)
         (session,) = await sessions(proxy)
         known = await told(proxy, session["id"], 21 + len(upstream.gone))
     assert len(upstream.gone) == 5
@@ -189,10 +192,7 @@ async def test_a_thread_of_which_only_the_proxys_own_metadata_stayed_here_is_gon
     upstream = provider(name, 1_000)
     metadata = {"x-accordion-delegation": "d1", "x-accordion-agent": "a"}
     async with proxy.provider(upstream), client(proxy) as agent:
-        thread = agent.beta.messages.thread(**asked(name), extra_body={"metadata": metadata})
-        reply = await thread.send()
-        for _ in range(3):
-            reply = await thread.send(answered(reply))
+        await rounds(agent, name, 3, extra_body={"metadata": metadata})
     assert (upstream.begun, upstream.continued) == (1, 3)
 
 
@@ -218,10 +218,7 @@ async def test_a_thread_that_no_fold_makes_smaller_is_not_let_go_of_each_time(st
     upstream = provider(name, 1_000, tools=[large])
     upstream.window = 40_000
     async with proxy.provider(upstream), client(proxy) as agent:
-        thread = agent.beta.messages.thread(**asked(name) | {"tools": [large]})
-        reply = await thread.send()
-        for _ in range(5):
-            reply = await thread.send(answered(reply))
+        await rounds(agent, name, 5, tools=[large])
         (session,) = await sessions(proxy)
         known = await told(proxy, session["id"], 6)
     assert known["exchanges"][-1]["utilization"]["utilization"] > 0.75
@@ -234,11 +231,8 @@ async def test_where_nothing_is_folded_a_thread_is_left_to_its_provider(start: S
     proxy, name = start(config("messages")), word
     upstream = provider(name, 1_000)
     async with proxy.provider(upstream), client(proxy) as agent:
-        thread = agent.beta.messages.thread(**asked(name), extra_headers={"x-accordion-compact": word})
-        reply = await thread.send()
         with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
-            for _ in range(60):
-                reply = await thread.send(answered(reply))
+            await rounds(agent, name, 60, extra_headers={"x-accordion-compact": word})
     assert upstream.begun == 1
     assert upstream.continued > 5
 
