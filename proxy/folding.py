@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from msgspec import structs
 
 from proxy.accounting.overflow import Overflow
+from proxy.archive.named_items import NamedItems
 from proxy.compaction.case import Case
 from proxy.compaction.compactor import Compactor, seen_of
 from proxy.compaction.controls import thinking_of
@@ -49,6 +50,7 @@ class Folding:
     """By model, and whether a sub-agent asks."""
     rendering: Rendering
     wishes: Wishes
+    named: NamedItems
     recalling: Recalling | None = None
     """None where nothing is recalled."""
     importing: Importing | None = None
@@ -155,11 +157,8 @@ class Folding:
             return structs.replace(gauge, seen=seen) if seen is not None else gauge
         compactor = self.compactors(place.conversation.model, gauge.delegated)
         outcome = await compactor.fold(await self._case(gauge, asker, cause), place.conversation)
-        if (
-            gauge.decision.forced
-            and not gauge.decision.observed
-            and self.wishes.forced(gauge.caller.tenant, place.session.id)
-        ):
+        asked = gauge.decision.forced and not gauge.decision.observed
+        if asked and self.wishes.forced(gauge.caller.tenant, place.session.id):
             await self.wishes.done(gauge.caller.tenant, place.session.id)
         if outcome.folded is not gauge.folded:
             gauge = await self.gauging.refolded(gauge, outcome.folded)
@@ -249,20 +248,20 @@ class Folding:
         place, folded, window, limits = gauge.place, gauge.folded, gauge.window, gauge.limits
         if place is None or folded is None or window is None or limits is None:
             raise Unreadable("only what was measured is folded")
-        tenant = gauge.caller.tenant
+        tenant, space, session = gauge.caller.tenant, gauge.caller.space, place.session.id
         if gauge.decision.forced and cause == "automatic":
             cause = "manual"
         begun: Mapping[str, Delegation] = {}
         handed = frozenset[str]()
         if (seated := gauge.seated) is not None:
-            begun = await self.gauging.seating.begun(gauge.caller, seated, place.session.id)
+            begun = await self.gauging.seating.begun(gauge.caller, seated, session)
             # What was said when the conversation was handed over is the task.
             handed = frozenset({seated.seat.call_id} if seated.seat.evidence == "handoff" else ())
         return Case(
             tenant=tenant,
-            space=gauge.caller.space,
+            space=space,
             scope=place.label,
-            session=place.session.id,
+            session=session,
             dialect=gauge.dialect,
             folded=folded,
             utilization=gauge.utilization,
@@ -276,12 +275,13 @@ class Folding:
             size=size_of(gauge),
             budgets=gauge.rules.budgets,
             thinking=thinking_of(place.conversation, gauge.beta, gauge.model),
-            pins=gauge.controls.pins | handed | await self.wishes.pinned(tenant, place.session.id),
+            pins=gauge.controls.pins | handed | await self.wishes.pinned(tenant, session),
             asker=asker(gauge),
             brought=await self.gauging.brought(gauge),
             counting=gauge.counting,
             delegated=gauge.delegated,
             begun=begun,
+            heard=await self.named.heard(place.conversation, space, session),
             shown=gauge.dressed,
         )
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from proxy.accounting.journal import Journal
 from proxy.archive.erasures import Erasures
+from proxy.archive.named_items import NamedItems
 from proxy.archive.transcripts import Transcripts
 from proxy.core.errors import AccordionError, ContextOverflow, ThreadGone, Unauthorized, UpgradeRefused
 from proxy.core.http import Inbound, Outbound, Told, stopped
@@ -55,6 +56,7 @@ class Forward:
     journal: Journal
     clock: Clock
     erasures: Erasures
+    named: NamedItems
     unfolding: Unfolding | None = None
     """None where nothing is read back."""
     transcripts: Transcripts | None = None
@@ -245,6 +247,8 @@ class Forward:
         session = learnt(self.gauging, gauge, place, course.status, own, course.ids)
         fold = gauge.fold
         self._keep(gauge, place, session.id, fold)
+        if (seen.items or self.named.waiting) and gauge.foldable:
+            self.named.said(gauge.caller.space, session.id, place.conversation, seen.items, course.started)
         session = self.journal.record(tenant, session, place.row, exchange, traceparent) or session
         self.gauging.sessions.settle(place, session, own.read, gauge.counted, fold)
 

@@ -101,12 +101,14 @@ class World:
         sending = Sending(tenants, self.router, self.upstream, self.translator)
         compactors = self.kitchen.compactors(settings, lambda _model: self.summarizer)
         recalling = self.kitchen.recalling(settings)
-        folding = Folding(gauging, compactors, self.kitchen.rendering, self.kitchen.wishes, recalling)
+        folding = Folding(
+            gauging, compactors, self.kitchen.rendering, self.kitchen.wishes, self.kitchen.named, recalling
+        )
         unfolding = self.kitchen.unfolding(settings, gauging.seating.sharing)
         retrieving = Retrieving(gauging.sessions, self.kitchen.overlays)
         self.forward = Forward(
-            tenants, gauging, folding, sending, journal, self.clock, self.vault.erasures, unfolding,
-            self.vault.transcripts, retrieving,
+            tenants, gauging, folding, sending, journal, self.clock, self.vault.erasures, self.kitchen.named,
+            unfolding, self.vault.transcripts, retrieving,
         )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, self.windows, {"": Thresholds()}, lineage=gauging.seating.lineage

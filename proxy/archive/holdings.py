@@ -21,9 +21,9 @@ __all__ = ["BEHIND", "HOLDERS", "Contents", "Entry", "Kind", "Recorded", "Sums",
 
 T = TypeVar("T")
 
-Kind = Literal["fold", "read", "transcript", "overlay", "summary"]
+Kind = Literal["fold", "read", "transcript", "overlay", "summary", "item"]
 """A fold with what it took out; an artifact that somebody read; what was said in a session; a weave or a recall; a
-summary that was prepared."""
+summary that was prepared; what a reply said that the client only names."""
 
 HOLDERS = "holders"
 """The collection that lists tenants of whom anything is held."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from msgspec import structs
 
@@ -23,9 +23,12 @@ from proxy.archive.artifacts import (
     unpack,
 )
 from proxy.archive.holdings import HOLDERS, OVERHEAD, Entry, Kind
+from proxy.archive.items import item_key, name_of
 from proxy.archive.sealing import Unsealed
 from proxy.core.ports import Append, Clock, Key, Put, Sealer, Store
 from proxy.core.values import dataclass
+
+T = TypeVar("T")
 
 _BATCH_ROWS, _BATCH_BYTES = 128, 2 * 2**20
 """One write is what a store manages well within its time-out."""
@@ -208,15 +211,27 @@ class Archive:
         return self.sealer.open(space, key.path, value) if value is not None else None
 
     async def rows(self, space: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The original JSON of a tenant's messages by their keys; what is not there is left out. Raises
-        StoreUnavailable."""
-        places = [row_key(key) for key in keys]
-        values = await self.store.get_many(places)
+        """The original JSON of a tenant's messages by their keys; what is not there is left out. Of a message that only
+        names what a reply said, that is given where it is known. Raises StoreUnavailable."""
+        found = await self._unpacked(space, {key: row_key(key) for key in keys})
+        named = {key: name for key, wire in found.items() if (name := name_of(wire))}
+        if named:
+            said = await self.items(space, list(named.values()))
+            found |= {key: said[name] for key, name in named.items() if name in said}
+        return found
+
+    async def items(self, space: bytes, names: Iterable[str]) -> dict[str, bytes]:
+        """What a tenant's replies said under these ids of the provider's, as JSON; what is not there is left out.
+        Raises StoreUnavailable."""
+        return await self._unpacked(space, {name: item_key(space, name) for name in names})
+
+    async def _unpacked(self, space: bytes, places: Mapping[T, Key]) -> dict[T, bytes]:
+        values = await self.store.get_many(list(places.values())) if places else []
         unpacked = (
-            (key, unpack(self.opened(space, place, value)))
-            for key, place, value in zip(keys, places, values, strict=True)
+            (name, unpack(self.opened(space, place, value)))
+            for (name, place), value in zip(places.items(), values, strict=True)
         )
-        return {key: wire for key, wire in unpacked if wire is not None}
+        return {name: wire for name, wire in unpacked if wire is not None}
 
     async def records(self, space: bytes, artifact_id: str, *, limit: int = 1_000) -> list[Artifact]:
         """The records of an artifact: one for each session and scope of the tenant that it left. Raises

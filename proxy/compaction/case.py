@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from proxy.core.budget import Decision, Limits, Utilization, Window
+from proxy.core.conversation import Message
 from proxy.core.delegation import Delegation
 from proxy.core.edits import Cause, Folded
 from proxy.core.records import CompactionSeen
@@ -66,6 +67,8 @@ class Case:
     """Whether a sub-agent asks: then all that it was given at the beginning stays verbatim."""
     begun: Mapping[str, Delegation] = field(default_factory=dict)
     """The delegations that calls of this conversation began, by the calls' ids."""
+    heard: Mapping[bytes, Message] = field(default_factory=dict, repr=False)
+    """What replies said that the client only names, by the keys of the messages that name it."""
     shown: Folded | None = None
     """The list as it would be forwarded, with what was read back and recalled; None where that is `folded`."""
 

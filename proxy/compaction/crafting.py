@@ -97,7 +97,7 @@ class Craft:
         layout = laid_out(plan, client, case.folded.compaction, case.dialect)
         origin = Origin(case.space, case.scope, case.session, case.dialect.name, at)
         count = self._counter(case, plan.view)
-        removal = Remover(layout, origin, self._weigher(case), count, self._skips, case.begun).removal()
+        removal = Remover(layout, origin, self._weigher(case), count, self._skips, case.begun, case.heard).removal()
         block = layout.summarized
         task = self._task(case, plan.view, layout, removal, block) if block is not None else None
         return Work(plan, layout, removal, task, block.last if block is not None else -1, at, passes)
@@ -131,7 +131,7 @@ class Craft:
         return max(0, used.tokens - round((before - after) * (used.messages + used.media) / max(1, before)))
 
     def _task(self, case: Case, view: View, layout: Layout, removal: Removal, block: Block) -> SummaryTask:
-        messages, base = layout.client.messages, layout.base
+        messages, base = _heard(case, layout.client.messages), layout.base
         slot = view.slots[view.task] if view.task >= 0 else None
         stays = slot is not None and view.task not in layout.gone and slot.origin >= 0
         # A summary goes on from an earlier one only where that began at the same place: what a model told of the work
@@ -140,7 +140,7 @@ class Craft:
         return SummaryTask(
             kind=view.kind,
             covered=tuple(Source(index, messages[index]) for index in layout.behind(block)),
-            kept=tuple(layout.kept()),
+            kept=tuple(_heard(case, layout.kept())),
             budget=block.budget,
             count=self._counter(case, view),
             prior=told.narrative if told is not None else "",
@@ -166,6 +166,11 @@ class Craft:
 
     def _skips(self, tool: str) -> bool:
         return any(fnmatchcase(tool, pattern) for pattern in self._skipped)
+
+
+def _heard(case: Case, messages: Sequence[Message]) -> Sequence[Message]:
+    """Messages with what was said in place of what only names it."""
+    return [case.heard.get(message.key, message) for message in messages] if case.heard else messages
 
 
 def _leaving(case: Case, compaction: Compaction) -> Leaving:

@@ -1,4 +1,4 @@
-"""What folds, overlays and prepared summaries say, for who exports them."""
+"""What folds, overlays, prepared summaries and named items say, for who exports them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.archive.artifacts import unpack
 from proxy.archive.holdings import Kind
 from proxy.compaction import background, overlays, records
 from proxy.core.edits import Compaction, Entry, Written
@@ -21,6 +22,9 @@ def described(kind: Kind, key: Key, value: bytes) -> object | None:
     if kind == "summary":
         prepared = background.decode(value)
         return {**msgspec.to_builtins(prepared), "anchor": prepared.anchor.hex()} if prepared is not None else None
+    if kind == "item":
+        wire = unpack(value)
+        return _json(wire) if wire is not None else None
     if kind == "overlay":
         anchor = key.name.rpartition("/")[2]
         return [_overlay(each) for each in overlays.decode(value, bytes.fromhex(anchor)).overlays]

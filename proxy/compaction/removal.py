@@ -52,7 +52,7 @@ class Removal:
 class Remover:
     """Makes a Removal of a layout. `weigh` counts a message's tokens, `count` a text's as budgets of blocks do,
     `skipped` tells of a tool's name whether its results make no artifacts of their own, `begun` which delegation a call
-    began."""
+    began, `heard` what was said where a message only names it: that is what is read back."""
 
     def __init__(
         self,
@@ -62,8 +62,10 @@ class Remover:
         count: Callable[[str], int],
         skipped: Callable[[str], bool],
         begun: Mapping[str, Delegation] | None = None,
+        heard: Mapping[bytes, Message] | None = None,
     ) -> None:
         self._begun = begun or {}
+        self._heard = heard or {}
         self._layout = layout
         self._messages = layout.client.messages
         self._origin = origin
@@ -108,7 +110,7 @@ class Remover:
         return sorted([*blocks, *runs])
 
     def _ranges(self, first: int, last: int) -> Iterator[Artifact]:
-        weights = [self._weigh(message) for message in self._messages[first : last + 1]]
+        weights = [self._weigh(self._said(message)) for message in self._messages[first : last + 1]]
         yield from map(self._range, stretches(self._groups, first, last, weights, MOST_TOKENS))
 
     def _listed(self, block: Block, ranges: Sequence[Artifact]) -> list[Kept]:
@@ -161,10 +163,13 @@ class Remover:
             "range",
             keys,
             places,
-            characters=sum(_characters(part) for message in held for part in message.parts),
-            tokens=sum(self._weigh(message) for message in held),
+            characters=sum(_characters(part) for message in held for part in self._said(message).parts),
+            tokens=sum(self._weigh(self._said(message)) for message in held),
             description=f"{len(held)} messages",
         )
+
+    def _said(self, message: Message) -> Message:
+        return self._heard.get(message.key, message)
 
     def _parts(self, index: int, slot: Slot) -> Iterator[Artifact]:
         """The results of a slot that left or were changed, and other parts whose new text names an artifact."""

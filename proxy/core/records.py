@@ -54,6 +54,9 @@ class ReplySeen:
     first: int | None = None
     """Input tokens of the first round, where the provider's own tools ran within the reply and `usage` adds up what all
     rounds read; 0 where it was not told. None: there was one round."""
+    items: tuple[tuple[str, bytes], ...] = ()
+    """Of a reply that the provider keeps, what the model said in it: the provider's id of each, and its JSON. What is
+    longer than `ARGUMENTS` bytes is left out."""
 
     @property
     def read(self) -> int:

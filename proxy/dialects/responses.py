@@ -10,12 +10,14 @@ other id stands for content that only the provider has. `"type": "message"` is t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from proxy.core.conversation import Kept, Message, Part, Text
 from proxy.core.errors import AccordionError, ContextOverflow
-from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.core.records import ARGUMENTS, CallSeen, ReplySeen, Usage
+from proxy.core.values import replace
 from proxy.dialects import responses_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
 from proxy.dialects.items import CALLS, call, content, item, ran
@@ -176,6 +178,15 @@ class _EventTap(StreamTap):
             or b"event: error" in block
         )
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: tuple[tuple[str, bytes], ...] = ()
+
+    def seen(self) -> ReplySeen:
+        """What was understood so far."""
+        seen = super().seen()
+        return replace(seen, items=self.items) if self.items else seen
+
     def event(self, data: dict[str, Any]) -> None:
         """Reads one event by its own type."""
         kind = string(data.get("type"))
@@ -208,7 +219,7 @@ class _EventTap(StreamTap):
         self.model = seen.model or self.model
         self.usage = seen.usage or self.usage
         self.first = seen.first if self.first is None else self.first
-        self.finish, self.error = seen.finish, seen.error
+        self.finish, self.error, self.items = seen.finish, seen.error, seen.items
         for made in seen.calls:
             self._made(made)
 
@@ -234,7 +245,21 @@ def _response(data: dict[str, Any]) -> ReplySeen:
         calls=tuple(seen for seen in calls if seen is not None),
         error=error_text(data) or ("failed" if status == "failed" else ""),
         first=0 if any(map(ran, output)) else None,
+        items=tuple(_said(output)) if data.get("store") is not False else (),
     )
+
+
+def _said(output: Iterable[dict[str, Any]]) -> Iterator[tuple[str, bytes]]:
+    """What the model says in a reply, by the ids under which a client may name it afterwards."""
+    for entry in output:
+        name, told = string(entry.get("id")), [mapping(part) for part in entries(entry.get("content"))]
+        if entry.get("type") == "message" and name.startswith("msg_") and told:
+            # Nobody sends these again, and they are many times the text.
+            bare = [{**part, "logprobs": []} if part.get("logprobs") else part for part in told]
+            with suppress(ValueError, RecursionError):
+                wire = encode({**entry, "content": bare})
+                if len(wire) <= ARGUMENTS:
+                    yield name, wire
 
 
 def _usage(said: dict[str, Any]) -> Usage | None:

@@ -163,6 +163,7 @@ class House:
             self._compactors,
             self._kitchen.rendering,
             self._kitchen.wishes,
+            self._kitchen.named,
             self._kitchen.recalling(settings),
             self.library.importing(settings, self._kitchen.overlays),
             self.library.recollecting(settings, self._kitchen.overlays),
@@ -170,8 +171,8 @@ class House:
         unfolding = self._kitchen.unfolding(settings, gauging.seating.sharing)
         retrieving = Retrieving(gauging.sessions, self._kitchen.overlays)
         self.forward = Forward(
-            self.tenants, gauging, folding, sending, self._journal, self.clock, self._vault.erasures, unfolding,
-            self._vault.transcripts, retrieving, self.library.remembering(settings),
+            self.tenants, gauging, folding, sending, self._journal, self.clock, self._vault.erasures,
+            self._kitchen.named, unfolding, self._vault.transcripts, retrieving, self.library.remembering(settings),
             settings.server.responses_websocket,
         )  # fmt: skip
         self.observe = Observe(

@@ -10,6 +10,7 @@ from proxy.accounting.meter import Meter
 from proxy.archive.artifacts import artifact_text
 from proxy.archive.custody import Custody
 from proxy.archive.desk import Desk
+from proxy.archive.named_items import NamedItems
 from proxy.archive.reading_room import ReadingRoom
 from proxy.archive.recall import Recaller
 from proxy.archive.tool import offer
@@ -32,6 +33,7 @@ from proxy.compaction.strategies.compact_tool_results import CompactToolResults
 from proxy.compaction.strategies.summarize import Summarizing
 from proxy.compaction.weights import Weights
 from proxy.compaction.wishes import Wishes
+from proxy.core.conversation import Message
 from proxy.core.ports import Clock, Outbox, Store, Tasks, TokenCounter
 from proxy.core.summarizing import Summarizer
 from proxy.dialects.base import Dialect
@@ -99,14 +101,8 @@ class Kitchen:
         self.spoken = spoken = dialects_by_name()
         self._desk = Desk(self._archive, spoken, tasks)
         self._transcripts = vault.transcripts
-        self.custody = Custody(
-            self._archive,
-            tasks,
-            described,
-            lambda dialect, space: self._reader.of(spoken[dialect], space),
-            vault.erasures,
-            self._published,
-        )
+        self.custody = Custody(self._archive, tasks, described, self._reads, vault.erasures, self._published)
+        self.named = NamedItems(self._archive, tasks, vault.erasures, self._reads)
         self.room = ReadingRoom(self._archive, vault.transcripts, self.custody, spoken, tasks, clock)
         self._bounds = Bounds(
             at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)
@@ -119,6 +115,9 @@ class Kitchen:
             buried=vault.erasures.buried,
         )
         vault.erasures.listen(self._erased)
+
+    def _reads(self, dialect: str, space: bytes) -> Callable[[bytes], Message]:
+        return self._reader.of(self.spoken[dialect], space)
 
     def _erased(self, tenant: str, session: str | None) -> None:
         """What was erased, here or by another worker, is no longer taken for kept."""

@@ -220,3 +220,52 @@ def test_a_stream_error_is_numbered_behind_the_events_before_it() -> None:
     before = f'data: {{"type":"x.delta","sequence_number": 7}}\n\ndata: {quoted}\n\n'.encode()
     assert b'"sequence_number":9,' in RESPONSES.stream_error(CUT, "req_1", before)
     assert b'"sequence_number":0,' in RESPONSES.stream_error(CUT, "req_1", b"data: {}\n\n")
+
+
+# -- what replies say, by id ------------------------------------------------------------------------------------------
+
+SAID = {
+    "id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
+    "content": [{"type": "output_text", "text": "words", "annotations": [], "logprobs": []}],
+}  # fmt: skip
+
+
+def reply_with(*output: Any, **more: Any) -> bytes:
+    return json.dumps({"id": "resp_1", "status": "completed", "output": output, **more}).encode()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_what_a_reply_says_is_noted_by_the_ids_that_a_client_may_name(stream: bool) -> None:
+    tap, body = Responses().tap(stream), reply_with({"type": "reasoning", "id": "rs_1", "summary": []}, SAID)
+    tap.feed(b'data: {"type":"response.completed","response":%b}\n\n' % body if stream else body)
+    ((name, wire),) = tap.seen().items
+    assert (name, json.loads(wire)) == ("msg_1", SAID)
+    # It is what a client may send in the place of the name.
+    assert Responses().message(wire).parts == (Text("words"),)
+
+
+def test_the_probabilities_of_words_are_not_noted() -> None:
+    token = {"token": "w", "logprob": -0.1, "bytes": [1], "top_logprobs": []}
+    tap = Responses().tap(False)
+    tap.feed(reply_with({**SAID, "content": [{**SAID["content"][0], "logprobs": [token] * 5_000}]}))
+    ((_, wire),) = tap.seen().items
+    assert json.loads(wire) == SAID
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        reply_with(SAID, store=False),
+        reply_with({**SAID, "id": None}),
+        reply_with({**SAID, "id": "other_1"}),
+        reply_with({**SAID, "content": []}),
+        reply_with({**SAID, "content": [{"type": "output_text", "text": "w" * 70_000}]}),
+        reply_with({**SAID, "type": "web_search_call"}),
+    ],
+    ids=["not stored", "no id", "an odd id", "nothing said", "much too long", "a call"],
+)
+def test_what_nobody_can_name_or_is_too_long_is_not_noted(body: bytes) -> None:
+    tap = Responses().tap(False)
+    tap.feed(body)
+    assert tap.seen().items == ()
+    assert tap.seen().response_id == "resp_1"

@@ -1,6 +1,7 @@
 """An agent whose client names what the model thought and said, and sends calls and results, as the AI SDK does."""
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests import spoken
 from tests.e2e.folds import STREAMED, WINDOW, Proxies, agent, breaks, folded, told
+from tests.e2e.ledger import look, until
 from tests.loopback import Answer, Recorded
 from tests.spoken import Json, Reply
 from tests.strict import Strict
@@ -41,6 +43,9 @@ class Naming(Strict):
 
     def _next(self, tokens: int) -> Reply:
         reply = super()._next(tokens)
+        if reply.text:
+            # Words that nobody else says.
+            reply = replace(reply, text=f"Decided: the table of docs/plan_{reply.number}.md must stay as it is.")
         self.said |= {item["id"]: item for item in spoken.responses(reply)["output"]}
         return reply
 
@@ -65,3 +70,42 @@ async def test_an_agent_whose_reasoning_and_texts_are_only_named_is_folded_as_an
     assert breaks(provider.taken) == folded(run)
     assert 2 <= len(folded(run)) <= 20
     assert len({head["x-accordion-session"] for head in run.answers}) == 1
+
+
+@STREAMED
+async def test_words_that_are_only_named_are_given_back_whole(proxies: Proxies, stream: bool):
+    proxy, name = proxies["responses"], f"words {stream}"
+    provider = Naming("responses", WINDOW, rounds=60, run=name)
+    async with (
+        proxy.provider(provider),
+        agent(proxy, "responses", stream=stream, name=name, keeps=named, more={"store": True}) as run,
+    ):
+        await run.turns(1)
+        session = run.answers[-1]["x-accordion-session"]
+        await told(proxy, session, len(run.answers))
+        # All but the last reply's, which nobody has named yet.
+        words = {plan for each in run.history[:-1] if (plan := _plan(provider.said.get(each.get("id", ""))))}
+
+        async def whole() -> str | None:
+            text = (await look(proxy, f"/accordion/sessions/{session}/original")).text
+            return text if words <= _plans(text) else None
+
+        history = json.loads(await until(whole))
+    assert len(words) > 15
+    assert provider.problems == []
+    assert len(folded(run)) >= 2
+    assert [each for each in history["input"] if each.get("id", "").startswith("msg_") and "content" not in each] == []
+
+    lines = (await look(proxy, f"/accordion/sessions/{session}/export")).text.splitlines()
+    exported = [json.loads(line) for line in lines]
+    left = {plan for line in exported if line["type"] == "artifact" for plan in _plans(str(line["text"]))}
+    assert words <= {plan for line in exported if line["type"] == "item" for plan in _plans(json.dumps(line["item"]))}
+    assert len(left) >= 8
+
+
+def _plans(text: str) -> set[str]:
+    return set(re.findall(r"plan_\d+\.md", text))
+
+
+def _plan(item: Json | None) -> str:
+    return next(iter(_plans(json.dumps(item))), "") if item is not None and item["type"] == "message" else ""
