@@ -182,9 +182,25 @@ def system_json(transcript: Transcript) -> bytes:
 def body_of(transcript: Transcript, wires: Sequence[bytes | None]) -> Original:
     """A request's body with the list's entries that are there."""
     listing = _LISTING.get(transcript.dialect, _MESSAGES).encode()
-    there = [wire for wire in wires if wire is not None]
+    there = _told_apart([wire for wire in wires if wire is not None])
     fields = [b'"model":%s' % msgspec.json.encode(transcript.model)]
     fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
     fields.append(b'"%s":[%s]' % (listing, b",".join(there)))
     first = sum(wire is not None for wire in wires[: len(transcript.lead)])
     return Original(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(there), first)
+
+
+def _told_apart(wires: Sequence[bytes]) -> list[bytes]:
+    """The entries with each `id` once. Messages that say the same are one row, with the id of one of them; a request in
+    which an id stands twice is refused, and one without ids is not (Responses)."""
+    seen, out = set[bytes](), list[bytes]()
+    for wire in wires:
+        fields = fields_of(wire) if b'"id"' in wire and wire.startswith(b"{") else {}
+        name = fields.get("id", b"")
+        if name and name in seen and "role" in fields:
+            del fields["id"]
+            out.append(msgspec.json.encode({key: msgspec.Raw(value) for key, value in fields.items()}))
+        else:
+            out.append(wire)
+        seen.add(name)
+    return out

@@ -263,6 +263,18 @@ async def test_the_original_of_a_responses_request_is_one_of_responses():
     assert await all_of(vault) == ["Be brief.", "Be kind.", "Hello."]
 
 
+async def test_messages_that_say_the_same_do_not_come_back_with_one_id():
+    """The provider refuses a request in which an id stands twice."""
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "OK."}]}
+    asked = {"role": "user", "content": "And?"}
+    body = {"model": "gpt-5", "input": [asked, {**said, "id": "msg_1"}, asked, {**said, "id": "msg_2"}, asked]}
+    vault = Vault()
+    await vault.say("s-1", read(body, "responses"))
+    listed = json.loads((await vault.transcripts.original(SPACE, "s-1")).body)["input"]
+    assert sum("id" in each for each in listed) == 1
+    assert [{**each, "id": 0} for each in listed] == [{**each, "id": 0} for each in body["input"]]
+
+
 async def test_the_newest_system_prompt_and_tools_count():
     vault = Vault()
     await vault.say("s-1", chat("a", system="First."))
