@@ -141,6 +141,7 @@ class _Talk:
         self._calls = 0
         self._usages: list[Usage | None] = []
         self._resolved = False
+        self._container = ""
         self.shown: Rewritten | None = None
         """The stream as the client has it."""
 
@@ -223,6 +224,7 @@ class _Talk:
         self._usages.append(seen.usage)
         self._texts.append(seen.text)
         self._resolved = self._resolved or seen.resolved
+        self._container = seen.container or self._container
         if not (seen.ours and seen.finished):
             self._rounds.append(Round(seen.said))
             return None
@@ -256,11 +258,9 @@ class _Talk:
         dressed = gauge.dressed
         if dressed is None:
             raise UpstreamCut("The reply could not go on.")
-        conversation = dressed.conversation
-        if len(self._rounds) >= self._house.rounds:
-            last = {**conversation.envelope, **self._weaver.last(conversation.envelope)}
-            dressed = replace(dressed, conversation=replace(conversation, envelope=last))
-        fields = conversation.envelope
+        fields = self._weaver.onward(dressed.conversation.envelope, self._container)
+        last = self._weaver.last(fields) if len(self._rounds) >= self._house.rounds else {}
+        dressed = replace(dressed, conversation=replace(dressed.conversation, envelope={**fields, **last}))
         behind = [w for each in self._rounds for w in (*self._weaver.again(each.said, fields), *each.answered)]
         body = self._house.rendering.body(gauge.dialect, dressed, behind)
         return await self._ask(structs.replace(gauge, sent=body))

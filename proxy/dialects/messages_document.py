@@ -48,7 +48,8 @@ class MessagesDocument(Document):
         tap = Messages().tap(False)
         tap.feed(bytes(self._body))
         told = tap.seen()
-        return seen(blocks, finished=told.finish in DONE, usage=told.usage)
+        container = string(mapping(document.get("container")).get("id"))
+        return seen(blocks, finished=told.finish in DONE, usage=told.usage, container=container)
 
     def named(self, document: dict[str, Any]) -> tuple[Wanted, ...]:
         """The artifacts named in the inputs of the client's calls."""

@@ -176,7 +176,9 @@ class Block:
         return self._start if same else object_of({**fields, **changed})
 
 
-def seen(blocks: Sequence[Block], *, finished: bool, usage: Usage | None, resolved: bool = False) -> RoundSeen:
+def seen(
+    blocks: Sequence[Block], *, finished: bool, usage: Usage | None, resolved: bool = False, container: str = ""
+) -> RoundSeen:
     """What a reply of these blocks said. Of one that is not finished our calls are left out: nobody answers them."""
     for block in blocks:
         block.settle()
@@ -194,6 +196,7 @@ def seen(blocks: Sequence[Block], *, finished: bool, usage: Usage | None, resolv
         finished=finished,
         usage=usage,
         resolved=resolved,
+        container=container,
     )
 
 

@@ -51,6 +51,7 @@ class MessagesStream(Splice):
         self._tap = Messages().tap(True)
         self._ending: list[tuple[str, bytes]] = []
         self._usage: dict[str, Any] = {}
+        self._container = ""
         self._broken = False
         # The index of our call that is being hidden.
         self._hiding = -1
@@ -95,7 +96,7 @@ class MessagesStream(Splice):
         told = self._tap.seen()
         done = told.finish in DONE and not self._broken and bool(self._ending)
         resolved = any(block.arguments is not None and block.arguments.resolved for block in self._said)
-        return seen(self._said, finished=done, usage=told.usage, resolved=resolved)
+        return seen(self._said, finished=done, usage=told.usage, resolved=resolved, container=self._container)
 
     def next(self) -> None:
         """What ended the round is not shown, nor is the opening of the next."""
@@ -221,6 +222,7 @@ class MessagesStream(Splice):
         if kind == "message_delta":
             self._going = None
             self._count(_value(bytes(event.usage)))
+            self._container = _container(piece)
             self._ending.append((kind, piece))
             return b""
         return self._behind(kind, piece)
@@ -282,3 +284,14 @@ def _value(raw: bytes) -> Any:
         return read(raw or NULL)
     except ValueError:
         return None
+
+
+def _container(piece: bytes) -> str:
+    """Where the provider's own tools ran, as the end of a message tells it."""
+    if b'"container"' not in piece:
+        return ""
+    try:
+        delta = mapping(read(fields_in(piece)["delta"]))
+    except (ValueError, KeyError):
+        return ""
+    return string(mapping(delta.get("container")).get("id"))

@@ -79,6 +79,15 @@ class MessagesWeaver(Weaver):
         mark = _mark(messages[:run])
         return run + len(behind), (*(_marked(wires, mark) if mark else wires), *behind)
 
+    def onward(self, fields: Mapping[str, bytes], container: str) -> Mapping[str, bytes]:
+        """With the container in which code ran: without its name the provider makes another one, where nothing is of
+        what the code left."""
+        if not container:
+            return fields
+        asked = field(fields, "container")
+        named = {**asked, "id": container} if type(asked) is dict else container
+        return {**fields, "container": encode(named)}
+
     def last(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """The client's own tools. Where it has none, and where the model thinks, the tools stay and none may be chosen:
         a list with calls needs tools, and thinking is bound to the tools that it was made with."""

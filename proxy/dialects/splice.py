@@ -36,6 +36,8 @@ class RoundSeen:
     resolved: bool = False
     """Whether an artifact was put in place of its name in one of the client's calls, so that the client has other
     arguments than the model wrote."""
+    container: str = ""
+    """Where the provider's own tools ran, which goes on there only if the next request names it."""
 
 
 class Splice(ABC):
@@ -130,6 +132,10 @@ class Weaver(ABC):
     def stranded(self, messages: Sequence[Message]) -> bool:
         """Whether there may stand in a client's list what led to our calls alone: see `without`."""
         return False
+
+    def onward(self, fields: Mapping[str, bytes], container: str) -> Mapping[str, bytes]:
+        """The top-level fields of a request that goes on behind a reply whose tools ran in `container`."""
+        return fields
 
     @abstractmethod
     def last(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from proxy.core.conversation import Message, Part, Text, ToolCall, ToolResult
+from proxy.core.values import replace
 from proxy.core.weaves import Weave
 from proxy.dialects.shared import HOSTED, count, encode, mapping
 from proxy.dialects.spans import NULL, is_list, items_of
@@ -193,9 +194,7 @@ class Document(Splice):
         seen = self._whole()
         if seen is None:
             return UNREAD
-        return RoundSeen(
-            seen.said, seen.ours, seen.theirs, seen.text, seen.finished, seen.usage, resolved=self._changed
-        )  # fmt: skip
+        return replace(seen, resolved=self._changed)
 
     def next(self) -> None:
         """The next document continues this one."""

@@ -49,6 +49,23 @@ def test_a_reply_without_our_tool_goes_on_in_the_very_same_bytes(blocks: Any, pl
     assert seen.finished
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_round_tells_in_which_container_its_code_ran(stream: bool) -> None:
+    ran = {"id": "container_1", "expires_at": "2030-01-01T00:00:00Z"}
+    ending = b'"stop_sequence": null'
+    body = reply([hosted(), OURS], stop="tool_use")
+    assert ending in body
+    body = body.replace(ending, ending + b',"container":' + json.dumps(ran).encode())
+    if not stream:
+        message = {**START, "content": [hosted(), OURS], "stop_reason": "tool_use", "container": ran}
+        body = json.dumps(message).encode()
+    splice = MessagesWeaver().splice(TOOL, stream)
+    splice.feed(body)
+    assert splice.wanted == ()
+    assert splice.round().container == "container_1"
+    assert told([reply([OURS], stop="tool_use")])[1][0].container == ""
+
+
 @given(st.lists(BLOCKS, min_size=1, max_size=3), PLACES, st.data())
 def test_any_split_gives_the_same_reply_and_no_byte_of_our_calls(rounds: Any, places: Any, draw: st.DataObject) -> None:
     *before, last = rounds

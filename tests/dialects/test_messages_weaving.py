@@ -32,6 +32,16 @@ def fields(**values: Any) -> Mapping[str, bytes]:
     return {name: json.dumps(value).encode() for name, value in values.items()}
 
 
+def test_the_next_request_names_the_container_in_which_code_ran() -> None:
+    asked = fields(model="m", tools=[])
+    assert WEAVER.onward(asked, "") == asked
+    assert WEAVER.onward(asked, "c_1") == {**asked, "container": b'"c_1"'}
+    skills = {"skills": [{"type": "anthropic", "skill_id": "xlsx", "version": "latest"}]}
+    told = WEAVER.onward(fields(container=skills), "c_1")
+    assert json.loads(told["container"]) == {**skills, "id": "c_1"}
+    assert json.loads(WEAVER.onward(fields(container="c_0"), "c_1")["container"]) == "c_1"
+
+
 def assistant(*blocks: Any) -> Any:
     return {"role": "assistant", "content": list(blocks)}
 
