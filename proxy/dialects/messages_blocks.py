@@ -9,7 +9,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from proxy.core.conversation import Media, Opaque, Part, Reasoning, ToolCall, ToolResult
-from proxy.dialects.shared import Inner, arguments_text, base64_media, mapping, opaque, string, texts, url_media
+from proxy.dialects.shared import (
+    Inner,
+    arguments_text,
+    base64_media,
+    entries,
+    mapping,
+    opaque,
+    string,
+    texts,
+    url_media,
+)
 
 HOSTED = frozenset({"server_tool_use", "mcp_tool_use"})
 """Blocks that call a tool which the provider runs."""
@@ -71,21 +81,37 @@ def _inner(block: Any, kind: str) -> Iterable[Inner]:
         return (*texts(block.get("title"), block.get("context")), *_document(mapping(block.get("source"))))
     if kind == "search_result":
         return (*texts(block.get("title"), block.get("source")), *_contained(block.get("content")))
-    if kind == "web_fetch_result":
-        return (*texts(block.get("url")), *_contained(block.get("content")))
-    if kind == "web_search_result":
-        return (*texts(block.get("title"), block.get("url")), *_sealed(string(block.get("encrypted_content"))))
-    if kind.endswith("code_execution_result"):
-        sealed = _sealed(string(block.get("encrypted_stdout")))
-        return (*texts(block.get("stdout"), block.get("stderr")), *sealed, *_contained(block.get("content")))
-    if kind.endswith("code_execution_output"):
-        return texts(block.get("file_id"))
-    if kind.endswith("_tool_result_error"):
-        return texts(block.get("error_code"), block.get("error_message"))
+    if kind == "fallback":
+        # It marks where another model went on, and is not shown to any.
+        return ()
     if kind == "compaction":
         # A summary that the provider wrote and signed. The model reads it once, whether it is sealed or not.
         held = string(block.get("content")) or string(block.get("encrypted_content"))
         return (Opaque("compaction", len(held.encode())),)
+    return _gave(block, kind)
+
+
+def _gave(block: Any, kind: str) -> Iterable[Inner]:
+    """What a tool of the provider's gave, and what it is given."""
+    if kind.endswith(("code_execution_result", "code_execution_view_result", "code_execution_str_replace_result")):
+        lines = "\n".join(map(string, entries(block.get("lines"))))
+        sealed = _sealed(string(block.get("encrypted_stdout")))
+        return (*texts(block.get("stdout"), block.get("stderr"), lines), *sealed, *_contained(block.get("content")))
+    if kind.endswith("code_execution_create_result"):
+        return ()
+    if kind == "web_fetch_result":
+        return (*texts(block.get("url")), *_contained(block.get("content")))
+    if kind == "web_search_result":
+        return (*texts(block.get("title"), block.get("url")), *_sealed(string(block.get("encrypted_content"))))
+    if kind.endswith("code_execution_output"):
+        return texts(block.get("file_id"))
+    if kind.endswith("_tool_result_error"):
+        return texts(block.get("error_code"), block.get("error_message"))
+    if kind == "advisor_redacted_result":
+        return _sealed(string(block.get("encrypted_content")))
+    if kind == "browser_state":
+        tabs = [mapping(tab) for key in ("tabs", "state_changes") for tab in entries(block.get(key))]
+        return texts(*(tab.get(name) for tab in tabs for name in ("title", "url")))
     return (opaque(block),)
 
 

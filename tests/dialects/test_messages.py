@@ -81,6 +81,16 @@ INNER = [
         {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "a"}]},
         (Text("t"), Text("s"), Text("a")),
     ),
+    (
+        {
+            "type": "browser_state",
+            "tabs": [{"tab_id": "1", "title": "T", "url": "https://x/", "active": True}],
+            "state_changes": [{"type": "download_started", "download_id": "d", "url": "https://x/y"}],
+        },
+        (Text("T"), Text("https://x/"), Text("https://x/y")),
+    ),
+    ({"type": "advisor_redacted_result", "encrypted_content": "abcd"}, (Media("file", "text/plain", 3),)),
+    ({"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}, ()),
     ({"type": "tool_reference", "tool_name": "f"}, (Opaque("tool_reference", 41),)),
     ({"type": "hologram"}, (Opaque("hologram", 19),)),
     (5, (Opaque("", 1),)),
@@ -156,6 +166,30 @@ BLOCKS = [
             },
         },
         (ToolResult("s", (Text("err"), Media("file", "text/plain", 12_000), Text("file_1"))),),
+    ),
+    (
+        {
+            "type": "text_editor_code_execution_tool_result",
+            "tool_use_id": "s",
+            "content": {"type": "text_editor_code_execution_view_result", "content": "a line", "file_type": "text"},
+        },
+        (ToolResult("s", (Text("a line"),)),),
+    ),
+    (
+        {
+            "type": "text_editor_code_execution_tool_result",
+            "tool_use_id": "s",
+            "content": {"type": "text_editor_code_execution_str_replace_result", "lines": ["-a", "+b"]},
+        },
+        (ToolResult("s", (Text("-a\n+b"),)),),
+    ),
+    (
+        {
+            "type": "text_editor_code_execution_tool_result",
+            "tool_use_id": "s",
+            "content": {"type": "text_editor_code_execution_create_result", "is_file_update": False},
+        },
+        (ToolResult("s", ()),),
     ),
     ({"type": "container_upload", "file_id": "f"}, (Opaque("container_upload", 41),)),
     ({"type": "compaction", "content": "summed up", "signature": "x"}, (Opaque("compaction", 9),)),
