@@ -152,14 +152,16 @@ class Folding:
         return gauge if bound else await self.gauging.anew(gauge)
 
     async def _fold(self, gauge: Gauge, place: Place, asker: _Askers, cause: Cause) -> Gauge:
-        if gauge.decision.action not in ("compact", "prepare") and not gauge.decision.observed:
+        decision, tenant, session = gauge.decision, gauge.caller.tenant, place.session.id
+        if decision.action not in ("compact", "prepare") and not decision.observed:
             seen = self._replayed(gauge)
             return structs.replace(gauge, seen=seen) if seen is not None else gauge
         compactor = self.compactors(place.conversation.model, gauge.delegated)
         outcome = await compactor.fold(await self._case(gauge, asker, cause), place.conversation)
-        asked = gauge.decision.forced and not gauge.decision.observed
-        if asked and self.wishes.forced(gauge.caller.tenant, place.session.id):
-            await self.wishes.done(gauge.caller.tenant, place.session.id)
+        if decision.action == "compact" and not (decision.observed or gauge.counting):
+            self.wishes.defer(tenant, session, outcome.seen is None and decision.kind == "conversation")
+        if decision.forced and not decision.observed and self.wishes.forced(tenant, session):
+            await self.wishes.done(tenant, session)
         if outcome.folded is not gauge.folded:
             gauge = await self.gauging.refolded(gauge, outcome.folded)
         return structs.replace(gauge, seen=outcome.seen or self._replayed(gauge), flagged=outcome.flagged)

@@ -265,6 +265,7 @@ class Gauging:
             threaded=threaded,
             lost=threaded and lost(gauge, place, self.sessions.store.available),
             attempt=attempt_of(folded, place.base if threaded else None),
+            deferred=self.wishes.deferred(gauge.caller.tenant, place.session.id),
         )
         return decide(
             folded,

@@ -19,6 +19,10 @@ from proxy.core.values import replace
 
 _log = logging.getLogger("accordion")
 
+_WORTH, _AHEAD = 0.25, 2.0
+"""The share that a mid-generation fold must gain to be made without a look at what a wider one would; and how many
+times as much that must gain to be made instead."""
+
 _Steps = Sequence[Step | Archive]
 
 
@@ -59,13 +63,20 @@ class Planner:
     def plan_for(self, view: Callable[[Kind], Draft], kinds: Sequence[Kind], *, must_succeed: bool) -> tuple[Plan, int]:
         """A plan of the first of `kinds` that comes under the limit, and how often the pipeline ran for it.
 
-        A mid-generation fold escalates so: `("generation", "conversation")`. The last resort is the last kind's.
+        A mid-generation fold escalates so: `("generation", "conversation")`; also where it would gain little and the
+        wider one twice as much, or each request would soon be folded again. The last resort is the last kind's.
         """
+        narrower: Plan | None = None
         for passes, kind in enumerate(kinds[:-1], 1):
             plan = self.plan(viewed := view(kind), must_succeed=False)
             if plan.after <= viewed.limit:
-                return plan, passes
-        return self.plan(view(kinds[-1]), must_succeed=must_succeed), len(kinds)
+                if _gain(plan) >= _WORTH:
+                    return plan, passes
+                narrower = narrower or plan
+        widest = self.plan(view(kinds[-1]), must_succeed=must_succeed)
+        if narrower is not None and _gain(widest) < _AHEAD * _gain(narrower):
+            return narrower, len(kinds)
+        return widest, len(kinds)
 
     def _take_beside(self, run: _Run) -> None:
         for strategy in self._beside:
@@ -96,6 +107,11 @@ def _ran(run: _Run, pipeline: Iterable[Strategy]) -> _Run:
             break
         run.take(strategy.name, _proposed(strategy, run.draft()), until=target)
     return run
+
+
+def _gain(plan: Plan) -> float:
+    """The share of a list that a plan takes away."""
+    return 1 - plan.after / max(1, plan.view.tokens)
 
 
 def _restorable(strategy: Strategy) -> bool:

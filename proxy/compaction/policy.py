@@ -23,6 +23,9 @@ TABLE_TOLERANCE = 1.1
 """How far above a window of the model table an estimate must be before a request is refused for it: what the table
 says is not always what the provider enforces."""
 
+_MARGIN = 2
+"""Per cent of a window that stay free for what was counted wrongly, where the hard limit does not see to that."""
+
 _ROOM = 4
 """Of what lies between the fixed overhead and the trigger, at least one part in so many is left for messages."""
 
@@ -53,7 +56,8 @@ class Options:
     `compacting`: the request is the client's own compaction request. `kept_by_provider`: it goes on from a state that
     the provider keeps; `recorded`: whether all of that is counted; `threaded`: whether it is a thread, which can be let
     go of, and `lost`, whether nothing can go on from it, since the provider does not have the client's own list there.
-    `attempt` is the previous fold of this history.
+    `attempt` is the previous fold of this history; `deferred`: one that was due at the beginning of the turn waits for
+    its summary.
     """
 
     mode: Mode = "auto"
@@ -64,6 +68,7 @@ class Options:
     threaded: bool = False
     lost: bool = False
     attempt: Attempt | None = None
+    deferred: bool = False
 
 
 def decide(
@@ -81,7 +86,8 @@ def decide(
     `bytes_over` and `images_over` tell that the other two budgets are exceeded.
     """
     tokens, fixed = utilization.tokens, utilization.preamble + utilization.tools
-    case = _Case(folded, utilization, limits, window, options, bytes_over, images_over, tokens, fixed, _kind(folded))
+    kind: FoldKind = "conversation" if options.deferred else _kind(folded)
+    case = _Case(folded, utilization, limits, window, options, bytes_over, images_over, tokens, fixed, kind)
     if options.threaded and options.lost:
         return Decision("resend", f"{case.share}; the provider does not have the client's own list in its thread")
     decision = _decide(case)
@@ -109,10 +115,16 @@ def ceiling(utilization: Utilization, limits: Limits, window: Window) -> int:
     """What may be sent at most, in tokens, once a fold must succeed: less than the hard limit (it is inclusive, as
     triggers are) without the room for the answer, and no more than the window takes as input.
 
-    Where that room and the fixed overhead alone are over the hard limit, what the window takes as input.
+    Where that room and the fixed overhead alone are over the hard limit, what the window takes as input. Where they
+    leave half of what the window has for messages, or less, nearly all of it: else hardly a request would go unfolded,
+    and what the provider takes would be sliced.
     """
-    most = limits.hard - utilization.reserved_output - 1
-    return min(most, window.usable_input) if most > utilization.preamble + utilization.tools else window.usable_input
+    fixed, reserved = utilization.preamble + utilization.tools, utilization.reserved_output
+    most = limits.hard - reserved - 1
+    whole = min(window.usable_input, limits.window - reserved - limits.window * _MARGIN // 100)
+    if fixed < most and (most - fixed) * 2 < whole - fixed:
+        return whole
+    return min(most, window.usable_input) if most > fixed else window.usable_input
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Wishes:
     _late: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """Pins that came by header and are not in the store yet."""
     _changes: int = 0
+    _deferred: dict[tuple[str, str], None] = field(default_factory=dict)
 
     # -- pins ---------------------------------------------------------------------
 
@@ -99,6 +100,19 @@ class Wishes:
             return
         finally:
             self._changes += 1
+
+    def defer(self, tenant: str, session: str, deferred: bool) -> None:
+        """Notes whether a fold that was due at the beginning of a turn waits for its summary. In memory only: where it
+        is forgotten, the turn's own trigger comes later."""
+        self._deferred.pop((tenant, session), None)
+        if deferred:
+            self._deferred[tenant, session] = None
+            if len(self._deferred) > _KNOWN:
+                del self._deferred[next(iter(self._deferred))]
+
+    def deferred(self, tenant: str, session: str) -> bool:
+        """Whether a fold of the whole history waits for its summary."""
+        return bool(self._deferred) and (tenant, session) in self._deferred
 
     # -- all of them --------------------------------------------------------------
 

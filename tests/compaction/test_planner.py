@@ -257,6 +257,29 @@ def test_a_generation_that_comes_under_the_limit_is_left_at_that() -> None:
     assert (passes, plan.view.kind) == (1, "generation")
 
 
+def test_a_generation_that_would_gain_little_is_a_conversation_where_that_gains_much() -> None:
+    """The history of turns before would else stay, and each of the next requests be folded for next to nothing."""
+    old = [message for at in range(6) for message in (*batch(f"old{at}", "x" * 8_000), answers("ok"), says("next"))]
+    folded = listed(says("o"), *old, *batch("a", "y" * 4_000), *batch("b", "1"), *batch("c", "2"))
+    plan, passes = SHIPPED_PLANNER.plan_for(
+        lambda kind: viewed(folded, kind, limit=20_000, target=2_000),
+        ("generation", "conversation"),
+        must_succeed=False,
+    )
+    assert (passes, plan.view.kind) == (2, "conversation")
+    assert plan.after < 0.5 * plan.view.tokens
+
+
+def test_a_generation_that_gains_as_much_as_a_conversation_would_is_left_at_that() -> None:
+    folded = listed(says("t"), says("x" * 40_000), *batch("a", "y" * 4_000), *batch("b", "1"), *batch("c", "2"))
+    plan, passes = SHIPPED_PLANNER.plan_for(
+        lambda kind: viewed(folded, kind, limit=20_000, target=2_000),
+        ("generation", "conversation"),
+        must_succeed=False,
+    )
+    assert (passes, plan.view.kind) == (2, "generation")
+
+
 # -- the last resort ----------------------------------------------------------------
 
 

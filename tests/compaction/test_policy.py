@@ -256,6 +256,22 @@ def test_only_what_is_known_not_to_fit_is_refused(source: Any, tokens: int, refu
     assert not refuse(Utilization(128_000, messages=90_000, media=tokens), window)
 
 
+def test_where_the_answers_room_leaves_hardly_any_of_the_hard_limit_nearly_all_of_the_window_may_be_sent() -> None:
+    """Else every request would be folded, and results sliced that the provider takes."""
+    limits, window = Thresholds().limits(60_000), Window(60_000, 60_000, "config")
+    # Of 51,000 below the hard limit 1,000 are left for messages, of the window 10,000.
+    tight = Utilization(60_000, preamble=18_000, messages=1, reserved_output=32_000)
+    assert ceiling(tight, limits, window) == 60_000 - 32_000 - 1_200
+    wide = Utilization(60_000, preamble=2_000, messages=1, reserved_output=32_000)
+    assert ceiling(wide, limits, window) == 18_999
+
+
+def test_a_fold_that_waits_for_its_summary_is_due_in_the_middle_of_the_turn_too() -> None:
+    assert decided(120_000, MID_TURN).action == "pass"
+    due = decided(120_000, MID_TURN, options=Options(deferred=True))
+    assert (due.action, due.kind, due.must_succeed) == ("compact", "conversation", False)
+
+
 def test_what_may_be_sent_is_below_the_hard_limit_with_the_answers_room_taken_off() -> None:
     limits, window = Thresholds().limits(200_000), Window(200_000, 200_000, "config")
     assert ceiling(Utilization(200_000, messages=1, reserved_output=30_000), limits, window) == 149_999
