@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from typing import Any
 
@@ -199,6 +200,51 @@ async def test_words_that_are_only_named_before_anybody_spoke_stay() -> None:
     named = {item["id"] for item in sent(world)["input"] if item.get("type") == "item_reference"}
     assert "msg_task" in named
     assert len(json.dumps(sent(world)["input"])) < len(json.dumps(items)) * 0.6
+
+
+# -- what the system says within the list -----------------------------------------------------------------------------
+
+
+def misplaced(messages: list[Json]) -> list[int]:
+    """The system's messages that Anthropic refuses: not behind the user's, or neither before a reply nor at the end."""
+    roles = [message["role"] for message in messages] + ["assistant"]
+    return [
+        at
+        for at, role in enumerate(roles)
+        if role == "system" and not (at and roles[at - 1] == "user" and roles[at + 1] == "assistant")
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_what_the_system_says_within_the_list_stands_where_the_provider_takes_it(seed: int) -> None:
+    chance, messages = random.Random(seed), list[Json]()
+    for at in range(12):
+        messages.append({"role": "user", "content": f"part {at}"})
+        while True:
+            if chance.random() < 0.4:
+                messages.append({"role": "system", "content": f"rule {len(messages)}"})
+            if chance.random() < 0.5:
+                messages.append({"role": "assistant", "content": words(120, f"a{at}_")})
+                break
+            use = {"type": "tool_use", "id": f"t{len(messages)}", "name": "read", "input": {}}
+            result = {"type": "tool_result", "tool_use_id": use["id"], "content": words(120, f"r{at}_")}
+            messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    messages.append({"role": "user", "content": "the last part"})
+    if seed % 2:
+        messages.append({"role": "system", "content": "the last rule"})
+    assert misplaced(messages) == []
+    world, body = World(windows=FakeWindows(100_000)), {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    out, _ = await world.ask(MESSAGES, {**body, "messages": messages}, {"x-accordion-compact": "now"})
+    assert state(out) == "folded"
+    given = sent(world)["messages"]
+    assert misplaced(given) == []
+    ruled = {message["content"] for message in messages if message["role"] == "system"}
+    assert all(rule in json.dumps(given) for rule in ruled)
+    # What comes behind is taken with the fold, at the same places.
+    more = [{"role": "assistant", "content": "well"}, {"role": "user", "content": "and?"}]
+    await world.ask(MESSAGES, {**body, "messages": [*messages, *more]})
+    assert misplaced(sent(world)["messages"]) == []
+    assert sent(world)["messages"][: len(given) - 1] == given[:-1]
 
 
 # -- breakpoints ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Pure bookkeeping: nothing is written yet. The summary and the archive are made f
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 
@@ -117,11 +117,13 @@ def _blocks(slots: Sequence[Slot], summaries: Sequence[Summarize], owners: Mappi
 # -- orphans -----------------------------------------------------------------------------------------------------------
 
 
-def unpaired(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+def unpaired(
+    messages: Sequence[Message], waits: Callable[[Message], bool] = lambda _: False
+) -> Iterator[tuple[int, int]]:
     """Calls that nobody answered though the talk went on, and results that answer no call: (message, part).
 
-    Calls at the end of the list are open, which is no fault; nor is a result behind a reference to an item that only
-    the provider has, which may be its call.
+    Calls at the end of the list are open, which is no fault, and so are those that `waits` names; nor is a result that
+    it names, or one behind a reference to an item that only the provider has, which may be its call.
     """
     matched, referred = pairs(messages), False
     ends = len(messages)
@@ -132,16 +134,17 @@ def unpaired(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     for index, message in enumerate(messages):
         referred = referred or refers(message)
         for number, part in enumerate(message.parts):
-            if isinstance(part, ToolResult) and (index, number) not in matched and not referred:
+            lost = isinstance(part, ToolResult) and (index, number) not in matched and not referred
+            if lost and not waits(message):
                 yield index, number
-    yield from (place for place in open_places(messages) if place[0] < ends)
+    yield from (place for place in open_places(messages) if place[0] < ends and not waits(messages[place[0]]))
 
 
 def _repair(slots: Sequence[Slot], dialect: Dialect, changes: dict[int, dict[int, str | None]]) -> None:
     """Takes orphans out, as far as the dialect can; what stands beside them stays, and nothing is made up in their
     place. Reasoning that led to nothing else leaves with them."""
     messages, left = [slot.message for slot in slots], set[int]()
-    for index, part in unpaired(messages):
+    for index, part in unpaired(messages, dialect.waits):
         with suppress(ValueError):
             if dialect.edit(messages[index], {part: None}) is None:
                 left.add(index)

@@ -20,14 +20,19 @@ from proxy.compaction.policy import ceiling
 from proxy.compaction.sketch import images_of
 from proxy.compaction.strategies.base import Digest, Draft, Writable, anything, media_of, no_digest, text_of
 from proxy.compaction.woven import longer, orphans
-from proxy.core.boundaries import groups, opaque, open_places, pairs, passed_over, refers, unheard
-from proxy.core.conversation import Message, Reasoning, ToolCall, ToolResult
+from proxy.core.boundaries import groups, opaque, open_places, pairs, passed_over, refers, running, unheard
+from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.delegation import Delegation
 from proxy.core.edits import Folded
 from proxy.core.plan import Kind, Slot
 from proxy.dialects.base import Dialect
 
 _ANYTHING = Budgets()
+_INSTRUCTING = frozenset({"system", "developer"})
+
+_BEHIND, _SHORT = 2, 8_000
+"""How far behind the opening what is asked may stand, in messages: an answer is between them; and how long it may be,
+in characters."""
 
 _ROOM = 4
 """Of what lies between what must stay and the limit, at least one part in so many is left, even where the target is
@@ -84,6 +89,8 @@ def view_of(
     for first, last in ranges:
         leaves = all(free[first : last + 1]) and not held.intersection(range(first, last + 1))
         whole[first : last + 1] = [leaves] * (last + 1 - first)
+    for at in range(running(marked.messages, marked.open) + 1, len(slots)):
+        whole[at] = False
     movable = sum(slot.tokens for slot, leaves in zip(slots, whole, strict=True) if leaves)
     return Draft(
         kind=kind,
@@ -218,11 +225,13 @@ class _Marked:
         said = [index for index, slot in enumerate(slots) if slot.says]
         self.task = said[-1] if said else -1
         self.opening = said[0] if said else -1
+        self.request = self._request(said)
         replies = (at for at, slot in enumerate(slots) if slot.summary or slot.message.role == "assistant")
         self.given = next(replies, len(slots))
         """How many slots stand before the first reply: the task, and what it was given for it."""
         self.unread = self._first_unread()
-        open_turn = bool(self.messages) and not slots[-1].says
+        last = next((slot for slot in reversed(slots) if slot.message.role not in _INSTRUCTING), None)
+        open_turn = bool(self.messages) and not (last is not None and last.says)
         self.turn = self.task + 1 if open_turn else len(slots)
         self.reach = [self._may(index) for index in range(len(slots))]
 
@@ -234,12 +243,20 @@ class _Marked:
             return [False] * count
         start = self.task + 1 if kind == "generation" else 0
         free = [start <= index < self.unread and self._may(index) for index in range(count)]
-        for index in (self.opening, self.task, count - 1):
+        for index in (self.opening, self.request, self.task, count - 1):
             if index >= 0:
                 free[index] = False
         for index in {index for index, _ in self.open}:
             free[index] = False
         return free
+
+    def _request(self, said: Sequence[int]) -> int:
+        """What the user says second, where nothing but one answer stands before it and it is not long: some agents open
+        with words of their own, and what is asked stands behind them."""
+        if len(said) < 2 or self.slots[said[1]].origin - self.slots[said[0]].origin != _BEHIND:
+            return self.opening
+        size = sum(len(part.text) for part in self.messages[said[1]].parts if isinstance(part, Text))
+        return said[1] if size <= _SHORT else self.opening
 
     def _may(self, index: int) -> bool:
         """Whether a message holds anything that could be touched."""

@@ -15,6 +15,8 @@ from proxy.core.conversation import UNHEARD, Message, Opaque, Reasoning, Text, T
 Rule = Callable[[Sequence[Message]], Iterable[tuple[int, int]]]
 """Gives ranges (first, last; inclusive) of messages that must stay together."""
 
+_HOSTED = "srvtoolu_"
+
 Place = tuple[int, int]
 """A part: the index of its message, and its own within it."""
 
@@ -103,6 +105,20 @@ def passed_over(messages: Sequence[Message]) -> frozenset[int]:
     if last <= 0:
         return frozenset()
     return frozenset(index for index in range(last) if not outlasts(messages[index], messages[last]))
+
+
+def running(messages: Sequence[Message], waiting: Iterable[Place]) -> int:
+    """The message with the code that the provider runs, and that waits for the results of calls it made; the number of
+    messages where there is none. Nothing but such results may stand behind it.
+
+    Sources: Anthropic, "Programmatic tool calling" ("your response message must contain only tool_result blocks");
+    `program` of Responses.
+    """
+    return min((at for at, part in waiting if _runs(messages[at].parts[part])), default=len(messages))
+
+
+def _runs(part: object) -> bool:
+    return isinstance(part, ToolCall) and (part.call_id.startswith(_HOSTED) or part.name == "program")
 
 
 def lone_reasoning(message: Message) -> bool:

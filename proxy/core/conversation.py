@@ -90,6 +90,8 @@ Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "other"]
 
+_INSTRUCTING = frozenset({"system", "developer"})
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -148,8 +150,10 @@ class Conversation:
 
     @property
     def starts_turn(self) -> bool:
-        """Whether the last message holds user text and no tool result; anything else is mid-generation."""
-        if not self.messages:
-            return True
-        last = self.messages[-1]
-        return last.has_user_text and not last.has_tool_result
+        """Whether the last message, but for instructions, holds user text and no tool result; anything else is
+        mid-generation."""
+        for last in reversed(self.messages):
+            # What the system says behind the user begins no other moment.
+            if last.role not in _INSTRUCTING:
+                return last.has_user_text and not last.has_tool_result
+        return True

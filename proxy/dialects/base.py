@@ -129,6 +129,11 @@ class Dialect(ABC):
     def marked(self, wire: bytes) -> bytes:
         """The entry with a cache breakpoint at its end; as it was where the dialect has none there (`marks`)."""
 
+    def waits(self, message: Message) -> bool:
+        """Whether the calls of a message may be answered whenever it is, however the talk goes on meanwhile, or its
+        results answer no call in particular."""
+        return False
+
     @abstractmethod
     def problems(self, messages: Sequence[Message]) -> list[str]:
         """What a provider would refuse about a list (without its preamble), in words; empty where it is legal."""

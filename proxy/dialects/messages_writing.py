@@ -74,9 +74,54 @@ def _block(raw: bytes, change: Change) -> bytes | None:
 def joined(wires: Sequence[bytes], ours: Collection[int]) -> list[bytes]:
     """The list with blocks of ours made part of the user's messages beside them, so that speakers alternate as before.
 
-    A message that follows is joined too where it holds no tool result, since what stood between is gone.
+    A message that follows is joined too where it holds no tool result, since what stood between is gone. So is what the
+    system said within the list, where it may not stand any more (see `_homeless`), word for word.
     """
+    homeless = _homeless(wires)
+    if homeless:
+        wires = [_quoted(wire) if at in homeless else wire for at, wire in enumerate(wires)]
+        ours = {*ours, *homeless}
     return beside(wires, ours, _from_user, lambda wire: _from_user(wire) and not _has_result(wire), _together)
+
+
+def _homeless(wires: Sequence[bytes]) -> set[int]:
+    """The system's messages, behind the first, that do not stand behind a user's message (or what the provider's own
+    tool gave) and before an assistant's or at the end, as the API wants it, since what stood there has left.
+
+    Source: errors of the Messages API (beta mid-conversation-system-2026-04-07): such a message "must follow a 'user'
+    message or an 'assistant' message ending in a server tool result" and "must precede an 'assistant' message or end
+    the array".
+    """
+    if not any(b'"system"' in wire for wire in wires[1:]):
+        return set()
+    # One that holds no words sets something for what follows, and stands wherever the client has it.
+    read_as = [
+        (at, _role(wire)) for at, wire in enumerate(wires) if _role(wire) != "system" or _contained(fields_of(wire))
+    ]
+    found = set[int]()
+    for place, (at, role) in enumerate(read_as):
+        if role != "system" or not place:
+            continue
+        before, speaker = read_as[place - 1]
+        led = speaker == "user" or (speaker == "assistant" and _ends_with_result(wires[before]))
+        if not led or (place + 1 < len(read_as) and read_as[place + 1][1] != "assistant"):
+            found.add(at)
+    return found
+
+
+def _quoted(wire: bytes) -> bytes:
+    """What the system said, in a user's message."""
+    text = encode({"type": "text", "text": "[The system said here, word for word:]"})
+    return object_of({"role": b'"user"', "content": list_of([text, *_contained(fields_of(wire))])})
+
+
+def _role(wire: bytes) -> str:
+    return string(read(fields_of(wire).get("role", NULL))) if is_object(wire) else ""
+
+
+def _ends_with_result(wire: bytes) -> bool:
+    blocks = _contained(fields_of(wire)) if is_object(wire) else []
+    return bool(blocks) and string(mapping(read(blocks[-1])).get("type")).endswith("_tool_result")
 
 
 def _together(wires: Sequence[bytes]) -> bytes:

@@ -42,6 +42,7 @@ from proxy.dialects.tap import BodyTap, StreamTap
 
 # A name that is quoted within a text is escaped there.
 _NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,18})')
+_PATIENT = frozenset({"program", "mcp_approval_request"})
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -125,6 +126,21 @@ class Responses(Dialect):
     def problems(self, messages: Sequence[Message]) -> list[str]:
         """A call for each output before it, an output for each call, reasoning with what it led to."""
         return responses_problems(messages)
+
+    def waits(self, message: Message) -> bool:
+        """A program that runs, what somebody is to allow, and a function that the model does not wait for; an output
+        that names its tool alone.
+
+        Source: type files of the openai SDK (`program`, `mcp_approval_request`, `async`; `call_id` of an output may be
+        left out).
+        """
+        try:
+            entry = mapping(read(message.wire))
+        except ValueError:
+            return False
+        kind = string(entry.get("type"))
+        unnamed = kind.endswith("_output") and not entry.get("call_id")
+        return unnamed or kind in _PATIENT or entry.get("async") is True
 
     def tap(self, stream: bool) -> Tap:
         """A tap for events, or for a whole response."""

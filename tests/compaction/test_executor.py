@@ -24,6 +24,7 @@ from tests.compaction.making import (
     drop_most,
     fat,
     long_history,
+    read,
     summarize_most,
 )
 from tests.histories import DIALECTS as NAMES
@@ -212,8 +213,6 @@ def test_orphans_are_taken_out_when_a_list_is_folded_and_their_siblings_stay():
             {"role": "user", "content": "Go on."},
         ],
     }  # fmt: skip
-    from tests.compaction.making import read
-
     client = read(request, "chat")
     assert DIALECTS["chat"].problems(client.messages) != []
     _, made = make(House(steps(Replace(4, 0, "Done.", 1))), client)
@@ -241,6 +240,23 @@ def test_calls_of_one_id_that_were_made_at_once_are_no_orphans():
     answer = Message(b"2", "tool", (ToolResult("", ()),), b"")
     assert list(unpaired([said, twice, answer, answer])) == []
     assert list(unpaired([said, twice, answer, answer, answer])) == [(4, 0)]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "function_call", "call_id": "a", "name": "t", "arguments": "{}", "async": True},
+        {"type": "program", "call_id": "a", "code": "read()", "fingerprint": "f"},
+        {"type": "mcp_approval_request", "id": "a", "name": "t", "arguments": "{}", "server_label": "s"},
+        {"type": "function_call_output", "name": "events", "output": "The disk is full."},
+    ],
+    ids=lambda item: item["type"],
+)
+def test_what_nobody_waits_for_is_no_orphan(item: dict[str, Any]):
+    later = [{"role": "user", "content": "And the rest?"}, {"role": "assistant", "content": "Done."}]
+    found = read({"model": "m", "input": [{"role": "user", "content": "x"}, item, *later]}, "responses").messages
+    assert list(unpaired(found, DIALECTS["responses"].waits)) == []
+    assert list(unpaired(found)) == [(1, 0)]
 
 
 @given(histories(max_turns=4), st.sampled_from(NAMES))

@@ -62,6 +62,14 @@ def test_a_mid_generation_fold_touches_only_what_came_since_the_task() -> None:
     assert free(LONG, "generation") == [5, 6]
 
 
+def test_what_is_asked_behind_a_preamble_stays_as_the_opening_does() -> None:
+    work = (*batch("a", "one"), answers("done"), says("next"), *batch("b", "two"), answers("done"), says("task"))
+    assert whole(listed(says("We set up the context."), answers("Got it."), says("Migrate it."), *work)) == [
+        *(1, 3, 4, 5, 6, 7, 8, 9)
+    ]
+    assert 3 in whole(listed(says("Look."), *batch("0", "one"), says("Migrate it."), *work))
+
+
 def test_the_newest_batch_stays_with_all_its_parallel_results() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
     folded = listed(says("task"), *batch("a", "one"), both, gives("x", "1"), gives("y", "2"))
@@ -104,6 +112,18 @@ def test_a_sibling_of_a_pinned_result_may_be_replaced_but_not_leave() -> None:
 @pytest.mark.parametrize("role", ["system", "developer", "other"])
 def test_messages_of_the_system_in_between_stay(role: Any) -> None:
     assert free(listed(says("opening"), message(role, Text("rule")), answers("ok"), says("task"))) == [2]
+
+
+@pytest.mark.parametrize("code", [ToolCall("srvtoolu_1", "code_execution", "{}"), ToolCall("p", "program", "{}")])
+def test_behind_code_that_still_runs_nothing_leaves_and_results_may_still_be_replaced(code: ToolCall) -> None:
+    """The provider takes nothing there but the results that it waits for, so no block may stand there."""
+    before = (says("opening"), *batch("a", "one"), answers("done"), says("task"))
+    running = listed(*before, message("assistant", code), *batch("b", "two"), *batch("c", "three"), *batch("d", "four"))
+    assert whole(running) == [1, 2, 3]
+    assert whole(running, "generation") == []
+    assert {7, 9} <= set(free(running))
+    ended = listed(*before, message("assistant", code), gives(code.call_id, "ran"), *batch("b", "2"), *batch("c", "3"))
+    assert {7, 8} <= set(whole(ended))
 
 
 def test_what_is_not_understood_stays_even_within_a_result() -> None:

@@ -187,3 +187,65 @@ def test_an_edited_result_is_still_the_same_result() -> None:
     (part,) = again.parts
     assert isinstance(part, ToolResult)
     assert (part.call_id, part.error) == ("t1", True)
+
+
+# -- what the system says within the list -----------------------------------------------------------------------------
+
+
+def said(role: str, *texts: str) -> bytes:
+    return json.dumps({"role": role, "content": [{"type": "text", "text": text} for text in texts]}).encode()
+
+
+def shown(wires: list[bytes]) -> list[tuple[str, list[str]]]:
+    found = [json.loads(wire) for wire in wires]
+    return [(each["role"], [block["text"] for block in each["content"]]) for each in found]
+
+
+def test_what_the_system_says_stays_where_the_api_has_it() -> None:
+    wires = [said("user", "a"), said("system", "rule"), said("assistant", "b"), said("user", "c"), said("system", "d")]
+    assert MESSAGES.joined(wires, []) == wires
+    assert MESSAGES.joined([said("system", "first"), *wires], []) == [said("system", "first"), *wires]
+
+
+def test_what_the_system_said_before_a_reply_that_left_is_told_word_for_word() -> None:
+    block, rule = said("user", "[Record]"), said("system", "Never touch the ledger.")
+    wires = [
+        said("user", "task"),
+        block,
+        rule,
+        said("system", "It is day 2."),
+        said("user", "go on"),
+        said("system", "e"),
+    ]
+    assert shown(MESSAGES.joined(wires, [1])) == [
+        (
+            "user",
+            [
+                *("task", "[Record]", "[The system said here, word for word:]", "Never touch the ledger."),
+                *("[The system said here, word for word:]", "It is day 2.", "go on"),
+            ],
+        ),
+        ("system", ["e"]),
+    ]
+
+
+def test_what_the_system_said_behind_a_result_of_the_providers_own_tool_stays() -> None:
+    result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    reply = json.dumps({"role": "assistant", "content": [result]}).encode()
+    wires = [said("user", "a"), reply, said("system", "rule"), said("assistant", "b")]
+    assert MESSAGES.joined(wires, []) == wires
+    plain = [said("user", "a"), said("assistant", "x"), said("system", "rule"), said("assistant", "b")]
+    assert [role for role, _ in shown(MESSAGES.joined(plain, []))] == ["user", "assistant", "user", "assistant"]
+
+
+def test_what_the_system_sets_without_a_word_stays_as_it_is() -> None:
+    setting = json.dumps({"role": "system", "content": [], "output_config": {"effort": "low"}}).encode()
+    wires = [
+        said("user", "a"),
+        setting,
+        said("user", "[Record]"),
+        said("system", "rule"),
+        setting,
+        said("assistant", "b"),
+    ]
+    assert MESSAGES.joined(wires, []) == wires
