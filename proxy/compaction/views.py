@@ -21,14 +21,13 @@ from proxy.compaction.sketch import images_of
 from proxy.compaction.strategies.base import Digest, Draft, Writable, anything, media_of, no_digest, text_of
 from proxy.compaction.woven import longer, orphans
 from proxy.core.boundaries import groups, opaque, open_places, pairs, passed_over, refers, running, unheard
-from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from proxy.core.conversation import INSTRUCTING, Message, Reasoning, Text, ToolCall, ToolResult
 from proxy.core.delegation import Delegation
 from proxy.core.edits import Folded
 from proxy.core.plan import Kind, Slot
 from proxy.dialects.base import Dialect
 
 _ANYTHING = Budgets()
-_INSTRUCTING = frozenset({"system", "developer"})
 
 _BEHIND, _SHORT = 2, 8_000
 """How far behind the opening what is asked may stand, in messages: an answer is between them; and how long it may be,
@@ -230,7 +229,7 @@ class _Marked:
         self.given = next(replies, len(slots))
         """How many slots stand before the first reply: the task, and what it was given for it."""
         self.unread = self._first_unread()
-        last = next((slot for slot in reversed(slots) if slot.message.role not in _INSTRUCTING), None)
+        last = next((slot for slot in reversed(slots) if slot.message.role not in INSTRUCTING), None)
         open_turn = bool(self.messages) and not (last is not None and last.says)
         self.turn = self.task + 1 if open_turn else len(slots)
         self.reach = [self._may(index) for index in range(len(slots))]
@@ -261,7 +260,7 @@ class _Marked:
     def _may(self, index: int) -> bool:
         """Whether a message holds anything that could be touched."""
         message = self.messages[index]
-        if message.role in ("system", "developer", "other") or index in self.passed or opaque(message):
+        if message.role in INSTRUCTING or message.role == "other" or index in self.passed or opaque(message):
             return False
         if unheard(message) and not 0 <= self.opening < index:
             return False

@@ -46,6 +46,7 @@ class Wishes:
     """Pins that came by header and are not in the store yet."""
     _changes: int = 0
     _deferred: dict[tuple[str, str], None] = field(default_factory=dict)
+    """The sessions, by tenant, in which a fold waits for its summary."""
 
     # -- pins ---------------------------------------------------------------------
 

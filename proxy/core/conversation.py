@@ -90,7 +90,8 @@ Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "other"]
 
-_INSTRUCTING = frozenset({"system", "developer"})
+INSTRUCTING: frozenset[Role] = frozenset({"system", "developer"})
+"""Who says how all of it is to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,6 @@ class Conversation:
         mid-generation."""
         for last in reversed(self.messages):
             # What the system says behind the user begins no other moment.
-            if last.role not in _INSTRUCTING:
+            if last.role not in INSTRUCTING:
                 return last.has_user_text and not last.has_tool_result
         return True

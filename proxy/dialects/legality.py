@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from proxy.core.conversation import Message, Opaque, Reasoning, Role, Text, ToolCall, ToolResult
+from proxy.core.conversation import INSTRUCTING, Message, Opaque, Reasoning, Role, Text, ToolCall, ToolResult
 from proxy.dialects.shared import HOSTED
 
 FIRST = "The list does not begin with the user."
@@ -27,7 +27,6 @@ BLANK = "A block of text holds only white space."
 REASONING = "A reasoning item is not followed by what it led to."
 TRIGGER = "A compaction trigger is not the last item."
 
-_SYSTEM: frozenset[Role] = frozenset({"system", "developer"})
 _REASONS = frozenset({Reasoning})
 
 
@@ -67,7 +66,7 @@ class _Calls:
 
 def chat_problems(messages: Sequence[Message]) -> list[str]:
     """For Chat Completions: tool messages directly behind the assistant's message whose calls they answer."""
-    found = _opening(messages, _SYSTEM)
+    found = _opening(messages, INSTRUCTING)
     calls = _Calls()
     for message in messages:
         if message.role == "tool":
@@ -91,7 +90,7 @@ def chat_problems(messages: Sequence[Message]) -> list[str]:
 
 def messages_problems(messages: Sequence[Message]) -> list[str]:
     """For Messages: results first in what the user says next. Messages of the user in a row are one to the provider."""
-    found = _opening(messages, _SYSTEM)
+    found = _opening(messages, INSTRUCTING)
     calls, hosted, front = _Calls(), _Calls(), True
     for at, message in enumerate(messages):
         if message.role == "user":
@@ -103,7 +102,7 @@ def messages_problems(messages: Sequence[Message]) -> list[str]:
             _reply(message, calls, hosted, found)
             if not message.parts and at + 1 < len(messages):
                 found.append(SILENT)
-        elif message.role not in _SYSTEM:
+        elif message.role not in INSTRUCTING:
             found.append(UNKNOWN)
     if messages and messages[-1].role != "assistant":
         found += calls.lost()
@@ -144,7 +143,7 @@ def _reply(message: Message, calls: _Calls, hosted: _Calls, found: list[str]) ->
 def responses_problems(messages: Sequence[Message]) -> list[str]:
     """For Responses: each output behind its call, an output for each call unless nothing but the model's own items
     follows it, reasoning before an item of the model's. Parallel calls and outputs may stand in any such order."""
-    found = _opening(messages, {*_SYSTEM, "other"})
+    found = _opening(messages, {*INSTRUCTING, "other"})
     calls, heard, reasoned = _Calls(), -1, False
     for at, message in enumerate(messages):
         if message.role == "other":
