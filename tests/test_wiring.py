@@ -1,3 +1,4 @@
+import asyncio
 import logging
 from pathlib import Path
 
@@ -72,3 +73,16 @@ async def test_a_store_in_memory_that_lets_go_of_what_is_oldest_was_not_emptied(
     assert await house.store.get(Key("c", "0")) is None
     assert caplog.messages == []
     await house.stop()
+
+
+async def test_who_hears_of_an_erasure_writes_at_once_what_waits_so_that_it_is_removed_with_the_rest() -> None:
+    house = House(build(b"store: {url: 'memory://'}", {}, {}), {})
+    try:
+        house.outbox.patient().put(Key("c", "k"), lambda: b"v")
+        await house.forward.erasures.note(SPACE, "s-1")
+        # Without it that would take a second.
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert await house.store.get(Key("c", "k")) == b"v"
+    finally:
+        await house.stop()

@@ -14,11 +14,16 @@ from proxy.core.ports import Append, Key, Put, Store
 
 _log = logging.getLogger("accordion")
 
-# How long a write waits for others, in seconds.
-_GATHER = 0.05
-# How many go in one batch: what a store manages well within its time-out, and what is encoded in about half a
-# millisecond.
-_BATCH = 256
+# How long a write waits for others, in seconds, and how many go in one batch: what a store manages well within its
+# time-out, and what is encoded in about half a millisecond.
+_GATHER, _BATCH = 0.05, 256
+
+# The same of what nobody goes on by. The more names are written together, the more of them share a page of a store's
+# index, and pages are what writing costs.
+_GATHER_LONG, _BATCH_LARGE = 1.0, 2_048
+
+# How long a store that is away is left alone, in seconds.
+_AGAIN = 1.0
 
 # How many are encoded before a request may go first. While more wait than go in one batch, a whole batch is encoded in
 # one go: a turn of a busy loop takes long, and writes must not come in faster than they go out.
@@ -44,11 +49,21 @@ class GatheringOutbox:
         self._store = store
         self._capacity = capacity
         self._on_drop = on_drop
+        self._gather, self._batch = _GATHER, _BATCH
+        self._patient: GatheringOutbox | None = None
         self._puts: dict[Key, _Letter] = {}
         self._appends: list[tuple[Key, _Value, int | None, float | None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def patient(self) -> GatheringOutbox:
+        """The outbox for what nobody goes on by, such as sums: written once a second. What is asked of this one, to
+        flush, to hurry or to close, that one does too."""
+        if self._patient is None:
+            self._patient = GatheringOutbox(self._store, capacity=self._capacity, on_drop=self._on_drop)
+            self._patient._gather, self._patient._batch = _GATHER_LONG, _BATCH_LARGE
+        return self._patient
 
     def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
         """Keep a value under a key; see the port."""
@@ -70,19 +85,28 @@ class GatheringOutbox:
 
     async def flush(self) -> None:
         """Return when everything taken so far was written, or raise StoreUnavailable."""
-        async with self._writing:
-            # What comes in meanwhile is for the next time: waiting for that too could go on for ever.
-            for _ in range(-(-max(len(self._puts), len(self._appends)) // _BATCH)):
-                await self._write_some()
+        await self._write_all()
+        if self._patient is not None:
+            await self._patient.flush()
+
+    def hurry(self) -> None:
+        """Begin to write what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._begin()
+        if self._patient is not None:
+            self._patient.hurry()
 
     async def close(self) -> None:
         """Write what is left, if the store takes it."""
         if self._timer is not None:
             self._timer.cancel()
         try:
-            await self.flush()
+            await self._write_all()
         except StoreUnavailable:
             self._on_drop(len(self._puts) + len(self._appends))
+        if self._patient is not None:
+            await self._patient.close()
 
     def _take(self, key: Key, letter: _Letter) -> None:
         """What waits for a key from now on: the newest. What is to be merged with a value that waits is made of it."""
@@ -100,25 +124,31 @@ class GatheringOutbox:
         task.add_done_callback(self._tasks.discard)
 
     async def _flush_behind(self) -> None:
-        delay = _GATHER
+        delay = self._gather
         try:
-            await self.flush()
+            await self._write_all()
         except StoreUnavailable:
             self._bound()
-            delay *= 20
+            delay = _AGAIN
         if self._timer is None and (self._puts or self._appends):
             self._soon(delay)
 
-    def _soon(self, delay: float = _GATHER) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay, self._begin)
+    def _soon(self, delay: float = 0.0) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay or self._gather, self._begin)
+
+    async def _write_all(self) -> None:
+        async with self._writing:
+            # What comes in meanwhile is for the next time: waiting for that too could go on for ever.
+            for _ in range(-(-max(len(self._puts), len(self._appends)) // self._batch)):
+                await self._write_some()
 
     async def _write_some(self) -> None:
-        behind = max(len(self._puts), len(self._appends)) > _BATCH
-        if len(self._puts) <= _BATCH:
+        behind = max(len(self._puts), len(self._appends)) > self._batch
+        if len(self._puts) <= self._batch:
             puts, self._puts = self._puts, {}
         else:
-            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, _BATCH))}
-        appends, self._appends = self._appends[:_BATCH], self._appends[_BATCH:]
+            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, self._batch))}
+        appends, self._appends = self._appends[: self._batch], self._appends[self._batch :]
         batch: list[Put | Append] = []
         try:
             merged = [key for key, (_, _, merge) in puts.items() if merge]

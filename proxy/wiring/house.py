@@ -111,6 +111,8 @@ class House:
         )
         self._vault = Vault(settings, self.store, self.tasks, self.clock, self.metrics.swept, others is None)
         self._vault.erasures.listen(self._sessions.forget)
+        # Who erases has the time for it to be written, and then removes it with the rest.
+        self._vault.erasures.listen(lambda *_: self.outbox.hurry())
         self._kitchen = Kitchen(
             settings, self.store, self._vault, self.outbox, self._meter, self.counter, self.tasks, self.clock
         )
@@ -123,7 +125,8 @@ class House:
             lambda: self.settings, self._kitchen.room, self._vault.transcripts, self.counter, self.tasks, self.clock,
             lambda space: note(self.outbox, self.tenants.name_of(space)), self.metrics.wrote,
         )  # fmt: skip
-        self._journal = Journal(self.outbox, observers, self._worker, limits.exchanges_per_session, retention)
+        ledger = self.outbox.patient()
+        self._journal = Journal(ledger, observers, self._worker, limits.exchanges_per_session, retention)
         self._translator = LiteLLMTranslator(self._kitchen.spoken)
         self._upstream = self._connect(settings)
 

@@ -251,3 +251,54 @@ async def test_values_go_to_the_store_by_their_names_and_logs_as_they_came() -> 
         outbox.put(Key("c", name), lambda: b"v")
     await outbox.flush()
     assert noted == ["a", "b", "c", "y", "x"]
+
+
+async def test_what_nobody_goes_on_by_is_written_later_with_all_of_a_second_in_the_order_of_names() -> None:
+    noted: list[list[str]] = []
+
+    class Noting(EphemeralStore):
+        async def write(self, batch: Sequence[Put | Append]) -> None:
+            noted.append([write.key.name for write in batch])
+
+    outbox = GatheringOutbox(Noting())
+    ledger = outbox.patient()
+    assert outbox.patient() is ledger
+    for number in range(600):
+        ledger.put(Key("c", f"{number * 7 % 600:03}"), lambda: b"v")
+    outbox.put(KEY, lambda: b"v")
+    async with asyncio.timeout(20):
+        while not noted:
+            await asyncio.sleep(0.01)
+        assert noted == [[KEY.name]]
+        while len(noted) < 2:
+            await asyncio.sleep(0.01)
+    assert noted[1] == [f"{number:03}" for number in range(600)]
+
+
+async def test_who_asks_an_outbox_to_flush_to_hurry_or_to_close_has_what_is_patient_too() -> None:
+    store = EphemeralStore()
+    outbox = GatheringOutbox(store)
+    ledger = outbox.patient()
+    ledger.put(Key("c", "1"), lambda: b"v")
+    await outbox.flush()
+    assert await store.get(Key("c", "1")) == b"v"
+    ledger.append(Key("c", "2"), lambda: b"v")
+    outbox.hurry()
+    # By far not the second that it would else take.
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert await store.read(Key("c", "2")) == [(0, b"v")]
+    ledger.put(Key("c", "3"), lambda: b"v")
+    await outbox.close()
+    assert await store.get(Key("c", "3")) == b"v"
+
+
+async def test_what_is_patient_and_cannot_be_written_at_the_end_is_counted_as_dropped() -> None:
+    store, dropped = Watched(), list[int]()
+    outbox = GatheringOutbox(store, on_drop=dropped.append)
+    ledger = outbox.patient()
+    for name in ("1", "2"):
+        ledger.put(Key("c", name), lambda: b"v")
+    store.away = True
+    await outbox.close()
+    assert sum(dropped) == 2
