@@ -68,6 +68,7 @@ class Merge:
 
     key: Key
     value: Callable[[bytes | None], bytes]
+    kept: Callable[[], object]
     ttl: float | None
 
 
@@ -81,8 +82,10 @@ class DirectOutbox:
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
         self.taken.append(Put(key, value(), ttl))
 
-    def merge(self, key: Key, value: Callable[[bytes | None], bytes], ttl: float | None = None) -> None:
-        self.taken.append(Merge(key, value, ttl))
+    def merge(
+        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+    ) -> None:
+        self.taken.append(Merge(key, value, kept, ttl))
 
     def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
         self.taken.append(Append(key, value(), keep, ttl))
@@ -98,6 +101,8 @@ class DirectOutbox:
                 before = [put.value for put in batch if put.key == write.key]
                 held = before[-1] if before else await self.store.get(write.key)
                 batch.append(Put(write.key, write.value(held), write.ttl))
+                if held is None:
+                    write.kept()
         await self.store.write(batch)
 
 

@@ -37,11 +37,13 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """One write of a batch: `value` replaces what `key` held. `ttl` in seconds, None for ever."""
+    """One write of a batch: `value` replaces what `key` held, or, `if_absent`, gives way to it. `ttl` in seconds, None
+    for ever."""
 
     key: Key
     value: bytes
     ttl: float | None = None
+    if_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,9 @@ class Store(Protocol):
     ) -> list[tuple[str, bytes]]:
         """Names and values of a collection, ordered by name, from behind the name `after` on."""
 
-    async def write(self, batch: Sequence[Put | Append]) -> None:
-        """Many writes in one go. Not a transaction across shards; each write is whole."""
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        """Many writes in one go; returns what those keys held to which a put gave way. Not a transaction across shards;
+        each write is whole."""
 
     def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
         """Try to hold a lock for at most `lease` seconds; gives True if held, False if someone else holds it."""
@@ -252,9 +255,11 @@ class Outbox(Protocol):
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
         """Keep a value under a key."""
 
-    def merge(self, key: Key, value: Callable[[bytes | None], bytes], ttl: float | None = None) -> None:
-        """Keep a value that is made of what the key holds by then (None: nothing). Another worker's write between the
-        two is lost, as with a put."""
+    def merge(
+        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+    ) -> None:
+        """Keep a value that is made of what the key holds by then: of None before that is known, and again if there is
+        something; else `kept` is called. Another worker's write between the two is lost, as with a put."""
 
     def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
         """Add to the end of a log."""

@@ -55,8 +55,9 @@ class Record:
     retention: float
     others: Others | None = None
     points: OrderedDict[bytes, Point] = field(default_factory=OrderedDict)
-    _unmet: set[bytes] = field(default_factory=set)
-    """Places in memory of which the store may know more: it was not asked when they were made, and has not met them."""
+    _unmet: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
+    """Places in memory of which the store may know more: it was not asked when they were made, and has not met them.
+    With what was on its way there since: where the store has that, it is our own, and says nothing new."""
 
     async def found(self, label: bytes, conversation: Conversation) -> tuple[int, Point | None]:
         """The deepest place of a list and its index (-1: none), with all in memory that decides about it: the store is
@@ -88,7 +89,7 @@ class Record:
             asked |= doubts
             index, base = deepest(self.points, label, chain)
         if base is None and chain and label + chain[-1] not in asked:
-            self._unmet.add(label + chain[-1])
+            self._unmet.setdefault(label + chain[-1], ())
         return index, base
 
     async def get(self, name: bytes, *, awaited: bool = False) -> Point | None:
@@ -118,7 +119,8 @@ class Record:
         """Puts a place on record; `place` is its id."""
         self._remember(name, point)
         if name in self._unmet:
-            self.outbox.merge(place_key(place), partial(self._met, name, point), self.retention)
+            met = partial(self._unmet.pop, name, ())
+            self.outbox.merge(place_key(place), partial(self._met, name, point), met, self.retention)
         else:
             self.outbox.put(place_key(place), partial(ENCODER.encode, point), self.retention)
         if self.others is not None:
@@ -128,12 +130,18 @@ class Record:
         """What is known here of the places of a session, or of all, is asked for anew."""
         for name in [name for name, point in self.points.items() if session in (None, point.session)]:
             del self.points[name]
-            self._unmet.discard(name)
+            self._unmet.pop(name, ())
 
     def _met(self, name: bytes, written: Point, value: bytes | None) -> bytes:
-        """What the store is to have of a place that it was not asked for, from the `value` that it has."""
-        self._unmet.discard(name)
-        point, kept = self.points.get(name, written), decode(value)
+        """What the store is to have of a place that it was not asked for, from the `value` that it has. None is told
+        before it has answered: the place is as unmet then as before."""
+        point = self.points.get(name, written)
+        if value is None:
+            made, sent = ENCODER.encode(point), self._unmet.get(name)
+            if sent is not None and made not in sent:
+                self._unmet[name] = (*sent, made)
+            return made
+        kept = None if value in self._unmet.pop(name, ()) else decode(value)
         if kept is not None:
             point = joined(point, kept)
             if name in self.points:
@@ -148,11 +156,13 @@ class Record:
             return False
         for name, value in zip(names, values, strict=True):
             known, kept = self.points.get(name), decode(value)
-            if kept is not None and not self._sure(name):
+            own = known is not None and value in self._unmet.get(name, ())
+            if kept is not None and not own and not self._sure(name):
                 known = joined(known, kept)
             if known is not None:
                 self._remember(name, known)
-        self._unmet.difference_update(names)
+        for name in names:
+            self._unmet.pop(name, ())
         return True
 
     def _doubts(
@@ -195,4 +205,4 @@ class Record:
         points[name] = point
         points.move_to_end(name)
         if len(points) > self.capacity:
-            self._unmet.discard(points.popitem(last=False)[0])
+            self._unmet.pop(points.popitem(last=False)[0], ())

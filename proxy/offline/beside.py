@@ -24,7 +24,9 @@ class _Nowhere:
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
         """Drops it."""
 
-    def merge(self, key: Key, value: Callable[[bytes | None], bytes], ttl: float | None = None) -> None:
+    def merge(
+        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+    ) -> None:
         """Drops it."""
 
     def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:

@@ -19,7 +19,8 @@ class Run(msgspec.Struct):
 
 
 def split(batch: Sequence[Put | Append]) -> tuple[list[Put], list[Run]]:
-    """The writes that remain of a batch: the last put of each key, and the entries of each log in runs.
+    """The writes that remain of a batch: the last put of each key, or the first where the others give way to it, and
+    the entries of each log in runs.
 
     A value and a log under the same key do not know each other, so their order does not matter.
     """
@@ -28,7 +29,8 @@ def split(batch: Sequence[Put | Append]) -> tuple[list[Put], list[Run]]:
     latest: dict[Key, Run] = {}
     for write in batch:
         if isinstance(write, Put):
-            puts[write.key] = write
+            if not (write.if_absent and write.key in puts):
+                puts[write.key] = write
             continue
         run = latest.get(write.key)
         if run is None or run.keep != write.keep or run.ttl != write.ttl:

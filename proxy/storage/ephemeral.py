@@ -13,6 +13,7 @@ from itertools import islice
 
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Append, Key, Put
+from proxy.storage.batches import split
 
 OVERHEAD = 200
 """Bytes that a key or an entry takes beside its content, roughly."""
@@ -127,14 +128,20 @@ class EphemeralStore:
                 at += 1
         return found
 
-    async def write(self, batch: Sequence[Put | Append]) -> None:
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See Store."""
         self._check()
-        for write in batch:
-            if isinstance(write, Put):
-                self._put(write.key, write.value, write.ttl)
+        puts, runs = split(batch)
+        found: dict[Key, bytes] = {}
+        for put in puts:
+            held = self._value(put.key) if put.if_absent else None
+            if held is None:
+                self._put(put.key, put.value, put.ttl)
             else:
-                self._append(write.key, (write.value,), write.keep, write.ttl)
+                found[put.key] = held.value
+        for run in runs:
+            self._append(run.key, run.values, run.keep, run.ttl)
+        return found
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:

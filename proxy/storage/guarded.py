@@ -93,9 +93,9 @@ class GuardedStore:
         """See Store."""
         return await self._read(self._store.scan, collection, prefix=prefix, after=after, limit=limit)
 
-    async def write(self, batch: Sequence[Put | Append]) -> None:
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See Store."""
-        await self._call(self._store.write, batch)
+        return await self._call(self._store.write, batch)
 
     def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
         """See Store. A release that fails is left to the end of the lease."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -33,8 +33,11 @@ _Value = Callable[[], bytes]
 _name = attrgetter("name")
 
 
-# What makes a value, its life in seconds, and whether it is made of what the key holds.
-_Letter = tuple[Callable[..., bytes], float | None, bool]
+# What makes a value, its life in seconds, and where it is made of what the key holds: what to call if that is nothing.
+_Letter = tuple[Callable[..., bytes], float | None, Callable[[], object] | None]
+_NONE: _Letter = bytes, None, None
+# The key of a log, what makes the entry, how many are to stay, and the log's life in seconds.
+_Entry = tuple[Key, _Value, int | None, float | None]
 
 
 class GatheringOutbox:
@@ -49,10 +52,10 @@ class GatheringOutbox:
         self._store = store
         self._capacity = capacity
         self._on_drop = on_drop
-        self._gather, self._batch = _GATHER, _BATCH
+        self._gather, self._most = _GATHER, _BATCH
         self._patient: GatheringOutbox | None = None
         self._puts: dict[Key, _Letter] = {}
-        self._appends: list[tuple[Key, _Value, int | None, float | None]] = []
+        self._appends: list[_Entry] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,18 +65,20 @@ class GatheringOutbox:
         flush, to hurry or to close, that one does too."""
         if self._patient is None:
             self._patient = GatheringOutbox(self._store, capacity=self._capacity, on_drop=self._on_drop)
-            self._patient._gather, self._patient._batch = _GATHER_LONG, _BATCH_LARGE
+            self._patient._gather, self._patient._most = _GATHER_LONG, _BATCH_LARGE
         return self._patient
 
     def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
         """Keep a value under a key; see the port."""
-        self._puts[key] = value, ttl, False
+        self._puts[key] = value, ttl, None
         if self._timer is None:
             self._soon()
 
-    def merge(self, key: Key, value: Callable[[bytes | None], bytes], ttl: float | None = None) -> None:
+    def merge(
+        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+    ) -> None:
         """Keep a value made of what the key holds by then; see the port."""
-        self._take(key, (value, ttl, True))
+        self._take(key, (value, ttl, kept))
         if self._timer is None:
             self._soon()
 
@@ -110,12 +115,12 @@ class GatheringOutbox:
 
     def _take(self, key: Key, letter: _Letter) -> None:
         """What waits for a key from now on: the newest. What is to be merged with a value that waits is made of it."""
-        value, ttl, merge = letter
-        waiting = self._puts.get(key) if merge else None
+        value, ttl, kept = letter
+        waiting = self._puts.get(key) if kept else None
         if waiting is None or waiting[2]:
             self._puts[key] = letter
         elif (made := self._made(key, lambda: value(waiting[0]()))) is not None:
-            self._puts[key] = (lambda: made), ttl, False
+            self._puts[key] = (lambda: made), ttl, None
 
     def _begin(self) -> None:
         self._timer = None
@@ -139,33 +144,24 @@ class GatheringOutbox:
     async def _write_all(self) -> None:
         async with self._writing:
             # What comes in meanwhile is for the next time: waiting for that too could go on for ever.
-            for _ in range(-(-max(len(self._puts), len(self._appends)) // self._batch)):
+            for _ in range(-(-max(len(self._puts), len(self._appends)) // self._most)):
                 await self._write_some()
 
     async def _write_some(self) -> None:
-        behind = max(len(self._puts), len(self._appends)) > self._batch
-        if len(self._puts) <= self._batch:
+        behind = max(len(self._puts), len(self._appends)) > self._most
+        if len(self._puts) <= self._most:
             puts, self._puts = self._puts, {}
         else:
-            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, self._batch))}
-        appends, self._appends = self._appends[: self._batch], self._appends[self._batch :]
-        batch: list[Put | Append] = []
+            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, self._most))}
+        appends, self._appends = self._appends[: self._most], self._appends[self._most :]
         try:
-            merged = [key for key, (_, _, merge) in puts.items() if merge]
-            held = dict(zip(merged, await self._store.get_many(merged), strict=True)) if merged else {}
-            # Names that follow each other share pages of a store's index: so each is written about once, also in steps.
-            for number, key in enumerate(sorted(puts, key=_name)):
-                value, ttl, merge = puts[key]
-                if number % _TURN == 0 and not behind:
-                    await asyncio.sleep(0)
-                if (made := self._made(key, partial(value, held[key]) if merge else value)) is not None:
-                    batch.append(Put(key, made, ttl))
-            for number, (key, value, keep, ttl) in enumerate(appends):
-                if number % _TURN == 0 and not behind:
-                    await asyncio.sleep(0)
-                if (made := self._made(key, value)) is not None:
-                    batch.append(Append(key, made, keep, ttl))
-            await self._store.write(batch)
+            batch = await self._encoded(puts, appends, behind)
+            held = await self._store.write(batch)
+            # What was written is not put back any more, whatever becomes of the rest.
+            written, puts, appends = puts, {key: puts[key] for key in held}, []
+            self._learn(batch, written, held)
+            if puts:
+                await self._write_merged(puts, held)
         except BaseException:
             # What came meanwhile is newer than what failed. An append that had been written after all, when only the
             # answer was lost, comes twice: a log may repeat an entry, it never lacks one.
@@ -174,6 +170,52 @@ class GatheringOutbox:
                 self._take(key, letter)
             self._appends = appends + self._appends
             raise
+
+    async def _encoded(
+        self, puts: Mapping[Key, _Letter], appends: Sequence[_Entry], behind: bool
+    ) -> list[Put | Append]:
+        batch: list[Put | Append] = []
+        # Names that follow each other share pages of a store's index: so each is written about once, also in steps.
+        for number, key in enumerate(sorted(puts, key=_name)):
+            value, ttl, kept = puts[key]
+            if number % _TURN == 0 and not behind:
+                await asyncio.sleep(0)
+            # Nearly all keys that are merged with hold nothing: to ask first costs more than to be told otherwise.
+            if (made := self._made(key, partial(value, None) if kept else value)) is not None:
+                batch.append(Put(key, made, ttl, if_absent=kept is not None))
+        for number, (key, value, keep, ttl) in enumerate(appends):
+            if number % _TURN == 0 and not behind:
+                await asyncio.sleep(0)
+            if (made := self._made(key, value)) is not None:
+                batch.append(Append(key, made, keep, ttl))
+        return batch
+
+    def _learn(self, batch: Sequence[Put | Append], letters: Mapping[Key, _Letter], held: Mapping[Key, bytes]) -> None:
+        """Says of what was to be merged that its keys held nothing. What came meanwhile to be merged with them is newer
+        than what they hold now, which is our own."""
+        for write in batch:
+            kept = letters[write.key][2] if isinstance(write, Put) and write.key not in held else None
+            if kept is None:
+                continue
+            kept()
+            value, ttl, newer = self._puts.get(write.key, _NONE)
+            if newer is not None:
+                newer()
+                self._puts[write.key] = partial(value, None), ttl, None
+
+    async def _write_merged(self, puts: Mapping[Key, _Letter], held: Mapping[Key, bytes]) -> None:
+        batch: list[Put] = []
+        for number, (key, (value, ttl, _)) in enumerate(puts.items()):
+            if number and number % _TURN == 0:
+                await asyncio.sleep(0)
+            waiting = self._puts.get(key)
+            # What came meanwhile to be put, and not merged, was made by someone who has learnt otherwise what is held.
+            if waiting is not None and waiting[2] is None:
+                continue
+            if (made := self._made(key, partial(value, held[key]))) is not None:
+                batch.append(Put(key, made, ttl))
+        if batch:
+            await self._store.write(batch)
 
     def _made(self, key: Key, value: _Value) -> bytes | None:
         """The value, made; None where it cannot be: others must not suffer for it."""

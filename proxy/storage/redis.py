@@ -69,11 +69,11 @@ class RedisStore:
 
     async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
         """See Store."""
+        put = Put(key, value, ttl, if_absent=True)
         if key.collection:
-            args = (tag(key) + b":", name_bytes(key.name), value, _milliseconds(ttl))
-            held = await self._bounded(self._run, scripts.PUT_IF_ABSENT, (index_key(key), value_key(key)), args)
+            held = await self._bounded(self._run, *_put_if_absent(put))
         else:
-            held = await self._bounded(self._client.set, value_key(key), value, nx=True, get=True, px=_pexpire(ttl))
+            held = await self._bounded(self._client.set, value_key(key), value, **_terms(put))
         return value if held is None else bytes(held)
 
     async def get(self, key: Key) -> bytes | None:
@@ -122,26 +122,35 @@ class RedisStore:
         """See Store."""
         return await self._bounded(self._scan, collection, prefix, after, limit)
 
-    async def write(self, batch: Sequence[Put | Append]) -> None:
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See Store. One round trip; on one server or shard in the order of the collections, then what is in none."""
         puts, runs = split(batch)
         groups: dict[bytes, list[Put]] = {}
         alone: list[Put] = []
+        yielding: list[Put] = []
         for put in puts:
-            if put.key.collection:
-                groups.setdefault(index_key(put.key), []).append(put)
-            else:
+            if not put.key.collection:
                 alone.append(put)
+            elif put.if_absent:
+                yielding.append(put)
+            else:
+                groups.setdefault(index_key(put.key), []).append(put)
         calls = [
             _put(index, group[at : at + PUTS_AT_ONCE])
             for index, group in groups.items()
             for at in range(0, len(group), PUTS_AT_ONCE)
         ]
+        firm = len(calls)
+        calls += [_put_if_absent(put) for put in yielding]
         calls += [_append(run) for run in runs]
+        if not calls and not alone:
+            return {}
         if len(calls) == 1 and not alone:
-            await self._bounded(self._run, *calls[0])
-        elif calls or alone:
-            await self._bounded(self._pipelined, alone, calls)
+            results = [await self._bounded(self._run, *calls[0])]
+        else:
+            results = await self._bounded(self._pipelined, alone, calls)
+        held = [*zip(yielding, results[firm:], strict=False), *zip(alone, results[len(calls) :], strict=True)]
+        return {put.key: bytes(value) for put, value in held if put.if_absent and value is not None}
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
@@ -192,19 +201,21 @@ class RedisStore:
         except NoScriptError:
             return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
 
-    async def _pipelined(self, alone: Sequence[Put], calls: Sequence[_Call]) -> None:
+    async def _pipelined(self, alone: Sequence[Put], calls: Sequence[_Call]) -> list[Any]:
+        """What the calls gave, then what the others did."""
         pipeline = self._client.pipeline(transaction=False)
         # What lists a thing goes before it, so that nothing is kept that cannot be found.
         for script, keys, args in calls:
             pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
         for put in alone:
-            pipeline.set(value_key(put.key), put.value, px=_pexpire(put.ttl))
-        results = await pipeline.execute(raise_on_error=False)
-        for result, call in zip(results, [*calls, *[None] * len(alone)], strict=True):
-            if isinstance(result, NoScriptError) and call is not None:
-                await self._run(*call)
+            pipeline.set(value_key(put.key), put.value, **_terms(put))
+        results: list[Any] = await pipeline.execute(raise_on_error=False)
+        for at, result in enumerate(results):
+            if isinstance(result, NoScriptError) and at < len(calls):
+                results[at] = await self._run(*calls[at])
             elif isinstance(result, Exception):
                 raise result
+        return results
 
     async def _delete(self, groups: Mapping[bytes, Sequence[Key]]) -> int:
         count = 0
@@ -247,6 +258,16 @@ def _pexpire(ttl: float | None) -> int | None:
 
 def _milliseconds(ttl: float | None) -> str:
     return "" if ttl is None else str(_pexpire(ttl))
+
+
+def _terms(put: Put) -> dict[str, Any]:
+    """The options of a SET. With them a put that gives way is answered with what it gave way to."""
+    return {"px": _pexpire(put.ttl), "nx": put.if_absent, "get": put.if_absent}
+
+
+def _put_if_absent(put: Put) -> _Call:
+    args = (tag(put.key) + b":", name_bytes(put.key.name), put.value, _milliseconds(put.ttl))
+    return scripts.PUT_IF_ABSENT, (index_key(put.key), value_key(put.key)), args
 
 
 def _put(index: bytes, group: Sequence[Put]) -> _Call:

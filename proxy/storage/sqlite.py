@@ -107,12 +107,12 @@ class SqliteStore:
             return []
         return await self._reader.run(rows.scan, collection, prefix, after, limit, self._now())
 
-    async def write(self, batch: Sequence[Put | Append]) -> None:
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See Store."""
         # In the order of the batch: what lists a thing may be in front of it, so that it can be found and erased.
         size = _STEP if len(batch) > self._most else max(1, len(batch))
         steps = [split(batch[at : at + size]) for at in range(0, len(batch), size)]
-        await self._run(_write_in_steps, steps)
+        return await self._run(_write_in_steps, steps)
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
@@ -177,18 +177,27 @@ def _transaction(connection: sqlite3.Connection, call: Callable[..., T], *args: 
     return transact(connection, lambda: call(connection, *args))
 
 
-def _write_in_steps(connection: sqlite3.Connection, steps: Sequence[tuple[list[Put], list[Run]]], now: float) -> None:
+def _write_in_steps(
+    connection: sqlite3.Connection, steps: Sequence[tuple[list[Put], list[Run]]], now: float
+) -> dict[Key, bytes]:
     """Each step in one transaction, the next after others had a chance to run on this core."""
+    held: dict[Key, bytes] = {}
     for puts, runs in steps:
         rows.step_aside()
-        _transaction(connection, _write_all, puts, runs, now)
+        held |= _transaction(connection, _write_all, puts, runs, now)
+    return held
 
 
-def _write_all(connection: sqlite3.Connection, puts: Sequence[Put], runs: Sequence[Run], now: float) -> None:
-    if puts:
-        rows.put_all(connection, puts, now)
+def _write_all(
+    connection: sqlite3.Connection, puts: Sequence[Put], runs: Sequence[Run], now: float
+) -> dict[Key, bytes]:
+    firm = [put for put in puts if not put.if_absent]
+    if firm:
+        rows.put_all(connection, firm, now)
+    held = rows.put_absent(connection, [put for put in puts if put.if_absent], now) if len(firm) < len(puts) else {}
     if runs:
         rows.append_all(connection, runs, now)
+    return held
 
 
 def _nothing(connection: sqlite3.Connection) -> None:

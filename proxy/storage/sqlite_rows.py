@@ -27,6 +27,13 @@ _PUT = _wide(
     "(?, ?, ?, ?)",
     "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, value = excluded.value",
 )
+# A value that has expired is nothing; one that is alive is left as it was, and its row not given back.
+_PUT_ABSENT = _wide(
+    "INSERT INTO entry (collection, name, expires, value) VALUES",
+    "(?, ?, ?, ?)",
+    "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, value = excluded.value "
+    "WHERE expires <= ? RETURNING collection, name",
+)
 _GET_MANY = _wide(
     "SELECT given.column1, value FROM (VALUES",
     "(?, ?, ?, ?)",
@@ -93,17 +100,22 @@ def get_many(connection: sqlite3.Connection, keys: Iterable[Key], now: float) ->
 
 def put_all(connection: sqlite3.Connection, puts: Iterable[Put], now: float) -> None:
     """Values in place of what was there."""
-    rows = [(*raw(put.key), None if put.ttl is None else now + put.ttl, bytearray(put.value)) for put in puts]
-    _run_wide(connection, _PUT, rows)
+    _run_wide(connection, _PUT, [_row(put, now) for put in puts])
+
+
+def put_absent(connection: sqlite3.Connection, puts: Sequence[Put], now: float) -> dict[Key, bytes]:
+    """Values of different keys, where those hold nothing; returns what the others hold."""
+    kept = _run_wide(connection, _PUT_ABSENT, [_row(put, now) for put in puts], now)
+    if len(kept) == len(puts):
+        return {}
+    new = set(kept)
+    keys = [put.key for put in puts if (name_bytes(put.key.collection), name_bytes(put.key.name)) not in new]
+    return {key: held for key, held in zip(keys, get_many(connection, keys, now), strict=True) if held is not None}
 
 
 def put_if_absent(connection: sqlite3.Connection, put: Put, now: float) -> bytes:
     """What the key holds afterwards."""
-    held = get(connection, put.key, now)
-    if held is not None:
-        return held
-    put_all(connection, (put,), now)
-    return put.value
+    return put_absent(connection, (put,), now).get(put.key, put.value)
 
 
 def delete(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> int:
@@ -178,6 +190,10 @@ def purge(connection: sqlite3.Connection, after: tuple[int, int], rows: int, now
     end = connection.execute(_PURGE_END.format("entry"), (after[0], rows)).fetchone()[0] or 0
     connection.execute("DELETE FROM entry WHERE id > ? AND id <= ? AND expires <= ?", (after[0], end, now))
     return end, _purge_logs(connection, after[1], rows, now)
+
+
+def _row(put: Put, now: float) -> tuple[bytearray, bytearray, float | None, bytearray]:
+    return *raw(put.key), None if put.ttl is None else now + put.ttl, bytearray(put.value)
 
 
 def _run_wide(

@@ -225,6 +225,56 @@ async def test_of_many_writers_at_once_one_wins_and_all_learn_which(store: Store
     await other.close()
 
 
+@pytest.mark.parametrize("collection", ["", "c"])
+async def test_in_a_batch_a_put_may_give_way_to_what_its_key_holds(store: Store, collection: str):
+    held, expired, new, log = (Key(collection, name) for name in ("held", "expired", "new", "log"))
+    await store.put(held, b"old", ttl=LONG)
+    await store.put(expired, b"gone", ttl=SHORT)
+    await store.append(new, [b"a log is no value"])
+    await asyncio.sleep(GONE)
+    batch = [Put(key, b"mine", if_absent=True) for key in (held, expired, new)]
+    assert await store.write([Put(Key("d", "n"), b"v"), *batch, Append(log, b"e")]) == {held: b"old"}
+    assert await store.get_many([held, expired, new, Key("d", "n")]) == [b"old", b"mine", b"mine", b"v"]
+    assert await store.read(log) == [(0, b"e")]
+    assert await store.write(batch) == {held: b"old", expired: b"mine", new: b"mine"}
+    assert [name for name, _ in await store.scan("c")] == (["expired", "held", "new"] if collection else [])
+    assert await store.write([Put(held, b"v")]) == await store.write([]) == {}
+
+
+@pytest.mark.parametrize("collection", ["", "c"])
+async def test_a_put_that_does_not_give_way_lives_as_long_as_it_says(store: Store, collection: str):
+    short, long, ever = (Key(collection, name) for name in ("short", "long", "ever"))
+    terms = [(short, SHORT), (long, LONG), (ever, None)]
+    assert not await store.write([Put(key, b"1", ttl, if_absent=True) for key, ttl in terms])
+    await asyncio.sleep(GONE)
+    held = await store.write([Put(key, b"2", SHORT, if_absent=True) for key, _ in terms])
+    assert held == {long: b"1", ever: b"1"}
+    await asyncio.sleep(GONE)
+    assert await store.get_many([short, long, ever]) == [None, b"1", b"1"]
+
+
+@pytest.mark.parametrize("collection", ["", "c"])
+async def test_of_puts_of_one_key_that_give_way_the_first_is_kept_and_one_that_does_not_replaces_it(
+    store: Store, collection: str
+):
+    first, put, after = (Key(collection, name) for name in ("first", "put", "after"))
+    batch = [Put(first, b"1", if_absent=True), Put(put, b"1", if_absent=True), Put(after, b"1")]
+    batch += [Put(first, b"2", if_absent=True), Put(put, b"2"), Put(after, b"2", if_absent=True)]
+    assert await store.write(batch) == {}
+    assert await store.get_many([first, put, after]) == [b"1", b"2", b"1"]
+
+
+@pytest.mark.parametrize("collection", ["", "c"])
+async def test_of_many_puts_each_gives_way_by_itself(store: Store, collection: str):
+    keys = [Key(collection, f"{number:03}") for number in range(600)]
+    await store.write([Put(key, b"old %d" % number) for number, key in enumerate(keys) if number % 3 == 0])
+    batch = [Put(key, b"new %d" % number, if_absent=number % 2 == 0) for number, key in enumerate(keys)]
+    held = await store.write(batch)
+    assert held == {key: b"old %d" % number for number, key in enumerate(keys) if number % 6 == 0}
+    kept = [b"%s %d" % (b"old" if number % 6 == 0 else b"new", number) for number in range(600)]
+    assert await store.get_many(keys) == kept
+
+
 # -- logs ------------------------------------------------------------------------------------------------------------
 
 
@@ -488,12 +538,19 @@ class Model:
         held = sorted((key.name, value) for key, value in self.values.items() if key.collection == collection)
         return [row for row in held if row[0].startswith(prefix) and row[0] > after][:limit] if collection else []
 
-    def write(self, batch: list[Put | Append]) -> None:
+    def write(self, batch: list[Put | Append]) -> dict[Key, bytes]:
+        before = dict(self.values)
+        firm = {write.key for write in batch if isinstance(write, Put) and not write.if_absent}
+        yielding = {write.key for write in batch if isinstance(write, Put)} - firm
         for write in batch:
-            if isinstance(write, Put):
-                self.put(write.key, write.value)
-            else:
+            if isinstance(write, Append):
                 self.append(write.key, [write.value], write.keep)
+            elif write.if_absent:
+                if write.key not in firm:
+                    self.put_if_absent(write.key, write.value)
+            else:
+                self.put(write.key, write.value)
+        return {key: before[key] for key in yielding & before.keys()}
 
 
 names = st.sampled_from(["a", "ab", "b", "ä", "{", "x:y"])
@@ -515,7 +572,10 @@ operations = st.one_of(
     ),
     st.tuples(
         st.just("write"),
-        st.lists(st.builds(Put, keys, values) | st.builds(Append, keys, values, keep=keeps), max_size=8),
+        st.lists(
+            st.builds(Put, keys, values, if_absent=st.booleans()) | st.builds(Append, keys, values, keep=keeps),
+            max_size=8,
+        ),
     ),
 )
 

@@ -12,19 +12,28 @@ from tests.fakes import FickleStore
 KEY = Key("c", "k")
 
 
+def nothing() -> None:
+    """Who does not care whether a key held something."""
+
+
 class Watched(EphemeralStore):
     """A store that notes its batches, and can be away."""
 
     def __init__(self) -> None:
         super().__init__()
         self.batches: list[int] = []
+        self.asked = 0
         self.away = False
 
-    async def write(self, batch: Sequence[Put | Append]) -> None:
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        self.asked += 1
+        return await super().get_many(keys)
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         if self.away:
             raise StoreUnavailable("away")
         self.batches.append(len(batch))
-        await super().write(batch)
+        return await super().write(batch)
 
 
 async def test_writes_reach_the_store_without_being_waited_for() -> None:
@@ -66,23 +75,146 @@ def onto(text: bytes) -> Callable[[bytes | None], bytes]:
 async def test_a_merged_value_is_made_of_what_the_store_has_when_it_is_written() -> None:
     store = Watched()
     outbox = GatheringOutbox(store)
-    outbox.merge(KEY, onto(b"1"))
-    outbox.merge(Key("c", "new"), onto(b"1"))
+    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(Key("c", "new"), onto(b"1"), nothing)
     await store.put(KEY, b"old")
     await outbox.flush()
-    assert await store.get_many([KEY, Key("c", "new")]) == [b"old1", b"-1"]
-    assert store.batches == [2]
+    assert [await store.get(key) for key in (KEY, Key("c", "new"))] == [b"old1", b"-1"]
+    assert store.batches == [2, 1]
+    assert not store.asked
+
+
+async def test_a_value_to_be_merged_with_nothing_goes_with_the_others_and_nothing_is_read() -> None:
+    store = Watched()
+    outbox = GatheringOutbox(store)
+    told: list[int] = []
+    outbox.merge(KEY, onto(b"1"), lambda: told.append(len(store.batches)))
+    outbox.put(Key("c", "other"), lambda: b"v")
+    outbox.append(Key("c", "log"), lambda: b"e")
+    await outbox.flush()
+    assert await store.get(KEY) == b"-1"
+    assert (store.batches, store.asked, told) == ([3], 0, [1])
+
+
+async def test_who_merges_with_something_is_told_what_and_not_that_there_was_nothing() -> None:
+    store = Watched()
+    outbox = GatheringOutbox(store)
+    given: list[bytes | None] = []
+    await store.put(KEY, b"old", ttl=60.0)
+
+    def value(held: bytes | None) -> bytes:
+        given.append(held)
+        return (held or b"-") + b"1"
+
+    outbox.merge(KEY, value, lambda: given.append(b"nothing"), 60.0)
+    await outbox.flush()
+    assert given == [None, b"old"]
+    assert await store.get(KEY) == b"old1"
+
+
+async def test_what_comes_to_be_merged_while_the_key_is_found_empty_replaces_what_it_holds_then() -> None:
+    class Meanwhile(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            if not self.batches:
+                outbox.merge(KEY, onto(b"2"), lambda: told.append(2))
+            return await super().write(batch)
+
+    told: list[int] = []
+    store = Meanwhile()
+    outbox = GatheringOutbox(store)
+    outbox.merge(KEY, onto(b"1"), lambda: told.append(1))
+    await outbox.flush()
+    assert (await store.get(KEY), told) == (b"-1", [1, 2])
+    await outbox.flush()
+    assert (await store.get(KEY), told) == (b"-2", [1, 2])
+
+
+async def test_what_comes_to_be_put_while_a_key_is_asked_is_not_merged_with() -> None:
+    class Meanwhile(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            if not self.batches:
+                outbox.put(KEY, lambda: b"put")
+            return await super().write(batch)
+
+    store = Meanwhile()
+    outbox = GatheringOutbox(store)
+    await store.put(KEY, b"old")
+    outbox.merge(KEY, onto(b"1"), nothing)
+    await outbox.flush()
+    assert (await store.get(KEY), store.batches) == (b"old", [1])
+    await outbox.flush()
+    assert (await store.get(KEY), store.batches) == (b"put", [1, 1])
+
+
+async def test_where_only_what_is_merged_cannot_be_written_only_that_is_written_again() -> None:
+    class Failing(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            self.away = len(self.batches) == 1
+            return await super().write(batch)
+
+    store = Failing()
+    outbox = GatheringOutbox(store)
+    told: list[bytes] = []
+    await store.put(KEY, b"old")
+    outbox.merge(KEY, onto(b"1"), lambda: told.append(b"held"))
+    outbox.merge(Key("c", "new"), onto(b"1"), lambda: told.append(b"new"))
+    outbox.append(Key("c", "log"), lambda: b"e")
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    store.__class__ = Watched  # type: ignore[assignment]
+    store.away = False
+    await outbox.flush()
+    assert [await store.get(key) for key in (KEY, Key("c", "new"))] == [b"old1", b"-1"]
+    assert len(await store.read(Key("c", "log"))) == 1
+    assert told == [b"new"]
+    assert store.batches == [3, 1, 1]
+
+
+async def test_what_was_written_although_the_store_did_not_say_so_is_merged_with_once_more() -> None:
+    class Deaf(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            await super().write(batch)
+            raise StoreUnavailable("away")
+
+    store = Deaf()
+    outbox = GatheringOutbox(store)
+    given: list[bytes | None] = []
+
+    def value(held: bytes | None) -> bytes:
+        given.append(held)
+        return b"mine"
+
+    outbox.merge(KEY, value, nothing)
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    store.__class__ = Watched  # type: ignore[assignment]
+    await outbox.flush()
+    assert (given, await store.get(KEY)) == ([None, None, b"mine"], b"mine")
+
+
+async def test_many_values_that_are_merged_give_way_to_requests() -> None:
+    outbox = GatheringOutbox(store := Watched())
+    keys = [Key("c", str(number)) for number in range(100)]
+    for key in keys:
+        await store.put(key, b"old")
+        outbox.merge(key, onto(b"1"), nothing)
+    writing, turns = asyncio.ensure_future(outbox.flush()), 0
+    while not writing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert await store.get_many(keys) == [b"old1"] * 100
+    assert turns > 10
 
 
 async def test_of_merged_values_the_last_one_wins_and_a_put_wins_over_them() -> None:
     store = Watched()
     outbox = GatheringOutbox(store)
     await store.put(KEY, b"old")
-    outbox.merge(KEY, onto(b"1"))
-    outbox.merge(KEY, onto(b"2"))
+    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(KEY, onto(b"2"), nothing)
     await outbox.flush()
     assert await store.get(KEY) == b"old2"
-    outbox.merge(KEY, onto(b"3"))
+    outbox.merge(KEY, onto(b"3"), nothing)
     outbox.put(KEY, lambda: b"put")
     await outbox.flush()
     assert await store.get(KEY) == b"put"
@@ -93,8 +225,8 @@ async def test_a_merged_value_is_made_of_what_still_waits_to_be_written() -> Non
     outbox = GatheringOutbox(store)
     await store.put(KEY, b"old")
     outbox.put(KEY, lambda: b"put")
-    outbox.merge(KEY, onto(b"1"))
-    outbox.merge(KEY, onto(b"2"))
+    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(KEY, onto(b"2"), nothing)
     await outbox.flush()
     assert await store.get(KEY) == b"put12"
 
@@ -103,7 +235,7 @@ async def test_a_merged_value_waits_for_a_store_that_is_away_and_is_told_what_th
     store = FickleStore()
     outbox = GatheringOutbox(store)
     store.away = True
-    outbox.merge(KEY, onto(b"1"))
+    outbox.merge(KEY, onto(b"1"), nothing)
     with pytest.raises(StoreUnavailable):
         await outbox.flush()
     store.away = False
@@ -114,8 +246,8 @@ async def test_a_merged_value_waits_for_a_store_that_is_away_and_is_told_what_th
 
 async def test_a_value_whose_write_fails_is_not_lost_to_one_that_is_to_be_merged_with_it() -> None:
     class Failing(Watched):
-        async def write(self, batch: Sequence[Put | Append]) -> None:
-            outbox.merge(KEY, onto(b"M"))
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            outbox.merge(KEY, onto(b"M"), nothing)
             raise StoreUnavailable("away")
 
     store = Failing()
@@ -135,13 +267,16 @@ async def test_a_merged_value_that_cannot_be_made_is_dropped_alone() -> None:
     dropped: list[int] = []
     store = Watched()
     outbox = GatheringOutbox(store, on_drop=dropped.append)
-    outbox.merge(Key("c", "bad"), bad)
-    outbox.merge(KEY, onto(b"1"))
+    outbox.merge(Key("c", "bad"), bad, lambda: dropped.append(0))
+    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(Key("c", "held"), lambda held: b"first" if held is None else bad(held), nothing)
+    await store.put(Key("c", "held"), b"old")
     outbox.put(Key("c", "waits"), lambda: b"put")
-    outbox.merge(Key("c", "waits"), bad)
+    outbox.merge(Key("c", "waits"), bad, nothing)
     await outbox.flush()
     assert await store.get_many([KEY, Key("c", "bad"), Key("c", "waits")]) == [b"-1", None, b"put"]
-    assert dropped == [1, 1]
+    assert await store.get(Key("c", "held")) == b"old"
+    assert dropped == [1, 1, 1]
 
 
 async def test_a_flush_writes_everything_in_batches() -> None:
@@ -215,9 +350,9 @@ async def test_a_value_that_cannot_be_made_is_dropped_alone() -> None:
 
 async def test_a_flush_does_not_wait_for_what_comes_in_meanwhile() -> None:
     class Slow(Watched):
-        async def write(self, batch: Sequence[Put | Append]) -> None:
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
             outbox.put(Key("c", f"new {len(self.batches)}"), lambda: b"v")
-            await super().write(batch)
+            return await super().write(batch)
 
     store = Slow()
     outbox = GatheringOutbox(store)
@@ -240,8 +375,9 @@ async def test_a_backlog_is_written_in_few_turns_of_the_loop() -> None:
 
 async def test_values_go_to_the_store_by_their_names_and_logs_as_they_came() -> None:
     class Noting(EphemeralStore):
-        async def write(self, batch: Sequence[Put | Append]) -> None:
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
             noted.extend(write.key.name for write in batch)
+            return {}
 
     noted: list[str] = []
     outbox = GatheringOutbox(Noting())

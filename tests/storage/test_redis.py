@@ -186,7 +186,9 @@ async def test_scripts_that_the_server_forgot_are_sent_again(store: RedisStore, 
     for round_ in range(3):
         valkey_server.command("SCRIPT", "FLUSH")
         key = Key("c", "n")
-        await store.write([Put(key, b"%d" % round_), Put(Key("", "n"), b"x"), Append(key, b"1"), Append(key, b"2", 9)])
+        yielding = Put(Key("d", "n"), b"%d" % round_, if_absent=True)
+        batch = [Put(key, b"%d" % round_), Put(Key("", "n"), b"x"), yielding, Append(key, b"1"), Append(key, b"2", 9)]
+        assert await store.write(batch) == ({yielding.key: b"0"} if round_ else {})
         assert await store.scan("c") == [("n", b"%d" % round_)]
     assert await store.read(key) == [(n, b"12"[n % 2 : n % 2 + 1]) for n in range(6)]
 

@@ -1,0 +1,158 @@
+"""Places that the store was not asked for when they were made, and what becomes of them while they are written."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from msgspec import structs
+
+from proxy.core.errors import StoreUnavailable
+from proxy.core.ports import Append, Key, Put
+from proxy.identity.points import ENCODER, Point, decode, place_id, store_key
+from proxy.identity.record import Record
+from proxy.storage.outbox import GatheringOutbox
+from tests.fakes import FickleStore
+from tests.identity.test_sessions import chat
+
+OPENING = chat("u1")
+NAME = OPENING.chain[-1]
+FIRST = Point("s-1")
+ON = Point("s-1", next=b"n", branch=b"one")
+OFF = Point("s-1", next=b"n", branch=b"two", base=b"b")
+"""What `joined` would take for less than what the store has, if that came from somebody else."""
+
+
+class Meanwhile(FickleStore):
+    """A store to which something happens before or after its next writes, and whose answers may be lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: list[Callable[[], object]] = []
+        self.after: list[Callable[[], object]] = []
+        self.deaf = False
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        while self.before:
+            self.before.pop(0)()
+        held = await super().write(batch)
+        while self.after:
+            self.after.pop(0)()
+        if self.deaf:
+            raise StoreUnavailable("away")
+        return held
+
+
+async def begun(store: Meanwhile) -> Record:
+    """A worker that knows nothing yet and was not told, where a conversation begins."""
+    record = Record(store, GatheringOutbox(store), capacity=100, retention=60.0)
+    assert await record.found(b"", OPENING) == (-1, None)
+    return record
+
+
+def write(record: Record, point: Point) -> None:
+    record.write(NAME, place_id(NAME), point)
+
+
+async def kept(store: Meanwhile) -> Point | None:
+    return decode(await store.get(store_key(NAME)))
+
+
+async def test_a_new_place_is_not_taken_for_met_before_the_store_has_answered() -> None:
+    store = Meanwhile()
+    record = await begun(store)
+    sure: list[bool] = []
+    write(record, FIRST)
+    store.before.append(lambda: sure.append(record._sure(NAME)))
+    store.after.append(lambda: sure.append(record._sure(NAME)))
+    await record.outbox.flush()
+    assert [*sure, record._sure(NAME)] == [False, False, True]
+    assert await kept(store) == FIRST
+
+
+async def test_a_place_that_two_workers_met_keeps_what_both_wrote() -> None:
+    store = Meanwhile()
+    one, two = await begun(store), await begun(store)
+    write(one, ON)
+    write(two, structs.replace(FIRST, reported=7, counted=5))
+    await one.outbox.flush()
+    await two.outbox.flush()
+    both = structs.replace(ON, reported=7, counted=5)
+    assert await kept(store) == two.points[NAME] == both
+    assert two._sure(NAME)
+
+
+async def test_a_place_that_belongs_to_an_earlier_conversation_stays_its_own() -> None:
+    store = Meanwhile()
+    await store.put(store_key(NAME), ENCODER.encode(Point("s-old", next=b"o")))
+    record = await begun(store)
+    write(record, FIRST)
+    await record.outbox.flush()
+    assert await kept(store) == record.points[NAME] == Point("s-old", next=b"o")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_place_that_is_written_again_on_its_way_ends_as_it_was_written_last(when: str, deaf: bool) -> None:
+    store = Meanwhile()
+    record = await begun(store)
+    write(record, ON)
+    getattr(store, when).append(lambda: write(record, OFF))
+    store.deaf = deaf
+    if deaf:
+        with pytest.raises(StoreUnavailable):
+            await record.outbox.flush()
+        assert not record._sure(NAME)
+        store.deaf = False
+    else:
+        await record.outbox.flush()
+    await record.outbox.flush()
+    assert await kept(store) == record.points[NAME] == OFF
+    assert record._sure(NAME)
+
+
+async def test_what_the_store_has_from_this_worker_does_not_undo_what_it_knows_since() -> None:
+    store = Meanwhile()
+    record = await begun(store)
+    write(record, ON)
+    store.deaf = True
+    with pytest.raises(StoreUnavailable):
+        await record.outbox.flush()
+    write(record, OFF)
+    assert await record._ask([NAME])
+    assert record.points[NAME] == OFF
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_what_is_learnt_of_a_place_while_an_earlier_record_of_it_is_found_is_kept(asked: bool) -> None:
+    store = Meanwhile()
+    old = Point("s-1", next=b"n", branch=b"old")
+    await store.put(store_key(NAME), ENCODER.encode(old))
+    record = await begun(store)
+    write(record, FIRST)
+
+    def goes_on() -> None:
+        if asked:  # by another request, which has brought it into memory
+            record._unmet.pop(NAME)
+            record.points[NAME] = old
+            write(record, OFF)
+        else:
+            write(record, structs.replace(FIRST, reported=7))
+
+    store.before.append(goes_on)
+    await record.outbox.flush()
+    await record.outbox.flush()
+    expected = OFF if asked else structs.replace(old, reported=7)
+    assert await kept(store) == record.points[NAME] == expected
+
+
+async def test_a_store_that_was_away_is_met_when_it_is_back() -> None:
+    store = Meanwhile()
+    record = await begun(store)
+    write(record, structs.replace(FIRST, reported=7))
+    store.away = True
+    with pytest.raises(StoreUnavailable):
+        await record.outbox.flush()
+    store.away = False
+    await store.put(store_key(NAME), ENCODER.encode(ON))
+    await record.outbox.flush()
+    assert await kept(store) == record.points[NAME] == structs.replace(ON, reported=7)
+    assert not record._unmet
