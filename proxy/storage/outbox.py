@@ -14,13 +14,15 @@ from proxy.core.ports import Append, Key, Put, Store
 
 _log = logging.getLogger("accordion")
 
-# How long a write waits for others, in seconds, and how many go in one batch: what a store manages well within its
-# time-out, and what is encoded in about half a millisecond.
-_GATHER, _BATCH = 0.05, 256
+# How long a write waits for others, in seconds.
+_GATHER = 0.05
+# How many go in one batch: what a store manages well within its time-out, and what is encoded in about half a
+# millisecond.
+_BATCH = 256
 
-# The same of what nobody goes on by. The more names are written together, the more of them share a page of a store's
-# index, and pages are what writing costs.
-_GATHER_LONG, _BATCH_LARGE = 1.0, 2_048
+# What nobody goes on by waits longer, and so many are put in the order of their names: the more there are, the more of
+# them share a page of a store's index, and pages are what writing costs.
+_GATHER_LONG, _SORTED = 1.0, 2_048
 
 # How long a store that is away is left alone, in seconds.
 _AGAIN = 1.0
@@ -65,7 +67,7 @@ class GatheringOutbox:
         flush, to hurry or to close, that one does too."""
         if self._patient is None:
             self._patient = GatheringOutbox(self._store, capacity=self._capacity, on_drop=self._on_drop)
-            self._patient._gather, self._patient._most = _GATHER_LONG, _BATCH_LARGE
+            self._patient._gather, self._patient._most = _GATHER_LONG, _SORTED
         return self._patient
 
     def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
@@ -156,7 +158,10 @@ class GatheringOutbox:
         appends, self._appends = self._appends[: self._most], self._appends[self._most :]
         try:
             batch = await self._encoded(puts, appends, behind)
-            held = await self._store.write(batch)
+            held: dict[Key, bytes] = {}
+            # Not all at once: what somebody waits for has its turn in between.
+            for at in range(0, len(batch), _BATCH):
+                held |= await self._store.write(batch[at : at + _BATCH])
             # What was written is not put back any more, whatever becomes of the rest.
             written, puts, appends = puts, {key: puts[key] for key in held}, []
             self._learn(batch, written, held)
