@@ -78,12 +78,15 @@ async def test_two_of_three_workers_are_killed_and_no_agent_loses_its_session_it
             run.begin()
         await asyncio.gather(killed(), *(worked(run) for run in runs))
         for run in runs:
+            # What a worker had taken down for half a second may be gone with it, until it is sent again. An agent that
+            # was quicker than the others may have ended within that time.
+            await run.step()
+            assert len({head["x-accordion-session"] for head in run.answers}) == 1
             await until(partial(original_of, proxy, run))
             await run.client.close()
     for name, run in zip(names, runs, strict=True):
         assert models[name].problems == []
         assert models[name].refusals == []
-        assert len({head["x-accordion-session"] for head in run.answers}) == 1
         assert len(folded(run)) >= 1
         # A fold whose answer was lost with its worker is told as one that is put back.
         assert len(folded(run)) <= len(breaks(models[name].taken)) <= len(folded(run)) + 2
