@@ -3,9 +3,10 @@
 A request comes in through a face; its dialect reads the bytes into a Conversation; identity finds who asks among the
 agents, and the filter leaves what that one may see (seating.py); identity finds the Session, replay puts earlier folds
 back, accounting measures and policy decides (gauge.py); what is too full is folded, else the very same bytes go on
-(folding.py); upstream sends (sending.py); an overflow that the provider reports is answered by one more fold
-(opening.py); what the model reads back is answered within the reply (unfolding.py), which is relayed while a tap
-listens (relay.py); the journal records, and what the reply taught is kept (learning.py).
+(folding.py); what the provider keeps of it is put in place of its id for that (completing.py); upstream sends
+(sending.py); an overflow that the provider reports is answered by one more fold (opening.py); what the model reads back
+is answered within the reply (unfolding.py), which is relayed while a tap listens (relay.py); the journal records, and
+what the reply taught is kept (learning.py).
 
 Forwarding is a promise: whatever fails on the way to knowing more about a request, the request itself goes on.
 """
@@ -22,6 +23,7 @@ from proxy.accounting.journal import Journal
 from proxy.archive.erasures import Erasures
 from proxy.archive.named_items import NamedItems
 from proxy.archive.transcripts import Transcripts
+from proxy.completing import Completing
 from proxy.core.errors import AccordionError, ContextOverflow, ThreadGone, Unauthorized, UpgradeRefused
 from proxy.core.http import Inbound, Outbound, Told, stopped
 from proxy.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
@@ -57,6 +59,7 @@ class Forward:
     clock: Clock
     erasures: Erasures
     named: NamedItems
+    completing: Completing
     unfolding: Unfolding | None = None
     """None where nothing is read back."""
     transcripts: Transcripts | None = None
@@ -88,13 +91,13 @@ class Forward:
         return Outbound(reply.status, with_ours(reply.headers, self._headers(gauge)), body)
 
     async def _ask(self, inbound: Inbound, course: _Course, gauge: Gauge) -> UpstreamReply:
-        """Folds where that is decided, and sends; once more where the provider says that it did not fit. `course`
-        always holds what was sent last."""
+        """Folds where that is decided, and sends; once more where the provider says that it did not fit, or refuses
+        what was put together. `course` always holds what was sent last."""
         if gauge.decision.action == "resend" and gauge.place is not None:
             raise ThreadGone(gauge.place.conversation.previous or "", gauge.decision.reason)
         asker = partial(self.sending.asker, inbound)
         began = self.clock.monotonic()
-        course.gauge = gauge = await self.folding.fold(gauge, asker)
+        course.gauge = gauge = await self.completing.fold(self.folding, inbound, gauge, asker)
         if gauge.seen is not None and gauge.seen.triggered:
             course.folding = self.clock.monotonic() - began
         if gauge.decision.action == "refuse" and gauge.window is not None:
@@ -105,8 +108,7 @@ class Forward:
         if gauge.counting and gauge.route.family == "litellm":
             # Nobody can be asked; what the gauge says is the best that is known.
             return Told(b'{"input_tokens":%d}' % gauge.utilization.tokens)
-        if self.unfolding is not None:
-            course.gauge = gauge = await self.unfolding.continued(gauge)
+        course.gauge = gauge = await self._continued(gauge)
         if self.retrieving is not None and gauge.place is None:
             kept = await self.retrieving.retrieved(inbound, gauge, self.sending.send)
             if kept is not None:
@@ -115,22 +117,26 @@ class Forward:
         if gauge.place is None or gauge.counting:
             return reply
         start = await opened(reply, gauge.dialect, near=gauge.near)
-        if start.overflow is None:
+        if start.overflow is None and (gauge.asked is None or start.reply.status != 400):
             return await self._unfolded(inbound, gauge, course, start.reply) if gauge.offered else start.reply
         try:
             began = self.clock.monotonic()
-            again = await self.folding.overflowed(gauge, asker, start.overflow)
+            again = await self.completing.again(self.folding, inbound, gauge, asker, start.overflow)
             course.folding += self.clock.monotonic() - began
         except BaseException:
             await start.reply.close()
             raise
-        if again is None and (not gauge.thread or start.overflow.guessed):
+        if again is None and (not gauge.thread or start.overflow is None or start.overflow.guessed):
             return start.reply
         await start.reply.close()
         if again is None:
             raise ThreadGone(gauge.thread, "the provider said that it does not fit its window")
-        course.gauge = again
+        course.gauge = again = await self._continued(again)
         return await self._unfolded(inbound, again, course, await self.sending.send(inbound, again))
+
+    async def _continued(self, gauge: Gauge) -> Gauge:
+        """The request behind what was read back in the reply that it goes on from."""
+        return gauge if self.unfolding is None else await self.unfolding.continued(gauge)
 
     async def _unfolded(self, inbound: Inbound, gauge: Gauge, course: Course, reply: UpstreamReply) -> UpstreamReply:
         """The reply in which the model's calls of our own tool are answered."""
@@ -249,6 +255,8 @@ class Forward:
         self._keep(gauge, place, session.id, fold)
         if (seen.items or self.named.waiting) and gauge.foldable:
             self.named.said(gauge.caller.space, session.id, place.conversation, seen.items, course.started)
+        if seen.output is not None:
+            self.completing.answered(gauge, session.id, seen)
         session = self.journal.record(tenant, session, place.row, exchange, traceparent) or session
         self.gauging.sessions.settle(place, session, own.read, gauge.counted, fold)
 

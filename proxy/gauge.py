@@ -32,7 +32,6 @@ from proxy.dialects.encodings import decoded
 from proxy.dialects.naming import named_by, named_in
 from proxy.dialects.reader import Reader
 from proxy.gauged import Gauge, Rules, attempt_of, base_of, fold_of, images, is_anthropic, lost, size_of, told_apart
-from proxy.identity.kinship import Viewer
 from proxy.identity.marks import read_marks
 from proxy.identity.points import goes_on, rounds
 from proxy.identity.sessions import Place, Sessions
@@ -222,25 +221,13 @@ class Gauging:
             if self.mentions.named(place, gauge.plain):
                 gauge = structs.replace(gauge, remembers=True)
             if seated.seat.delegated and b"art_" in gauge.plain:
-                gauge = structs.replace(gauge, reads=await self._reads(gauge, place))
+                reads = await self.seating.reads(caller, seated, place, gauge.plain)
+                gauge = structs.replace(gauge, reads=reads)
             folded = await self.folds.find(bare.dialect, caller.space, place.label, conversation, fresh=fresh)
         else:
             folded, fresh = unfolded(conversation), False
         gauge = await self.refolded(gauge, folded, fresh=fresh)
         return structs.replace(gauge, decision=self.decided(gauge, place, folded, window, limits))
-
-    async def _reads(self, gauge: Gauge, place: Place) -> bool | None:
-        """Whether a sub-agent's list shows an id of something that it may read; None where none stands there. Never
-        fails."""
-        seated, sharing = gauge.seated, self.seating.sharing
-        if seated is None or not seated.seat.path or sharing is None:
-            return None
-        try:
-            viewer = Viewer(gauge.caller, seated.seat, place.session.id, seated.client)
-            return await sharing.readable(viewer, gauge.plain)
-        except Exception:
-            _log.exception("it could not be told what a sub-agent may read")
-            return False
 
     def _unsure(self, caller: Caller, place: Place) -> bool:
         """Whether others may have folded this history, or this worker itself before it was started anew."""
@@ -255,7 +242,7 @@ class Gauging:
         budgets, used, word = gauge.rules.budgets, gauge.utilization, gauge.controls.word
         if word == "auto" and not gauge.counting and self.wishes.forced(gauge.caller.tenant, place.session.id):
             word = "now"
-        threaded = place.conversation.threaded and not gauge.counting
+        threaded, linked = place.conversation.threaded and not gauge.counting, gauge.linked
         options = Options(
             mode=gauge.rules.mode,
             word=word,
@@ -263,7 +250,8 @@ class Gauging:
             recorded=place.recorded,
             kept_by_provider=place.conversation.previous is not None,
             threaded=threaded,
-            lost=threaded and lost(gauge, place, self.sessions.store.available),
+            linked=linked,
+            lost=(threaded or linked) and lost(gauge, place, self.sessions.store.available),
             attempt=attempt_of(folded, place.base if threaded else None),
             deferred=self.wishes.deferred(gauge.caller.tenant, place.session.id),
         )

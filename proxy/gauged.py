@@ -88,6 +88,8 @@ class Gauge(msgspec.Struct, frozen=True):
     """Whether our tool is offered for ids that others' texts name in its list; None where there are none."""
     remembers: bool = False
     """Whether a memory may stand in the list, or be asked for."""
+    asked: Gauge | None = None
+    """The request as it came, where what led to a reply that the provider keeps was put in place of its id."""
     seated: Seated | None = None
     """Where it sits among the agents, and what of its list it sees. `plain` and `place` are of what it sees."""
 
@@ -108,6 +110,13 @@ class Gauge(msgspec.Struct, frozen=True):
         """The id of the thread that it goes on from and that may be let go of for a fold; empty where there is none."""
         said = self.place.conversation if self.place is not None else None
         return said.previous or "" if said is not None and said.threaded and self._folds and not self.counting else ""
+
+    @property
+    def linked(self) -> bool:
+        """Whether it goes on from a reply by its id, and what led to that may be put in its place to be folded."""
+        said = self.place.conversation if self.place is not None else None
+        kept = said is not None and said.previous is not None and said.kept == "reply"
+        return kept and self._folds and not self.counting and self.route.family != "litellm"
 
     @property
     def _folds(self) -> bool:
@@ -160,8 +169,10 @@ def base_of(place: Place) -> Point | None:
 
 
 def lost(gauge: Gauge, place: Place, telling: bool) -> bool:
-    """Whether the thread that a request goes on from may hold another list than the client's. One that is not on
+    """Whether the provider may have another list than the client's where a request goes on. A thread that is not on
     record, after an erasure maybe, is taken for such where folds are made; unless the store is not `telling`."""
+    if gauge.linked:
+        return place.base is not None and place.base.changed
     if gauge.route.family == "litellm":
         return True
     return place.base.changed if place.base is not None else gauge.thread != "" and telling

@@ -38,6 +38,8 @@ def learnt(
         # says nothing of its usage yet.
         held = (seen.read or gauge.utilization.tokens) + (seen.usage.output if seen.usage is not None else 0)
         changed = gauge.sent is not None or (gauge.seated is not None and bool(gauge.seated.taken))
+        # What goes on by the id of what was changed is behind that.
+        changed = changed or (place.base_index < 0 and place.base is not None and place.base.changed)
         tried = _tried(gauge, place) if place.conversation.kept == "thread" else 0
         for state in {seen.response_id, *ids[-1:], _object_id(place.conversation)} - {""}:
             sessions.answered(gauge.caller, place, state, held, ids, changed=changed, tried=tried)

@@ -21,6 +21,7 @@ from proxy.core.values import dataclass, replace
 from proxy.dialects.base import Dialect
 from proxy.dialects.metadata import metadata_sent, without_ours
 from proxy.dialects.writing import body
+from proxy.identity.kinship import Viewer
 from proxy.identity.lineage import Lineage
 from proxy.identity.marks import Marks
 from proxy.identity.points import Point, deepest, label_of
@@ -105,6 +106,18 @@ class Seating:
         """Notes the calls of a reply that has ended."""
         if calls:
             self.lineage.answered(caller, seated.seat, session, seated.client, calls)
+
+    async def reads(self, caller: Caller, seated: Seated, place: Place, plain: bytes) -> bool | None:
+        """Whether a sub-agent's list, `plain`, shows an id of something that it may read; None where none stands there.
+        Never fails."""
+        if not seated.seat.path or self.sharing is None:
+            return None
+        try:
+            viewer = Viewer(caller, seated.seat, place.session.id, seated.client)
+            return await self.sharing.readable(viewer, plain)
+        except Exception:
+            _log.exception("it could not be told what a sub-agent may read")
+            return False
 
     async def begun(self, caller: Caller, seated: Seated, session: str) -> Mapping[str, Delegation]:
         """The delegations that calls of this conversation began and whose answers are the calls' results, by the calls'

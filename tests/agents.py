@@ -42,7 +42,12 @@ class Run:
     sent: list[int] = field(default_factory=list)
     keeps: Callable[[list[Json]], list[Json]] | None = None
     """What becomes of the entries of an answer before they go into the history, where the client changes them."""
+    chained: bool = False
+    """Whether only what is new is sent, behind the id of the last reply (Responses)."""
+    reply: str = ""
+    """The id of the last reply."""
     turn: int = 0
+    _told: int = 0
     _size: int = 0
     _measured: int = 0
 
@@ -153,6 +158,8 @@ async def _chat(run: Run) -> list[str]:
 async def _responses(run: Run) -> list[str]:
     # The SDK would look at each item as every one of the thirty kinds that it might be, a fifth of a second each time.
     more = {"input": run.history, **run.more.get("extra_body", {})}
+    if run.chained and run.reply:
+        more |= {"input": run.history[run._told :], "previous_response_id": run.reply}
     raw = await run.client.responses.with_raw_response.create(
         model=run.model, instructions=SYSTEM, stream=run.stream, include=["reasoning.encrypted_content"],
         extra_headers=run.headers,
@@ -166,6 +173,7 @@ async def _responses(run: Run) -> list[str]:
     else:
         done = raw.parse()
     run.history += [item.model_dump(mode="json", exclude_unset=True) for item in done.output]
+    run.reply, run._told = done.id, len(run.history)
     return [item.call_id for item in done.output if item.type == "function_call"]
 
 

@@ -95,6 +95,7 @@ RESPONSES_SEEN = ReplySeen(
     Usage(100, 20, 64, 8, 5),
     "completed",
     (CallSeen("call_a", "read", "{}"), CallSeen("call_b", "shell", '{"commands":["ls"]}')),
+    output=tuple(json.dumps(item, separators=(",", ":")).encode() for item in ITEMS),
 )
 
 START = {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 28, "cache_creation_input_tokens": 8,

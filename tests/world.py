@@ -9,6 +9,7 @@ from typing import Any
 from proxy.accounting.calibration import Calibrations
 from proxy.accounting.journal import Journal
 from proxy.accounting.meter import Meter
+from proxy.completing import Completing
 from proxy.core.budget import Thresholds
 from proxy.core.http import Inbound, Outbound
 from proxy.core.records import Exchange
@@ -108,7 +109,7 @@ class World:
         retrieving = Retrieving(gauging.sessions, self.kitchen.overlays)
         self.forward = Forward(
             tenants, gauging, folding, sending, journal, self.clock, self.vault.erasures, self.kitchen.named,
-            unfolding, self.vault.transcripts, retrieving,
+            Completing(self.kitchen.links), unfolding, self.vault.transcripts, retrieving,
         )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, self.windows, {"": Thresholds()}, lineage=gauging.seating.lineage

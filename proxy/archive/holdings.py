@@ -21,9 +21,10 @@ __all__ = ["BEHIND", "HOLDERS", "Contents", "Entry", "Kind", "Recorded", "Sums",
 
 T = TypeVar("T")
 
-Kind = Literal["fold", "read", "transcript", "overlay", "summary", "item"]
+Kind = Literal["fold", "read", "transcript", "overlay", "summary", "item", "link"]
 """A fold with what it took out; an artifact that somebody read; what was said in a session; a weave or a recall; a
-summary that was prepared; what a reply said that the client only names."""
+summary that was prepared; what a reply said that the client only names; a reply that the client goes on from by its
+id."""
 
 HOLDERS = "holders"
 """The collection that lists tenants of whom anything is held."""

@@ -23,9 +23,14 @@ _DECODER = msgspec.json.Decoder(_Named)
 
 def item_key(space: bytes, name: str) -> Key:
     """Where what a tenant's reply said under this id is kept."""
+    return provider_key("item", space, name)
+
+
+def provider_key(kind: str, space: bytes, name: str) -> Key:
+    """Where something of a tenant's is kept that a provider has under this id."""
     digest = hashlib.sha256(len(space).to_bytes(4, "big") + space)
     digest.update(name.encode("utf-8", "surrogatepass"))
-    return Key("", f"item/{digest.hexdigest()}")
+    return Key("", f"{kind}/{digest.hexdigest()}")
 
 
 def name_of(wire: bytes) -> str:

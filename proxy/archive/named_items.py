@@ -22,7 +22,6 @@ from proxy.core.conversation import Conversation, Message, Text
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Tasks
 
-_CAPACITY = 4 * 2**20
 _OVERHEAD = 300
 
 Name = tuple[bytes, str]
@@ -36,9 +35,7 @@ class NamedItems:
     """Keeps the words of replies that are only named. Up to `capacity` bytes wait in memory, those of the session that
     was longest unheard go first; as much is remembered of what was looked up for folds."""
 
-    def __init__(
-        self, archive: Archive, tasks: Tasks, erasures: Erasures, reads: Reads, capacity: int = _CAPACITY
-    ) -> None:
+    def __init__(self, archive: Archive, tasks: Tasks, erasures: Erasures, reads: Reads, capacity: int) -> None:
         self._archive = archive
         self._tasks = tasks
         self._erasures = erasures

@@ -1,4 +1,4 @@
-"""What folds, overlays, prepared summaries and named items say, for who exports them."""
+"""What folds, overlays, prepared summaries and what was said under a provider's ids say, for who exports them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.archive import links
 from proxy.archive.artifacts import unpack
 from proxy.archive.holdings import Kind
 from proxy.compaction import background, overlays, records
@@ -25,10 +26,18 @@ def described(kind: Kind, key: Key, value: bytes) -> object | None:
     if kind == "item":
         wire = unpack(value)
         return _json(wire) if wire is not None else None
+    if kind == "link":
+        link = links.decode(unpack(value))
+        return _link(link) if link is not None else None
     if kind == "overlay":
         anchor = key.name.rpartition("/")[2]
         return [_overlay(each) for each in overlays.decode(value, bytes.fromhex(anchor)).overlays]
     return None
+
+
+def _link(link: links.Link) -> dict[str, Any]:
+    given, said = ([_json(wire) for wire in wires] for wires in (link.given, link.said))
+    return {"previous": link.before[0] if link.before else None, "given": given, "said": said}
 
 
 def _fold(compaction: Compaction) -> dict[str, Any]:

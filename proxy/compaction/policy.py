@@ -55,7 +55,8 @@ class Options:
     `mode` is the configured one, `word` the request's own (`auto`, `now`, `off`, `observe`); `off` of either wins.
     `compacting`: the request is the client's own compaction request. `kept_by_provider`: it goes on from a state that
     the provider keeps; `recorded`: whether all of that is counted; `threaded`: whether it is a thread, which can be let
-    go of, and `lost`, whether nothing can go on from it, since the provider does not have the client's own list there.
+    go of; `linked`: whether it is a reply, in whose place all that led to it can be put. `lost`: the provider does not
+    have the client's own list there, so that nothing can go on from a thread, and what replies led to is put together.
     `attempt` is the previous fold of this history; `deferred`: one that was due at the beginning of the turn waits for
     its summary.
     """
@@ -66,6 +67,7 @@ class Options:
     recorded: bool = True
     kept_by_provider: bool = False
     threaded: bool = False
+    linked: bool = False
     lost: bool = False
     attempt: Attempt | None = None
     deferred: bool = False
@@ -170,7 +172,7 @@ def _decide(case: _Case) -> Decision:
     if options.threaded:
         return _let_go(case)
     if options.kept_by_provider:
-        return Decision("pass", f"{case.share}; the provider keeps the history, so it passes unchanged")
+        return _complete(case)
     if not case.folded.conversation.messages or case.tokens <= case.fixed:
         return Decision("pass", f"{case.share}; there is nothing to fold")
     if options.compacting:
@@ -185,17 +187,30 @@ def _decide(case: _Case) -> Decision:
 def _let_go(case: _Case) -> Decision:
     """A thread is gone on from until a fold is due: what the provider keeps cannot be folded, what is sent anew can."""
     keeps = f"{case.share}; the provider keeps the thread, so it passes unchanged"
-    if case.options.compacting:
-        return Decision("pass", keeps)
-    if case.options.word == "now":
-        due = _fold(case, "asked for")
-    elif futile := _futile(case):
+    if case.options.word != "now" and (futile := _futile(case)):
         return Decision("pass", f"{keeps}; {futile}")
-    else:
-        due = _over(case) or _by_trigger(case)
+    due = _due(case)
     if due.action != "compact":
         return Decision("pass", keeps)
     return Decision("resend", f"{due.reason}: the thread is let go of, so that it can be folded", kind=due.kind)
+
+
+def _complete(case: _Case) -> Decision:
+    """A reply is gone on from until a fold is due. Once the provider has another list there than the client's, what led
+    to it is always put together: what was folded and read back stays in its place."""
+    options, due = case.options, _due(case)
+    if options.linked and options.lost and not options.compacting:
+        return Decision("complete", f"{case.share}; of what the provider keeps something was folded or put in")
+    if options.linked and due.action in ("compact", "prepare"):
+        return Decision("complete", due.reason, kind=due.kind)
+    return Decision("pass", f"{case.share}; the provider keeps the history, so it passes unchanged")
+
+
+def _due(case: _Case) -> Decision:
+    """Whether a fold would be due of what the provider keeps, were it sent."""
+    if case.options.compacting:
+        return Decision("pass", case.share)
+    return _fold(case, "asked for") if case.options.word == "now" else _over(case) or _by_trigger(case)
 
 
 def _over(case: _Case) -> Decision | None:

@@ -154,9 +154,10 @@ class Utilization:
         return taken / self.window if self.window else 0.0
 
 
-Action = Literal["pass", "prepare", "compact", "resend", "refuse"]
-"""`prepare` passes the request as it is, and has a summary written meanwhile. `resend` lets go of the thread that it
-goes on from: the client is told to send all of it, which can be folded."""
+Action = Literal["pass", "prepare", "compact", "complete", "resend", "refuse"]
+"""`prepare` passes the request as it is, and has a summary written meanwhile. `complete` puts what the
+provider keeps in place of the id that it goes on from, so that all of it can be folded. `resend` lets go of the thread
+that it goes on from: the client is told to send all of it."""
 
 FoldKind = Literal["conversation", "generation"]
 

@@ -57,6 +57,9 @@ class ReplySeen:
     items: tuple[tuple[str, bytes], ...] = ()
     """Of a reply that the provider keeps, what the model said in it: the provider's id of each, and its JSON. What is
     longer than `ARGUMENTS` bytes is left out."""
+    output: tuple[bytes, ...] | None = None
+    """All items of a reply that the provider keeps and that was said to its end, as JSON; None where that is not known,
+    or is very long."""
 
     @property
     def read(self) -> int:

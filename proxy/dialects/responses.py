@@ -10,29 +10,25 @@ other id stands for content that only the provider has. `"type": "message"` is t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from proxy.core.conversation import Kept, Message, Part, Text
 from proxy.core.errors import AccordionError, ContextOverflow
-from proxy.core.records import ARGUMENTS, CallSeen, ReplySeen, Usage
+from proxy.core.records import CallSeen, ReplySeen
 from proxy.core.values import replace
 from proxy.dialects import responses_writing
 from proxy.dialects.base import Dialect, ReadMessage, Tap
-from proxy.dialects.items import CALLS, call, content, item, ran
+from proxy.dialects.items import content, item, ran
 from proxy.dialects.keys import read, tidy
 from proxy.dialects.legality import responses_problems
+from proxy.dialects.responses_reply import call_of, read_response
 from proxy.dialects.shared import (
-    count,
     definitions,
     encode,
-    entries,
-    error_text,
     field,
     limit,
     mapping,
-    noted,
     opaque,
     openai_error,
     refused,
@@ -144,7 +140,7 @@ class Responses(Dialect):
 
     def tap(self, stream: bool) -> Tap:
         """A tap for events, or for a whole response."""
-        return _EventTap() if stream else BodyTap(_response)
+        return _EventTap() if stream else BodyTap(read_response)
 
 
 def _error_event(inner: Mapping[str, Any], number: int) -> bytes:
@@ -197,29 +193,33 @@ class _EventTap(StreamTap):
     def __init__(self) -> None:
         super().__init__()
         self.items: tuple[tuple[str, bytes], ...] = ()
+        self.output: tuple[bytes, ...] | None = None
+        self._done: list[dict[str, Any]] = []
 
     def seen(self) -> ReplySeen:
         """What was understood so far."""
         seen = super().seen()
-        return replace(seen, items=self.items) if self.items else seen
+        return replace(seen, items=self.items, output=self.output) if self.items or self.output is not None else seen
 
     def event(self, data: dict[str, Any]) -> None:
         """Reads one event by its own type."""
         kind = string(data.get("type"))
         if kind.startswith("response.output_item."):
-            self._item(mapping(data.get("item")))
+            self._item(entry := mapping(data.get("item")))
+            if kind == "response.output_item.done":
+                self._done.append(entry)
         elif kind == "response.created":
             response = mapping(data.get("response"))
             self.response_id, self.model = string(response.get("id")), string(response.get("model"))
         elif kind in _ENDS:
-            self._end(_response(mapping(data.get("response"))))
+            self._end(read_response(mapping(data.get("response")), self._done))
         elif kind == "error":
             self.fail(data)
 
     def _item(self, entry: dict[str, Any]) -> None:
         if ran(entry):
             self.first = 0
-        seen = _call(entry)
+        seen = call_of(entry)
         if seen is not None and seen.call_id:
             self._made(seen)
 
@@ -235,57 +235,6 @@ class _EventTap(StreamTap):
         self.model = seen.model or self.model
         self.usage = seen.usage or self.usage
         self.first = seen.first if self.first is None else self.first
-        self.finish, self.error, self.items = seen.finish, seen.error, seen.items
+        self.finish, self.error, self.items, self.output = seen.finish, seen.error, seen.items, seen.output
         for made in seen.calls:
             self._made(made)
-
-
-def _call(entry: dict[str, Any]) -> CallSeen | None:
-    how = CALLS.get(string(entry.get("type")))
-    if how is None:
-        return None
-    made = call(entry, how)
-    return CallSeen(made.call_id, made.name, noted(made.arguments))
-
-
-def _response(data: dict[str, Any]) -> ReplySeen:
-    status = string(data.get("status"))
-    reason = string(mapping(data.get("incomplete_details")).get("reason"))
-    output = [mapping(entry) for entry in entries(data.get("output"))]
-    calls = (_call(entry) for entry in output)
-    return ReplySeen(
-        response_id=string(data.get("id")),
-        model=string(data.get("model")),
-        usage=_usage(mapping(data.get("usage"))),
-        finish=reason if status == "incomplete" and reason else status,
-        calls=tuple(seen for seen in calls if seen is not None),
-        error=error_text(data) or ("failed" if status == "failed" else ""),
-        first=0 if any(map(ran, output)) else None,
-        items=tuple(_said(output)) if data.get("store") is not False else (),
-    )
-
-
-def _said(output: Iterable[dict[str, Any]]) -> Iterator[tuple[str, bytes]]:
-    """What the model says in a reply, by the ids under which a client may name it afterwards."""
-    for entry in output:
-        name, told = string(entry.get("id")), [mapping(part) for part in entries(entry.get("content"))]
-        if entry.get("type") == "message" and name.startswith("msg_") and told:
-            # Nobody sends these again, and they are many times the text.
-            bare = [{**part, "logprobs": []} if part.get("logprobs") else part for part in told]
-            with suppress(ValueError, RecursionError):
-                wire = encode({**entry, "content": bare})
-                if len(wire) <= ARGUMENTS:
-                    yield name, wire
-
-
-def _usage(said: dict[str, Any]) -> Usage | None:
-    if "input_tokens" not in said:
-        return None
-    given, made = mapping(said.get("input_tokens_details")), mapping(said.get("output_tokens_details"))
-    return Usage(
-        input=count(said["input_tokens"]),
-        output=count(said.get("output_tokens")),
-        cached=count(given.get("cached_tokens")),
-        cache_write=count(given.get("cache_write_tokens")),
-        reasoning=count(made.get("reasoning_tokens")),
-    )

@@ -125,7 +125,10 @@ async def explain(inbound: Inbound, rooms: Rooms, *, full: bool = False) -> Expl
     body = inbound.body if isinstance(inbound.body, bytes) else b""
     caller, asked = _asked(inbound, rooms)
     gauge = await rooms.gauging.gauge(inbound, inbound.fields, caller)
-    done = await rooms.carried_out(gauge)
+    done = await rooms.carried_out(inbound, gauge)
+    if gauge.decision.action == "complete":
+        # Of what the provider keeps nothing is on record here.
+        gauge = done
     kept = done.decision.action in ("refuse", "resend")
     refused = asked.refused or (done.decision.reason if done.decision.action == "refuse" else "")
     return Explanation(

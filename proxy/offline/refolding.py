@@ -145,7 +145,7 @@ async def refold(recorded: Recorded, rooms: Rooms, *, model: str | None = None) 
             continue
         came = await _came(rooms, gauge, place.conversation, before, request.index)
         before, sent, grown, tool, brought = place.conversation, Load(), None, 0, 0
-        gauge = await rooms.carried_out(gauge)
+        gauge = await rooms.carried_out(inbound, gauge)
         refused = gauge.decision.reason if gauge.decision.action == "refuse" else ""
         if not refused:
             now = _forwarded(gauge)

@@ -73,13 +73,13 @@ class Rooms:
     async def fold(self, inbound: Inbound, caller: Caller) -> Gauge:
         """What a live request passes until it is sent: read, replayed, measured, folded where that is decided. The
         decision is to refuse it where it is known to fit in no form."""
-        return await self.carried_out(await self.gauging.gauge(inbound, inbound.fields, caller))
+        return await self.carried_out(inbound, await self.gauging.gauge(inbound, inbound.fields, caller))
 
-    async def carried_out(self, gauge: Gauge) -> Gauge:
+    async def carried_out(self, inbound: Inbound, gauge: Gauge) -> Gauge:
         """The second half of that: what was gauged, folded where that is decided."""
         # Nobody's memories are here to be recalled.
         folding = replace(self._house.forward.folding, gauging=self.gauging, recollecting=None)
-        return await folding.fold(gauge, lambda _gauge: None)
+        return await self._house.forward.completing.fold(folding, inbound, gauge, lambda _gauge: None)
 
     async def artifacts(self, ids: Sequence[str], caller: Caller) -> list[Artifact]:
         """What left the window, by id, in that order."""

@@ -154,6 +154,7 @@ class Limits(Section, frozen=True):
     sessions_in_memory: Count = 2_000
     exchanges_per_session: Count = 50
     fold_cache_bytes: Size = Size(64 << 20)
+    reply_cache_bytes: Size = Size(32 << 20)
 
 
 class Logging(Section, frozen=True):

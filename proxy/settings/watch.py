@@ -37,6 +37,7 @@ RESTART = (
     "limits.sessions_in_memory",
     "limits.exchanges_per_session",
     "limits.fold_cache_bytes",
+    "limits.reply_cache_bytes",
     "summaries.max_concurrent",
     "memory.enabled",
 )

@@ -21,6 +21,7 @@ from proxy.accounting.meter import Meter
 from proxy.accounting.taught import Taught
 from proxy.archive.erasures import LOOK
 from proxy.clockwork import LoopClock, LoopTasks
+from proxy.completing import Completing
 from proxy.core.errors import StoreUnavailable
 from proxy.core.ports import Observer
 from proxy.dialects.reader import Reader
@@ -175,7 +176,8 @@ class House:
         retrieving = Retrieving(gauging.sessions, self._kitchen.overlays)
         self.forward = Forward(
             self.tenants, gauging, folding, sending, self._journal, self.clock, self._vault.erasures,
-            self._kitchen.named, unfolding, self._vault.transcripts, retrieving, self.library.remembering(settings),
+            self._kitchen.named, Completing(self._kitchen.links), unfolding,
+            self._vault.transcripts, retrieving, self.library.remembering(settings),
             settings.server.responses_websocket,
         )  # fmt: skip
         self.observe = Observe(

@@ -10,6 +10,7 @@ from proxy.accounting.meter import Meter
 from proxy.archive.artifacts import artifact_text
 from proxy.archive.custody import Custody
 from proxy.archive.desk import Desk
+from proxy.archive.links import Links
 from proxy.archive.named_items import NamedItems
 from proxy.archive.reading_room import ReadingRoom
 from proxy.archive.recall import Recaller
@@ -102,7 +103,10 @@ class Kitchen:
         self._desk = Desk(self._archive, spoken, tasks)
         self._transcripts = vault.transcripts
         self.custody = Custody(self._archive, tasks, described, self._reads, vault.erasures, self._published)
-        self.named = NamedItems(self._archive, tasks, vault.erasures, self._reads)
+        # Of words that are named, and of replies that are gone on from; each also of what was looked up.
+        replies = settings.limits.reply_cache_bytes
+        self.named = NamedItems(self._archive, tasks, vault.erasures, self._reads, replies // 8)
+        self.links = Links(self._archive, tasks, vault.erasures, replies // 4)
         self.room = ReadingRoom(self._archive, vault.transcripts, self.custody, spoken, tasks, clock)
         self._bounds = Bounds(
             at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)

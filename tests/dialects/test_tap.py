@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.records import CallSeen, ReplySeen, Usage
+from proxy.core.values import replace
 from proxy.dialects.base import Dialect
 from tests.replies import (
     CHAT,
@@ -75,7 +76,44 @@ def test_a_stream_has_not_ended_before_its_last_event(
 def test_a_large_last_event_is_understood() -> None:
     large = RESPONSE | {"output": [*ITEMS, {"type": "message", "content": "x" * 300_000}]}
     stream = sse(*RESPONSES[:-1], {"type": "response.completed", "response": large}, named=True)
-    assert tapped(DIALECTS[1], *(stream[at : at + 16_384] for at in range(0, len(stream), 16_384))) == RESPONSES_SEEN
+    seen = tapped(DIALECTS[1], *(stream[at : at + 16_384] for at in range(0, len(stream), 16_384)))
+    assert seen.output is not None
+    assert replace(seen, output=seen.output[:-1]) == RESPONSES_SEEN
+    assert len(seen.output[-1]) > 300_000
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"store": True}, True),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, True),
+        ({"store": False}, False),
+        ({"status": "in_progress"}, False),
+        ({"status": "failed"}, False),
+        ({"output": None}, False),
+        ({"output": [{"type": "image_generation_call", "id": "ig_1", "result": "x" * 5_000_000}]}, False),
+    ],
+)
+def test_the_items_of_a_reply_are_noted_where_the_provider_keeps_them_all(told: dict[str, Any], kept: bool) -> None:
+    response = RESPONSE | told
+    kind = "response.incomplete" if told.get("status") == "incomplete" else "response.completed"
+    streamed = tapped(DIALECTS[1], sse({"type": kind, "response": response}, named=True))
+    whole = DIALECTS[1].tap(stream=False)
+    whole.feed(json.dumps(response).encode())
+    assert streamed.output == whole.seen().output == (RESPONSES_SEEN.output if kept else None)
+
+
+def test_what_is_said_beside_an_image_that_is_too_large_to_note_is_noted_by_its_id() -> None:
+    said = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "well"}]}
+    response = RESPONSE | {"output": [{"type": "image_generation_call", "id": "i", "result": "x" * 5_000_000}, said]}
+    seen = tapped(DIALECTS[1], sse({"type": "response.completed", "response": response}, named=True))
+    assert (seen.output, [name for name, _ in seen.items]) == (None, ["msg_1"])
+
+
+def test_items_that_the_end_of_a_stream_leaves_out_are_those_that_went_by() -> None:
+    for left in ([], None):
+        end = {"type": "response.completed", "response": RESPONSE | {"output": left}}
+        assert tapped(DIALECTS[1], sse(*RESPONSES[:-1], end, named=True)) == RESPONSES_SEEN
 
 
 def test_a_cut_responses_stream_has_shown_its_calls() -> None:

@@ -172,7 +172,8 @@ def results(reply: Json, words: int) -> list[Json]:
 async def test_a_chain_of_replies_goes_on_from_one_in_which_something_was_read(
     proxies: Proxies, way: str, stream: bool
 ):
-    """Each is named by the id that was shown; nothing is there twice, and nothing is missing."""
+    """By a client that sent its list until then. Each is named by the id that was shown; nothing is there twice, and
+    nothing is missing."""
     async with replied(proxies, "chain", way, stream=stream) as (one, provider, reply):
         provider.ways, shown = (), reply
         for _ in range(3):
@@ -181,7 +182,8 @@ async def test_a_chain_of_replies_goes_on_from_one_in_which_something_was_read(
             shown = await goes_on(one, {"previous_response_id": shown["id"]}, given, stream=stream)
             assert not hidden(shown)
             assert len(provider.taken[-1].entries) > held
-        assert [each.tool for each in provider.exchanges[-3:]] == [""] * 3
+        # What led to the reply is put in place of its id, folded as it was, and our tool stays.
+        assert [each.tool for each in provider.exchanges[-3:]] == ["read_artifact"] * 3
     assert provider.problems == []
     assert one.witness.problems("responses") == []
 

@@ -118,6 +118,13 @@ def test_a_responses_request_goes_on_from_what_the_provider_keeps() -> None:
     assert lines_of(explain(RESPONSES_BODY))["goes on from"] == "resp_1, which the provider keeps"
 
 
+def test_what_the_provider_keeps_is_not_on_record_here_so_nothing_is_folded_of_it() -> None:
+    found = explained({**RESPONSES_BODY, "input": "many words " * 150_000})
+    assert found["action"] == "pass"
+    assert found["reason"].endswith("not all that the provider keeps is on record, so it passes unchanged")
+    assert found["changed"]["body"].startswith("nothing")
+
+
 def test_an_anthropic_request_and_the_marks_of_its_client() -> None:
     found = explained(
         MESSAGES_BODY, "-H", "User-Agent: claude-cli/2.0", "-H", "X-Claude-Code-Session-Id: abcd-1234-efgh"

@@ -262,7 +262,7 @@ def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
 
 def test_what_the_provider_keeps_is_not_folded() -> None:
     told = explained(responses() | {"previous_response_id": "resp_1"}, *WINDOW)["folding"]
-    assert (told["state"], "the provider keeps the history" in told["why"]) == ("none", True)
+    assert (told["state"], "not all that the provider keeps is on record" in told["why"]) == ("none", True)
 
 
 def test_what_fits_in_no_form_would_be_refused_with_the_figures() -> None:

@@ -1,0 +1,318 @@
+"""Replies that the provider keeps are on record from the moment their client goes on from them by their ids."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from proxy.archive.erasures import Erasures
+from proxy.archive.links import Links, link_key
+from proxy.core.conversation import Conversation
+from proxy.core.ports import Append, Key, Put
+from proxy.storage.ephemeral import EphemeralStore
+from tests.archive.vaults import OTHER, SPACE, Vault
+from tests.compaction.making import read
+from tests.fakes import FakeClock, FickleStore
+
+CAPACITY = 1_000_000
+
+
+class Chain:
+    """A client's conversation at one worker's Links, and what went by."""
+
+    def __init__(self, vault: Vault, *, session: str = "s-1", space: bytes = SPACE, capacity: int = CAPACITY) -> None:
+        self.vault, self.session, self.space = vault, session, space
+        self.links = Links(vault.archive, vault.tasks, vault.erasures, capacity)
+        self.told: list[Any] = []
+
+    async def say(self, number: int, text: str, after: int | None = None, *, links: Links | None = None) -> None:
+        """A request that goes on from the reply `after` (None: which brings the whole list) is answered."""
+        given, said = [{"role": "user", "content": text}], {"type": "message", "role": "assistant", "id": f"m{number}"}
+        self.told += [*given, said]
+        self.take(number, asked(given, after), said, links=links)
+        await self.vault.tasks.done()
+
+    def take(self, number: int, conversation: Conversation, said: Any, *, links: Links | None = None) -> None:
+        said = (json.dumps(said).encode(),)
+        (links or self.links).said(self.space, self.session, conversation, f"r{number}", said, 0.0)
+
+    async def before(self, number: int, *, links: Links | None = None, space: bytes = SPACE) -> list[Any] | None:
+        found = await (links or self.links).before(space, f"r{number}")
+        return None if found is None else [json.loads(wire) for wire in found]
+
+    async def kept(self, number: int) -> bool:
+        return await self.vault.store.get(link_key(self.space, f"r{number}")) is not None
+
+
+def asked(given: list[Any], after: int | None) -> Conversation:
+    goes_on = {} if after is None else {"previous_response_id": f"r{after}"}
+    return read({"model": "gpt-5", "input": given, **goes_on}, "responses", SPACE)
+
+
+def another(vault: Vault) -> Links:
+    """Those of another worker with the same store."""
+    there = Vault(store=vault.store, clock=vault.clock)
+    return Links(there.archive, vault.tasks, Erasures(vault.store, vault.clock, 1.0, _at_once), CAPACITY)
+
+
+async def _at_once(_: float) -> None:
+    return
+
+
+async def test_what_led_to_a_reply_is_put_together_in_its_order() -> None:
+    chain = Chain(Vault())
+    for number in range(5):
+        await chain.say(number, f"part {number}", number - 1 if number else None)
+    assert await chain.before(4) == chain.told
+    assert await chain.before(2) == chain.told[:6]
+    assert await chain.before(0) == chain.told[:2]
+    assert await chain.before(9) is None
+
+
+async def test_another_worker_finds_it_in_the_store_where_it_is_sealed() -> None:
+    chain = Chain(Vault())
+    for number in range(3):
+        await chain.say(number, f"secret part {number}", number - 1 if number else None)
+    assert await chain.before(2, links=another(chain.vault)) == chain.told
+    assert b"secret" not in (await chain.vault.store.get(link_key(SPACE, "r2")) or b"")
+
+
+async def test_a_branch_has_what_led_to_it() -> None:
+    chain = Chain(Vault())
+    await chain.say(0, "one")
+    await chain.say(1, "two", 0)
+    await chain.say(2, "another two", 0)
+    await chain.say(3, "three", 1)
+    first, two, other, three = (chain.told[at : at + 2] for at in range(0, 8, 2))
+    assert await chain.before(2) == [*first, *other]
+    assert await chain.before(3) == [*first, *two, *three]
+
+
+async def test_nothing_is_kept_of_a_client_that_sends_its_list_itself() -> None:
+    chain, given = Chain(Vault()), list[Any]()
+    for number in range(6):
+        given += [{"role": "user", "content": f"part {number}"}, {"role": "assistant", "content": "well"}]
+        chain.take(number, asked(given[:-1], None), given[-1])
+        await chain.vault.tasks.done()
+    assert [await chain.kept(number) for number in range(6)] == [False] * 6
+    # Of a session its beginning and its newest may be gone on from.
+    assert [await chain.before(number) is not None for number in range(6)] == [True, *[False] * 4, True]
+    assert await chain.before(5) == given
+
+
+async def test_conversations_that_begin_alike_keep_their_beginnings() -> None:
+    """They are one session until they differ, and what is sent by their ids does not tell."""
+    one, two = Chain(vault := Vault()), Chain(vault)
+    two.links = one.links
+    for at, chain in enumerate((one, two)):
+        await chain.say(10 * at, "hi")
+    for number in range(1, 4):
+        for at, chain in enumerate((one, two)):
+            await chain.say(10 * at + number, f"part {number} of {at}", 10 * at + number - 1)
+    assert [await chain.before(10 * at + 3) for at, chain in enumerate((one, two))] == [one.told, two.told]
+    assert one.links._newest == {}
+
+
+async def test_a_long_list_with_replies_in_it_is_not_even_waited_for() -> None:
+    chain = Chain(Vault())
+    long = {"role": "user", "content": "words " * 20_000}
+    chain.take(0, asked([long, {"role": "assistant", "content": "well"}, long], None), {"role": "assistant"})
+    chain.take(1, asked([long], None), {"role": "assistant"})
+    assert await chain.before(0) is None
+    assert await chain.before(1) is not None
+
+
+async def test_what_goes_on_from_what_is_not_on_record_is_not_kept() -> None:
+    chain = Chain(Vault())
+    await chain.say(1, "two", 0)
+    await chain.say(2, "three", 1)
+    assert [await chain.kept(number) for number in (1, 2)] == [False, False]
+    assert await chain.before(2) is None
+
+
+async def test_each_tenant_has_its_own() -> None:
+    chain = Chain(Vault())
+    await chain.say(0, "one")
+    await chain.say(1, "two", 0)
+    assert await chain.before(1, space=OTHER) is None
+
+
+async def test_one_that_is_too_large_does_not_take_the_place_of_others() -> None:
+    vault = Vault()
+    links = Links(vault.archive, vault.tasks, vault.erasures, 20_000)
+    for number, size in enumerate((100, 30_000, 15_000, 100)):
+        await Chain(vault, session=f"s-{number}").say(number, "x" * size, links=links)
+    assert [await links.before(SPACE, f"r{number}") is not None for number in range(4)] == [True, False, False, True]
+
+
+async def test_a_long_conversation_is_read_in_few_looks() -> None:
+    class Counting(EphemeralStore):
+        looks = 0
+
+        async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+            self.looks += 1
+            return await super().get_many(keys)
+
+    store = Counting()
+    chain = Chain(Vault(store=store))
+    for number in range(200):
+        await chain.say(number, f"part {number}", number - 1 if number else None)
+    store.looks = 0
+    assert await chain.before(199, links=another(chain.vault)) == chain.told
+    assert store.looks <= 8
+
+
+async def test_what_waits_is_bounded_and_the_longest_waiting_goes() -> None:
+    vault = Vault()
+    links = Links(vault.archive, vault.tasks, vault.erasures, 20_000)
+    for number in range(10):
+        chain = Chain(vault, session=f"s-{number}")
+        await chain.say(number, "x" * 5_000, links=links)
+    there = [await links.before(SPACE, f"r{number}") is not None for number in range(10)]
+    assert there == [False] * 7 + [True] * 3
+
+
+async def test_what_the_store_has_is_found_again_however_little_is_at_hand() -> None:
+    chain = Chain(Vault(), capacity=3_000)
+    for number in range(6):
+        await chain.say(number, "x" * 400, number - 1 if number else None)
+    assert await chain.before(5) == chain.told
+
+
+async def test_what_came_while_the_store_was_away_is_kept_when_it_is_back() -> None:
+    store = FickleStore()
+    chain = Chain(Vault(store=store))
+    await chain.say(0, "one")
+    store.away = True
+    await chain.say(1, "two", 0)
+    await chain.say(2, "three", 1)
+    assert await chain.before(2) == chain.told
+    store.away = False
+    await chain.say(3, "four", 2)
+    assert [await chain.kept(number) for number in range(4)] == [True] * 4
+    assert await chain.before(3, links=another(chain.vault)) == chain.told
+
+
+async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
+    chain = Chain(Vault())
+    for number in range(3):
+        await chain.say(number, f"part {number}", number - 1 if number else None)
+    waits = Chain(chain.vault, session="s-2")
+    await waits.say(10, "waits", links=chain.links)
+    erased = await chain.vault.custody.erase(SPACE, "s-1")
+    assert erased.verified
+    assert [await chain.kept(number) for number in range(3)] == [False] * 3
+    assert await chain.before(2) is None
+    await chain.say(3, "on", 2)
+    assert not await chain.kept(3)
+    # What waits of others goes on waiting.
+    assert await chain.before(10) == waits.told
+    await chain.vault.erasures.note(OTHER, None)
+    assert await chain.before(10) == waits.told
+    await chain.vault.erasures.note(SPACE, None)
+    assert await chain.before(10) is None
+
+
+async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> None:
+    class Slow(EphemeralStore):
+        async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+            found = await super().get_many(keys)
+            await vault.erasures.note(SPACE, "s-1")
+            await self.delete(list(keys))
+            return found
+
+    vault = Vault(store=(store := EphemeralStore()))
+    chain = Chain(vault)
+    await chain.say(0, "one")
+    await chain.say(1, "two", 0)
+    chain.links = Links(vault.archive, vault.tasks, vault.erasures, CAPACITY)
+    store.__class__ = Slow
+    await chain.before(1)
+    store.__class__ = EphemeralStore
+    assert await chain.before(1) is None
+
+
+async def test_what_was_under_way_when_its_session_was_erased_is_not_kept() -> None:
+    vault = Vault()
+    chain = Chain(vault)
+    await chain.say(0, "one")
+    vault.clock.advance(5.0)
+    chain.take(1, asked([{"role": "user", "content": "two"}], 0), {"role": "assistant"})
+    await vault.erasures.note(SPACE, "s-1")
+    await vault.tasks.done()
+    assert not await chain.kept(1)
+
+
+# -- where several workers serve -----------------------------------------------------------------------------------
+
+
+def shared(clock: FakeClock) -> Vault:
+    """One of several with the same store."""
+    vault = Vault(store=EphemeralStore(now=clock.now), clock=clock)
+    vault.erasures = Erasures(vault.store, clock, vault.retention, _at_once)
+    return vault
+
+
+async def test_a_beginning_is_there_for_other_workers_too_and_stays_where_it_is_gone_on_from() -> None:
+    clock = FakeClock()
+    chain, alone = Chain(vault := shared(clock)), Chain(vault, session="s-2")
+    await chain.say(0, "one")
+    await alone.say(10, "one")
+    assert [await chain.kept(number) for number in (0, 10)] == [True, True]
+    there = another(vault)
+    await chain.say(1, "two", 0, links=there)
+    assert await chain.before(1, links=there) == chain.told
+    clock.advance(3_601.0)
+    assert [await chain.kept(number) for number in (0, 1, 10)] == [True, True, False]
+    assert await chain.before(1, links=another(vault)) == chain.told
+
+
+async def test_a_beginning_whose_write_is_slow_does_not_take_away_what_was_written_for_good() -> None:
+    class Slow(EphemeralStore):
+        held = True
+
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            if self.held:
+                self.held = False
+                while not await self.get(link_key(SPACE, "r1")):
+                    await asyncio.sleep(0)
+            return await super().write(batch)
+
+    clock = FakeClock()
+    chain = Chain(vault := shared(clock))
+    vault.store.__class__ = Slow
+    chain.take(0, asked([{"role": "user", "content": "one"}], None), {"role": "assistant"})
+    await asyncio.sleep(0)
+    chain.take(1, asked([{"role": "user", "content": "two"}], 0), {"role": "assistant"})
+    await vault.tasks.done()
+    clock.advance(3_601.0)
+    assert [await chain.kept(number) for number in range(2)] == [True, True]
+
+
+async def test_of_a_list_that_is_sent_again_the_beginning_alone_was_there() -> None:
+    chain, given = Chain(shared(FakeClock())), list[Any]()
+    for number in range(3):
+        given += [{"role": "user", "content": f"part {number}"}, {"role": "assistant", "content": "well"}]
+        chain.take(number, asked(given[:-1], None), given[-1])
+        await chain.vault.tasks.done()
+    assert [await chain.kept(number) for number in range(3)] == [True, False, False]
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00rubbish", b"\x01rubbish"])
+async def test_what_cannot_be_read_is_not_on_record(value: bytes) -> None:
+    vault = Vault(sealer=None)
+    await vault.store.put(link_key(SPACE, "r0"), value)
+    assert await Links(vault.archive, vault.tasks, vault.erasures, CAPACITY).before(SPACE, "r0") is None
+
+
+async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation() -> None:
+    chain = Chain(Vault(sealer=None))
+    await chain.say(0, "one")
+    await chain.say(1, "two", 0)
+    value = await chain.vault.store.get(link_key(SPACE, "r1"))
+    assert value is not None
+    chain.links = another(chain.vault)
+    await chain.vault.store.put(link_key(SPACE, "r0"), value)
+    assert await chain.before(1) is None
