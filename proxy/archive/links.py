@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate
 
 import msgspec
 from msgspec import structs
@@ -91,16 +92,16 @@ class Links:
     ) -> None:
         """Takes a reply that the provider keeps under the id `reply`, and what it answers, as the client sent it, which
         came at `began` by the monotonic clock. Quick: what is to be kept is written in the background."""
-        given, previous = tuple([m.wire for m in (*conversation.lead, *conversation.messages)]), conversation.previous
-        link = Link(given, said, (previous,) if previous is not None else ())
-        begins = previous is None and all(message.role != "assistant" for message in conversation.messages)
+        previous, entries = conversation.previous, (*conversation.lead, *conversation.messages)
+        begins = previous is None and all(message.role != "assistant" for message in entries)
         if previous is None and not begins:
             former = self._newest.get((space, session))
             if former is not None:
                 # Its client sent the list again. Of beginnings that is not known: several may be alike.
                 self._drop((space, former))
-            if link.size > _WHOLE:
+            if any(size > _WHOLE for size in accumulate(len(message.wire) for message in entries)):
                 return
+        link = Link(tuple([message.wire for message in entries]), said, (previous,) if previous is not None else ())
         if link.size > self._capacity // 2:
             return
         self._take((space, reply), _Waiting(session, began, link, link.size, begins))
