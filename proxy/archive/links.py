@@ -119,6 +119,9 @@ class Links:
                 read |= await self._read(space, names)
                 if (link := read.get(names[0])) is None:
                     return None
+            if names[0] in link.before:
+                # A provider that gives its replies one id over and over keeps nothing that could be told apart.
+                return None
             links.append(link)
             names = link.before
         return None if names else [entry for link in reversed(links) for entry in (*link.given, *link.said)]
@@ -195,7 +198,9 @@ class Links:
             if (waiting := self._waiting.get((space, reply))) is None:
                 return
             yield (space, reply), waiting.link
-            reply = waiting.link.before[0] if waiting.link.before else ""
+            former, reply = reply, waiting.link.before[0] if waiting.link.before else ""
+            if former == reply:
+                return
 
     def _take(self, name: Name, waiting: _Waiting) -> None:
         self._drop(name)

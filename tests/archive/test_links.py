@@ -316,3 +316,12 @@ async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation()
     chain.links = another(chain.vault)
     await chain.vault.store.put(link_key(SPACE, "r0"), value)
     assert await chain.before(1) is None
+
+
+async def test_replies_that_all_have_one_id_are_not_put_together() -> None:
+    """As those of some gateways."""
+    chain = Chain(Vault())
+    await chain.say(0, "one")
+    for text in ("two", "three"):
+        await chain.say(0, text, 0)
+        assert await chain.before(0) is None
