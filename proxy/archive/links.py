@@ -63,7 +63,6 @@ class _Waiting(msgspec.Struct):
     session: str
     began: float
     link: Link
-    size: int
     begins: bool
 
 
@@ -104,7 +103,7 @@ class Links:
         link = Link(tuple([message.wire for message in entries]), said, (previous,) if previous is not None else ())
         if link.size > self._capacity // 2:
             return
-        self._take((space, reply), _Waiting(session, began, link, link.size, begins))
+        self._take((space, reply), _Waiting(session, began, link, begins))
         if previous is not None or (begins and not self._erasures.alone):
             self._tasks.spawn(self._keep(space, reply, lent=begins), "keep what the provider keeps")
 
@@ -205,7 +204,7 @@ class Links:
     def _take(self, name: Name, waiting: _Waiting) -> None:
         self._drop(name)
         self._waiting[name] = waiting
-        self._size += waiting.size
+        self._size += waiting.link.size
         if not (waiting.begins or waiting.link.before):
             self._newest[name[0], waiting.session] = name[1]
         while self._size > self._capacity:
@@ -214,7 +213,7 @@ class Links:
     def _drop(self, name: Name) -> None:
         if (waiting := self._waiting.pop(name, None)) is None:
             return
-        self._size -= waiting.size
+        self._size -= waiting.link.size
         if self._newest.get((name[0], waiting.session)) == name[1]:
             del self._newest[name[0], waiting.session]
 
