@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from accordion.offline.replay import Accuracy, Measured, accuracy, replay
+from accordion.offline.rooms import Rooms
+from accordion.offline.tables import accuracy as table
+from accordion.offline.transcripts import Recorded, Source, Transcript
+from accordion.settings import SettingsFile
 from examples.record import StandIn
-from proxy.offline.replay import Accuracy, Measured, accuracy, replay
-from proxy.offline.rooms import Rooms
-from proxy.offline.tables import accuracy as table
-from proxy.offline.transcripts import Recorded, Source, Transcript
-from proxy.settings import SettingsFile
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN = ROOT / "examples" / "transcript.jsonl"

@@ -9,32 +9,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from accordion.accounting.meter import Meter
+from accordion.archive.holdings import HOLDERS
+from accordion.archive.writing import Archive
+from accordion.clockwork import LoopTasks
+from accordion.compaction.case import Case, Outcome
+from accordion.compaction.crafting import Craft, Made, Work
+from accordion.compaction.planner import Planner
+from accordion.compaction.reading import WrittenReader
+from accordion.compaction.records import encode
+from accordion.compaction.strategies import build
+from accordion.compaction.weights import Weights
+from accordion.core import conversation as core
+from accordion.core.http import Inbound
+from accordion.core.plan import Plan
+from accordion.core.ports import Put
+from accordion.models.tokens import TiktokenCounter
+from accordion.offline.rooms import Rooms
+from accordion.settings import Settings
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sealed import AesSealer
+from accordion.summaries.author import Author
+from accordion.summaries.digest import digest
+from accordion.summaries.extractive import Extractor
+from accordion.summaries.prompts import load
 from bench.conversations import CHAT, PATHS, Conversation
 from bench.texts import Texts
-from proxy.accounting.meter import Meter
-from proxy.archive.holdings import HOLDERS
-from proxy.archive.writing import Archive
-from proxy.clockwork import LoopTasks
-from proxy.compaction.case import Case, Outcome
-from proxy.compaction.crafting import Craft, Made, Work
-from proxy.compaction.planner import Planner
-from proxy.compaction.reading import WrittenReader
-from proxy.compaction.records import encode
-from proxy.compaction.strategies import build
-from proxy.compaction.weights import Weights
-from proxy.core import conversation as core
-from proxy.core.http import Inbound
-from proxy.core.plan import Plan
-from proxy.core.ports import Put
-from proxy.models.tokens import TiktokenCounter
-from proxy.offline.rooms import Rooms
-from proxy.settings import Settings
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sealed import AesSealer
-from proxy.summaries.author import Author
-from proxy.summaries.digest import digest
-from proxy.summaries.extractive import Extractor
-from proxy.summaries.prompts import load
 
 T = TypeVar("T")
 

@@ -20,16 +20,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from proxy.archive.artifacts import tenant_of
-from proxy.archive.sealing import Unsealed
-from proxy.clockwork import LoopClock
-from proxy.core.memories import Change, Memories, Memory, MemoryType
-from proxy.memory.entries import finished
-from proxy.memory.search import Query, Search
-from proxy.models.embedder import StaticEmbedder
-from proxy.storage.memories_redis import RedisMemories
-from proxy.storage.memories_sqlite import SqliteMemories
-from proxy.storage.sealed import AesSealer
+from accordion.archive.artifacts import tenant_of
+from accordion.archive.sealing import Unsealed
+from accordion.clockwork import LoopClock
+from accordion.core.memories import Change, Memories, Memory, MemoryType
+from accordion.memory.entries import finished
+from accordion.memory.search import Query, Search
+from accordion.models.embedder import StaticEmbedder
+from accordion.storage.memories_redis import RedisMemories
+from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.storage.sealed import AesSealer
 
 BATCH = 500
 KINDS: Final[tuple[MemoryType, ...]] = ("fact", "fact", "fact", "decision", "preference", "solution", "question")
@@ -39,7 +39,7 @@ class Texts:
     """Sentences of a vocabulary."""
 
     def __init__(self, seed: int) -> None:
-        names = (files("proxy.models") / "minilm" / "vocabulary.txt").read_text("utf-8").splitlines()
+        names = (files("accordion.models") / "minilm" / "vocabulary.txt").read_text("utf-8").splitlines()
         self.words = [name for name in names if name.isalpha()][200:20_000]
         self.weights = list(itertools.accumulate(1 / (rank + 20) for rank in range(len(self.words))))
         self.random = random.Random(seed)

@@ -24,12 +24,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxy.clockwork import LoopClock
-from proxy.core.memories import Change, Memory
-from proxy.memory.entries import finished
-from proxy.memory.search import DEEP_RESULTS, RESULTS, Query, Search
-from proxy.models.embedder import StaticEmbedder
-from proxy.storage.memories_sqlite import SqliteMemories
+from accordion.clockwork import LoopClock
+from accordion.core.memories import Change, Memory
+from accordion.memory.entries import finished
+from accordion.memory.search import DEEP_RESULTS, RESULTS, Query, Search
+from accordion.models.embedder import StaticEmbedder
+from accordion.storage.memories_sqlite import SqliteMemories
 
 SPACE = b"bench"
 CONTEXT = 2

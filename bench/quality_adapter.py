@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from proxy.core.http import Inbound
-from proxy.offline.rooms import Rooms
-from proxy.settings import Settings
+from accordion.core.http import Inbound
+from accordion.offline.rooms import Rooms
+from accordion.settings import Settings
 
 T = TypeVar("T")
 Messages = list[dict[str, Any]]

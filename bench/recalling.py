@@ -21,20 +21,20 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.archive.recall import Excerpt, Recaller
-from proxy.archive.recall_view import read
-from proxy.compaction.dressing import dressed
-from proxy.compaction.reading import WrittenReader
-from proxy.core.conversation import Conversation
-from proxy.core.edits import Folded
-from proxy.core.http import Inbound
-from proxy.core.weaves import Recall
-from proxy.dialects.chat_splice import ChatWeaver
-from proxy.gauged import Gauge
-from proxy.offline.rooms import Rooms
-from proxy.settings import Settings
-from proxy.settings.unfolding import Recalls
-from proxy.summaries.facts_words import Judge
+from accordion.archive.recall import Excerpt, Recaller
+from accordion.archive.recall_view import read
+from accordion.compaction.dressing import dressed
+from accordion.compaction.reading import WrittenReader
+from accordion.core.conversation import Conversation
+from accordion.core.edits import Folded
+from accordion.core.http import Inbound
+from accordion.core.weaves import Recall
+from accordion.dialects.chat_splice import ChatWeaver
+from accordion.gauged import Gauge
+from accordion.offline.rooms import Rooms
+from accordion.settings import Settings
+from accordion.settings.unfolding import Recalls
+from accordion.summaries.facts_words import Judge
 
 Run = Mapping[str, Any]
 MODEL: Final = "measured"

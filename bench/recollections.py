@@ -22,20 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accordion.clockwork import LoopClock
+from accordion.core.conversation import Conversation
+from accordion.core.memories import Change, Memory
+from accordion.dialects.reader import Reader
+from accordion.memory.entries import finished
+from accordion.memory.extraction import candidates
+from accordion.memory.recollection import belonging, questions
+from accordion.memory.search import Query, Result, Search
+from accordion.memory.sentences import background_of, sentences
+from accordion.memory.steps import record_of
+from accordion.models.embedder import StaticEmbedder
+from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.wiring.tables import dialects
 from bench.memory_recall import evidence, memories
-from proxy.clockwork import LoopClock
-from proxy.core.conversation import Conversation
-from proxy.core.memories import Change, Memory
-from proxy.dialects.reader import Reader
-from proxy.memory.entries import finished
-from proxy.memory.extraction import candidates
-from proxy.memory.recollection import belonging, questions
-from proxy.memory.search import Query, Result, Search
-from proxy.memory.sentences import background_of, sentences
-from proxy.memory.steps import record_of
-from proxy.models.embedder import StaticEmbedder
-from proxy.storage.memories_sqlite import SqliteMemories
-from proxy.wiring.tables import dialects
 
 WORK = ("coding_claude_code", "coding_pi", "coding_moatless", "coding_mini_swe_agent", "service_tau")
 GIVEN = 3

@@ -105,7 +105,7 @@ def _accordion(start: Start) -> Command:
     }
     config = ["--config", str(HERE / start.config)]
     listen = ["--host", "127.0.0.1", "--port", str(start.port), "--workers", str(start.workers)]
-    return [sys.executable, "-m", "proxy", "serve", *config, *listen], variables, "/healthz"
+    return [sys.executable, "-m", "accordion", "serve", *config, *listen], variables, "/healthz"
 
 
 def _passthrough(module: str) -> Callable[[Start], Command]:

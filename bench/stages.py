@@ -14,18 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accordion.compaction.controls import read_controls
+from accordion.core.http import Inbound
+from accordion.core.ports import Headers, UpstreamRequest
+from accordion.core.records import ReplySeen
+from accordion.faces.http import new_id
+from accordion.identity.marks import read_marks
+from accordion.opening import opened
+from accordion.relay import Course, relay
+from accordion.settings.load import build
+from accordion.wiring.house import House
 from bench import conversations, replies
 from bench.texts import Texts
-from proxy.compaction.controls import read_controls
-from proxy.core.http import Inbound
-from proxy.core.ports import Headers, UpstreamRequest
-from proxy.core.records import ReplySeen
-from proxy.faces.http import new_id
-from proxy.identity.marks import read_marks
-from proxy.opening import opened
-from proxy.relay import Course, relay
-from proxy.settings.load import build
-from proxy.wiring.house import House
 
 PATH = conversations.PATHS[conversations.CHAT]
 SETTLE = 0.2

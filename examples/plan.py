@@ -40,36 +40,38 @@ TOOLS = [
     _tool("check_imports", "Check that every module imports only from floors below its own."),
 ]
 
-_GAUGE = "proxy/gauge.py"
-_POLICY = "proxy/compaction/policy.py"
-_METER = "proxy/accounting/meter.py"
-_SESSIONS = "proxy/identity/sessions.py"
-_WINDOWS = "proxy/models/windows.py"
+_GAUGE = "proxy/accordion/gauge.py"
+_POLICY = "proxy/accordion/compaction/policy.py"
+_METER = "proxy/accordion/accounting/meter.py"
+_SESSIONS = "proxy/accordion/identity/sessions.py"
+_WINDOWS = "proxy/accordion/models/windows.py"
 
 TURNS: list[tuple[str, list[Step], str]] = [
     (
         "I am new here. How does this proxy decide how full a model's window is, and when that is too full? Show me "
         "the rule itself and where it is applied.",
         [
-            ("I start with the values that the core knows.", [("list_files", {"folder": "proxy/core"})]),
-            ("", [("read_file", {"path": "proxy/core/budget.py"})]),
+            ("I start with the values that the core knows.", [("list_files", {"folder": "proxy/accordion/core"})]),
+            ("", [("read_file", {"path": "proxy/accordion/core/budget.py"})]),
             ("Now who calls the rule.", [("search", {"pattern": r"\bdecide\(|\.limits\(", "folder": "proxy"})]),
             ("", [("read_definition", {"path": _POLICY, "name": "_by_trigger"})]),
             (
                 "",
                 [
                     ("read_definition", {"path": _GAUGE, "name": "Gauging.decided"}),
-                    ("read_definition", {"path": "proxy/gauged.py", "name": "Gauge"}),
+                    ("read_definition", {"path": "proxy/accordion/gauged.py", "name": "Gauge"}),
                 ],
             ),
         ],
-        "The rule is `decide` in proxy/compaction/policy.py. It compares what is occupied (everything that would be "
+        "The rule is `decide` in proxy/accordion/compaction/policy.py. It compares what is occupied (everything "
+        "that would be "
         "sent, and the room reserved for the answer) with limits in tokens that `Thresholds.limits` of "
-        "proxy/core/budget.py derives from the window's size: a conversation trigger at half of the window for the "
+        "proxy/accordion/core/budget.py derives from the window's size: a conversation trigger at half of the "
+        "window for the "
         "beginning of a turn, a generation trigger for everything else, and a hard limit. The last two depend on the "
         "size: 85 % less a buffer of 10 for windows below 100,000 tokens, 90 less 7 below 500,000, 95 less 4 above. "
         "`_by_trigger` compares, and a trigger is inclusive. It is applied once for each request, in "
-        "`Gauging.decided` of proxy/gauge.py. I did not look at where the counts come from.",
+        "`Gauging.decided` of proxy/accordion/gauge.py. I did not look at where the counts come from.",
     ),
     (
         "Do the tests cover both sides of each limit? Run them, please.",
@@ -89,20 +91,22 @@ TURNS: list[tuple[str, list[Step], str]] = [
             (
                 "Then what corrects it.",
                 [
-                    ("read_file", {"path": "proxy/accounting/calibration.py"}),
+                    ("read_file", {"path": "proxy/accordion/accounting/calibration.py"}),
                     ("read_definition", {"path": _GAUGE, "name": "Gauging._corrected"}),
-                    ("read_definition", {"path": "proxy/learning.py", "name": "learnt"}),
+                    ("read_definition", {"path": "proxy/accordion/learning.py", "name": "learnt"}),
                 ],
             ),
             ("", [("read_file", {"path": "tests/accounting/test_calibration.py"})]),
             ("", [("run_tests", {"path": "tests/accounting/test_calibration.py"})]),
             ("", [("search", {"pattern": r"calibrations|Calibrations", "folder": "proxy"})]),
-            ("The encodings behind the counts:", [("read_file", {"path": "proxy/models/tokens.py"})]),
+            ("The encodings behind the counts:", [("read_file", {"path": "proxy/accordion/models/tokens.py"})]),
         ],
-        "`Meter.measure` in proxy/accounting/meter.py counts with the model's own encoding "
-        "(proxy/models/tokens.py), adds fixed overheads for messages, calls and tools, and keeps the sum up to each "
+        "`Meter.measure` in proxy/accordion/accounting/meter.py counts with the model's own encoding "
+        "(proxy/accordion/models/tokens.py), adds fixed overheads for messages, calls and tools, and keeps the "
+        "sum up to each "
         "message under its chain key, so that only new messages are counted. A wrong count is corrected in two ways "
-        "(proxy/accounting/calibration.py): where the provider reported usage for the beginning of this very list, "
+        "(proxy/accordion/accounting/calibration.py): where the provider reported usage for the beginning of this "
+        "very list, "
         "that figure is carried forward and only what is new is estimated; else the count is multiplied by how far "
         "earlier counts of the same session or model were off. Single odd reports are held to a factor of 1.5, all "
         "of them to between 0.5 and 3.",
@@ -110,30 +114,32 @@ TURNS: list[tuple[str, list[Step], str]] = [
     (
         "How does it know that two requests belong to the same session? Nothing in the protocol says so.",
         [
-            ("", [("list_files", {"folder": "proxy/identity"})]),
+            ("", [("list_files", {"folder": "proxy/accordion/identity"})]),
             ("", [("read_definition", {"path": _SESSIONS, "name": "Sessions.resolve"})]),
             (
                 "",
                 [
                     ("read_definition", {"path": _SESSIONS, "name": "Sessions._follow"}),
-                    ("read_definition", {"path": "proxy/identity/points.py", "name": "Point"}),
+                    ("read_definition", {"path": "proxy/accordion/identity/points.py", "name": "Point"}),
                     ("read_definition", {"path": _SESSIONS, "name": "Place"}),
                 ],
             ),
             (
                 "The chain keys come from the dialects.",
-                [("search", {"pattern": "def .*key", "folder": "proxy/dialects"})],
+                [("search", {"pattern": "def .*key", "folder": "proxy/accordion/dialects"})],
             ),
-            ("", [("read_definition", {"path": "proxy/dialects/keys.py", "name": "chain_key"})]),
-            ("", [("read_definition", {"path": "proxy/dialects/reader.py", "name": "Reader._trail"})]),
-            ("And what clients say of themselves.", [("read_file", {"path": "proxy/identity/marks.py"})]),
+            ("", [("read_definition", {"path": "proxy/accordion/dialects/keys.py", "name": "chain_key"})]),
+            ("", [("read_definition", {"path": "proxy/accordion/dialects/reader.py", "name": "Reader._trail"})]),
+            ("And what clients say of themselves.", [("read_file", {"path": "proxy/accordion/identity/marks.py"})]),
             ("", [("run_tests", {"path": "tests/identity/test_sessions.py"})]),
         ],
         "By content. Each message has a key, and the chain key of a message hashes everything up to it "
-        "(proxy/dialects/keys.py). `Sessions.resolve` looks for the deepest place on the request's chain where an "
+        "(proxy/accordion/dialects/keys.py). `Sessions.resolve` looks for the deepest place on the request's "
+        "chain where an "
         "earlier request ended; that place names the session. Where the conversation had already gone on from there "
         "in another way, `Sessions._follow` makes it a fork with a session of its own. What clients say of "
-        "themselves (proxy/identity/marks.py) only labels and divides; it never joins two histories that differ.",
+        "themselves (proxy/accordion/identity/marks.py) only labels and divides; it never joins two histories "
+        "that differ.",
     ),
     (
         "Where does the window's size come from for a model that nobody configured? Check the import rules too, and "
@@ -145,19 +151,21 @@ TURNS: list[tuple[str, list[Step], str]] = [
         ],
         "The size comes from LiteLLM's table, read without importing LiteLLM, after the config and after limits "
         "learnt from overflow errors; a model that is in none of them gets a default that is flagged as unknown "
-        "(proxy/models/windows.py). The import rules hold. In short: a request is read by its dialect, its session "
+        "(proxy/accordion/models/windows.py). The import rules hold. In short: a request is read by its dialect, "
+        "its session "
         "is found by content, the meter counts what is new, calibration corrects the count by what providers "
         "report, the window gives the limits, and `decide` says on which side of them the request is. All of that "
-        "is brought together in proxy/gauge.py, which is where I would start to read.",
+        "is brought together in proxy/accordion/gauge.py, which is where I would start to read.",
     ),
     (
         "One more: are pictures counted, or only text?",
         [
             ("", [("search", {"pattern": "media_rules|class MediaRules", "folder": "proxy"})]),
-            ("", [("read_file", {"path": "proxy/accounting/media.py"})]),
+            ("", [("read_file", {"path": "proxy/accordion/accounting/media.py"})]),
             ("", [("search", {"pattern": "^def test_.*(image|picture)", "folder": "tests/accounting"})]),
         ],
-        "They are counted by rules for each family of models: proxy/accounting/media.py has them, and the meter takes "
+        "They are counted by rules for each family of models: proxy/accordion/accounting/media.py has them, and "
+        "the meter takes "
         "the rules of the model that is asked. The picture's own bytes are never counted as text. The search shows "
         "what its tests cover; I did not run them.",
     ),

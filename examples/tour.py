@@ -24,7 +24,7 @@ def shown(readme: str) -> str:
         raise SystemExit("README.md names no `accordion replay … --fold`")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ACCORDION_")}
     environ |= {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-m", "proxy", *found[1].split()]
+    command = [sys.executable, "-m", "accordion", *found[1].split()]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, encoding="utf-8", check=True)
     lines = [line.rstrip().removeprefix(" ") for line in done.stdout.splitlines()]
     start = next(index for index, line in enumerate(lines) if re.match(r" *\d+% ┤", line))

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from proxy.core.budget import Window
-from proxy.core.errors import AccordionError, StoreUnavailable
-from proxy.core.ports import Append, Headers, Key, Put, Route, Store, UpstreamReply, UpstreamRequest
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.core.budget import Window
+from accordion.core.errors import AccordionError, StoreUnavailable
+from accordion.core.ports import Append, Headers, Key, Put, Route, Store, UpstreamReply, UpstreamRequest
+from accordion.storage.ephemeral import EphemeralStore
 
 T = TypeVar("T")
 

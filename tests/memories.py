@@ -8,8 +8,8 @@ from pathlib import Path
 
 from redis import Redis
 
-from proxy.core.memories import Candidate, Change, Embedded, Filter, Memories, Memory
-from proxy.memory.entries import finished
+from accordion.core.memories import Candidate, Change, Embedded, Filter, Memories, Memory
+from accordion.memory.entries import finished
 
 SPACE, OTHER = b"tenant", b"other"
 PET, WORK = b"test\x64\x00", b"test\x00\x64"

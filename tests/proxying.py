@@ -1,4 +1,4 @@
-"""A really started proxy: `python -m proxy serve` in a process of its own, on a port of its own.
+"""A really started proxy: `python -m accordion serve` in a process of its own, on a port of its own.
 
     with held_port() as port, started(folder, upstream_port=port) as proxy:
         async with proxy.provider(script) as provider:
@@ -93,7 +93,7 @@ class Proxy:
             "PYTHONUNBUFFERED": "1",
             **self.environ,
         }
-        command = [sys.executable, "-m", "proxy", "serve", "--port", "0", *self.options]
+        command = [sys.executable, "-m", "accordion", "serve", "--port", "0", *self.options]
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environ)
         self._wait(lambda: _GREETING.search(self.log))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from proxy.core.records import CallSeen, ReplySeen, Usage
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
+from accordion.core.records import CallSeen, ReplySeen, Usage
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.responses import Responses
 
 DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages())
 

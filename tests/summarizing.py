@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.core.conversation import Message, Part, Role, Text, ToolCall, ToolResult
-from proxy.core.errors import SummaryFailed
-from proxy.core.ports import Route
-from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
-from proxy.summaries.author import SummaryTask
-from proxy.summaries.extractive import Source
+from accordion.core.conversation import Message, Part, Role, Text, ToolCall, ToolResult
+from accordion.core.errors import SummaryFailed
+from accordion.core.ports import Route
+from accordion.core.summarizing import Asker, SummaryReply, SummaryRequest
+from accordion.summaries.author import SummaryTask
+from accordion.summaries.extractive import Source
 
 ASKER = Asker(
     tenant="t",

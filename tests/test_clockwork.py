@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from proxy.clockwork import LoopTasks
+from accordion.clockwork import LoopTasks
 
 
 async def test_slow_work_runs_in_another_thread_and_gives_what_it_returns():

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.archive.artifacts import tenant_of
-from proxy.core.ports import Route, UpstreamRequest
+from accordion.archive.artifacts import tenant_of
+from accordion.core.ports import Route, UpstreamRequest
 from tests.compaction.making import LoopTasks
 from tests.fakes import FakeReply, FakeRouter, FakeUpstream, FakeWindows, FickleStore
 from tests.replies import sse

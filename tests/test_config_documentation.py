@@ -7,12 +7,12 @@ from typing import Any, get_args
 import msgspec
 import yaml
 
-from proxy.compaction.strategies import STRATEGIES
-from proxy.settings import ENVIRONMENT, RESTART, Settings, load
-from proxy.settings.kinds import Keys, Secret
-from proxy.settings.load import build
-from proxy.settings.pipelines import Strategy
-from proxy.settings.thresholds import Shares
+from accordion.compaction.strategies import STRATEGIES
+from accordion.settings import ENVIRONMENT, RESTART, Settings, load
+from accordion.settings.kinds import Keys, Secret
+from accordion.settings.load import build
+from accordion.settings.pipelines import Strategy
+from accordion.settings.thresholds import Shares
 
 FILE = Path(__file__).parents[1] / "config.yaml"
 # `#` before anything but a single space is an example that is commented out; `# ` begins a sentence.

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.dresser import Dresser
-from proxy.compaction.overlays import Overlays
-from proxy.core.weaves import Overlay, Recall, Round, Weave
-from proxy.dialects.chat_splice import ChatWeaver
-from proxy.dialects.messages_weaving import MessagesWeaver
-from proxy.dialects.splice import Answer, ToolOffer, Weaver
-from proxy.gauged import Gauge, size_of
-from proxy.identity.tenants import Caller
+from accordion.compaction.dresser import Dresser
+from accordion.compaction.overlays import Overlays
+from accordion.core.weaves import Overlay, Recall, Round, Weave
+from accordion.dialects.chat_splice import ChatWeaver
+from accordion.dialects.messages_weaving import MessagesWeaver
+from accordion.dialects.splice import Answer, ToolOffer, Weaver
+from accordion.gauged import Gauge, size_of
+from accordion.identity.tenants import Caller
 from tests.fakes import FakeReply, FakeWindows, FickleStore
 from tests.test_folding import sent, words
 from tests.world import CHAT, MESSAGES, World, header

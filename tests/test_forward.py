@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
-from proxy.core.ports import Route
-from proxy.identity.tenants import ProxyKey
-from proxy.observe import erase
-from proxy.upstream.client import failure
+from accordion.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
+from accordion.core.ports import Route
+from accordion.identity.tenants import ProxyKey
+from accordion.observe import erase
+from accordion.upstream.client import failure
 from tests.fakes import FakeReply, FakeRouter
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
 
@@ -599,7 +599,7 @@ async def test_a_models_name_of_a_megabyte_is_in_no_list() -> None:
 
 
 async def test_totals_never_fall_when_a_model_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.accounting.journal._MODELS", 2)
+    monkeypatch.setattr("accordion.accounting.journal._MODELS", 2)
     world = World()
     for model in ("a", "a", "b", "c", "d", "a"):
         await world.ask(CHAT, {**HELLO, "model": model})

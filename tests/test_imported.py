@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.memories import Memory
-from proxy.identity.tenants import ProxyKey
-from proxy.importing import Importing
-from proxy.memory.restoring import unknown, unreachable
+from accordion.core.errors import StoreUnavailable
+from accordion.core.memories import Memory
+from accordion.identity.tenants import ProxyKey
+from accordion.importing import Importing
+from accordion.memory.restoring import unknown, unreachable
 from tests.fakes import FakeReply, FakeWindows
 from tests.memory.keeping import FakeMemories
 from tests.test_folding import refused

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.core.weaves import Round, Weave
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.core.weaves import Round, Weave
+from accordion.storage.ephemeral import EphemeralStore
 from tests.dialects.spoken_responses import OURS, THEIR_TOOL, function, message, reasoning
 from tests.fakes import FakeWindows
 from tests.world import CHAT, MESSAGES, RESPONSES, World

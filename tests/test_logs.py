@@ -8,7 +8,7 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.logs import configure, redact
+from accordion.logs import configure, redact
 
 LOGGERS = ("", "accordion", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 

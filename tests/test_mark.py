@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.storage.redis import RedisStore
-from proxy.storage.sqlite import SqliteStore
-from proxy.wiring.mark import TENANT_SECRET, Mark
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.storage.redis import RedisStore
+from accordion.storage.sqlite import SqliteStore
+from accordion.wiring.mark import TENANT_SECRET, Mark
 from tests.valkey import Valkey, running_valkey
 
 

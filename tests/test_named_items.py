@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.core.ports import Headers
+from accordion.core.ports import Headers
 from tests.fakes import FakeReply, FakeTasks, FakeWindows, FickleStore
 from tests.world import RESPONSES, World, header
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.accounting.overflow import Overflow
-from proxy.core.errors import UpstreamCut, UpstreamTimeout
-from proxy.core.ports import Headers, UpstreamReply, UpstreamRequest
-from proxy.core.records import ReplySeen
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
-from proxy.opening import MOST_IDLE, SMALL, Opened, opened
-from proxy.relay import Course, relay
-from proxy.upstream.client import HttpUpstream
-from proxy.upstream.transport import AiohttpTransport
+from accordion.accounting.overflow import Overflow
+from accordion.core.errors import UpstreamCut, UpstreamTimeout
+from accordion.core.ports import Headers, UpstreamReply, UpstreamRequest
+from accordion.core.records import ReplySeen
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.responses import Responses
+from accordion.opening import MOST_IDLE, SMALL, Opened, opened
+from accordion.relay import Course, relay
+from accordion.upstream.client import HttpUpstream
+from accordion.upstream.transport import AiohttpTransport
 from tests.accounting.test_overflow import OPENAI_RESPONSES, ORDINARY, OVERFLOWS, anthropic
 from tests.fakes import FakeClock, FakeReply
 from tests.loopback import Answer, Loopback, Recorded

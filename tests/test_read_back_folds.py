@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.case import Case, Outcome
-from proxy.core.conversation import Conversation
-from proxy.core.weaves import Recall, Round, Weave
-from proxy.dialects.splice import Answer
+from accordion.compaction.case import Case, Outcome
+from accordion.core.conversation import Conversation
+from accordion.core.weaves import Recall, Round, Weave
+from accordion.dialects.splice import Answer
 from tests.test_dressed import CHAT, MESSAGES, WEAVERS, House, house, later, read_back, request, sent, words
 from tests.world import header
 

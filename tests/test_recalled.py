@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from proxy.core.ports import Route
-from proxy.faces.metrics import Metrics
+from accordion.core.ports import Route
+from accordion.faces.metrics import Metrics
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
 from tests.test_folding import words
 from tests.world import CHAT, MESSAGES, RESPONSES, World

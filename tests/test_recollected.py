@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from proxy.clockwork import LoopTasks, LoopWaiting
-from proxy.compaction.waiting import Waiting
-from proxy.core.errors import StoreUnavailable
-from proxy.core.memories import Candidate, Embedded, Filter, Memory
-from proxy.faces.metrics import Metrics
-from proxy.identity.tenants import ProxyKey
-from proxy.importing import Importing, Mentions
-from proxy.memory.ranking import words
-from proxy.memory.recollected import noted
-from proxy.memory.search import Search
-from proxy.recollecting import Bounds, Recollecting
+from accordion.clockwork import LoopTasks, LoopWaiting
+from accordion.compaction.waiting import Waiting
+from accordion.core.errors import StoreUnavailable
+from accordion.core.memories import Candidate, Embedded, Filter, Memory
+from accordion.faces.metrics import Metrics
+from accordion.identity.tenants import ProxyKey
+from accordion.importing import Importing, Mentions
+from accordion.memory.ranking import words
+from accordion.memory.recollected import noted
+from accordion.memory.search import Search
+from accordion.recollecting import Bounds, Recollecting
 from tests.fakes import FakeWindows
 from tests.memory.keeping import FakeMemories
 from tests.test_recalled import LISTING, PATHS, called, request, said, sent, user

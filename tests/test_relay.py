@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from proxy.core.ports import Headers
-from proxy.core.records import ReplySeen
-from proxy.dialects.chat import ChatCompletions
-from proxy.relay import Course, relay
+from accordion.core.ports import Headers
+from accordion.core.records import ReplySeen
+from accordion.dialects.chat import ChatCompletions
+from accordion.relay import Course, relay
 from tests.fakes import FakeClock
 
 BODY = b'{"id":"c1","model":"m","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}'

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.memory.answers import Done
-from proxy.memory.compact import Compactions
-from proxy.remembering import Remembering
+from accordion.core.errors import StoreUnavailable
+from accordion.memory.answers import Done
+from accordion.memory.compact import Compactions
+from accordion.remembering import Remembering
 from tests.archive.vaults import SPACE
 from tests.compaction.making import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.core.records import Totals
+from accordion.core.records import Totals
 from tests.test_sharing import Team, answer, call, gives, user
 from tests.world import CHAT, MESSAGES, header
 

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from proxy.core.budget import Thresholds
-from proxy.core.errors import ConfigError
-from proxy.settings import ENVIRONMENT, Settings, hints, load
+from accordion.core.budget import Thresholds
+from accordion.core.errors import ConfigError
+from accordion.settings import ENVIRONMENT, Settings, hints, load
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import threading
 import msgspec
 import pytest
 
-from proxy.core.errors import ConfigError
-from proxy.settings import RESTART, SettingsFile
+from accordion.core.errors import ConfigError
+from accordion.settings import RESTART, SettingsFile
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_what_nobody_thought_of_keeps_the_old_settings_too_and_shows_no_value(pa
     def fails(*_: object) -> None:
         raise OverflowError("sk-secret")
 
-    monkeypatch.setattr("proxy.settings.watch.build", fails)
+    monkeypatch.setattr("accordion.settings.watch.build", fails)
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert "OverflowError" in reloaded.problem.message

@@ -8,10 +8,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.errors import ConfigError
-from proxy.settings import Settings, hints
-from proxy.settings.load import build
-from proxy.settings.text import expand, read_tree
+from accordion.core.errors import ConfigError
+from accordion.settings import Settings, hints
+from accordion.settings.load import build
+from accordion.settings.text import expand, read_tree
 
 SECRET = "hush-4711-hush"
 MODEL = "model_list: [{{model_name: m, litellm_params: {{{}}}}}]"

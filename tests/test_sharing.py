@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.archive.references import artifact_id
+from accordion.archive.references import artifact_id
 from tests.fakes import FakeReply, FakeWindows, FickleStore
 from tests.identity.lineages import LaterTasks
 from tests.world import CHAT, MESSAGES, World, header

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.compaction.telling import record_of
-from proxy.core.records import CompactionSeen
-from proxy.telling import told, with_ours
+from accordion.compaction.telling import record_of
+from accordion.core.records import CompactionSeen
+from accordion.telling import told, with_ours
 from tests.histories import DIALECTS, DialectName
 from tests.talks import FOLDS_AT, Talk, call_id, record, small
 from tests.world import CHAT, header

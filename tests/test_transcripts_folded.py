@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.core.conversation import Message
-from proxy.core.http import Inbound
-from proxy.dialects.base import Dialect
-from proxy.dialects.keys import message_key
-from proxy.gauged import Gauge
-from proxy.offline.rooms import Rooms
-from proxy.settings import Settings
+from accordion.core.conversation import Message
+from accordion.core.http import Inbound
+from accordion.dialects.base import Dialect
+from accordion.dialects.keys import message_key
+from accordion.gauged import Gauge
+from accordion.offline.rooms import Rooms
+from accordion.settings import Settings
 from tests.dialects.edited import SPOKEN
 from tests.histories import DIALECTS, DialectName
 from tests.recordings import recorded, transcripts, written

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.chat_splice import ChatWeaver
-from proxy.dialects.tap import BOUND
-from proxy.gauged import Gauge
-from proxy.relay import Course
-from proxy.unfolding import Unfolding
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.chat_splice import ChatWeaver
+from accordion.dialects.tap import BOUND
+from accordion.gauged import Gauge
+from accordion.relay import Course
+from accordion.unfolding import Unfolding
 
 
 class Reply:

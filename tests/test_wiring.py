@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.ports import Key
-from proxy.settings.load import build
-from proxy.storage.others import Anybody, Board, shared_slots
-from proxy.wiring import House, is_loopback
+from accordion.core.ports import Key
+from accordion.settings.load import build
+from accordion.storage.others import Anybody, Board, shared_slots
+from accordion.wiring import House, is_loopback
 from tests.compaction.making import conversation, long_history
 
 SPACE = b"space" * 6

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from proxy.core.memories import Memory
+from accordion.core.memories import Memory
 from tests.memory.keeping import FakeMemories
 from tests.test_recalled import LISTING, said, sent, user
 from tests.world import MESSAGES, World

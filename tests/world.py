@@ -6,29 +6,29 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.accounting.calibration import Calibrations
-from proxy.accounting.journal import Journal
-from proxy.accounting.meter import Meter
-from proxy.completing import Completing
-from proxy.core.budget import Thresholds
-from proxy.core.http import Inbound, Outbound
-from proxy.core.records import Exchange
-from proxy.core.summarizing import Summarizer
-from proxy.dialects.reader import Reader
-from proxy.folding import Folding
-from proxy.forward import Forward
-from proxy.gauge import Gauging
-from proxy.identity.sessions import Sessions
-from proxy.identity.tenants import ProxyKey, Tenants
-from proxy.observe import Observe
-from proxy.retrieving import Retrieving
-from proxy.sending import Sending
-from proxy.settings.load import build
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.wiring import counters, dialects, rules
-from proxy.wiring.kitchen import Kitchen
-from proxy.wiring.seats import Seats
-from proxy.wiring.vault import Vault
+from accordion.accounting.calibration import Calibrations
+from accordion.accounting.journal import Journal
+from accordion.accounting.meter import Meter
+from accordion.completing import Completing
+from accordion.core.budget import Thresholds
+from accordion.core.http import Inbound, Outbound
+from accordion.core.records import Exchange
+from accordion.core.summarizing import Summarizer
+from accordion.dialects.reader import Reader
+from accordion.folding import Folding
+from accordion.forward import Forward
+from accordion.gauge import Gauging
+from accordion.identity.sessions import Sessions
+from accordion.identity.tenants import ProxyKey, Tenants
+from accordion.observe import Observe
+from accordion.retrieving import Retrieving
+from accordion.sending import Sending
+from accordion.settings.load import build
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.wiring import counters, dialects, rules
+from accordion.wiring.kitchen import Kitchen
+from accordion.wiring.seats import Seats
+from accordion.wiring.vault import Vault
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"

@@ -9,16 +9,16 @@ from typing import Any
 
 import uvloop
 
+from accordion.core.ports import Route
+from accordion.core.records import ReplySeen
+from accordion.gauged import Gauge
+from accordion.relay import Course, relay
+from accordion.settings.load import build
+from accordion.wiring.house import House
 from bench import replies, stages
 from bench.conversations import PATHS
 from bench.report import Table
 from bench.setting import Setting
-from proxy.core.ports import Route
-from proxy.core.records import ReplySeen
-from proxy.gauged import Gauge
-from proxy.relay import Course, relay
-from proxy.settings.load import build
-from proxy.wiring.house import House
 
 EVENTS = 500
 PIECE = 65_536

@@ -15,6 +15,12 @@ from functools import partial
 from statistics import median
 from typing import Final
 
+from accordion.archive.recall import Excerpt, Recaller
+from accordion.archive.recall_index import index_of
+from accordion.core.conversation import Conversation, Message, Text
+from accordion.core.edits import Compaction, Folded, Kept, Written, apply
+from accordion.models.tokens import TiktokenCounter
+from accordion.summaries.facts_words import Judge
 from bench import making
 from bench.driving import percentile
 from bench.recalling import Quality, Replaying
@@ -22,12 +28,6 @@ from bench.report import Cell, Table
 from bench.scenarios.quality import RUNS, tool, windows
 from bench.servers import Unavailable
 from bench.setting import Setting
-from proxy.archive.recall import Excerpt, Recaller
-from proxy.archive.recall_index import index_of
-from proxy.core.conversation import Conversation, Message, Text
-from proxy.core.edits import Compaction, Folded, Kept, Written, apply
-from proxy.models.tokens import TiktokenCounter
-from proxy.summaries.facts_words import Judge
 
 COLUMNS: Final = (
     "recordings",

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.accounting.calibration import (
+from accordion.accounting.calibration import (
     KEPT,
     LEAST_COUNTED,
     LEAST_RATIO,

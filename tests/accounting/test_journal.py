@@ -2,12 +2,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from proxy.accounting.journal import Journal, ModelRow, exchanges_of, gain_of
-from proxy.core.budget import Utilization
-from proxy.core.ports import Key
-from proxy.core.records import CompactionSeen, Exchange, Session, Totals, Usage
-from proxy.core.values import replace
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.accounting.journal import Journal, ModelRow, exchanges_of, gain_of
+from accordion.core.budget import Utilization
+from accordion.core.ports import Key
+from accordion.core.records import CompactionSeen, Exchange, Session, Totals, Usage
+from accordion.core.values import replace
+from accordion.storage.ephemeral import EphemeralStore
 from tests.fakes import DirectOutbox
 
 FOLDED = CompactionSeen(

@@ -1,6 +1,6 @@
 """What is learnt of limits, by one worker."""
 
-from proxy.accounting.limits import AT_MOST, Limit, Limits, Whose
+from accordion.accounting.limits import AT_MOST, Limit, Limits, Whose
 from tests.fakes import FakeClock
 
 MINE = Whose("t", "up", "model", long=False)

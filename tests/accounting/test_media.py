@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.accounting.media import ASSUMED_IMAGE, ASSUMED_PAGES, ASSUMED_SECONDS, media_rules
-from proxy.core.conversation import Media
-from proxy.core.media import sniff
+from accordion.accounting.media import ASSUMED_IMAGE, ASSUMED_PAGES, ASSUMED_SECONDS, media_rules
+from accordion.core.conversation import Media
+from accordion.core.media import sniff
 
 MODELS = [
     "gpt-4o",

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.accounting import meter as rules
-from proxy.accounting.media import media_rules
-from proxy.accounting.meter import Meter, Sum
-from proxy.accounting.schemas import function_as_typescript
-from proxy.core.budget import Window
-from proxy.core.conversation import (
+from accordion.accounting import meter as rules
+from accordion.accounting.media import media_rules
+from accordion.accounting.meter import Meter, Sum
+from accordion.accounting.schemas import function_as_typescript
+from accordion.core.budget import Window
+from accordion.core.conversation import (
     Conversation,
     Media,
     Message,

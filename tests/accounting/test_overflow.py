@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.accounting.overflow import LONGEST_BODY, Overflow, read_overflow
+from accordion.accounting.overflow import LONGEST_BODY, Overflow, read_overflow
 
 VLLM = "This model's maximum context length is 2048 tokens. However, "
 OPENAI_RESPONSES = {

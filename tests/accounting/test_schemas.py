@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.accounting.meter import Meter
-from proxy.accounting.schemas import function_as_typescript, standing
-from proxy.core.budget import Window
-from proxy.core.conversation import Conversation
-from proxy.models.tokens import TiktokenCounter
+from accordion.accounting.meter import Meter
+from accordion.accounting.schemas import function_as_typescript, standing
+from accordion.core.budget import Window
+from accordion.core.conversation import Conversation
+from accordion.models.tokens import TiktokenCounter
 
 LONG = {"type": "object", "properties": {f"f{i}": {"type": "string", "description": "word " * 20} for i in range(50)}}
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from proxy.accounting.calibration import UNKNOWN, Calibrations
-from proxy.accounting.limits import Limits, Whose
-from proxy.accounting.taught import LIMITS, RATIOS, Taught
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.accounting.calibration import UNKNOWN, Calibrations
+from accordion.accounting.limits import Limits, Whose
+from accordion.accounting.taught import LIMITS, RATIOS, Taught
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.storage.ephemeral import EphemeralStore
 from tests.fakes import DirectOutbox, FakeClock
 
 WHOSE = Whose('tenant | of "anybody"', "up", "a model/ñ", long=True)

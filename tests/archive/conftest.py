@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.redis import RedisStore
-from proxy.storage.sqlite import SqliteStore
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.redis import RedisStore
+from accordion.storage.sqlite import SqliteStore
 from tests.valkey import Valkey
 
 

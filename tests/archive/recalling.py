@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.archive.recall import Excerpt, Recaller
-from proxy.core.conversation import Conversation, Message
-from proxy.core.edits import Compaction, Entry, Folded, Kept, Written, apply
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.reader import Reader
-from proxy.dialects.responses import Responses
-from proxy.summaries.facts_words import Judge
+from accordion.archive.recall import Excerpt, Recaller
+from accordion.core.conversation import Conversation, Message
+from accordion.core.edits import Compaction, Entry, Folded, Kept, Written, apply
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.reader import Reader
+from accordion.dialects.responses import Responses
+from accordion.summaries.facts_words import Judge
 
 SPACE = b"a tenant's key"
 DIALECTS = {each.name: each for each in (ChatCompletions(), Responses(), Messages())}

@@ -4,7 +4,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.artifacts import (
+from accordion.archive.artifacts import (
     Artifact,
     Row,
     artifact_text,
@@ -17,10 +17,10 @@ from proxy.archive.artifacts import (
     row_key,
     unpack,
 )
-from proxy.archive.writing import Archive
-from proxy.core.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
-from proxy.core.ports import Put
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.archive.writing import Archive
+from accordion.core.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
+from accordion.core.ports import Put
+from accordion.storage.ephemeral import EphemeralStore
 
 SPACE, OTHER = b"one tenant", b"another tenant"
 CALL = Message(b"k1", "assistant", (ToolCall("c1", "read", '{"path": "a.py"}'),), b"{}")

@@ -5,12 +5,12 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive import holdings
-from proxy.archive.artifacts import tenant_of
-from proxy.archive.bounds import EVERY, in_order
-from proxy.archive.holdings import Entry
-from proxy.archive.writing import Leaving
-from proxy.core.ports import Key
+from accordion.archive import holdings
+from accordion.archive.artifacts import tenant_of
+from accordion.archive.bounds import EVERY, in_order
+from accordion.archive.holdings import Entry
+from accordion.archive.writing import Leaving
+from accordion.core.ports import Key
 from tests.archive.vaults import DAY, OTHER, SPACE, Vault, wire
 from tests.fakes import FickleStore
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from proxy.archive.artifacts import Artifact, Row, row_key
-from proxy.archive.custody import Erased
-from proxy.compaction.overlays import Overlays
-from proxy.core.ports import Key
-from proxy.core.weaves import Recall, Round, Weave
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.archive.artifacts import Artifact, Row, row_key
+from accordion.archive.custody import Erased
+from accordion.compaction.overlays import Overlays
+from accordion.core.ports import Key
+from accordion.core.weaves import Recall, Round, Weave
+from accordion.storage.ephemeral import EphemeralStore
 from tests.archive.vaults import OTHER, SPACE, Vault, chat
 from tests.compaction.making import SCOPE, House, conversation, long_history
 from tests.fakes import DirectOutbox

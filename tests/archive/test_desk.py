@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.archive.artifacts import Artifact, Row, row_key
-from proxy.archive.desk import Desk, Reading
-from proxy.archive.writing import Archive
-from proxy.clockwork import LoopTasks
-from proxy.core.conversation import ToolCall
-from proxy.core.errors import StoreUnavailable
-from proxy.core.tooling import Answer, OurCall, Wanted
-from proxy.dialects.chat import ChatCompletions
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.archive.artifacts import Artifact, Row, row_key
+from accordion.archive.desk import Desk, Reading
+from accordion.archive.writing import Archive
+from accordion.clockwork import LoopTasks
+from accordion.core.conversation import ToolCall
+from accordion.core.errors import StoreUnavailable
+from accordion.core.tooling import Answer, OurCall, Wanted
+from accordion.dialects.chat import ChatCompletions
+from accordion.storage.ephemeral import EphemeralStore
 from tests.fakes import FakeTasks
 
 SPACE = b"one tenant"

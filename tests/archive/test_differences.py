@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.differences import LINES_MOST, difference
+from accordion.archive.differences import LINES_MOST, difference
 
 OLD = "\n".join(f"line {n}" for n in range(100))
 

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.artifacts import Artifact, Row, row_key, tenant_of
-from proxy.archive.erasures import LOOK, Erasures
-from proxy.archive.writing import Leaving
-from proxy.core.ports import Key, Put
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.spool import LocalSpool
+from accordion.archive.artifacts import Artifact, Row, row_key, tenant_of
+from accordion.archive.erasures import LOOK, Erasures
+from accordion.archive.writing import Leaving
+from accordion.core.ports import Key, Put
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.spool import LocalSpool
 from tests.archive.vaults import OTHER, SPACE, Vault, wire
 from tests.fakes import FakeClock, FickleStore
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from proxy.archive.erasures import Erasures
-from proxy.archive.links import Links, link_key
-from proxy.core.conversation import Conversation
-from proxy.core.ports import Append, Key, Put
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.archive.erasures import Erasures
+from accordion.archive.links import Links, link_key
+from accordion.core.conversation import Conversation
+from accordion.core.ports import Append, Key, Put
+from accordion.storage.ephemeral import EphemeralStore
 from tests.archive.vaults import OTHER, SPACE, Vault
 from tests.compaction.making import read
 from tests.fakes import FakeClock, FickleStore

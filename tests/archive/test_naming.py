@@ -3,10 +3,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.artifacts import artifact_keys, row_key
-from proxy.archive.holdings import Contents
-from proxy.archive.naming import Named
-from proxy.core.ports import Key
+from accordion.archive.artifacts import artifact_keys, row_key
+from accordion.archive.holdings import Contents
+from accordion.archive.naming import Named
+from accordion.core.ports import Key
 
 SIZES = st.integers(0, 9)
 CONTENTS = st.builds(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive import path_walk
-from proxy.archive.paths import BadPath, select
+from accordion.archive import path_walk
+from accordion.archive.paths import BadPath, select
 
 DOC = {
     "items": [{"id": n, "name": f"n{n}", "tags": ["a", "b"], "odd key": n % 2 == 1} for n in range(20)],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.patterns import BadPattern, Hit, compiled, hits, spots
+from accordion.archive.patterns import BadPattern, Hit, compiled, hits, spots
 
 TEXT = "one\ntwo x\nthree\n\nfour x x\n"
 

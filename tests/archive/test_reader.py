@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.paths import BadPath
-from proxy.archive.reader import BadRequest, Wish, matches, page, read
-from proxy.archive.structure import outline, value_at
+from accordion.archive.paths import BadPath
+from accordion.archive.reader import BadRequest, Wish, matches, page, read
+from accordion.archive.structure import outline, value_at
 
 LOG = "\n".join(f"line {n} {'ERROR x[0]' if n % 40 == 0 else 'fine'}" for n in range(1, 101))
 DATA = json.dumps({"items": [{"id": n, "name": f"n{n}"} for n in range(30)], "note": "two\nlines"})

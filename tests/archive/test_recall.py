@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from proxy.archive.recall import Recaller
-from proxy.core.conversation import Conversation
-from proxy.core.edits import Folded, Kept, Written
-from proxy.dialects.reader import Reader
+from accordion.archive.recall import Recaller
+from accordion.core.conversation import Conversation
+from accordion.core.edits import Folded, Kept, Written
+from accordion.dialects.reader import Reader
 from tests.archive.recalling import (
     DIALECTS,
     OPENING_TURNS,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.recall import Excerpt, Recaller
-from proxy.archive.recall_index import Index, decoded, index_of, words_in
-from proxy.archive.recall_quotes import OPENING, quoted
-from proxy.archive.references import artifact_id, range_id
-from proxy.core.edits import Kept, Written
+from accordion.archive.recall import Excerpt, Recaller
+from accordion.archive.recall_index import Index, decoded, index_of, words_in
+from accordion.archive.recall_quotes import OPENING, quoted
+from accordion.archive.references import artifact_id, range_id
+from accordion.core.edits import Kept, Written
 from tests.archive.recalling import (
     OPENING_TURNS,
     ORDERS,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.recall_index import words_in
-from proxy.archive.recall_names import Name
-from proxy.archive.recall_view import View, view_of
+from accordion.archive.recall_index import words_in
+from accordion.archive.recall_names import Name
+from accordion.archive.recall_view import View, view_of
 from tests.archive.recalling import read, user
 
 SOUGHT = ("abc", "ébc_1", "abc/x_1", ".abc", "abc/abc.", "abc abc")

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.references import (
+from accordion.archive.references import (
     artifact_id,
     describe,
     left_out,
@@ -18,7 +18,7 @@ from proxy.archive.references import (
     slice_id,
     sliced,
 )
-from proxy.models.tokens import TiktokenCounter
+from accordion.models.tokens import TiktokenCounter
 
 KEY = b"k" * 32
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.reader import Wish
-from proxy.archive.tool import NAME, OTHER_NAME, all_ids, offer, wish_of
+from accordion.archive.reader import Wish
+from accordion.archive.tool import NAME, OTHER_NAME, all_ids, offer, wish_of
 
 ONE, OTHER = "art_0123456789ab", "art_ba9876543210"
 

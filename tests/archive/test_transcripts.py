@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.artifacts import row_key, tenant_of
-from proxy.archive.holdings import transcript_key
-from proxy.archive.transcripts import Transcripts
-from proxy.archive.writing import Archive
-from proxy.core.conversation import Conversation
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Append, Put
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sealed import AesSealer
+from accordion.archive.artifacts import row_key, tenant_of
+from accordion.archive.holdings import transcript_key
+from accordion.archive.transcripts import Transcripts
+from accordion.archive.writing import Archive
+from accordion.core.conversation import Conversation
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Append, Put
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sealed import AesSealer
 from tests.archive.vaults import DAY, KEY, OTHER, SPACE, Vault, chat
 from tests.compaction.making import LoopTasks, read
 from tests.fakes import FakeClock, FakeTasks

@@ -7,11 +7,11 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.artifacts import row_key, tenant_of
-from proxy.archive.sealing import SEALED
-from proxy.core.ports import Append, Key, Put
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sealed import AesSealer
+from accordion.archive.artifacts import row_key, tenant_of
+from accordion.archive.sealing import SEALED
+from accordion.core.ports import Append, Key, Put
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sealed import AesSealer
 from tests.archive.vaults import DAY, OTHER, SPACE, Vault
 
 

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.archive.artifacts import Artifact, Row
-from proxy.archive.bounds import Bounds, Swept
-from proxy.archive.custody import Custody
-from proxy.archive.erasures import Erasures
-from proxy.archive.transcripts import Record, Transcripts
-from proxy.archive.writing import Archive, Leaving
-from proxy.compaction.exporting import described
-from proxy.compaction.reading import WrittenReader
-from proxy.core.conversation import Conversation
-from proxy.core.ports import Key, Sealer, Store
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sealed import AesSealer
-from proxy.storage.spool import LocalSpool
+from accordion.archive.artifacts import Artifact, Row
+from accordion.archive.bounds import Bounds, Swept
+from accordion.archive.custody import Custody
+from accordion.archive.erasures import Erasures
+from accordion.archive.transcripts import Record, Transcripts
+from accordion.archive.writing import Archive, Leaving
+from accordion.compaction.exporting import described
+from accordion.compaction.reading import WrittenReader
+from accordion.core.conversation import Conversation
+from accordion.core.ports import Key, Sealer, Store
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sealed import AesSealer
+from accordion.storage.spool import LocalSpool
 from tests.compaction.making import DIALECTS, LoopTasks, read
 from tests.fakes import FakeClock
 

@@ -132,7 +132,7 @@ class Proxy:
             "ACCORDION_STORE": "memory://",
             "PYTHONUNBUFFERED": "1",
         }
-        command = [str(PROXY_PYTHON), "-m", "proxy", "serve", "--config", str(config)]
+        command = [str(PROXY_PYTHON), "-m", "accordion", "serve", "--config", str(config)]
         command += ["--host", "127.0.0.1", "--port", "0"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -170,9 +170,14 @@ def proxy_missing() -> str | None:
     if not PROXY_PYTHON.exists():
         return f"no interpreter for the proxy at {PROXY_PYTHON.relative_to(ROOT)}"
     tried = subprocess.run(
-        [str(PROXY_PYTHON), "-m", "proxy", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [str(PROXY_PYTHON), "-m", "accordion", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    return None if tried.returncode == 0 else f"`python -m proxy --help` fails: {tried.stderr.strip()[-300:]}"
+    return None if tried.returncode == 0 else f"`python -m accordion --help` fails: {tried.stderr.strip()[-300:]}"
 
 
 def run(

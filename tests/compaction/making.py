@@ -10,35 +10,35 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import structs
 
-from proxy.accounting.meter import REPLY, Meter
-from proxy.archive.erasures import Erasures
-from proxy.archive.references import artifact_id, reference, size_of
-from proxy.archive.writing import Archive, Spool
-from proxy.compaction.background import Bounds, Preparations
-from proxy.compaction.case import Case, Outcome
-from proxy.compaction.compactor import Compactor, Rooms
-from proxy.compaction.crafting import Craft
-from proxy.compaction.planner import Planner
-from proxy.compaction.policy import Options, decide
-from proxy.compaction.reading import WrittenReader
-from proxy.compaction.replay import Folds
-from proxy.compaction.strategies import build
-from proxy.compaction.weights import Weights
-from proxy.core.budget import Decision, Thresholds, Utilization, Window
-from proxy.core.conversation import Conversation, ToolCall, ToolResult
-from proxy.core.edits import Folded, unfolded
-from proxy.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize, View
-from proxy.core.ports import Route, Sealer, Store
-from proxy.core.summarizing import Asker
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.reader import Reader
-from proxy.dialects.responses import Responses
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.summaries.author import Author, Summary, SummaryTask
-from proxy.summaries.extractive import Extractor
-from proxy.summaries.prompts import load
+from accordion.accounting.meter import REPLY, Meter
+from accordion.archive.erasures import Erasures
+from accordion.archive.references import artifact_id, reference, size_of
+from accordion.archive.writing import Archive, Spool
+from accordion.compaction.background import Bounds, Preparations
+from accordion.compaction.case import Case, Outcome
+from accordion.compaction.compactor import Compactor, Rooms
+from accordion.compaction.crafting import Craft
+from accordion.compaction.planner import Planner
+from accordion.compaction.policy import Options, decide
+from accordion.compaction.reading import WrittenReader
+from accordion.compaction.replay import Folds
+from accordion.compaction.strategies import build
+from accordion.compaction.weights import Weights
+from accordion.core.budget import Decision, Thresholds, Utilization, Window
+from accordion.core.conversation import Conversation, ToolCall, ToolResult
+from accordion.core.edits import Folded, unfolded
+from accordion.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize, View
+from accordion.core.ports import Route, Sealer, Store
+from accordion.core.summarizing import Asker
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.reader import Reader
+from accordion.dialects.responses import Responses
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.summaries.author import Author, Summary, SummaryTask
+from accordion.summaries.extractive import Extractor
+from accordion.summaries.prompts import load
 from tests.fakes import FakeClock, WordCounter
 from tests.histories import Call, DialectName, History, Round, Turn, body
 

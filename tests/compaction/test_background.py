@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.background import Bounds, Prepared
-from proxy.compaction.case import Outcome
-from proxy.core.conversation import Conversation, Text
-from proxy.core.errors import SummaryFailed
-from proxy.core.plan import Step, Summarize, View
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.summaries.author import Summary, SummaryRejected, SummaryTask
+from accordion.compaction.background import Bounds, Prepared
+from accordion.compaction.case import Outcome
+from accordion.core.conversation import Conversation, Text
+from accordion.core.errors import SummaryFailed
+from accordion.core.plan import Step, Summarize, View
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.summaries.author import Summary, SummaryRejected, SummaryTask
 from tests.compaction.making import (
     DIALECTS,
     SCOPE,

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from proxy.archive.artifacts import artifact_text
-from proxy.compaction.case import Outcome
-from proxy.compaction.compactor import seen_of
-from proxy.compaction.rendering import Rendering
-from proxy.core.conversation import Conversation, Message
-from proxy.core.errors import StoreUnavailable
-from proxy.core.plan import Summarize
-from proxy.core.ports import Put
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.spool import LocalSpool
+from accordion.archive.artifacts import artifact_text
+from accordion.compaction.case import Outcome
+from accordion.compaction.compactor import seen_of
+from accordion.compaction.rendering import Rendering
+from accordion.core.conversation import Conversation, Message
+from accordion.core.errors import StoreUnavailable
+from accordion.core.plan import Summarize
+from accordion.core.ports import Put
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.spool import LocalSpool
 from tests.compaction.making import (
     DIALECTS,
     SCOPE,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.controls import read_controls, thinking_of
-from proxy.core.errors import BadRequest
+from accordion.compaction.controls import read_controls, thinking_of
+from accordion.core.errors import BadRequest
 from tests.compaction.making import read
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.case import Outcome
-from proxy.compaction.strategies import SHIPPED, build
-from proxy.core.conversation import Conversation
-from proxy.core.errors import StoreUnavailable, SummaryFailed
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.spool import LocalSpool
+from accordion.compaction.case import Outcome
+from accordion.compaction.strategies import SHIPPED, build
+from accordion.core.conversation import Conversation
+from accordion.core.errors import StoreUnavailable, SummaryFailed
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.spool import LocalSpool
 from tests.compaction.making import DIALECTS, House, Teller, asker, conversation, long_history
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName

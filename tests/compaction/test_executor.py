@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from proxy.compaction.crafting import Made, Work
-from proxy.compaction.layout import Unfit, stretches, unpaired
-from proxy.core.boundaries import groups
-from proxy.core.conversation import Conversation, Message, Text, ToolCall, ToolResult
-from proxy.core.edits import Folded, Kept, Written
-from proxy.core.plan import Drop, Replace, Step, Summarize, View
-from proxy.dialects.shared import encode
+from accordion.compaction.crafting import Made, Work
+from accordion.compaction.layout import Unfit, stretches, unpaired
+from accordion.core.boundaries import groups
+from accordion.core.conversation import Conversation, Message, Text, ToolCall, ToolResult
+from accordion.core.edits import Folded, Kept, Written
+from accordion.core.plan import Drop, Replace, Step, Summarize, View
+from accordion.dialects.shared import encode
 from tests.compaction.making import (
     DIALECTS,
     House,

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.filtering import Filter, Filtered
-from proxy.compaction.reading import WrittenReader
-from proxy.core.boundaries import Place, open_places
-from proxy.core.conversation import Conversation, ToolResult
-from proxy.dialects import writing
-from proxy.dialects.reader import Reader
+from accordion.compaction.filtering import Filter, Filtered
+from accordion.compaction.reading import WrittenReader
+from accordion.core.boundaries import Place, open_places
+from accordion.core.conversation import Conversation, ToolResult
+from accordion.dialects import writing
+from accordion.dialects.reader import Reader
 from tests.compaction.viewing import READERS, SPACE
 from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, body, entries, histories
 

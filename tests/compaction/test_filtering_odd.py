@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.filtering import Filter, Filtered
-from proxy.compaction.reading import WrittenReader
-from proxy.core.boundaries import Place
-from proxy.core.conversation import Conversation, Message, ToolResult
-from proxy.dialects.messages import Messages
-from proxy.dialects.reader import Reader
+from accordion.compaction.filtering import Filter, Filtered
+from accordion.compaction.reading import WrittenReader
+from accordion.core.boundaries import Place
+from accordion.core.conversation import Conversation, Message, ToolResult
+from accordion.dialects.messages import Messages
+from accordion.dialects.reader import Reader
 from tests.compaction.viewing import READERS, SPACE
 from tests.histories import DialectName, Json
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.compaction.strategies import SHIPPED, build
-from proxy.core.conversation import Conversation, Message
-from proxy.core.edits import Folded, unfolded
+from accordion.compaction.strategies import SHIPPED, build
+from accordion.core.conversation import Conversation, Message
+from accordion.core.edits import Folded, unfolded
 from tests.compaction.making import House, fat, long_history, read
 from tests.compaction.viewing import answers, batch, listed, says, viewed
 from tests.histories import DIALECTS, DialectName, History, body, histories

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.artifacts import artifact_text
-from proxy.compaction import removal
-from proxy.compaction.case import Outcome
-from proxy.compaction.layout import gathered
-from proxy.core.conversation import Conversation
-from proxy.core.edits import Written
-from proxy.core.plan import Drop, Step, Summarize, View
+from accordion.archive.artifacts import artifact_text
+from accordion.compaction import removal
+from accordion.compaction.case import Outcome
+from accordion.compaction.layout import gathered
+from accordion.core.conversation import Conversation
+from accordion.core.edits import Written
+from accordion.core.plan import Drop, Step, Summarize, View
 from tests.compaction.making import DIALECTS, SCOPE, SPACE, House, Strategy, conversation, long_history, read
 from tests.histories import DIALECTS as NAMES
 from tests.histories import Call, DialectName, History, Round, Turn, body

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from proxy.archive.artifacts import Artifact, artifact_text
-from proxy.compaction.strategies import SHIPPED, build
-from proxy.core.boundaries import resumes
+from accordion.archive.artifacts import Artifact, artifact_text
+from accordion.compaction.strategies import SHIPPED, build
+from accordion.core.boundaries import resumes
 from tests.compaction.making import DIALECTS, SCOPE, SPACE, WINDOW, House, read
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000

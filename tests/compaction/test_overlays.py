@@ -11,29 +11,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.accounting.meter import Meter
-from proxy.archive.artifacts import tenant_of
-from proxy.archive.erasures import Erasures
-from proxy.archive.holdings import entries
-from proxy.archive.sealing import SEALED
-from proxy.archive.writing import Archive
-from proxy.compaction.dressing import _MESSAGE as MESSAGE
-from proxy.compaction.dressing import Wardrobe, dressed
-from proxy.compaction.overlays import Laid, Overlays, decode, encode
-from proxy.compaction.reading import WrittenReader
-from proxy.compaction.rendering import Rendering
-from proxy.core.conversation import Conversation
-from proxy.core.edits import Compaction, Folded, Kept, Written, apply, unfolded
-from proxy.core.errors import StoreUnavailable
-from proxy.core.plan import WOVEN
-from proxy.core.ports import Key, Sealer
-from proxy.core.weaves import Overlay, Recall, Round, Weave
-from proxy.dialects.chat_splice import ChatWeaver
-from proxy.dialects.messages_weaving import MessagesWeaver
-from proxy.dialects.responses_weaving import ResponsesWeaver
-from proxy.dialects.splice import Answer, ToolOffer, Weaver
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sealed import AesSealer
+from accordion.accounting.meter import Meter
+from accordion.archive.artifacts import tenant_of
+from accordion.archive.erasures import Erasures
+from accordion.archive.holdings import entries
+from accordion.archive.sealing import SEALED
+from accordion.archive.writing import Archive
+from accordion.compaction.dressing import _MESSAGE as MESSAGE
+from accordion.compaction.dressing import Wardrobe, dressed
+from accordion.compaction.overlays import Laid, Overlays, decode, encode
+from accordion.compaction.reading import WrittenReader
+from accordion.compaction.rendering import Rendering
+from accordion.core.conversation import Conversation
+from accordion.core.edits import Compaction, Folded, Kept, Written, apply, unfolded
+from accordion.core.errors import StoreUnavailable
+from accordion.core.plan import WOVEN
+from accordion.core.ports import Key, Sealer
+from accordion.core.weaves import Overlay, Recall, Round, Weave
+from accordion.dialects.chat_splice import ChatWeaver
+from accordion.dialects.messages_weaving import MessagesWeaver
+from accordion.dialects.responses_weaving import ResponsesWeaver
+from accordion.dialects.splice import Answer, ToolOffer, Weaver
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sealed import AesSealer
 from tests.compaction.making import DIALECTS, SCOPE, SPACE, WINDOW, long_history, read
 from tests.fakes import DirectOutbox, FakeClock, WordCounter
 from tests.histories import DialectName, body

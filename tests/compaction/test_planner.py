@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.archive.references import artifact_id, range_id
-from proxy.compaction.permits import permitted
-from proxy.compaction.planner import Planner
-from proxy.compaction.sketch import Sketch
-from proxy.compaction.strategies import SHIPPED, STRATEGIES, build
-from proxy.compaction.strategies.base import Archive, Draft, Strategy
-from proxy.compaction.views import view_of
-from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.edits import Folded, unfolded
-from proxy.core.plan import Drop, Kind, Plan, Replace, Step, Summarize
+from accordion.archive.references import artifact_id, range_id
+from accordion.compaction.permits import permitted
+from accordion.compaction.planner import Planner
+from accordion.compaction.sketch import Sketch
+from accordion.compaction.strategies import SHIPPED, STRATEGIES, build
+from accordion.compaction.strategies.base import Archive, Draft, Strategy
+from accordion.compaction.views import view_of
+from accordion.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.core.edits import Folded, unfolded
+from accordion.core.plan import Drop, Kind, Plan, Replace, Step, Summarize
 from tests.compaction.viewing import (
     OVERHEAD,
     SPACE,

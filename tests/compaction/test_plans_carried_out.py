@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.compaction.executor import Executor, Terms
-from proxy.compaction.layout import Unfit, laid_out
-from proxy.compaction.planner import Planner
-from proxy.compaction.reading import WrittenReader
-from proxy.compaction.strategies import SHIPPED, build
-from proxy.core.conversation import Conversation
-from proxy.core.edits import Folded, apply, unfolded
-from proxy.core.plan import Kind, Plan
-from proxy.summaries.author import Summary
+from accordion.compaction.executor import Executor, Terms
+from accordion.compaction.layout import Unfit, laid_out
+from accordion.compaction.planner import Planner
+from accordion.compaction.reading import WrittenReader
+from accordion.compaction.strategies import SHIPPED, build
+from accordion.core.conversation import Conversation
+from accordion.core.edits import Folded, apply, unfolded
+from accordion.core.plan import Kind, Plan
+from accordion.summaries.author import Summary
 from tests.compaction.viewing import READERS, count, longer, read, viewed
 from tests.histories import DIALECTS, DialectName, History, histories
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.compaction.policy import Attempt, Options, ceiling, decide, refuse
-from proxy.core.budget import Decision, Thresholds, Utilization, Window
-from proxy.core.conversation import Message, Text
-from proxy.core.edits import Folded
-from proxy.core.plan import OURS
+from accordion.compaction.policy import Attempt, Options, ceiling, decide, refuse
+from accordion.core.budget import Decision, Thresholds, Utilization, Window
+from accordion.core.conversation import Message, Text
+from accordion.core.edits import Folded
+from accordion.core.plan import OURS
 from tests.compaction.viewing import answers, batch, listed, says
 from tests.core.test_budget import WORKED
 

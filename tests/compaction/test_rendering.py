@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.reading import WrittenReader
-from proxy.compaction.rendering import Rendering
-from proxy.core.conversation import Conversation
-from proxy.core.edits import Compaction, Folded, Kept, Written, apply, unfolded
+from accordion.compaction.reading import WrittenReader
+from accordion.compaction.rendering import Rendering
+from accordion.core.conversation import Conversation
+from accordion.core.edits import Compaction, Folded, Kept, Written, apply, unfolded
 from tests.compaction.making import DIALECTS, SPACE, conversation, long_history, read
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName, body

@@ -3,19 +3,19 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from proxy.archive.artifacts import Artifact, Row, tenant_of
-from proxy.archive.holdings import entries
-from proxy.archive.writing import Archive, Leaving
-from proxy.compaction.records import identified
-from proxy.compaction.renewal import Renewals
-from proxy.compaction.replay import Folds
-from proxy.core.conversation import Conversation
-from proxy.core.edits import Compaction, Kept, Written
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Sealer
-from proxy.dialects.chat import ChatCompletions
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sealed import AesSealer
+from accordion.archive.artifacts import Artifact, Row, tenant_of
+from accordion.archive.holdings import entries
+from accordion.archive.writing import Archive, Leaving
+from accordion.compaction.records import identified
+from accordion.compaction.renewal import Renewals
+from accordion.compaction.replay import Folds
+from accordion.core.conversation import Conversation
+from accordion.core.edits import Compaction, Kept, Written
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Sealer
+from accordion.dialects.chat import ChatCompletions
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sealed import AesSealer
 from tests.compaction.making import SCOPE, SPACE, conversation, long_history
 from tests.fakes import FakeClock, FakeTasks
 

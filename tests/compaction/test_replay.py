@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.compaction.heads import Heads
-from proxy.compaction.reading import WrittenReader
-from proxy.compaction.records import decode, encode, identified
-from proxy.compaction.replay import Folds
-from proxy.core.conversation import Conversation
-from proxy.core.edits import Cause, Compaction, Kept, StepRecord, Written
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.dialects.chat import ChatCompletions
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.compaction.heads import Heads
+from accordion.compaction.reading import WrittenReader
+from accordion.compaction.records import decode, encode, identified
+from accordion.compaction.replay import Folds
+from accordion.core.conversation import Conversation
+from accordion.core.edits import Cause, Compaction, Kept, StepRecord, Written
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.dialects.chat import ChatCompletions
+from accordion.storage.ephemeral import EphemeralStore
 from tests.compaction.making import SCOPE, SPACE, conversation, long_history
 from tests.fakes import FakeClock
 from tests.histories import History

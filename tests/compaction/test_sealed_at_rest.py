@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from proxy.archive.transcripts import Transcripts
-from proxy.compaction.background import Thread
-from proxy.compaction.case import Outcome
-from proxy.compaction.overlays import Overlays
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Put
-from proxy.core.weaves import Recall
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sealed import AesSealer
-from proxy.storage.spool import open_spool
-from proxy.storage.sqlite import SqliteStore
+from accordion.archive.transcripts import Transcripts
+from accordion.compaction.background import Thread
+from accordion.compaction.case import Outcome
+from accordion.compaction.overlays import Overlays
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Put
+from accordion.core.weaves import Recall
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sealed import AesSealer
+from accordion.storage.spool import open_spool
+from accordion.storage.sqlite import SqliteStore
 from tests.compaction.making import (
     DIALECTS,
     SCOPE,

@@ -5,12 +5,12 @@ import inspect
 
 import pytest
 
-from proxy.compaction import compactor, crafting, executor, layout
-from proxy.compaction.telling import FAILURES, failed, failure_of, in_force, record_of, seen_of
-from proxy.core.budget import Decision
-from proxy.core.edits import Compaction, Kept, StepRecord
-from proxy.core.errors import StoreUnavailable
-from proxy.core.records import CompactionSeen
+from accordion.compaction import compactor, crafting, executor, layout
+from accordion.compaction.telling import FAILURES, failed, failure_of, in_force, record_of, seen_of
+from accordion.core.budget import Decision
+from accordion.core.edits import Compaction, Kept, StepRecord
+from accordion.core.errors import StoreUnavailable
+from accordion.core.records import CompactionSeen
 
 COMPACTION = Compaction(
     id="f-1",

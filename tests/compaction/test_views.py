@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
-from proxy.accounting.meter import REPLY
-from proxy.compaction.case import Budgets
-from proxy.compaction.sketch import Sketch
-from proxy.compaction.views import view_for, view_of
-from proxy.core.boundaries import open_places
-from proxy.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.edits import Folded, unfolded
-from proxy.core.plan import OURS
+from accordion.accounting.meter import REPLY
+from accordion.compaction.case import Budgets
+from accordion.compaction.sketch import Sketch
+from accordion.compaction.views import view_for, view_of
+from accordion.core.boundaries import open_places
+from accordion.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.core.edits import Folded, unfolded
+from accordion.core.plan import OURS
 from tests.compaction.making import House, conversation, long_history
 from tests.compaction.viewing import (
     OVERHEAD,

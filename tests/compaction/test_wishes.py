@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
-from proxy.compaction.wishes import MOST_PINS, Wish, Wishes
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.compaction.wishes import MOST_PINS, Wish, Wishes
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.storage.ephemeral import EphemeralStore
 from tests.fakes import FickleStore
 
 

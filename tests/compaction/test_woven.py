@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from proxy.compaction.planner import Planner
-from proxy.compaction.sketch import Sketch
-from proxy.compaction.strategies import build
-from proxy.compaction.woven import longer, orphans, unbound
-from proxy.core.conversation import Message, Reasoning, Text
-from proxy.core.edits import Compaction, Folded, unfolded
-from proxy.core.plan import WOVEN, Drop, Summarize
-from proxy.dialects.reader import Reader
+from accordion.compaction.planner import Planner
+from accordion.compaction.sketch import Sketch
+from accordion.compaction.strategies import build
+from accordion.compaction.woven import longer, orphans, unbound
+from accordion.core.conversation import Message, Reasoning, Text
+from accordion.core.edits import Compaction, Folded, unfolded
+from accordion.core.plan import WOVEN, Drop, Summarize
+from accordion.dialects.reader import Reader
 from tests.compaction.viewing import (
     READERS,
     SPACE,

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from proxy.compaction.strategies.base import Draft
-from proxy.compaction.views import view_of
-from proxy.core.boundaries import pairs, passed_over
-from proxy.core.conversation import (
+from accordion.compaction.strategies.base import Draft
+from accordion.compaction.views import view_of
+from accordion.core.boundaries import pairs, passed_over
+from accordion.core.conversation import (
     Conversation,
     Media,
     Message,
@@ -22,13 +22,13 @@ from proxy.core.conversation import (
     ToolCall,
     ToolResult,
 )
-from proxy.core.edits import Folded, unfolded
-from proxy.core.plan import Drop, Plan, Replace, Summarize
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.reader import Reader
-from proxy.dialects.responses import Responses
+from accordion.core.edits import Folded, unfolded
+from accordion.core.plan import Drop, Plan, Replace, Summarize
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.reader import Reader
+from accordion.dialects.responses import Responses
 from tests.histories import DialectName, History, Round, body
 
 SPACE = b"a tenant's key"

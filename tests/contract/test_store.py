@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Append, Key, Put, Store
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.guarded import GuardedStore
-from proxy.storage.opening import open_store
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Append, Key, Put, Store
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.guarded import GuardedStore
+from accordion.storage.opening import open_store
 from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
 
 KINDS = ["sqlite", "valkey", "cluster", "memory", "guarded"]

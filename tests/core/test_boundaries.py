@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.boundaries import groups, open_places, pairs
-from proxy.core.conversation import Message, Opaque, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from accordion.core.boundaries import groups, open_places, pairs
+from accordion.core.conversation import Message, Opaque, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from tests.compaction.viewing import answers, batch, calls, gives, message, read, says
 from tests.histories import DIALECTS, DialectName, History, histories
 

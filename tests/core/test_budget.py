@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.core.budget import Limits, Thresholds, Utilization
+from accordion.core.budget import Limits, Thresholds, Utilization
 
 WORKED = [
     (99_999, 84_999, 75_000),

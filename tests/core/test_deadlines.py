@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.deadlines import Deadline
+from accordion.core.deadlines import Deadline
 
 
 class Timer:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.delegation import TOP, Delegation, visible
+from accordion.core.delegation import TOP, Delegation, visible
 
 PATHS = st.lists(st.sampled_from("abc"), max_size=4).map(tuple)
 

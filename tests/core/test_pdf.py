@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.pdf import MOST_PAGES, pages_of
+from accordion.core.pdf import MOST_PAGES, pages_of
 from tests.pdfs import packed, scanned
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.spelling import spelled
+from accordion.core.spelling import spelled
 
 FOREIGN = re.compile("[^\x00-\x7f\u00c0-\u024f\u0370-\u04ff]")
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.pretty import pretty_repr
 
-from proxy.core.values import base, dataclass, replace
+from accordion.core.values import base, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.keys import breakpoints, message_key
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
+from accordion.core.conversation import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.keys import breakpoints, message_key
+from accordion.dialects.messages import Messages
+from accordion.dialects.responses import Responses
 from tests.histories import DialectName
 
 SECRET = b"s" * 32

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from proxy.dialects.messages_weaving import MessagesWeaver
-from proxy.dialects.splice import RoundSeen, Splice
+from accordion.dialects.messages_weaving import MessagesWeaver
+from accordion.dialects.splice import RoundSeen, Splice
 from tests.replies import sse
 from tests.sdks import anthropic_sdk
 

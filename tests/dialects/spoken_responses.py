@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from proxy.dialects.responses_splice import ResponsesStream
-from proxy.dialects.splice import RoundSeen, Wanted
-from proxy.dialects.sse import Events
+from accordion.dialects.responses_splice import ResponsesStream
+from accordion.dialects.splice import RoundSeen, Wanted
+from accordion.dialects.sse import Events
 
 Json = dict[str, Any]
 

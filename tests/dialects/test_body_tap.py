@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.records import CallSeen, ReplySeen, Usage
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat_reply import completion, published
-from proxy.dialects.keys import read
-from proxy.dialects.shared import error_text
-from proxy.dialects.tap import BOUND
+from accordion.core.records import CallSeen, ReplySeen, Usage
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat_reply import completion, published
+from accordion.dialects.keys import read
+from accordion.dialects.shared import error_text
+from accordion.dialects.tap import BOUND
 from tests.replies import (
     CHAT,
     CHAT_SEEN,

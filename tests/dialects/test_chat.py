@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from openai.types.chat import ChatCompletionMessage
 
-from proxy.core.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.errors import BadRequest, UpstreamCut
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.keys import message_key
+from accordion.core.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.core.errors import BadRequest, UpstreamCut
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.keys import message_key
 from tests.histories import History, Image, entries, histories, png
 from tests.sdks import openai_sdk
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects.chat import ChatCompletions
+from accordion.dialects.chat import ChatCompletions
 from tests.dialects.edited import message, read_again
 
 CHAT = ChatCompletions()

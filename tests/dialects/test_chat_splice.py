@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Message
-from proxy.core.records import Usage
-from proxy.core.weaves import Round, Weave
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.chat_splice import ChatWeaver
-from proxy.dialects.splice import Answer, OurCall, RoundSeen, Splice, ToolOffer, Wanted
-from proxy.dialects.splicing import even
+from accordion.core.conversation import Message
+from accordion.core.records import Usage
+from accordion.core.weaves import Round, Weave
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.chat_splice import ChatWeaver
+from accordion.dialects.splice import Answer, OurCall, RoundSeen, Splice, ToolOffer, Wanted
+from accordion.dialects.splicing import even
 from tests import replies
 from tests.replies import sse
 from tests.sdks import openai_sdk

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Opaque
+from accordion.core.conversation import Opaque
 from tests.dialects.edited import SPOKEN, changes_of, message, read_again, wanted
 from tests.histories import DIALECTS, DialectName, entries, histories
 from tests.respelling import respell

@@ -8,7 +8,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.dialects.encodings import Decoder, decoded
+from accordion.dialects.encodings import Decoder, decoded
 
 ENCODERS = {
     "gzip": gzip.compress,

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.accounting.media import media_rules
-from proxy.core.conversation import Media, Opaque
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
+from accordion.accounting.media import media_rules
+from accordion.core.conversation import Media, Opaque
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.responses import Responses
 from tests.pdfs import packed, scanned
 
 PDF = "application/pdf"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from proxy.dialects.responses import Responses
+from accordion.core.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.dialects.responses import Responses
 
 RESPONSES = Responses()
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.keys import chain_key, chain_start, message_key, read, tidy
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.keys import chain_key, chain_start, message_key, read, tidy
+from accordion.dialects.messages import Messages
+from accordion.dialects.responses import Responses
 from tests.histories import DIALECTS, DialectName, arguments, entries, histories
 from tests.respelling import respell
 

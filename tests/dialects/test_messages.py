@@ -10,10 +10,10 @@ import pytest
 from anthropic.types import Message
 from hypothesis import given
 
-from proxy.core.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.errors import BadRequest, UpstreamCut, UpstreamTimeout
-from proxy.dialects.keys import message_key
-from proxy.dialects.messages import Messages
+from accordion.core.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.core.errors import BadRequest, UpstreamCut, UpstreamTimeout
+from accordion.dialects.keys import message_key
+from accordion.dialects.messages import Messages
 from tests.histories import History, Image, entries, histories, png
 from tests.sdks import anthropic_sdk
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.records import Usage
-from proxy.dialects.messages_weaving import MessagesWeaver
-from proxy.dialects.splice import OurCall, RoundSeen, Splice, Wanted
+from accordion.core.records import Usage
+from accordion.dialects.messages_weaving import MessagesWeaver
+from accordion.dialects.splice import OurCall, RoundSeen, Splice, Wanted
 from tests.dialects.messaging import OURS, TOOL, USAGE, call, document, text, thought
 
 

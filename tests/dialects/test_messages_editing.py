@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.conversation import ToolResult
-from proxy.dialects.messages import Messages
+from accordion.core.conversation import ToolResult
+from accordion.dialects.messages import Messages
 from tests.dialects.edited import message
 
 MESSAGES = Messages()

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.messages_weaving import MessagesWeaver
-from proxy.dialects.splice import Wanted
+from accordion.dialects.messages_weaving import MessagesWeaver
+from accordion.dialects.splice import Wanted
 from tests.dialects.messaging import (
     OURS,
     PLACES,

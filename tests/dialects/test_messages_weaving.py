@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.weaves import Round, Weave
-from proxy.dialects.legality import messages_problems
-from proxy.dialects.messages import Messages
-from proxy.dialects.messages_weaving import MessagesWeaver
-from proxy.dialects.splice import Answer, ToolOffer
+from accordion.core.weaves import Round, Weave
+from accordion.dialects.legality import messages_problems
+from accordion.dialects.messages import Messages
+from accordion.dialects.messages_weaving import MessagesWeaver
+from accordion.dialects.splice import Answer, ToolOffer
 from tests.dialects.edited import message
 from tests.dialects.messaging import OURS, TOOL, call, hosted, text, thought
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.metadata import OURS, metadata_sent, without_ours
-from proxy.dialects.spans import fields_of, with_fields
-from proxy.identity.declared import AGENT, DELEGATION, PARENT
+from accordion.dialects.metadata import OURS, metadata_sent, without_ours
+from accordion.dialects.spans import fields_of, with_fields
+from accordion.identity.declared import AGENT, DELEGATION, PARENT
 
 MINE = '"x-accordion-delegation": "refunds", "x-accordion-agent" :"R"'
 

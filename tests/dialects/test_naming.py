@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.http import Inbound
-from proxy.dialects.naming import named_by, named_in, renamed_by, renamed_in
+from accordion.core.http import Inbound
+from accordion.dialects.naming import named_by, named_in, renamed_by, renamed_in
 
 FORM = b'multipart/form-data; boundary="x--y"'
 PART = b'--x--y\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'

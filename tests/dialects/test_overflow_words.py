@@ -10,12 +10,12 @@ import anthropic
 import openai
 import pytest
 
-from proxy.accounting.overflow import CODES
-from proxy.core.errors import ContextOverflow
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
+from accordion.accounting.overflow import CODES
+from accordion.core.errors import ContextOverflow
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.responses import Responses
 from tests.sdks import anthropic_sdk, openai_sdk
 
 OVERFLOW = ContextOverflow(208_310, 200_000)

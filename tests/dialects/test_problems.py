@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Message, ToolCall, ToolResult
-from proxy.dialects.reader import Reader
+from accordion.core.conversation import Message, ToolCall, ToolResult
+from accordion.dialects.reader import Reader
 from tests.dialects.edited import SPOKEN, message
 from tests.histories import DIALECTS, DialectName, body, entries, histories
 

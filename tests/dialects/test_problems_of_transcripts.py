@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.conversation import Message
+from accordion.core.conversation import Message
 from tests.dialects.edited import SPOKEN, message
 from tests.histories import DIALECTS, DialectName
 from tests.recordings import recorded, transcripts, written

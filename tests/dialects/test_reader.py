@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Conversation
-from proxy.core.errors import Unreadable
-from proxy.dialects.base import Dialect
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.reader import Reader
-from proxy.dialects.responses import Responses
-from proxy.dialects.spans import with_model
+from accordion.core.conversation import Conversation
+from accordion.core.errors import Unreadable
+from accordion.dialects.base import Dialect
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.reader import Reader
+from accordion.dialects.responses import Responses
+from accordion.dialects.spans import with_model
 
 SPACE = b"tenant" * 5
 LONG = "word " * 100

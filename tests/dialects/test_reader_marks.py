@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.reader import Reader
-from proxy.dialects.responses import Responses
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.reader import Reader
+from accordion.dialects.responses import Responses
 
 SPACE = b"tenant" * 5
 LONG = "word " * 100

@@ -16,10 +16,10 @@ from openai.types.responses import (
     ResponseReasoningItem,
 )
 
-from proxy.core.conversation import Media, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.errors import NotFound, UpstreamCut
-from proxy.dialects.keys import message_key
-from proxy.dialects.responses import Responses
+from accordion.core.conversation import Media, Reasoning, Text, ToolCall, ToolResult
+from accordion.core.errors import NotFound, UpstreamCut
+from accordion.dialects.keys import message_key
+from accordion.dialects.responses import Responses
 from tests.histories import History, Image, entries, histories, png
 from tests.sdks import openai_sdk
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.records import Usage
-from proxy.dialects.responses_document import ResponsesDocument
-from proxy.dialects.responses_splice import ResponsesStream
-from proxy.dialects.splice import OurCall, Wanted
+from accordion.core.records import Usage
+from accordion.dialects.responses_document import ResponsesDocument
+from accordion.dialects.responses_splice import ResponsesStream
+from accordion.dialects.splice import OurCall, Wanted
 from tests.dialects.spoken_responses import (
     OURS,
     THEIR_TOOL,

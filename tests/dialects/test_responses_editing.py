@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects.responses import Responses
+from accordion.dialects.responses import Responses
 from tests.dialects.edited import message
 
 RESPONSES = Responses()

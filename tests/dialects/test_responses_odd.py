@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.responses_document import ResponsesDocument
-from proxy.dialects.responses_splice import ResponsesStream
-from proxy.dialects.splice import OurCall
+from accordion.dialects.responses_document import ResponsesDocument
+from accordion.dialects.responses_splice import ResponsesStream
+from accordion.dialects.splice import OurCall
 from tests.dialects.spoken_responses import (
     OURS,
     Json,

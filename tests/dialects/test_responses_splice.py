@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.records import Usage
-from proxy.dialects.responses_splice import ResponsesStream
-from proxy.dialects.splice import OurCall
+from accordion.core.records import Usage
+from accordion.dialects.responses_splice import ResponsesStream
+from accordion.dialects.splice import OurCall
 from tests.dialects.spoken_responses import (
     OURS,
     THEIR_TOOL,

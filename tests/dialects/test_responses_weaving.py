@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Message
-from proxy.core.weaves import Round, Weave
-from proxy.dialects.responses import Responses
-from proxy.dialects.responses_weaving import ResponsesWeaver
-from proxy.dialects.splice import Answer, ToolOffer
-from proxy.dialects.splicing import even
+from accordion.core.conversation import Message
+from accordion.core.weaves import Round, Weave
+from accordion.dialects.responses import Responses
+from accordion.dialects.responses_weaving import ResponsesWeaver
+from accordion.dialects.splice import Answer, ToolOffer
+from accordion.dialects.splicing import even
 from tests.dialects.spoken_responses import OURS, Json, custom, function, message, ours, reasoning, search
 
 RESPONSES, WEAVER = Responses(), ResponsesWeaver()

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.chat_splice import ChatWeaver
-from proxy.dialects.messages_weaving import MessagesWeaver
-from proxy.dialects.responses_weaving import ResponsesWeaver
-from proxy.dialects.splice import Weaver
+from accordion.dialects.chat_splice import ChatWeaver
+from accordion.dialects.messages_weaving import MessagesWeaver
+from accordion.dialects.responses_weaving import ResponsesWeaver
+from accordion.dialects.splice import Weaver
 from tests import replies
 from tests.replies import CHAT, MESSAGES, RESPONSES, sse
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
-from proxy.core.weaves import Weave
-from proxy.dialects.arguments import Arguments, given_in, json_text, wanted_in
-from proxy.dialects.splice import Wanted
-from proxy.dialects.splicing import alike, copied, cut, even, from_json, legible, names_of, to_json, usage_of_all
+from accordion.core.conversation import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from accordion.core.weaves import Weave
+from accordion.dialects.arguments import Arguments, given_in, json_text, wanted_in
+from accordion.dialects.splice import Wanted
+from accordion.dialects.splicing import alike, copied, cut, even, from_json, legible, names_of, to_json, usage_of_all
 
 # -- artifacts in arguments ----------------------------------------------------------
 

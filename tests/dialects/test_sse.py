@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.sse import HOLD, Event, Events, events
+from accordion.dialects.sse import HOLD, Event, Events, events
 
 ENDS = (b"\n", b"\r\n", b"\r")
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.records import CallSeen, ReplySeen, Usage
-from proxy.core.values import replace
-from proxy.dialects.base import Dialect
+from accordion.core.records import CallSeen, ReplySeen, Usage
+from accordion.core.values import replace
+from accordion.dialects.base import Dialect
 from tests.replies import (
     CHAT,
     CHAT_SEEN,
@@ -172,7 +172,7 @@ def test_an_error_that_says_more_than_its_message_is_told_whole(dialect: Dialect
 
 
 def test_errors_that_the_proxy_writes_are_read_as_errors() -> None:
-    from proxy.core.errors import UpstreamCut
+    from accordion.core.errors import UpstreamCut
 
     for dialect in DIALECTS:
         tap = dialect.tap(stream=True)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.records import ARGUMENTS, CallSeen
-from proxy.dialects.base import Dialect
+from accordion.core.records import ARGUMENTS, CallSeen
+from accordion.dialects.base import Dialect
 from tests.pieces import Call, Said, Thought, Words, told, whole
 from tests.replies import DIALECTS, calls, chunk, sse, tapped
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletionMessage
 
-from proxy.core.conversation import Opaque, Text, ToolCall, ToolResult
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.keys import message_key
+from accordion.core.conversation import Opaque, Text, ToolCall, ToolResult
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.keys import message_key
 from tests.recordings import RECORDINGS, recorded
 
 CHAT = ChatCompletions()

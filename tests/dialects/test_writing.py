@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.reader import Reader
-from proxy.dialects.writing import body
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.reader import Reader
+from accordion.dialects.writing import body
 from tests.dialects.edited import SPOKEN
 from tests.histories import DIALECTS, DialectName, bodies
 

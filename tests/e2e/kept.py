@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import zstandard
 
-from proxy.core.http import Inbound
-from proxy.settings.load import build
-from proxy.wiring import House
+from accordion.core.http import Inbound
+from accordion.settings.load import build
+from accordion.wiring import House
 from tests.loopback import Loopback, Script, replies_json
 
 CANARY = "canary-7319-of-the-erased"

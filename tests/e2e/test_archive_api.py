@@ -169,7 +169,7 @@ async def test_a_tenant_has_its_own_only_and_erases_its_own_only(start: Start):
 async def accordion(proxy: Proxy, *args: str, **environ: str) -> tuple[int, str]:
     """The command line, with the proxy's own config and store."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "proxy", *args, "--config", str(proxy.config),
+        sys.executable, "-m", "accordion", *args, "--config", str(proxy.config),
         stdout=asyncio.subprocess.PIPE, cwd=proxy.folder, env={**proxy.environ, **environ, "HOME": str(proxy.folder)},
     )  # fmt: skip
     out, _ = await process.communicate()

@@ -16,10 +16,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from proxy.cli import app
-from proxy.core.http import Inbound
-from proxy.settings.load import build
-from proxy.wiring import House
+from accordion.cli import app
+from accordion.core.http import Inbound
+from accordion.settings.load import build
+from accordion.wiring import House
 from tests.e2e.kept import api, found
 from tests.loopback import Answer, Loopback, Recorded
 

@@ -8,19 +8,19 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from proxy.archive.holdings import Kind
-from proxy.cli import app
-from proxy.compaction.telling import FAILURES, record_of
-from proxy.compaction.wishes import Wishes
-from proxy.core.errors import AccordionError
-from proxy.core.records import CompactionSeen, Totals, Unfolded
-from proxy.faces.api import Api
-from proxy.faces.archive import ArchiveApi
-from proxy.faces.memory import MemoryApi
-from proxy.faces.memory_table import CALLS
-from proxy.faces.metrics import Metrics
-from proxy.settings import ENVIRONMENT
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.archive.holdings import Kind
+from accordion.cli import app
+from accordion.compaction.telling import FAILURES, record_of
+from accordion.compaction.wishes import Wishes
+from accordion.core.errors import AccordionError
+from accordion.core.records import CompactionSeen, Totals, Unfolded
+from accordion.faces.api import Api
+from accordion.faces.archive import ArchiveApi
+from accordion.faces.memory import MemoryApi
+from accordion.faces.memory_table import CALLS
+from accordion.faces.metrics import Metrics
+from accordion.settings import ENVIRONMENT
+from accordion.storage.ephemeral import EphemeralStore
 
 ROOT = Path(__file__).parents[2]
 HEADER = re.compile(r"x-accordion-[a-z]+(?:-[a-z]+)*", re.IGNORECASE)
@@ -121,7 +121,7 @@ def section(text: str, heading: str) -> str:
 def test_the_parameters_and_lines_of_the_archive_are_the_documented_ones(text: str):
     rows = re.findall(r"^\| (`[^|]+) \|", section(text, "## Artifacts\n"), re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)} | {"session", "after"}
-    read = (ROOT / "proxy" / "faces" / "archive.py").read_text("utf-8")
+    read = (ROOT / "proxy" / "accordion" / "faces" / "archive.py").read_text("utf-8")
     assert told == set(re.findall(r'given\.get\("(\w+)"', read))
     rows = re.findall(r"^\| (`[^|]+) \|", section(text, "## Export\n"), re.MULTILINE)
     # What somebody read is listed so that it stays; all of it is given out with what it is of.
@@ -222,7 +222,7 @@ def test_the_floors_that_the_tour_shows_are_those_that_are_held():
 def test_the_version_command_prints_the_version():
     from typer.testing import CliRunner
 
-    from proxy import __version__
+    from accordion import __version__
 
     assert CliRunner().invoke(app, ["version"]).output.strip() == __version__
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.memories import Filter
-from proxy.identity.tenants import REMEMBERED
-from proxy.memory.entries import EVERY
+from accordion.core.memories import Filter
+from accordion.identity.tenants import REMEMBERED
+from accordion.memory.entries import EVERY
 from tests.e2e.kept import CANARY, KEY, api, ask, fold, found, said, sealing, workers
 from tests.memories import memory, put
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.wiring import House
+from accordion.wiring import House
 from tests.e2e.kept import REPLY, api, ask, fold, said, workers
 from tests.e2e.test_erased import session_rows
 from tests.loopback import Answer, Recorded

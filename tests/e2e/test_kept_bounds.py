@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from proxy.settings.load import build
-from proxy.wiring import House
+from accordion.settings.load import build
+from accordion.wiring import House
 from tests.e2e.kept import api, ask, said, workers
 
 KEYED = """

@@ -4,8 +4,8 @@ import pytest
 import requests
 from hypothesis import HealthCheck, given, settings
 
-from proxy import __version__
-from proxy.faces.memory_openapi import document
+from accordion import __version__
+from accordion.faces.memory_openapi import document
 from tests.conftest import Start
 from tests.e2e.ledger import look
 from tests.e2e.remembered import RECORDED

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.memory.sections import rendered
+from accordion.memory.sections import rendered
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.folds import EACH, agent, breaks, config, folded, rounds, strict, told

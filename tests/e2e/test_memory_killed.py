@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from proxy.memory.entries import revision
-from proxy.memory.sections import rendered
+from accordion.memory.entries import revision
+from accordion.memory.sections import rendered
 from tests.conftest import Start
 from tests.e2e.remembered import RECORDED, SUMMARY, notes, say
 from tests.proxying import Proxy

@@ -41,7 +41,7 @@ async def connected(proxy: Proxy, way: str = "auto", **headers: str) -> AsyncIte
     async with AsyncExitStack() as stack:
         if way == "stdio":
             environ = {"HOME": str(proxy.folder), "ACCORDION_CONFIG": str(proxy.config), **proxy.environ}
-            server: Any = StdioServerParameters(command=sys.executable, args=["-m", "proxy", "mcp"], env=environ)
+            server: Any = StdioServerParameters(command=sys.executable, args=["-m", "accordion", "mcp"], env=environ)
             mode = "auto"
         else:
             http = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=60, headers=headers))

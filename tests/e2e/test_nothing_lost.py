@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.archive.desk import Reading
-from proxy.archive.reader import Wish
-from proxy.core.tooling import OurCall
+from accordion.archive.desk import Reading
+from accordion.archive.reader import Wish
+from accordion.core.tooling import OurCall
 from tests.compaction.making import fat
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS, DialectName, History, Json, body, histories

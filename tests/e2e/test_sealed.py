@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.wiring import House
+from accordion.wiring import House
 from tests.e2e.kept import CANARY, KEY, OTHER_KEY, api, ask, fold, found, said, sealing, workers
 
 

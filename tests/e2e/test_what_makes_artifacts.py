@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from proxy.archive.artifacts import Artifact
-from proxy.archive.reader import Wish
-from proxy.archive.reading_room import Lent
+from accordion.archive.artifacts import Artifact
+from accordion.archive.reader import Wish
+from accordion.archive.reading_room import Lent
 from tests.e2e.test_imitated_references import ID, calls
 from tests.fakes import FakeWindows
 from tests.world import CHAT, World, header

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.core.budget import Utilization
-from proxy.core.records import Exchange
+from accordion.core.budget import Utilization
+from accordion.core.records import Exchange
 
 
 def exchange(**said: Any) -> Exchange:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from starlette.testclient import TestClient
 
-from proxy.archive.custody import Custody
-from proxy.archive.reading_room import ReadingRoom
-from proxy.archive.transcripts import Transcripts
-from proxy.compaction.exporting import described
-from proxy.faces.api import Api
-from proxy.faces.archive import ArchiveApi
-from proxy.faces.metrics import Metrics
-from proxy.wiring import dialects
+from accordion.archive.custody import Custody
+from accordion.archive.reading_room import ReadingRoom
+from accordion.archive.transcripts import Transcripts
+from accordion.compaction.exporting import described
+from accordion.faces.api import Api
+from accordion.faces.archive import ArchiveApi
+from accordion.faces.metrics import Metrics
+from accordion.wiring import dialects
 from tests.memory.keeping import FakeMemories
 from tests.world import World
 

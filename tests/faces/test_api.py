@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.accounting.journal import sessions_of
-from proxy.core.budget import Utilization
-from proxy.core.ports import Key
-from proxy.core.records import Unfolded, Usage
-from proxy.faces.metrics import Metrics
-from proxy.faces.shown import shown_exchange, shown_utilization
+from accordion.accounting.journal import sessions_of
+from accordion.core.budget import Utilization
+from accordion.core.ports import Key
+from accordion.core.records import Unfolded, Usage
+from accordion.faces.metrics import Metrics
+from accordion.faces.shown import shown_exchange, shown_utilization
 from tests.faces.exchanges import exchange
 from tests.faces.rooms import client
 from tests.fakes import FakeReply, FickleStore

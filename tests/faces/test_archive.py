@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from proxy.archive.artifacts import Artifact, Row
-from proxy.archive.custody import Erased
-from proxy.compaction.wishes import Wish
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.identity.points import Point, decode
-from proxy.identity.tenants import REMEMBERED, Caller, ProxyKey
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.archive.artifacts import Artifact, Row
+from accordion.archive.custody import Erased
+from accordion.compaction.wishes import Wish
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.identity.points import Point, decode
+from accordion.identity.tenants import REMEMBERED, Caller, ProxyKey
+from accordion.storage.ephemeral import EphemeralStore
 from tests.archive.vaults import chat
 from tests.faces.rooms import client, reading_room
 from tests.memories import memory, put
@@ -164,7 +164,7 @@ async def test_what_is_read_is_kept_for_longer() -> None:
 
 
 def _entries(world: World, space: bytes) -> AsyncIterator[Any]:
-    from proxy.archive import holdings
+    from accordion.archive import holdings
 
     return holdings.entries(world.store, holdings.tenant_of(space))
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from proxy.core.ports import Headers
-from proxy.faces.corked import Corked
-from proxy.faces.cycle import Cycle
+from accordion.core.ports import Headers
+from accordion.faces.corked import Corked
+from accordion.faces.cycle import Cycle
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 

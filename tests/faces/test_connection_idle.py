@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from proxy.faces.connection import Connection
+from accordion.faces.connection import Connection
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 KEEPALIVE = 0.05

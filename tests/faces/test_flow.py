@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from proxy.faces.connection import Connection
-from proxy.faces.http import LOST
+from accordion.faces.connection import Connection
+from accordion.faces.http import LOST
 
 FIRST, SENT = 100_000, 120_000
 """More than waits to be taken, and with what the system holds beside that."""

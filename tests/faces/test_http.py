@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from proxy.faces.http import Http
-from proxy.faces.websocket import Sockets
+from accordion.faces.http import Http
+from accordion.faces.websocket import Sockets
 from tests.fakes import FakeReply
 from tests.world import CHAT, World
 

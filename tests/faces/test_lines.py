@@ -2,8 +2,8 @@ import logging
 
 import pytest
 
-from proxy.core.records import Exchange
-from proxy.faces.lines import Lines
+from accordion.core.records import Exchange
+from accordion.faces.lines import Lines
 from tests.faces.exchanges import exchange
 
 SAID = "purple-giraffe"

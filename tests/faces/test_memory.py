@@ -15,12 +15,12 @@ import httpx
 import jsonschema
 import pytest
 
-from proxy.core.errors import BadRequest, StoreUnavailable
-from proxy.faces.memory_moving import brought
-from proxy.faces.memory_table import CALLS
-from proxy.identity.tenants import Caller
-from proxy.memory.sections import rendered
-from proxy.wiring import House
+from accordion.core.errors import BadRequest, StoreUnavailable
+from accordion.faces.memory_moving import brought
+from accordion.faces.memory_table import CALLS
+from accordion.identity.tenants import Caller
+from accordion.memory.sections import rendered
+from accordion.wiring import House
 from tests.e2e.kept import ask, said, workers
 from tests.e2e.remembered import SUMMARY, notes
 from tests.fakes import FakeClock
@@ -415,7 +415,7 @@ async def test_messages_that_were_compacted_are_given_with_the_memory(tmp_path: 
 async def test_the_document_is_made_once_and_not_before_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from proxy.faces import memory
+    from accordion.faces import memory
 
     made, document = [], memory.document
     monkeypatch.setattr(memory, "document", lambda version: made.append(version) or document(version))
@@ -433,7 +433,7 @@ async def test_where_there_are_to_be_no_memories_nothing_answers(tmp_path: Path)
 
 
 async def test_a_store_that_is_away_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from proxy.storage.memories_sqlite import SqliteMemories
+    from accordion.storage.memories_sqlite import SqliteMemories
 
     async def away(*args: Any, **more: Any) -> None:
         raise StoreUnavailable("the file is locked")
@@ -448,7 +448,7 @@ async def test_a_store_that_is_away_is_said_so(tmp_path: Path, monkeypatch: pyte
 
 def test_nothing_is_loaded_for_memories_until_they_are_used(tmp_path: Path):
     code = (
-        "import sys; from proxy.settings.load import build; from proxy.wiring import House\n"
+        "import sys; from accordion.settings.load import build; from accordion.wiring import House\n"
         "house = House(build(b'store: {url: \"memory://\"}', {}, {}), {}); house.app()\n"
         "print([name for name in ('mcp', 'numpy', 'tokenizers') if name in sys.modules])"
     )
@@ -480,7 +480,7 @@ async def test_an_sdk_that_cannot_be_used_is_an_error_of_each_request_and_is_loa
                 raise TypeError("another version")
             raise AttributeError(name)
 
-    monkeypatch.setitem(sys.modules, "proxy.faces.mcp_server", Broken("proxy.faces.mcp_server"))
+    monkeypatch.setitem(sys.modules, "accordion.faces.mcp_server", Broken("accordion.faces.mcp_server"))
     async with api(tmp_path) as http, asyncio.timeout(20):
         for _ in range(2):
             with pytest.raises(TypeError, match="another version"):

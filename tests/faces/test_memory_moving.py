@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.memories import Change, Entity, Memory, Relation
-from proxy.faces.memory_moving import brought
-from proxy.faces.memory_told import Brought
-from proxy.identity.tenants import Caller
-from proxy.memory.entries import finished, line
+from accordion.core.errors import StoreUnavailable
+from accordion.core.memories import Change, Entity, Memory, Relation
+from accordion.faces.memory_moving import brought
+from accordion.faces.memory_told import Brought
+from accordion.identity.tenants import Caller
+from accordion.memory.entries import finished, line
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.archive.bounds import Swept
-from proxy.core.records import AgentSeen, CompactionSeen, Unfolded, Usage
-from proxy.faces.metrics import Metrics
+from accordion.archive.bounds import Swept
+from accordion.core.records import AgentSeen, CompactionSeen, Unfolded, Usage
+from accordion.faces.metrics import Metrics
 from tests.faces.exchanges import exchange
 
 FOLDED = CompactionSeen(

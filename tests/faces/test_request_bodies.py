@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from proxy.faces.connection import Connection
+from accordion.faces.connection import Connection
 
 HEAD = b"POST /v1/files HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
 WAITING = 64 * 1024

@@ -10,11 +10,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.testclient import TestClient
 
-from proxy.compaction.wishes import MOST_PINS
-from proxy.core.ports import Key
-from proxy.faces.metrics import Metrics
-from proxy.faces.telemetry import Spans
-from proxy.identity.tenants import ProxyKey
+from accordion.compaction.wishes import MOST_PINS
+from accordion.core.ports import Key
+from accordion.faces.metrics import Metrics
+from accordion.faces.telemetry import Spans
+from accordion.identity.tenants import ProxyKey
 from tests.faces.rooms import client
 from tests.faces.test_metrics import samples
 from tests.fakes import FickleStore

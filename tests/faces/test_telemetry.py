@@ -9,10 +9,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from proxy.compaction.telling import record_of
-from proxy.core.budget import Utilization
-from proxy.core.records import AgentSeen, CompactionSeen, Exchange, Unfolded, Usage
-from proxy.faces.telemetry import Spans, provider_from
+from accordion.compaction.telling import record_of
+from accordion.core.budget import Utilization
+from accordion.core.records import AgentSeen, CompactionSeen, Exchange, Unfolded, Usage
+from accordion.faces.telemetry import Spans, provider_from
 from tests.faces import exchanges
 from tests.test_telling import SEEN
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from proxy.core.http import LEFT
-from proxy.faces import watch as watching
-from proxy.faces.watch import Watch, Watches
+from accordion.core.http import LEFT
+from accordion.faces import watch as watching
+from accordion.faces.watch import Watch, Watches
 
 
 class Client:

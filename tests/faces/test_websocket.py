@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Awaitable
 import pytest
 from starlette.types import Message, Scope
 
-from proxy.core.http import Inbound
-from proxy.core.ports import Headers, UpstreamReply
-from proxy.faces.websocket import Open, Socket, Sockets
+from accordion.core.http import Inbound
+from accordion.core.ports import Headers, UpstreamReply
+from accordion.faces.websocket import Open, Socket, Sockets
 from tests.fakes import FakeReply
 from tests.world import World
 

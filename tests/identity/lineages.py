@@ -8,16 +8,16 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.core.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
-from proxy.core.delegation import Seat
-from proxy.core.ports import Store
-from proxy.core.records import CallSeen
-from proxy.identity.lineage import Lineage
-from proxy.identity.marks import Marks, read_marks
-from proxy.identity.sessions import Sessions
-from proxy.identity.shown import Hidden
-from proxy.identity.tenants import Caller
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.core.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
+from accordion.core.delegation import Seat
+from accordion.core.ports import Store
+from accordion.core.records import CallSeen
+from accordion.identity.lineage import Lineage
+from accordion.identity.marks import Marks, read_marks
+from accordion.identity.sessions import Sessions
+from accordion.identity.shown import Hidden
+from accordion.identity.tenants import Caller
+from accordion.storage.ephemeral import EphemeralStore
 from tests.fakes import DirectOutbox, FakeClock, FakeTasks
 
 ALICE = Caller("alice", b"a" * 32, False, "")

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from proxy.core.ports import Key, Store
-from proxy.identity.erasing import forget_delegations
-from proxy.identity.nodes import decoded, tenant_of
-from proxy.identity.shown import viewer_of
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.core.ports import Key, Store
+from accordion.identity.erasing import forget_delegations
+from accordion.identity.nodes import decoded, tenant_of
+from accordion.identity.shown import viewer_of
+from accordion.storage.ephemeral import EphemeralStore
 from tests.identity.lineages import ALICE, BOB, Worker, calls, marks, result, talk, user
 from tests.identity.test_handoffs import Team
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.identity.handoffs import Patterns, tool_names
-from proxy.identity.lineage import HANDOFF_TOOLS
+from accordion.identity.handoffs import Patterns, tool_names
+from accordion.identity.lineage import HANDOFF_TOOLS
 from tests.identity.lineages import Worker, calls, marks, result, talk, user
 
 TASK = user("the task")

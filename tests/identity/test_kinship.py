@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.conversation import ToolCall
-from proxy.identity.kinship import Kinship, Viewer
+from accordion.core.conversation import ToolCall
+from accordion.identity.kinship import Kinship, Viewer
 from tests.fakes import FickleStore
 from tests.identity.lineages import ALICE, BOB, Asked, Worker, calls, marks, own, result, talk, user
 

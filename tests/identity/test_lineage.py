@@ -2,10 +2,10 @@
 
 import pytest
 
-from proxy.core.errors import BadRequest, StoreUnavailable
-from proxy.identity.nodes import tenant_of
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sqlite import SqliteStore
+from accordion.core.errors import BadRequest, StoreUnavailable
+from accordion.identity.nodes import tenant_of
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sqlite import SqliteStore
 from tests.identity.lineages import ALICE, BOB, Worker, calls, marks, own, result, talk, user
 
 MAIN = "11111111-aaaa"

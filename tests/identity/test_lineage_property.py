@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.storage.ephemeral import EphemeralStore
+from accordion.storage.ephemeral import EphemeralStore
 from tests.identity.lineages import ALICE, BOB, Worker, calls, marks, result, talk, user
 
 MAIN = "11111111-aaaa"

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from proxy.core.errors import BadRequest
-from proxy.identity.marks import Marks, client_name, read_marks
+from accordion.core.errors import BadRequest
+from accordion.identity.marks import Marks, client_name, read_marks
 
 ID = "0123-4567-89ab"
 

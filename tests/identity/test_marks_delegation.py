@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from proxy.core.errors import BadRequest
-from proxy.identity.declared import Declared
-from proxy.identity.marks import Marks
+from accordion.core.errors import BadRequest
+from accordion.identity.declared import Declared
+from accordion.identity.marks import Marks
 from tests.identity.test_marks import marks
 
 ID, CHILD = "0123-4567-89ab", "agent-12345"

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.identity.nodes import tenant_of
-from proxy.identity.openings import arguments, opening
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.sqlite import SqliteStore
+from accordion.core.errors import StoreUnavailable
+from accordion.identity.nodes import tenant_of
+from accordion.identity.openings import arguments, opening
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.sqlite import SqliteStore
 from tests.identity.lineages import ALICE, BOB, Asked, Worker, calls, marks, result, said, talk, user
 
 TASK = "Look into all of the files and tell me what they are about, in a table."

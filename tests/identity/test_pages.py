@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.identity.pages import of_a_site, on_this_machine
+from accordion.identity.pages import of_a_site, on_this_machine
 
 
 @pytest.mark.parametrize(

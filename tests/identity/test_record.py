@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec import structs
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Append, Key, Put
-from proxy.identity.points import ENCODER, Point, decode, place_id, store_key
-from proxy.identity.record import Record
-from proxy.storage.outbox import GatheringOutbox
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Append, Key, Put
+from accordion.identity.points import ENCODER, Point, decode, place_id, store_key
+from accordion.identity.record import Record
+from accordion.storage.outbox import GatheringOutbox
 from tests.fakes import FickleStore
 from tests.identity.test_sessions import chat
 

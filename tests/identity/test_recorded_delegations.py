@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from proxy.core.conversation import Message, ToolCall
-from proxy.identity.nodes import tenant_of
-from proxy.identity.tenants import Caller
+from accordion.core.conversation import Message, ToolCall
+from accordion.identity.nodes import tenant_of
+from accordion.identity.tenants import Caller
 from tests.identity.lineages import Asked, Worker, calls, result, talk, user
 from tests.recordings import transcripts
 

@@ -7,17 +7,17 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from proxy.core.conversation import Conversation
-from proxy.core.ports import Key, Others
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.reader import Reader
-from proxy.dialects.responses import Responses
-from proxy.identity.marks import Marks
-from proxy.identity.points import Point, decode, first_of, joined, listing, store_key
-from proxy.identity.sessions import Place, Sessions
-from proxy.identity.tenants import Caller
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.others import Anybody, Board, shared_slots
+from accordion.core.conversation import Conversation
+from accordion.core.ports import Key, Others
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.reader import Reader
+from accordion.dialects.responses import Responses
+from accordion.identity.marks import Marks
+from accordion.identity.points import Point, decode, first_of, joined, listing, store_key
+from accordion.identity.sessions import Place, Sessions
+from accordion.identity.tenants import Caller
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.others import Anybody, Board, shared_slots
 from tests.fakes import DirectOutbox, FakeClock, FickleStore, Merge
 
 ALICE = Caller("alice", b"a" * 32, False, "")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.storage.others import Anybody, Board, shared_slots
+from accordion.storage.others import Anybody, Board, shared_slots
 from tests.fakes import FickleStore
 from tests.identity.test_sessions import ALICE, BOB, Counting, World
 

@@ -1,7 +1,7 @@
 import pytest
 
-from proxy.core.errors import Unauthorized
-from proxy.identity.tenants import Caller, ProxyKey, Tenants, presented
+from accordion.core.errors import Unauthorized
+from accordion.identity.tenants import Caller, ProxyKey, Tenants, presented
 
 SECRET = b"s" * 32
 KEYS = (ProxyKey("red", "key-of-red"), ProxyKey("blue", "key-of-blue"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.core.conversation import Conversation
-from proxy.memory.answers import Compacted
-from proxy.memory.compact import Caller, Compactions
-from proxy.memory.narrated import Narrator
-from proxy.memory.stretches import Conversations
+from accordion.core.conversation import Conversation
+from accordion.memory.answers import Compacted
+from accordion.memory.compact import Caller, Compactions
+from accordion.memory.narrated import Narrator
+from accordion.memory.stretches import Conversations
 from tests.archive.vaults import SPACE, Vault
 from tests.compaction.making import DIALECTS, read
 from tests.fakes import FakeTasks

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.memories import Candidate, Change, Conflict, Entity, Filter, Listing, Memory, Relation
+from accordion.core.errors import StoreUnavailable
+from accordion.core.memories import Candidate, Change, Conflict, Entity, Filter, Listing, Memory, Relation
 
 _HIDDEN = {"summary_archived", "session"}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import BadRequest, NotFound
-from proxy.core.memories import Memory, MemoryType
-from proxy.memory.adding import Adding
-from proxy.memory.entries import Overtaken
+from accordion.core.errors import BadRequest, NotFound
+from accordion.core.memories import Memory, MemoryType
+from accordion.memory.adding import Adding
+from accordion.memory.entries import Overtaken
 from tests.archive.vaults import OTHER, SPACE
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories

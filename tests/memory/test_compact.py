@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.clockwork import LoopTasks
-from proxy.core.errors import BadRequest, NotFound, StoreUnavailable
-from proxy.core.memories import Memory
-from proxy.memory import compact
-from proxy.memory.compact import Caller
-from proxy.memory.standing import claims
-from proxy.memory.stretches import Conversations
+from accordion.clockwork import LoopTasks
+from accordion.core.errors import BadRequest, NotFound, StoreUnavailable
+from accordion.core.memories import Memory
+from accordion.memory import compact
+from accordion.memory.compact import Caller
+from accordion.memory.standing import claims
+from accordion.memory.stretches import Conversations
 from tests.archive.vaults import OTHER, SPACE
 from tests.compaction.making import DIALECTS
 from tests.fakes import FakeTasks

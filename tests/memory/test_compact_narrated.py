@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from proxy.archive.erasures import Erasures
-from proxy.core.errors import SummaryFailed
-from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
-from proxy.memory.compact import Caller
-from proxy.memory.entries import Overtaken
-from proxy.memory.narrated import Narrator
-from proxy.summaries.extractive import Extractor
-from proxy.summaries.prompts import load
+from accordion.archive.erasures import Erasures
+from accordion.core.errors import SummaryFailed
+from accordion.core.summarizing import Asker, SummaryReply, SummaryRequest
+from accordion.memory.compact import Caller
+from accordion.memory.entries import Overtaken
+from accordion.memory.narrated import Narrator
+from accordion.summaries.extractive import Extractor
+from accordion.summaries.prompts import load
 from tests.archive.vaults import SPACE
 from tests.fakes import FakeTasks
 from tests.memory.compacting import ID, SYSTEM, House, called, entry, house_of, talk

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.clockwork import LoopTasks
-from proxy.core.errors import BadRequest
-from proxy.core.memories import Change, Filter, Memory
-from proxy.memory.consolidate import Consolidated, Consolidation, summary_id
-from proxy.memory.corpus import corpus
-from proxy.memory.drafting import PARTS, Drafting
-from proxy.memory.entries import Overtaken, revision
-from proxy.memory.reading import Reader, issue, nothing, verified, with_reads, with_search
-from proxy.memory.search import Query, Results, Search
-from proxy.memory.substance import honest_tokens
-from proxy.models.tokens import TiktokenCounter
+from accordion.clockwork import LoopTasks
+from accordion.core.errors import BadRequest
+from accordion.core.memories import Change, Filter, Memory
+from accordion.memory.consolidate import Consolidated, Consolidation, summary_id
+from accordion.memory.corpus import corpus
+from accordion.memory.drafting import PARTS, Drafting
+from accordion.memory.entries import Overtaken, revision
+from accordion.memory.reading import Reader, issue, nothing, verified, with_reads, with_search
+from accordion.memory.search import Query, Results, Search
+from accordion.memory.substance import honest_tokens
+from accordion.models.tokens import TiktokenCounter
 from tests.archive.vaults import OTHER, SPACE
 from tests.fakes import FakeClock, FakeTasks
 from tests.memory.keeping import FakeMemories

@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from proxy.archive.transcript_log import Transcript
-from proxy.core.errors import BadRequest, NotFound, StoreUnavailable
-from proxy.core.memories import Candidate, Embedded, Filter, Memories, Memory
-from proxy.memory.core_answers import box
-from proxy.memory.core_memory import CoreMemory, Options
-from proxy.memory.recovery import latest_plan
-from proxy.memory.search import Search
-from proxy.memory.sections import PLAN, TITLES, parsed, plan_in, rendered
-from proxy.memory.stretches import Conversations, Recordings
-from proxy.storage.memories_sqlite import SqliteMemories
+from accordion.archive.transcript_log import Transcript
+from accordion.core.errors import BadRequest, NotFound, StoreUnavailable
+from accordion.core.memories import Candidate, Embedded, Filter, Memories, Memory
+from accordion.memory.core_answers import box
+from accordion.memory.core_memory import CoreMemory, Options
+from accordion.memory.recovery import latest_plan
+from accordion.memory.search import Search
+from accordion.memory.sections import PLAN, TITLES, parsed, plan_in, rendered
+from accordion.memory.stretches import Conversations, Recordings
+from accordion.storage.memories_sqlite import SqliteMemories
 from tests.archive.vaults import OTHER, SPACE, Vault
 from tests.compaction.making import DIALECTS
 from tests.fakes import FakeClock, FakeTasks

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.credentials import MASK, has_credential, masked
+from accordion.memory.credentials import MASK, has_credential, masked
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.errors import BadRequest
-from proxy.core.memories import Entity, Memory, Relation
-from proxy.memory.entries import CONTENT_MOST, finished, line, parsed, preview
+from accordion.core.errors import BadRequest
+from accordion.core.memories import Entity, Memory, Relation
+from accordion.memory.entries import CONTENT_MOST, finished, line, parsed, preview
 
 
 def made(content: str = "She plays the violin.", **fields) -> Memory:

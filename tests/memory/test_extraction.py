@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.recall_quotes import OPENING
-from proxy.core.conversation import Text
-from proxy.core.memories import Entity
-from proxy.memory import extraction
-from proxy.memory.extraction import Candidate, candidates, unique
-from proxy.memory.relations import found_in
-from proxy.memory.sentences import background_of, folded, sentences
-from proxy.memory.standing import about, claims, stands
-from proxy.memory.steps import record_of
-from proxy.memory.topics import common_words, topics_of
-from proxy.summaries.block import label
-from proxy.summaries.evidence import texts_of
-from proxy.summaries.facts_words import Judge
+from accordion.archive.recall_quotes import OPENING
+from accordion.core.conversation import Text
+from accordion.core.memories import Entity
+from accordion.memory import extraction
+from accordion.memory.extraction import Candidate, candidates, unique
+from accordion.memory.relations import found_in
+from accordion.memory.sentences import background_of, folded, sentences
+from accordion.memory.standing import about, claims, stands
+from accordion.memory.steps import record_of
+from accordion.memory.topics import common_words, topics_of
+from accordion.summaries.block import label
+from accordion.summaries.evidence import texts_of
+from accordion.summaries.facts_words import Judge
 from tests.archive.vaults import SPACE
 from tests.memory.compacting import House, called, chat, entry, house_of
 from tests.recordings import recorded, transcripts

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from proxy.memory.plan import LATER, Plan
-from proxy.memory.recovery import latest_plan, session_text
-from proxy.memory.sections import PLAN, parsed, plan_in
-from proxy.memory.todos import mark_of
+from accordion.memory.plan import LATER, Plan
+from accordion.memory.recovery import latest_plan, session_text
+from accordion.memory.sections import PLAN, parsed, plan_in
+from accordion.memory.todos import mark_of
 from tests.histories import DIALECTS
 from tests.memory.working import CLAUDE_CODE, Did, recorded, steps_of, talked, worked
 from tests.recordings import RECORDINGS

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.memories import Candidate, Memory
-from proxy.memory.ranking import fuse, ordered, words
+from accordion.core.memories import Candidate, Memory
+from accordion.memory.ranking import fuse, ordered, words
 
 
 def candidate(name: str, lexical: float = 0.0, dense: float = 0.0, **fields) -> Candidate:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.errors import BadRequest
-from proxy.core.memories import Memory
-from proxy.memory.entries import revision
-from proxy.memory.reading import Reader, issue, nothing, verified, with_reads, with_search
+from accordion.core.errors import BadRequest
+from accordion.core.memories import Memory
+from accordion.memory.entries import revision
+from accordion.memory.reading import Reader, issue, nothing, verified, with_reads, with_search
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
 

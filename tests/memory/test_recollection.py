@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from proxy.core.conversation import Conversation
-from proxy.core.memories import Memory
-from proxy.memory.ranking import Scores
-from proxy.memory.recollected import note, noted
-from proxy.memory.recollection import Find, Standing, belonging, questions, quoted
-from proxy.memory.search import Result
-from proxy.memory.sentences import ours
+from accordion.core.conversation import Conversation
+from accordion.core.memories import Memory
+from accordion.memory.ranking import Scores
+from accordion.memory.recollected import note, noted
+from accordion.memory.recollection import Find, Standing, belonging, questions, quoted
+from accordion.memory.search import Result
+from accordion.memory.sentences import ours
 from tests.archive.vaults import SPACE
 from tests.compaction.making import read
 from tests.memory.compacting import ID, entry, house_of

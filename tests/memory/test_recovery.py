@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Conversation, Text, ToolCall, ToolResult
-from proxy.core.errors import BadRequest
-from proxy.memory.places import is_absolute
-from proxy.memory.recovery import session_text
-from proxy.memory.sections import NONE, PLAN, TITLES, parsed, plan_in, rendered
+from accordion.core.conversation import Conversation, Text, ToolCall, ToolResult
+from accordion.core.errors import BadRequest
+from accordion.memory.places import is_absolute
+from accordion.memory.recovery import session_text
+from accordion.memory.sections import NONE, PLAN, TITLES, parsed, plan_in, rendered
 from tests.compaction.making import conversation
 from tests.compaction.making import read as read_request
 from tests.histories import DIALECTS, Call, DialectName, History, Round, Turn, histories

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.memories import Memory
-from proxy.memory.restoring import inserted, restored, unknown, wish_of, wishes
-from proxy.memory.sections import rendered
+from accordion.core.memories import Memory
+from accordion.memory.restoring import inserted, restored, unknown, wish_of, wishes
+from accordion.memory.sections import rendered
 from tests.archive.vaults import OTHER, SPACE
 from tests.compaction.making import conversation
 from tests.histories import DIALECTS, Call, History, Round, Turn

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.errors import BadRequest
-from proxy.core.memories import Candidate, Filter, Memory
-from proxy.memory.entries import finished
-from proxy.memory.reading import verified
-from proxy.memory.search import Query, Search
+from accordion.core.errors import BadRequest
+from accordion.core.memories import Candidate, Filter, Memory
+from accordion.memory.entries import finished
+from accordion.memory.reading import verified
+from accordion.memory.search import Query, Search
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.memories import Change, Filter, Memory
-from proxy.memory.entries import finished
-from proxy.memory.reading import Reader, verified
-from proxy.memory.search import Query, Search
-from proxy.models.embedder import StaticEmbedder
-from proxy.storage.memories_sqlite import SqliteMemories
+from accordion.core.memories import Change, Filter, Memory
+from accordion.memory.entries import finished
+from accordion.memory.reading import Reader, verified
+from accordion.memory.search import Query, Search
+from accordion.models.embedder import StaticEmbedder
+from accordion.storage.memories_sqlite import SqliteMemories
 from tests.fakes import FakeClock
 
 SPACE = b"tenant"

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from proxy.core.errors import SummaryFailed
-from proxy.core.summarizing import Asker, SummaryReply, SummaryRequest
-from proxy.models.bounded import BoundedSummarizer
+from accordion.core.errors import SummaryFailed
+from accordion.core.summarizing import Asker, SummaryReply, SummaryRequest
+from accordion.models.bounded import BoundedSummarizer
 from tests.summarizing import ASKER
 
 REQUEST = SummaryRequest("Sum up.", "What was said.", 100)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.memories import Candidate, Memory
-from proxy.models.embedder import SIGN, StaticEmbedder
-from proxy.storage.nearest import nearest
+from accordion.core.memories import Candidate, Memory
+from accordion.models.embedder import SIGN, StaticEmbedder
+from accordion.storage.nearest import nearest
 
-FOLDER = files("proxy.models") / "minilm"
+FOLDER = files("accordion.models") / "minilm"
 
 
 @pytest.fixture
@@ -104,8 +104,8 @@ def test_the_licence_and_the_notice_stand_beside_it():
 
 def test_numpy_and_tokenizers_are_imported_only_when_something_is_embedded():
     code = (
-        "import sys, proxy.models.embedder, proxy.storage.memories_sqlite, proxy.memory.search;"
-        "proxy.models.embedder.StaticEmbedder();"
+        "import sys, accordion.models.embedder, accordion.storage.memories_sqlite, accordion.memory.search;"
+        "accordion.models.embedder.StaticEmbedder();"
         "sys.exit('numpy' in sys.modules or 'tokenizers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

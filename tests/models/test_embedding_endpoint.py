@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import Unreachable
-from proxy.core.memories import Candidate, Change, Filter, Memory
-from proxy.models.embedder import SIGN, StaticEmbedder
-from proxy.models.embedding_endpoint import Endpoint, EndpointEmbedder, Endpoints
-from proxy.storage.memories_sqlite import SqliteMemories
-from proxy.storage.nearest import nearest
-from proxy.upstream.client import HttpUpstream
-from proxy.upstream.transport import AiohttpTransport
+from accordion.core.errors import Unreachable
+from accordion.core.memories import Candidate, Change, Filter, Memory
+from accordion.models.embedder import SIGN, StaticEmbedder
+from accordion.models.embedding_endpoint import Endpoint, EndpointEmbedder, Endpoints
+from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.storage.nearest import nearest
+from accordion.upstream.client import HttpUpstream
+from accordion.upstream.transport import AiohttpTransport
 from tests.fakes import FakeClock, FakeReply, FakeUpstream
 from tests.loopback import Answer, Loopback, Recorded, replies_json
 

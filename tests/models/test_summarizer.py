@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from proxy.core.budget import Window
-from proxy.core.errors import SummaryFailed, Unreachable, UpstreamCut
-from proxy.core.ports import Headers, Route
-from proxy.core.summarizing import Asker, SummaryRequest
-from proxy.models.summarizer import ModelSummarizer
-from proxy.summaries.author import SummaryRejected
-from proxy.upstream.client import HttpUpstream
-from proxy.upstream.routes import ModelEntry, Routes, routes_from
-from proxy.upstream.transport import AiohttpTransport, Timeouts
+from accordion.core.budget import Window
+from accordion.core.errors import SummaryFailed, Unreachable, UpstreamCut
+from accordion.core.ports import Headers, Route
+from accordion.core.summarizing import Asker, SummaryRequest
+from accordion.models.summarizer import ModelSummarizer
+from accordion.summaries.author import SummaryRejected
+from accordion.upstream.client import HttpUpstream
+from accordion.upstream.routes import ModelEntry, Routes, routes_from
+from accordion.upstream.transport import AiohttpTransport, Timeouts
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
 from tests.loopback import Answer, Loopback, Recorded, replies_json
 from tests.models.translation import DIALECTS

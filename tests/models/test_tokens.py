@@ -10,8 +10,8 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.models import tokens
-from proxy.models.tokens import DEFAULT_ENCODING, ENCODING_FILES, SLICE, TiktokenCounter, package_file
+from accordion.models import tokens
+from accordion.models.tokens import DEFAULT_ENCODING, ENCODING_FILES, SLICE, TiktokenCounter, package_file
 
 COUNTER = TiktokenCounter()
 
@@ -204,9 +204,9 @@ def test_counting_works_offline_and_imports_neither_litellm_nor_a_network_client
         "import socket, sys\n"
         "def refuse(*a, **k): raise OSError('no network')\n"
         "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
-        "from proxy.models.tokens import TiktokenCounter\n"
-        "from proxy.accounting.limits import Limits\n"
-        "from proxy.models.windows import ModelWindows\n"
+        "from accordion.models.tokens import TiktokenCounter\n"
+        "from accordion.accounting.limits import Limits\n"
+        "from accordion.models.windows import ModelWindows\n"
         "print(TiktokenCounter().count('hello world', 'o200k_base'))\n"
         "print(ModelWindows(Limits(lambda: 0.0)).window('gpt-4o').size)\n"
         "print('litellm' in sys.modules, 'requests' in sys.modules, 'httpx' in sys.modules)\n"

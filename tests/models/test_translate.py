@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from proxy.core.errors import UpstreamCut
+from accordion.core.errors import UpstreamCut
 from tests.models.translation import ARGUMENTS, CHAT_TOOL, KEY, REFUSALS, SCHEMA, Rig, chat, say
 
 # Chat Completions, answered by an Anthropic provider

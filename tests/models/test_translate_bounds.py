@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import UpstreamCut, UpstreamError
-from proxy.core.ports import Route
-from proxy.models.translate import LiteLLMTranslator
-from proxy.models.translate_litellm import load_litellm
-from proxy.models.translate_worker import Channel, End
+from accordion.core.errors import UpstreamCut, UpstreamError
+from accordion.core.ports import Route
+from accordion.models.translate import LiteLLMTranslator
+from accordion.models.translate_litellm import load_litellm
+from accordion.models.translate_worker import Channel, End
 from tests.models.translation import DIALECTS, KEY, Rig, chat, request, say
 
 
@@ -175,9 +175,9 @@ async def test_a_channel_that_was_not_finished_ends_as_broken_off() -> None:
 
 _FRESH = """
 import asyncio, gc, json, sys
-from proxy.core.ports import Route
-from proxy.dialects.chat import ChatCompletions
-from proxy.models.translate import LiteLLMTranslator
+from accordion.core.ports import Route
+from accordion.dialects.chat import ChatCompletions
+from accordion.models.translate import LiteLLMTranslator
 
 async def main():
     assert "litellm" not in sys.modules

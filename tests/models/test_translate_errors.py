@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.accounting.overflow import read_overflow
-from proxy.core.ports import Route
-from proxy.models.translate_errors import read_problem
-from proxy.models.translate_litellm import load_litellm
-from proxy.models.translate_request import Ask
+from accordion.accounting.overflow import read_overflow
+from accordion.core.ports import Route
+from accordion.models.translate_errors import read_problem
+from accordion.models.translate_litellm import load_litellm
+from accordion.models.translate_request import Ask
 from tests.loopback import replies_json
 from tests.models.thoughts import answered
 from tests.models.translation import CHAT_TOOL, SCHEMA, Rig, chat, request

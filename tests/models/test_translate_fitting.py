@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.ports import Route
-from proxy.models.translate_fitting import Target, fit
-from proxy.models.translate_litellm import load_litellm
-from proxy.models.translate_request import Ask, prepare
+from accordion.core.ports import Route
+from accordion.models.translate_fitting import Target, fit
+from accordion.models.translate_litellm import load_litellm
+from accordion.models.translate_request import Ask, prepare
 from tests.models.translation import ARGUMENTS, CHAT_TOOL, SCHEMA, Rig, chat, request, say
 
 TOOL: dict[str, Any] = {"name": "get_weather", "input_schema": SCHEMA}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.ports import Route
+from accordion.core.ports import Route
 from tests.models.translation import Rig, request
 from tests.way_out import certificate
 

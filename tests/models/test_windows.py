@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.accounting.limits import Limits
-from proxy.core.budget import Thresholds, Window
-from proxy.core.errors import ConfigError
-from proxy.models import table as table_module
-from proxy.models.table import Figures, ModelTable, names
-from proxy.models.windows import DEFAULT_WINDOW, LONG_CONTEXT_BETA, ModelWindows, shape
+from accordion.accounting.limits import Limits
+from accordion.core.budget import Thresholds, Window
+from accordion.core.errors import ConfigError
+from accordion.models import table as table_module
+from accordion.models.table import Figures, ModelTable, names
+from accordion.models.windows import DEFAULT_WINDOW, LONG_CONTEXT_BETA, ModelWindows, shape
 
 TABLE = ModelTable()
 

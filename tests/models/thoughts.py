@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.core.ports import Route
-from proxy.models.translate import LiteLLMTranslator
+from accordion.core.ports import Route
+from accordion.models.translate import LiteLLMTranslator
 from tests.loopback import Answer, Loopback, Recorded, Script, events, replies_events, replies_json
 from tests.models.translation import DIALECTS, Provider, Rig
 

@@ -16,12 +16,12 @@ import httpx2
 import openai
 from aiohttp import web
 
-from proxy.core.errors import AccordionError
-from proxy.core.ports import Route, UpstreamReply
-from proxy.dialects.chat import ChatCompletions
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
-from proxy.models.translate import LiteLLMTranslator
+from accordion.core.errors import AccordionError
+from accordion.core.ports import Route, UpstreamReply
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.messages import Messages
+from accordion.dialects.responses import Responses
+from accordion.models.translate import LiteLLMTranslator
 
 DIALECTS = {"chat": ChatCompletions(), "responses": Responses(), "messages": Messages()}
 KEY = "callers-own-0123456789"

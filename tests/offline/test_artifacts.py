@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from proxy.archive.writing import Archive
-from proxy.cli import app
-from proxy.clockwork import LoopClock
-from proxy.core.ports import Key
-from proxy.identity.tenants import ProxyKey, Tenants
-from proxy.storage.spool import open_spool
-from proxy.storage.sqlite import SqliteStore
+from accordion.archive.writing import Archive
+from accordion.cli import app
+from accordion.clockwork import LoopClock
+from accordion.core.ports import Key
+from accordion.identity.tenants import ProxyKey, Tenants
+from accordion.storage.spool import open_spool
+from accordion.storage.sqlite import SqliteStore
 from tests.talks import FOLDS_AT, Talk, call_id, small
 from tests.world import header
 

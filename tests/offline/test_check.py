@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from proxy.cli import app
+from accordion.cli import app
 
 
 def lines(tmp_path: Path, text: str) -> list[str]:

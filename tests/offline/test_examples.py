@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from accordion.offline.replay import accuracy
+from accordion.offline.transcripts import Recorded, Source
 from bench.accuracy import measure
 from examples.plan import TOOLS, TURNS
 from examples.record import StandIn, Tools, conversation
-from proxy.offline.replay import accuracy
-from proxy.offline.transcripts import Recorded, Source
 from tests.loopback import Script, replies_json
 from tests.proxying import Proxy
 

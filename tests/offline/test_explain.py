@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from proxy.cli import app
-from proxy.core.ports import Key
-from proxy.offline.guess import CHAT, MESSAGES, RESPONSES, guess_path
-from proxy.storage.sqlite import SqliteStore
+from accordion.cli import app
+from accordion.core.ports import Key
+from accordion.offline.guess import CHAT, MESSAGES, RESPONSES, guess_path
+from accordion.storage.sqlite import SqliteStore
 from tests.fakes import FakeReply
 from tests.world import World
 

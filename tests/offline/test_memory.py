@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from proxy.cli import app
-from proxy.memory.sections import rendered
+from accordion.cli import app
+from accordion.memory.sections import rendered
 from tests.conftest import Start
 from tests.e2e.remembered import PLAN, RECORDED, SUMMARY, notes, say
 

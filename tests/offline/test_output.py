@@ -24,8 +24,8 @@ def request_file(tmp_path: Path) -> Path:
 def run(
     folder: Path, *arguments: str, output: int = subprocess.PIPE, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "proxy", *arguments]
-    kept = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "PYTHONPATH": str(TRANSCRIPT.parents[1])}
+    command = [sys.executable, "-m", "accordion", *arguments]
+    kept = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "PYTHONPATH": str(TRANSCRIPT.parents[1] / "proxy")}
     return subprocess.run(
         command, stdout=output, stderr=subprocess.PIPE, text=True, cwd=folder, env=kept | environ, check=False
     )
@@ -55,11 +55,11 @@ def test_output_that_was_closed_before_the_start_is_no_failure(tmp_path: Path, c
     store = f"sqlite:///{tmp_path}/kept.db"
     assert run(tmp_path, "memory", "add", "The gate is green.", ACCORDION_STORE=store).returncode == 0
     closed = subprocess.run(
-        ["/bin/sh", "-c", f'exec "$0" -m proxy {command} {closing}', sys.executable],
+        ["/bin/sh", "-c", f'exec "$0" -m accordion {command} {closing}', sys.executable],
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={"HOME": str(tmp_path), "PYTHONPATH": str(TRANSCRIPT.parents[1]), "ACCORDION_STORE": store},
+        env={"HOME": str(tmp_path), "PYTHONPATH": str(TRANSCRIPT.parents[1] / "proxy"), "ACCORDION_STORE": store},
         check=False,
     )
     assert (closed.returncode, closed.stderr) == (0, "")

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.budget import Limits, Thresholds
-from proxy.offline.plot import HEIGHT, levels, plot, sparkline, style_of
+from accordion.core.budget import Limits, Thresholds
+from accordion.offline.plot import HEIGHT, levels, plot, sparkline, style_of
 
 LIMITS = Limits(window=1_000, conversation=500, generation=750, hard=850)
 

@@ -4,14 +4,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.core.budget import Decision, Limits, Utilization, Window
-from proxy.core.records import CompactionSeen
-from proxy.offline.refolding import Carried, Load, refold, sums
-from proxy.offline.replay import replay
-from proxy.offline.rooms import Rooms
-from proxy.offline.transcripts import Recorded, Transcript
-from proxy.settings import Settings
-from proxy.settings.convert import convert
+from accordion.core.budget import Decision, Limits, Utilization, Window
+from accordion.core.records import CompactionSeen
+from accordion.offline.refolding import Carried, Load, refold, sums
+from accordion.offline.replay import replay
+from accordion.offline.rooms import Rooms
+from accordion.offline.transcripts import Recorded, Transcript
+from accordion.settings import Settings
+from accordion.settings.convert import convert
 from tests.offline.test_replay import OWN, WORDS, grown
 
 WINDOW = 1_500

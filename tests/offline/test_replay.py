@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.core.budget import Window
-from proxy.offline.replay import Measured, accuracy, cacheable, replay, spread
-from proxy.offline.rooms import OneWindow, Rooms
-from proxy.offline.transcripts import Transcript
-from proxy.settings import Settings
+from accordion.core.budget import Window
+from accordion.offline.replay import Measured, accuracy, cacheable, replay, spread
+from accordion.offline.rooms import OneWindow, Rooms
+from accordion.offline.transcripts import Transcript
+from accordion.settings import Settings
 
 OWN = Path(__file__).parents[2] / "examples" / "transcript.jsonl"
 WORDS = "the quick brown fox jumps over the lazy dog "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from proxy.cli import app
+from accordion.cli import app
 from tests.recordings import RECORDINGS
 
 ROOT = Path(__file__).parents[2]
@@ -180,7 +180,7 @@ def test_thresholds_and_windows_are_those_of_the_config(tmp_path: Path) -> None:
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
     given = {"PATH": os.environ.get("PATH", ""), "HOME": os.devnull, **environ}
-    command = [sys.executable, "-m", "proxy", "replay", *arguments]
+    command = [sys.executable, "-m", "accordion", "replay", *arguments]
     return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, check=False)
 
 

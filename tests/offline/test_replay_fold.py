@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from typer.testing import Result
 
+from accordion.offline.fold_tables import Refolded, conversation, summary
+from accordion.offline.refolding import sums
 from examples.tour import BLOCK, shown
-from proxy.offline.fold_tables import Refolded, conversation, summary
-from proxy.offline.refolding import sums
 from tests.offline.test_refolding import CompactionSeen, load, made
 from tests.offline.test_replay_command import OWN, ROOT, SMALL, _at_the_root, replay, requests_of, run
 from tests.recordings import RECORDINGS

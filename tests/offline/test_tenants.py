@@ -8,11 +8,11 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from proxy.cli import app
-from proxy.core.memories import Filter
-from proxy.identity.tenants import REMEMBERED
-from proxy.settings.load import build
-from proxy.wiring import House
+from accordion.cli import app
+from accordion.core.memories import Filter
+from accordion.identity.tenants import REMEMBERED
+from accordion.settings.load import build
+from accordion.wiring import House
 from tests.memories import everything, memory, put
 
 KEY, OTHER = "1" * 64, "2" * 64

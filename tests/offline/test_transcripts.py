@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 
-from proxy.offline.transcripts import Malformed, Recorded, Source, Transcript, count_requests, requests
+from accordion.offline.transcripts import Malformed, Recorded, Source, Transcript, count_requests, requests
 
 USER, ASSISTANT = {"role": "user", "content": "Grüße \u2028 \u0007"}, {"role": "assistant", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.errors import ConfigError
-from proxy.settings import Settings
-from proxy.settings.load import build
+from accordion.core.errors import ConfigError
+from accordion.settings import Settings
+from accordion.settings.load import build
 
 KEY = "0f" * 32
 

@@ -4,10 +4,10 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from proxy.core.errors import ConfigError
-from proxy.settings import Settings
-from proxy.settings.delegating import Delegation
-from proxy.settings.load import build
+from accordion.core.errors import ConfigError
+from accordion.settings import Settings
+from accordion.settings.delegating import Delegation
+from accordion.settings.load import build
 
 
 def read(text: str) -> Delegation:

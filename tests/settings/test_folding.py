@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from proxy.compaction.case import Budgets
-from proxy.compaction.strategies import STRATEGIES
-from proxy.core.errors import ConfigError
-from proxy.settings import Settings, hints
-from proxy.settings.load import build
+from accordion.compaction.case import Budgets
+from accordion.compaction.strategies import STRATEGIES
+from accordion.core.errors import ConfigError
+from accordion.settings import Settings, hints
+from accordion.settings.load import build
 
 
 def read(text: str) -> Settings:

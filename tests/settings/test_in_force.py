@@ -7,12 +7,12 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from proxy.accounting.limits import Limits
-from proxy.settings import Settings
-from proxy.settings.load import build
-from proxy.settings.pipelines import Strategy
-from proxy.wiring import House, rules
-from proxy.wiring.tables import windows
+from accordion.accounting.limits import Limits
+from accordion.settings import Settings
+from accordion.settings.load import build
+from accordion.settings.pipelines import Strategy
+from accordion.wiring import House, rules
+from accordion.wiring.tables import windows
 from tests.fakes import FakeClock
 from tests.test_config_documentation import with_examples
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import ConfigError
-from proxy.core.http import Inbound
-from proxy.identity.marks import Marks
-from proxy.offline.rooms import Rooms
-from proxy.recollecting import Bounds
-from proxy.settings import Settings
-from proxy.settings.load import build
-from proxy.wiring import House
-from proxy.wiring.memory import Library
+from accordion.core.errors import ConfigError
+from accordion.core.http import Inbound
+from accordion.identity.marks import Marks
+from accordion.offline.rooms import Rooms
+from accordion.recollecting import Bounds
+from accordion.settings import Settings
+from accordion.settings.load import build
+from accordion.wiring import House
+from accordion.wiring.memory import Library
 
 STORE = "store: {url: 'memory://'}\n"
 

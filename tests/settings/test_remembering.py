@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import ConfigError
-from proxy.core.memories import Change, Memory
-from proxy.memory.search import Query
-from proxy.models.embedding_endpoint import Endpoint, Endpoints
-from proxy.settings import Settings, hints
-from proxy.settings.load import build
-from proxy.wiring import House
-from proxy.wiring.endpoints import endpoints
+from accordion.core.errors import ConfigError
+from accordion.core.memories import Change, Memory
+from accordion.memory.search import Query
+from accordion.models.embedding_endpoint import Endpoint, Endpoints
+from accordion.settings import Settings, hints
+from accordion.settings.load import build
+from accordion.wiring import House
+from accordion.wiring.endpoints import endpoints
 from tests.loopback import Answer, Loopback, Recorded
 
 LISTED = (

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.budget import Thresholds
-from proxy.core.errors import ConfigError
-from proxy.settings import Settings, hints
-from proxy.settings.load import build
+from accordion.core.budget import Thresholds
+from accordion.core.errors import ConfigError
+from accordion.settings import Settings, hints
+from accordion.settings.load import build
 
 
 def read(text: str) -> Settings:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from proxy.compaction.case import Budgets
-from proxy.settings.load import build
-from proxy.wiring.tables import routes, rules
+from accordion.compaction.case import Budgets
+from accordion.settings.load import build
+from accordion.wiring.tables import routes, rules
 
 MODELS = """
 model_list:

@@ -1,7 +1,7 @@
 import pytest
 
-from proxy.core.ports import Key
-from proxy.storage.ephemeral import OVERHEAD, EphemeralStore
+from accordion.core.ports import Key
+from accordion.storage.ephemeral import OVERHEAD, EphemeralStore
 
 
 async def test_what_was_written_longest_ago_expires_when_the_bound_is_reached():

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.guarded import GuardedStore
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.guarded import GuardedStore
 
 KEY = Key("c", "n")
 

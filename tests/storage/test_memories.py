@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.errors import BadRequest
-from proxy.core.memories import Change, Conflict, Entity, Filter, Listing, Relation
-from proxy.memory.entries import parsed
-from proxy.storage.memories_redis import RedisMemories
-from proxy.storage.memories_sqlite import SqliteMemories
-from proxy.storage.sealed import AesSealer
+from accordion.core.errors import BadRequest
+from accordion.core.memories import Change, Conflict, Entity, Filter, Listing, Relation
+from accordion.memory.entries import parsed
+from accordion.storage.memories_redis import RedisMemories
+from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.storage.sealed import AesSealer
 from tests.memories import OTHER, PET, SPACE, WORK, Embedder, found, memory, put
 from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
 

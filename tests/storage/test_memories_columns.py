@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.memories import Filter
-from proxy.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT
-from proxy.storage.memories_sqlite import SqliteMemories
+from accordion.core.memories import Filter
+from accordion.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT
+from accordion.storage.memories_sqlite import SqliteMemories
 from tests.memories import SPACE, Embedder, memory, put
 
 WORDS = ("run", "running", "runs", "violin", "pet", "naïve", "NAIVE", "42", "the", "x", "日本")

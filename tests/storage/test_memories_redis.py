@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.memories import Change, Conflict, Entity, Filter, Memories, Relation
-from proxy.memory.entries import EVERY, revision
-from proxy.storage import memories_columns as columns
-from proxy.storage import memories_redis_scripts as scripts
-from proxy.storage.memories_redis import RedisMemories
-from proxy.storage.memories_sqlite import SqliteMemories
+from accordion.core.errors import StoreUnavailable
+from accordion.core.memories import Change, Conflict, Entity, Filter, Memories, Relation
+from accordion.memory.entries import EVERY, revision
+from accordion.storage import memories_columns as columns
+from accordion.storage import memories_redis_scripts as scripts
+from accordion.storage.memories_redis import RedisMemories
+from accordion.storage.memories_sqlite import SqliteMemories
 from tests.memories import OTHER, PET, SPACE, WORK, Embedder, everything_on, found, looking, memory, put
 from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
 

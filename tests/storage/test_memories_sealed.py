@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from proxy.archive.sealing import Unsealed
-from proxy.core.errors import StoreUnavailable
-from proxy.core.memories import Change, Conflict, Embedded, Entity, Filter, Relation
-from proxy.storage import memories_redis_scripts as scripts
-from proxy.storage.memories_redis import RedisMemories
-from proxy.storage.memories_redis_server import Server
-from proxy.storage.memories_sqlite import SqliteMemories
-from proxy.storage.sealed import AesSealer
+from accordion.archive.sealing import Unsealed
+from accordion.core.errors import StoreUnavailable
+from accordion.core.memories import Change, Conflict, Embedded, Entity, Filter, Relation
+from accordion.storage import memories_redis_scripts as scripts
+from accordion.storage.memories_redis import RedisMemories
+from accordion.storage.memories_redis_server import Server
+from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.storage.sealed import AesSealer
 from tests.memories import OTHER, SPACE, Embedder, everything, everything_on, found, looking, memory, put
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 

@@ -11,11 +11,11 @@ from contextlib import closing
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.memories import Change, Entity, Filter, Relation
-from proxy.storage.memories_file import VERSION, file_of, mark, shelf, tidy
-from proxy.storage.memories_sqlite import SqliteMemories
-from proxy.storage.sqlite_file import transact
+from accordion.core.errors import StoreUnavailable
+from accordion.core.memories import Change, Entity, Filter, Relation
+from accordion.storage.memories_file import VERSION, file_of, mark, shelf, tidy
+from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.storage.sqlite_file import transact
 from tests.memories import OTHER, SPACE, WORK, Embedder, everything, found, memory, put
 
 
@@ -89,9 +89,9 @@ async def test_a_folder_that_is_away_is_not_made_anew_and_has_all_when_it_is_bac
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from proxy.core.memories import Change, Entity, Memory
-from proxy.storage import memories_rows
-from proxy.storage.memories_sqlite import SqliteMemories
+from accordion.core.memories import Change, Entity, Memory
+from accordion.storage import memories_rows
+from accordion.storage.memories_sqlite import SqliteMemories
 from tests.memories import Embedder, memory, SPACE
 
 real = memories_rows._add
@@ -217,9 +217,9 @@ def test_what_another_process_took_out_while_a_file_was_made_tidy_is_not_forgott
 CUT_SHORT = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from proxy.core.memories import Change
-from proxy.storage import memories_sqlite
-from proxy.storage.memories_sqlite import SqliteMemories
+from accordion.core.memories import Change
+from accordion.storage import memories_sqlite
+from accordion.storage.memories_sqlite import SqliteMemories
 from tests.memories import Embedder, memory, SPACE
 
 memories_sqlite.tidy = lambda connection: os.kill(os.getpid(), signal.SIGKILL)

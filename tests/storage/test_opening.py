@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.errors import ConfigError
-from proxy.core.ports import Key
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.opening import open_store
-from proxy.storage.redis import RedisStore
+from accordion.core.errors import ConfigError
+from accordion.core.ports import Key
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.opening import open_store
+from accordion.storage.redis import RedisStore
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 
@@ -97,7 +97,7 @@ async def test_options_that_redis_py_has_are_passed_on():
 
 def test_redis_is_not_imported_unless_used():
     code = (
-        "import sys; from proxy.storage.opening import open_store; import proxy.storage.guarded;"
+        "import sys; from accordion.storage.opening import open_store; import accordion.storage.guarded;"
         "open_store('sqlite:///never-opened.db', timeout=1.0); open_store('memory://', timeout=1.0);"
         "assert 'redis' not in sys.modules"
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.storage.others import SLOTS, Board, Slots, others_of, shared_slots
+from accordion.storage.others import SLOTS, Board, Slots, others_of, shared_slots
 
 
 def place(name: int) -> str:

@@ -3,10 +3,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Append, Key, Put
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.outbox import GatheringOutbox
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Append, Key, Put
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.outbox import GatheringOutbox
 from tests.fakes import FickleStore
 
 KEY = Key("c", "k")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from redis.asyncio import from_url
 from redis.asyncio.cluster import RedisCluster
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Append, Key, Put
-from proxy.storage.guarded import GuardedStore
-from proxy.storage.redis import RedisStore
-from proxy.storage.redis_keys import index_key, lock_key, log_key, value_key
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Append, Key, Put
+from accordion.storage.guarded import GuardedStore
+from accordion.storage.redis import RedisStore
+from accordion.storage.redis_keys import index_key, lock_key, log_key, value_key
 from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
 
 SOON = 0.3

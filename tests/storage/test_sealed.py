@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.archive.sealing import PLAIN, SEALED, Unsealed
-from proxy.core.ports import Sealer
-from proxy.storage.sealed import AesSealer, open_sealer, read_keys
+from accordion.archive.sealing import PLAIN, SEALED, Unsealed
+from accordion.core.ports import Sealer
+from accordion.storage.sealed import AesSealer, open_sealer, read_keys
 
 KEY, OTHER = bytes(range(32)), bytes(range(32, 64))
 SEALERS: list[Sealer] = [AesSealer([KEY]), Unsealed()]
@@ -135,7 +135,7 @@ def test_threads_may_share_a_sealer():
 
 def test_cryptography_is_imported_only_where_a_key_is_set():
     code = (
-        "import sys; from proxy.storage.sealed import open_sealer; open_sealer('', lasting=False); "
+        "import sys; from accordion.storage.sealed import open_sealer; open_sealer('', lasting=False); "
         "assert 'cryptography' not in sys.modules; open_sealer('00' * 32, lasting=False); "
         "assert 'cryptography' in sys.modules"
     )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key, Put
-from proxy.storage.ephemeral import EphemeralStore
-from proxy.storage.spool import LocalSpool, open_spool
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key, Put
+from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.spool import LocalSpool, open_spool
 
 ROW, ROW2, FOLD = Key("", "row/1"), Key("listed", "row/2"), Key("", "fold/1")
 

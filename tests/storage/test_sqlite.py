@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.errors import ConfigError, StoreUnavailable
-from proxy.core.ports import Append, Key, Put
-from proxy.storage.sqlite import KEEP_EVERY, SqliteStore
-from proxy.storage.sqlite_file import VERSION
-from proxy.storage.sqlite_place import StoreFile
-from proxy.storage.sqlite_rows import purge
+from accordion.core.errors import ConfigError, StoreUnavailable
+from accordion.core.ports import Append, Key, Put
+from accordion.storage.sqlite import KEEP_EVERY, SqliteStore
+from accordion.storage.sqlite_file import VERSION
+from accordion.storage.sqlite_place import StoreFile
+from accordion.storage.sqlite_rows import purge
 
 SOON = 0.2
 """A time-out that a test waits for."""
@@ -38,8 +38,8 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 def run_python(code: str, *args: object) -> subprocess.Popen[bytes]:
     """Another process; `code` is the body of an async function, `args` are its `args`."""
-    program = "import asyncio, sys\nfrom pathlib import Path\nfrom proxy.core.ports import *\n"
-    program += "from proxy.core.errors import *\nfrom proxy.storage.sqlite import SqliteStore\n"
+    program = "import asyncio, sys\nfrom pathlib import Path\nfrom accordion.core.ports import *\n"
+    program += "from accordion.core.errors import *\nfrom accordion.storage.sqlite import SqliteStore\n"
     program += "args = sys.argv[1:]\nasync def main():\n"
     program += "".join(f"    {line}\n" for line in code.strip().splitlines()) + "asyncio.run(main())\n"
     words = [sys.executable, "-c", program, *map(str, args)]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.storage.lane import Lane
-from proxy.storage.sqlite import SqliteStore
-from proxy.storage.sqlite_place import StoreFile
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.storage.lane import Lane
+from accordion.storage.sqlite import SqliteStore
+from accordion.storage.sqlite_place import StoreFile
 
 OTHER_DISK = Path("/dev/shm")
 OLD, NEW = Key("c", "old"), Key("c", "new")
@@ -74,9 +74,9 @@ def sound(path: Path) -> bool:
 BUSY = """
 import asyncio, os, random, sys
 from pathlib import Path
-from proxy.core.errors import StoreUnavailable
-from proxy.core.ports import Key
-from proxy.storage.sqlite import SqliteStore
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key
+from accordion.storage.sqlite import SqliteStore
 
 async def main():
     path, stop = map(Path, sys.argv[1:3])

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from proxy.core.conversation import Message
-from proxy.core.errors import SummaryFailed
-from proxy.summaries.author import LEAST, TOLD, Author, Summary, SummaryRejected, SummaryTask
-from proxy.summaries.block import label
-from proxy.summaries.extractive import Extractor, Source
-from proxy.summaries.prompts import load, pieces, show, transcript
-from proxy.summaries.schema import cited
+from accordion.core.conversation import Message
+from accordion.core.errors import SummaryFailed
+from accordion.summaries.author import LEAST, TOLD, Author, Summary, SummaryRejected, SummaryTask
+from accordion.summaries.block import label
+from accordion.summaries.extractive import Extractor, Source
+from accordion.summaries.prompts import load, pieces, show, transcript
+from accordion.summaries.schema import cited
 from tests.fakes import FakeTasks
 from tests.summarizing import (
     FakeExtractor,
@@ -349,7 +349,7 @@ async def test_what_is_told_once_more_cites_what_it_did() -> None:
 
 
 def test_media_and_unreadable_parts_are_named() -> None:
-    from proxy.core.conversation import Media, Opaque, Reasoning
+    from accordion.core.conversation import Media, Opaque, Reasoning
 
     held = Message(b"k", "user", (Media("image", "image/png"), Opaque("odd", 3), Reasoning("I think")), b"{}")
     (shown,) = show((Source(0, held),))

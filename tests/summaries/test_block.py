@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from proxy.models.tokens import TiktokenCounter
-from proxy.summaries.block import block, label
+from accordion.models.tokens import TiktokenCounter
+from accordion.summaries.block import block, label
 
 
 @pytest.mark.parametrize("kind", ["conversation", "generation"])

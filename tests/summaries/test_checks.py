@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from proxy.core.conversation import Media
-from proxy.core.plan import Kind
-from proxy.summaries.checks import Checked, check
-from proxy.summaries.evidence import gather
-from proxy.summaries.schema import decode
+from accordion.core.conversation import Media
+from accordion.core.plan import Kind
+from accordion.summaries.checks import Checked, check
+from accordion.summaries.evidence import gather
+from accordion.summaries.schema import decode
 from tests.summarizing import call, conversation, good, good_generation, line, message, result, sources, words
 
 

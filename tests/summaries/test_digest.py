@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.summaries.digest import digest
+from accordion.summaries.digest import digest
 
 LOG = "\n".join(
     [

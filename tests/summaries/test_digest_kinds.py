@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.summaries.digest import digest
-from proxy.summaries.digest_kinds import kind_of
+from accordion.summaries.digest import digest
+from accordion.summaries.digest_kinds import kind_of
 
 FILES = ("alpha", "beta", "gamma")
 DIFF = "\n".join(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.summaries.digest_returns import digest_of_return
+from accordion.summaries.digest_returns import digest_of_return
 
 FILLER = [f"Words on file number {n}, which says nothing of note at all." for n in range(80)]
 

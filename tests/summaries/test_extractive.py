@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from proxy.summaries.extractive import Extractor, Source
+from accordion.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.summaries.extractive import Extractor, Source
 
 
 def tokens(text):

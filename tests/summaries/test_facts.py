@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from proxy.summaries.facts import facts_of, outline, trouble
-from proxy.summaries.facts_words import Judge
+from accordion.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.summaries.facts import facts_of, outline, trouble
+from accordion.summaries.facts_words import Judge
 
 
 def words(text, **more):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.summaries.schema import (
+from accordion.summaries.schema import (
     LONGEST_ANSWER,
     Line,
     citations,

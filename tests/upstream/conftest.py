@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from proxy.upstream.client import HttpUpstream
-from proxy.upstream.transport import AiohttpTransport, Timeouts
+from accordion.upstream.client import HttpUpstream
+from accordion.upstream.transport import AiohttpTransport, Timeouts
 from tests.proxying import held_port
 from tests.way_out import certificate
 

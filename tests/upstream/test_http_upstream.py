@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.core.errors import BadRequest, Unreachable
-from proxy.core.ports import UpstreamRequest
-from proxy.upstream.client import HttpUpstream
-from proxy.upstream.transport import AiohttpTransport
+from accordion.core.errors import BadRequest, Unreachable
+from accordion.core.ports import UpstreamRequest
+from accordion.upstream.client import HttpUpstream
+from accordion.upstream.transport import AiohttpTransport
 from tests.loopback import (
     Answer,
     Loopback,

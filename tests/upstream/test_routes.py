@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.errors import BadRequest, NotFound
-from proxy.core.ports import Route, Router
-from proxy.upstream.providers import OPENAI_COMPATIBLE, PROVIDERS
-from proxy.upstream.routes import DEFAULT_NAMES, ModelEntry, Routes, for_dialect, routes_from, url
+from accordion.core.errors import BadRequest, NotFound
+from accordion.core.ports import Route, Router
+from accordion.upstream.providers import OPENAI_COMPATIBLE, PROVIDERS
+from accordion.upstream.routes import DEFAULT_NAMES, ModelEntry, Routes, for_dialect, routes_from, url
 
 OPENAI = "https://api.openai.com/v1"
 ANTHROPIC = "https://api.anthropic.com"

@@ -10,10 +10,10 @@ import traceback
 import httpx
 import pytest
 
-from proxy.core.errors import Unreachable
-from proxy.core.ports import UpstreamRequest
-from proxy.upstream.client import HttpUpstream
-from proxy.upstream.transport import AiohttpTransport, Timeouts
+from accordion.core.errors import Unreachable
+from accordion.core.ports import UpstreamRequest
+from accordion.upstream.client import HttpUpstream
+from accordion.upstream.transport import AiohttpTransport, Timeouts
 from tests.loopback import Answer, Loopback, Recorded, replies_json
 from tests.way_out import tunnel
 

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from proxy.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
-from proxy.core.ports import UpstreamRequest
+from accordion.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
+from accordion.core.ports import UpstreamRequest
 from tests.loopback import Answer, Loopback, Recorded, full_queue, replies_bytes, replies_json, stands_still
 
 OK = replies_json({"ok": True})

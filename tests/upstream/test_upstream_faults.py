@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from proxy.upstream.faults import why
+from accordion.upstream.faults import why
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from proxy.upstream.handler import Handler
-from proxy.upstream.transport import AiohttpTransport, Timeouts
+from accordion.upstream.handler import Handler
+from accordion.upstream.transport import AiohttpTransport, Timeouts
 from tests.loopback import Answer, Loopback, Recorded
 
 

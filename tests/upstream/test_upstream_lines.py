@@ -4,9 +4,9 @@ import asyncio
 
 from yarl import URL
 
-from proxy.core.ports import UpstreamRequest
-from proxy.upstream.lines import Idle, Line
-from proxy.upstream.origin import Origin
+from accordion.core.ports import UpstreamRequest
+from accordion.upstream.lines import Idle, Line
+from accordion.upstream.origin import Origin
 from tests.loopback import Answer, Loopback, Recorded
 
 

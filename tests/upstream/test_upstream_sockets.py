@@ -10,9 +10,9 @@ import ssl
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from proxy.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
-from proxy.core.ports import UpstreamRequest
-from proxy.upstream.sockets import Socket, SocketClosed, open_socket
+from accordion.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
+from accordion.core.ports import UpstreamRequest
+from accordion.upstream.sockets import Socket, SocketClosed, open_socket
 from tests.loopback import Answer, Loopback, Recorded, replies_bytes
 from tests.way_out import tunnel
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.archive.references import artifact_id
-from proxy.compaction.case import Budgets
-from proxy.compaction.planner import Planner
-from proxy.compaction.strategies import build
-from proxy.core.conversation import Media, Message, Text, ToolResult
-from proxy.core.plan import Plan, Replace
+from accordion.archive.references import artifact_id
+from accordion.compaction.case import Budgets
+from accordion.compaction.planner import Planner
+from accordion.compaction.strategies import build
+from accordion.core.conversation import Media, Message, Text, ToolResult
+from accordion.core.plan import Plan, Replace
 from tests.compaction.viewing import SPACE, answers, batch, calls, gives, listed, message, says, viewed
 
 

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.archive.references import artifact_id, reference
-from proxy.compaction.planner import Planner
-from proxy.compaction.sketch import Sketch
-from proxy.compaction.strategies import STRATEGIES, build
-from proxy.compaction.strategies.base import Archive, Draft
-from proxy.compaction.views import view_of
-from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.plan import Drop, Replace, Step
+from accordion.archive.references import artifact_id, reference
+from accordion.compaction.planner import Planner
+from accordion.compaction.sketch import Sketch
+from accordion.compaction.strategies import STRATEGIES, build
+from accordion.compaction.strategies.base import Archive, Draft
+from accordion.compaction.views import view_of
+from accordion.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.core.plan import Drop, Replace, Step
 from tests.compaction.viewing import SPACE, answers, batch, calls, count, gives, listed, message, says, viewed
 
 LONG = "x" * 2_000

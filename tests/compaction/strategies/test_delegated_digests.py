@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.archive.references import artifact_id
-from proxy.compaction.planner import Planner
-from proxy.compaction.sketch import Sketch
-from proxy.compaction.strategies import build
-from proxy.compaction.strategies import delegated_digests as module
-from proxy.compaction.strategies.base import Archive, Draft
-from proxy.core.delegation import Delegation
-from proxy.core.plan import Replace
-from proxy.summaries.digest import digest
+from accordion.archive.references import artifact_id
+from accordion.compaction.planner import Planner
+from accordion.compaction.sketch import Sketch
+from accordion.compaction.strategies import build
+from accordion.compaction.strategies import delegated_digests as module
+from accordion.compaction.strategies.base import Archive, Draft
+from accordion.core.delegation import Delegation
+from accordion.core.plan import Replace
+from accordion.summaries.digest import digest
 from tests.compaction.viewing import SPACE, answers, batch, listed, says, viewed
 
 REPORT = "\n".join(

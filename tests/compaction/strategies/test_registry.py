@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.compaction.strategies import SHIPPED, STRATEGIES, build
+from accordion.compaction.strategies import SHIPPED, STRATEGIES, build
 
 
 def test_every_strategy_is_built_from_its_defaults_and_bears_its_name() -> None:

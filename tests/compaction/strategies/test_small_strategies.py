@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from proxy.archive.references import artifact_id, range_id
-from proxy.compaction.strategies import build
-from proxy.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from proxy.core.edits import Folded
-from proxy.core.plan import OURS, Drop, Replace, Step, Summarize
+from accordion.archive.references import artifact_id, range_id
+from accordion.compaction.strategies import build
+from accordion.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.core.edits import Folded
+from accordion.core.plan import OURS, Drop, Replace, Step, Summarize
 from tests.compaction.viewing import SPACE, answers, batch, calls, count, gives, listed, message, says, viewed
 
 
 def proposed(name: str, folded: Folded, kind: Any = "conversation", view: Any = None, **options: Any) -> list[Step]:
     """What a strategy proposes for a list."""
-    from proxy.compaction.sketch import Sketch
+    from accordion.compaction.sketch import Sketch
 
     return list(build(name, options).propose(Sketch(viewed(folded, kind, **(view or {}))).draft()))  # type: ignore[arg-type]
 

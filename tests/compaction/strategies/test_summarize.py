@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.sketch import Sketch
-from proxy.compaction.strategies import build
-from proxy.compaction.strategies.base import Draft
-from proxy.core.edits import Folded
-from proxy.core.plan import OURS, Step, Summarize
+from accordion.compaction.sketch import Sketch
+from accordion.compaction.strategies import build
+from accordion.compaction.strategies.base import Draft
+from accordion.core.edits import Folded
+from accordion.core.plan import OURS, Step, Summarize
 from tests.compaction.viewing import answers, batch, count, listed, message, says, viewed
 
 ROUNDS = [part for index in range(20) for part in batch(f"c{index}", f"{index} " + "x" * 800)]

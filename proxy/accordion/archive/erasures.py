@@ -1,0 +1,188 @@
+"""What was erased, told to whoever may have it still: other workers' memory, and what waits on other machines.
+
+A note of each erasure lies in the store, without a word of what was said. One key changes with every note, so that to
+look for new ones costs one read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from accordion.archive import holdings
+from accordion.archive.artifacts import tenant_of
+from accordion.archive.naming import Named
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Clock, Key, Put, Store
+
+Listener = Callable[[str, str | None], None]
+"""Hears a tenant (see `tenant_of`) and the session that was erased; None: all of them."""
+
+LOOK = 1.0
+"""Seconds between two looks for what others erased."""
+_HEARD = LOOK + 0.5
+"""Seconds after which others have looked, and have written what they were writing then."""
+_LONGEST = 86_400.0
+"""Seconds that no reply lasts."""
+_NOTES, _LAST = "erased", Key("", "erased/last")
+_PAGE = 1_000
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """One erasure; `at` is seconds since the epoch, `session` None where all of the tenant's were erased. `over`: that
+    was the last of it, behind a note that everybody had time to hear."""
+
+    tenant: str
+    session: str | None
+    at: float
+    over: bool = False
+
+
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Note)
+
+
+class Erasures:
+    """Notes erasures, and hears of those that others noted. `retention` (seconds) is how long a note is kept: as long
+    as what it is about could be anywhere. `wait` waits for so many seconds; None where nobody else uses the store."""
+
+    def __init__(
+        self, store: Store, clock: Clock, retention: float, wait: Callable[[float], Awaitable[object]] | None = None
+    ) -> None:
+        self._wait = wait
+        self._store = store
+        self._clock = clock
+        self._retention = retention
+        self._listeners: list[Listener] = []
+        self._last: bytes | None = None
+        self._began = clock.now()
+        self._seen: dict[str, bytes] = {}
+        self._told: dict[tuple[str, str | None], float] = {}
+        """Of each erasure, when what it is about began at the latest, by the monotonic clock."""
+        self._under_way: set[tuple[str, str | None]] = set()
+        """Erasures of whose end nothing was heard yet."""
+
+    def listen(self, listener: Listener) -> None:
+        """Tells this listener of every erasure from now on. It must be quick and must not raise."""
+        self._listeners.append(listener)
+
+    async def note(self, space: bytes, session: str | None, *, over: bool = False) -> None:
+        """Something of the tenant whose key is `space` is erased: no worker may use it any more. `over`: it is gone,
+        and what begins from here on is kept. Raises StoreUnavailable."""
+        note = Note(tenant_of(space), session, self._clock.now(), over)
+        value = _ENCODER.encode(note)
+        await self._store.put(Key(_NOTES, _name(note)), value, ttl=self._retention)
+        await self._store.put(_LAST, hashlib.sha256(value).digest(), ttl=self._retention)
+        self._seen = {**self._seen, _name(note): value}
+        self._tell(note)
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else uses the store."""
+        return self._wait is None
+
+    async def spread(self, space: bytes, session: str | None) -> None:
+        """Notes it, and waits until others have heard, where there are any. Raises StoreUnavailable."""
+        await self.note(space, session)
+        if self._wait is not None:
+            await self._wait(_HEARD)
+
+    def since(self, space: bytes, session: str, began: float) -> bool:
+        """Whether the session, or all of its tenant's, was erased after `began` (seconds, by the monotonic clock), as
+        far as this worker heard: then nothing that began there may be kept any more. Quick: it is asked at each
+        reply."""
+        if not self._told:
+            return False
+        tenant = tenant_of(space)
+        return any(self._told.get((tenant, name), began) > began for name in (session, None))
+
+    async def look(self) -> None:
+        """Learns what others erased. To be called every LOOK seconds; never fails. What was noted before this worker
+        began is taken for known: it is nothing that it has in memory."""
+        with suppress(StoreUnavailable):
+            last = await self._store.get(_LAST) or b""
+            if last == self._last:
+                return
+            while True:
+                known, seen = self._seen, await self._notes()
+                if self._seen is known:  # Else something was noted here meanwhile, and what was read may be older.
+                    break
+            first, self._last, self._seen = self._last is None, last, seen
+            for note in _read(value for name, value in seen.items() if known.get(name) != value):
+                if not first or note.at > self._began:
+                    self._tell(note, self._ago(note))
+
+    async def buried(self, puts: Sequence[Put]) -> frozenset[Key]:
+        """Which of these writes, made while the store was away, would bring back what was erased since. What others of
+        them need too is not among them. Raises StoreUnavailable."""
+        notes = _read((await self._notes()).values())
+        if not notes:
+            return frozenset()
+        values = {put.key: put.value for put in puts}
+        gone: dict[str, Named] = {}
+        stays = list[tuple[str, holdings.Contents]]()
+        keys = set[Key]()
+        for key in list(values):
+            tenant, entry = key.collection.removeprefix("held/"), holdings.decode_entry(values[key])
+            if entry is None or key.collection != holdings.collection_of(tenant):
+                continue
+            place = holdings.contents_key(tenant, entry.id)
+            contents = holdings.decode_contents(values.get(place)) or holdings.Contents(entry.session)
+            if any(_covers(note, tenant, entry) for note in notes):
+                gone.setdefault(tenant, Named()).add(contents)
+                keys |= {key, place}
+            else:
+                stays.append((tenant, contents))
+        for tenant, contents in stays:
+            if tenant in gone:
+                gone[tenant].spare(contents)
+        for tenant, named in gone.items():
+            keys.update(named.places(tenant))
+        return frozenset(keys.intersection(values))
+
+    async def _notes(self) -> dict[str, bytes]:
+        found, after = dict[str, bytes](), ""
+        while page := await self._store.scan(_NOTES, after=after, limit=_PAGE):
+            found.update(page)
+            after = page[-1][0]
+            if len(page) < _PAGE:
+                break
+        return found
+
+    def _ago(self, note: Note) -> float:
+        """How many seconds ago the last thing began that another's note is about: what begins before this worker hears
+        of an erasure may go on from what is erased.
+
+        Of one that it heard of in time, the end says no more than what began before it: what is said as soon as the
+        erasure was answered is kept. Where machines' clocks are apart, it is at most a look ago, and not to come.
+        """
+        in_time = note.over and (note.tenant, note.session) in self._under_way
+        return min(LOOK, max(0.0, self._clock.now() - note.at)) if in_time else 0.0
+
+    def _tell(self, note: Note, ago: float = 0.0) -> None:
+        now, name = self._clock.monotonic(), (note.tenant, note.session)
+        self._told[name] = max(now - ago, self._told.pop(name, now - ago))
+        (self._under_way.discard if note.over else self._under_way.add)(name)
+        while now - self._told[oldest := next(iter(self._told))] > _LONGEST:
+            del self._told[oldest]
+            self._under_way.discard(oldest)
+        for listener in self._listeners:
+            listener(note.tenant, note.session)
+
+
+def _name(note: Note) -> str:
+    return f"{note.tenant}/{holdings.prefix(note.session) if note.session is not None else ''}"
+
+
+def _covers(note: Note, tenant: str, entry: holdings.Entry) -> bool:
+    return note.tenant == tenant and note.session in (None, entry.session) and entry.at <= note.at
+
+
+def _read(values: Iterable[bytes]) -> list[Note]:
+    notes = []
+    for value in values:
+        with suppress(msgspec.MsgspecError):
+            notes.append(_DECODER.decode(value))
+    return notes

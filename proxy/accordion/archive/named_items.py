@@ -1,0 +1,137 @@
+"""What replies said that a client only names afterwards, by the provider's own ids.
+
+OpenAI keeps the items of a reply, and a client may send `{"type": "item_reference", "id": "msg_…"}` for what was said;
+Vercel's AI SDK does so by default. A fold could neither tell of such words nor give them back, so they are kept here as
+they go by: in memory at first, for nobody knows yet whether the client will name them, and in the archive once a
+session was seen to name what was said before. Nothing of it is kept of clients that send their history themselves.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from accordion.archive.artifacts import packer
+from accordion.archive.cache import Cache
+from accordion.archive.erasures import Erasures
+from accordion.archive.items import item_key, name_of
+from accordion.archive.writing import Archive
+from accordion.core.boundaries import unheard
+from accordion.core.conversation import Conversation, Message, Text
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Tasks
+
+_OVERHEAD = 300
+
+Name = tuple[bytes, str]
+"""A tenant's key, and a session of its."""
+
+Reads = Callable[[str, bytes], Callable[[bytes], Message]]
+"""By a dialect's name and a tenant's key, what makes a Message of one entry of the list. Raises ValueError."""
+
+
+class NamedItems:
+    """Keeps the words of replies that are only named. Up to `capacity` bytes wait in memory, those of the session that
+    was longest unheard go first; as much is remembered of what was looked up for folds."""
+
+    def __init__(self, archive: Archive, tasks: Tasks, erasures: Erasures, reads: Reads, capacity: int) -> None:
+        self._archive = archive
+        self._tasks = tasks
+        self._erasures = erasures
+        self._reads = reads
+        self._capacity = capacity
+        self._size = 0
+        self.waiting: OrderedDict[Name, dict[str, bytes]] = OrderedDict()
+        """What was said, by its ids, of sessions that may name it."""
+        self._known = Cache[bytes, Message](capacity)
+        erasures.listen(lambda *_: self._forget())
+
+    def said(
+        self, space: bytes, session: str, conversation: Conversation, items: Sequence[tuple[str, bytes]], began: float
+    ) -> None:
+        """Takes what a reply said, by its ids, as JSON; `conversation` is what it answered, as the client sent it, and
+        came at `began` by the monotonic clock. Quick: what is to be kept is written in the background."""
+        name = space, session
+        if not (items or name in self.waiting) or conversation.previous is not None:
+            return
+        names = _names(conversation.messages)
+        if names is False:
+            self._drop(name)
+            return
+        self._take(name, items)
+        if names:
+            self._tasks.spawn(self._keep(name, began), "keep what a client only names")
+
+    async def heard(self, conversation: Conversation, space: bytes, session: str) -> Mapping[bytes, Message]:
+        """The messages of a conversation that only name what a reply said, as what was said, by the key of what names
+        it. What is not on record is left out; so is all that the store has where it is away."""
+        named = [message for message in conversation.messages if unheard(message)]
+        made = {message.key: known for message in named if (known := self._known.get(message.key)) is not None}
+        wanted = {name: each.key for each in named if each.key not in made and (name := name_of(each.wire))}
+        if not wanted:
+            return made
+        found = dict(self.waiting.get((space, session), {}))
+        with suppress(StoreUnavailable):
+            found |= await self._archive.items(space, [name for name in wanted if name not in found])
+        read = self._reads(conversation.dialect, space)
+        for name in wanted.keys() & found.keys():
+            with suppress(ValueError):
+                made[wanted[name]] = heard = read(found[name])
+                self._known.put(wanted[name], heard, _OVERHEAD + 2 * len(heard.wire))
+        return made
+
+    async def _keep(self, name: Name, began: float) -> None:
+        space, session = name
+        held = dict(self.waiting.get(name, {}))
+        if not held or self._erasures.since(space, session, began):
+            return
+        pack = packer()
+        puts = [
+            put
+            for item, wire in held.items()
+            for put in self._archive.single(space, session, "item", item_key(space, item), pack(wire))
+        ]
+        # Where the store is away it is tried again with the next reply.
+        with suppress(StoreUnavailable):
+            await self._archive.keep(puts)
+            for item in held:
+                self._let_go(name, item)
+
+    def _take(self, name: Name, items: Sequence[tuple[str, bytes]]) -> None:
+        for item, wire in items:
+            self._let_go(name, item)
+            self.waiting.setdefault(name, {})[item] = wire
+            self._size += _OVERHEAD + len(wire)
+        if name in self.waiting:
+            self.waiting.move_to_end(name)
+        while self._size > self._capacity:
+            longest = next(iter(self.waiting))
+            self._let_go(longest, next(iter(self.waiting[longest])))
+
+    def _let_go(self, name: Name, item: str) -> None:
+        held = self.waiting.get(name)
+        if held is None or (wire := held.pop(item, None)) is None:
+            return
+        self._size -= _OVERHEAD + len(wire)
+        if not held:
+            del self.waiting[name]
+
+    def _drop(self, name: Name) -> None:
+        for wire in self.waiting.pop(name, {}).values():
+            self._size -= _OVERHEAD + len(wire)
+
+    def _forget(self) -> None:
+        """Something was erased: whatever it was, it may be here."""
+        self.waiting.clear()
+        self._known.clear()
+        self._size = 0
+
+
+def _names(messages: Sequence[Message]) -> bool | None:
+    """Whether a client names what was said to it; False where it sends that itself, None where that cannot be told
+    yet. The newest tells."""
+    for message in reversed(messages):
+        if message.role == "assistant" and any(type(part) is Text for part in message.parts):
+            return unheard(message)
+    return None

@@ -1,0 +1,99 @@
+"""What a text holds where it is JSON: the values at a path, and its structure in words."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from accordion.archive.paths import BadPath, select
+from accordion.archive.references import describe, size_of
+
+DOCUMENT_MOST: Final = 4_000_000
+"""Characters of a text that is read by JSON path."""
+_VALUES: Final = 2_000
+_KEYS: Final = 20
+
+
+def chosen(text: str, path: str) -> tuple[str, str]:
+    """What stands at a JSON path of a text: its text (a string as it is, anything else as indented JSON, several values
+    one a line with their paths), and in words how much was found. Raises BadPath."""
+    found = select(document(text), path, _VALUES)
+    values, complete = found.values, found.complete
+    if not values:
+        shape = outline(text)
+        raise BadPath(f"Nothing stands at {path[:200]}." + (f" {shape}" if shape else ""))
+    if len(values) == 1 and complete:
+        place, value = values[0]
+        return written(value), f"the value at {place}"
+    more = "" if complete else " or more"
+    return "\n".join(f"{place}: {_compact(value)}" for place, value in values), (
+        f"{len(values):,}{more} values at {path[:200]}"
+    )
+
+
+def value_at(text: str, path: str) -> str:
+    """What stands at a path, to be put into another text: a string as it is, anything else as JSON on one line, several
+    values as a list. Raises BadPath."""
+    found = select(document(text), path, _VALUES)
+    if not found.values or not found.complete:
+        raise BadPath("nothing stands there" if not found.values else "too much stands there")
+    values = [value for _, value in found.values]
+    value = values[0] if len(values) == 1 else values
+    return value if isinstance(value, str) else _compact(value)
+
+
+def document(text: str) -> Any:
+    """A text's JSON; one value a line makes a list. Raises BadPath."""
+    if len(text) > DOCUMENT_MOST:
+        raise BadPath("It is too large to be read by path; use offset or pattern.")
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        pass
+    lines = [line for line in text.split("\n") if line.strip()]
+    if len(lines) > 1 and all(line.lstrip()[:1] in ("{", "[") for line in lines):
+        try:
+            return [msgspec.json.decode(line) for line in lines]
+        except (ValueError, RecursionError):
+            pass
+    raise BadPath("It is not JSON, so there is no path into it; use offset or pattern.")
+
+
+def written(value: Any) -> str:
+    """A JSON value to be read: a string as it is, anything else as indented JSON."""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+
+
+def outline(text: str) -> str:
+    """The structure of a text in one or two lines: of JSON what it holds, else characters and lines."""
+    told = describe(text)
+    if not told:
+        return f"It has {size_of(text)}."
+    value = msgspec.json.decode(text)
+    inner: Any = value
+    where = "It"
+    if isinstance(value, list):
+        inner, where = value[0] if value else None, "Its first entry"
+    if isinstance(inner, dict) and inner:
+        kinds = ", ".join(f"{key[:60]} ({_kind(entry)})" for key, entry in islice(inner.items(), _KEYS))
+        more = ", …" if len(inner) > _KEYS else ""
+        told += f" {where} has {kinds}{more}."
+    return told
+
+
+def _compact(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"object of {len(value):,}"
+    if isinstance(value, list):
+        return f"array of {len(value):,}"
+    if isinstance(value, str):
+        return f"text of {len(value):,}" if len(value) > 80 else "text"
+    return "null" if value is None else "true or false" if isinstance(value, bool) else "number"

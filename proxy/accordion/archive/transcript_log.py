@@ -1,0 +1,206 @@
+"""What the log of a transcript says, and a transcript as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+
+import msgspec
+
+from accordion.archive import holdings
+from accordion.archive.artifacts import tenant_of, unpack
+from accordion.archive.holdings import BEHIND, Recorded
+from accordion.archive.writing import Archive
+from accordion.core.values import dataclass, replace
+
+HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
+"""Fields of a request that are kept beside its list: the system prompt, and what is offered to the model."""
+
+_SYSTEM = ("system", "instructions")
+_LISTING = {"responses": "input"}
+_MESSAGES = "messages"
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What is recorded of a session: message keys in the order of the client's list (`lead` are those of its entries
+    that belong to the system prompt). `fields` are the other fields of a request, as JSON."""
+
+    dialect: str
+    model: str
+    lead: tuple[bytes, ...]
+    messages: tuple[bytes, ...]
+    fields: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def system(self) -> bytes | None:
+        """The system prompt that stands beside the list, as JSON."""
+        return next((self.fields[name] for name in _SYSTEM if self.fields.get(name, b"null") != b"null"), None)
+
+    @property
+    def before(self) -> int:
+        """How many entries stand before the first message of the conversation: by so much is an index of this
+        transcript more than one of an artifact."""
+        return len(self.lead) + (self.system is not None)
+
+    def __len__(self) -> int:
+        return self.before + len(self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The whole history as a request's body; `missing` messages are not kept any more and are left out of it. `first`
+    is where in its list the message stands that artifacts and summaries count as 0: behind the system prompt."""
+
+    dialect: str
+    body: bytes
+    missing: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a log comes to. `since` is when its list was last written from the beginning, `entries` how many followed;
+    `size` is what it counts, in bytes."""
+
+    dialect: str = ""
+    model: str = ""
+    keys: tuple[bytes, ...] = ()
+    lead: tuple[bytes, ...] = ()
+    head: bytes = b""
+    since: float = 0.0
+    entries: int = 0
+    size: int = 0
+
+
+class _List:
+    """Messages as requests held them that bring the whole list; `end` is the chain key of the last."""
+
+    __slots__ = ("end", "keys")
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self.keys = keys
+        self.end = b""
+
+
+class _Laid:
+    """What a log comes to, whichever of its workers wrote first: they gather what they write, and may not have heard of
+    each other's entries."""
+
+    def __init__(self) -> None:
+        self._last = _List([])
+        self._at = 0.0
+        self._lists: dict[bytes, _List] = {}
+        """By the places where requests ended. A list that was left for another stays, should somebody go on with it."""
+        self._behind: dict[bytes, Recorded] = {}
+        """What stands behind replies that the provider keeps, by place: what was sent again counts once."""
+
+    def take(self, each: Recorded) -> None:
+        """Takes the next entry."""
+        if each.start == BEHIND:
+            self._behind.setdefault(each.place, each)
+            return
+        held, start = self._lists.get(each.after, self._last) if each.after else self._last, each.start
+        there = held.keys[start:]
+        # What is a beginning of what is there takes nothing away.
+        if there[: len(each.keys)] != each.keys:
+            if each.keys[: len(there)] != there:
+                held = _List(held.keys[:start])
+            held.keys[start:] = each.keys
+            held.end, self._at = each.place, each.at
+        self._last = self._lists[each.place] = held
+
+    def keys(self) -> list[bytes]:
+        """All messages in order."""
+        found, waiting = list(self._last.keys), dict(self._behind)
+        following: dict[bytes, list[Recorded]] = {}
+        for each in waiting.values():
+            following.setdefault(each.after, []).append(each)
+        direct = following.pop(self._last.end, []) if self._last.end else []
+        # What is not known to follow anything was said behind the rest, unless a newer list holds it.
+        first = [each for after, those in following.items() if after not in waiting for each in those]
+        first = [each for each in first if each.at >= self._at]
+        first.sort(key=lambda each: each.at)
+        stack = [*reversed(first), *reversed(direct)]
+        while stack:
+            each = stack.pop()
+            if waiting.pop(each.place, None) is not None:
+                found += each.keys
+                stack += reversed(following.get(each.place, ()))
+        return found
+
+
+def state_of(log: Iterable[Recorded]) -> State:
+    """What the entries of a log come to."""
+    state, laid = State(), _Laid()
+    for each in log:
+        laid.take(each)
+        whole = each.start == 0
+        state = State(
+            each.dialect,
+            each.model,
+            (),
+            tuple(each.lead) if each.head else state.lead,
+            each.head or state.head,
+            each.at if whole else state.since or each.at,
+            0 if whole else state.entries + 1,
+            each.size if whole else state.size + each.size,
+        )
+    return replace(state, keys=tuple(laid.keys()))
+
+
+async def transcript_of(archive: Archive, space: bytes, session: str) -> Transcript | None:
+    """The transcript of a session; None where there is none. Raises StoreUnavailable."""
+    log = holdings.decode_recorded(await archive.store.read(holdings.transcript_key(tenant_of(space), session)))
+    if not log:
+        return None
+    state = state_of(log)
+    place = holdings.head_key(state.head)
+    head = unpack(archive.opened(space, place, await archive.store.get(place))) if state.head else None
+    return Transcript(state.dialect, state.model, state.lead, state.keys, fields_of(head))
+
+
+def head_json(envelope: Mapping[str, bytes]) -> bytes:
+    """The fields that are kept beside the list, as one JSON object."""
+    return b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), envelope[name]) for name in HEAD if name in envelope)
+
+
+def fields_of(head: bytes | None) -> dict[str, bytes]:
+    """The same as fields; none where it cannot be read."""
+    try:
+        return {name: bytes(value) for name, value in _FIELDS.decode(head).items()} if head else {}
+    except (msgspec.MsgspecError, ValueError):
+        return {}
+
+
+def system_json(transcript: Transcript) -> bytes:
+    """The system prompt that stands beside the list as an entry of the list."""
+    return b'{"role":"system","content":%s}' % (transcript.system or b'""')
+
+
+def body_of(transcript: Transcript, wires: Sequence[bytes | None]) -> Original:
+    """A request's body with the list's entries that are there."""
+    listing = _LISTING.get(transcript.dialect, _MESSAGES).encode()
+    there = _told_apart([wire for wire in wires if wire is not None])
+    fields = [b'"model":%s' % msgspec.json.encode(transcript.model)]
+    fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
+    fields.append(b'"%s":[%s]' % (listing, b",".join(there)))
+    first = sum(wire is not None for wire in wires[: len(transcript.lead)])
+    return Original(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(there), first)
+
+
+def _told_apart(wires: Sequence[bytes]) -> list[bytes]:
+    """The entries with each `id` once. Messages that say the same are one row, with the id of one of them; a request in
+    which an id stands twice is refused, and one without ids is not (Responses)."""
+    seen, out = set[bytes](), list[bytes]()
+    for wire in wires:
+        fields = fields_of(wire) if b'"id"' in wire and wire.startswith(b"{") else {}
+        name = fields.get("id", b"")
+        if name and name in seen and "role" in fields:
+            del fields["id"]
+            out.append(msgspec.json.encode({key: msgspec.Raw(value) for key, value in fields.items()}))
+        else:
+            out.append(wire)
+        seen.add(name)
+    return out

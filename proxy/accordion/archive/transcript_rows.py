@@ -1,0 +1,72 @@
+"""What is to be written of requests that are recorded, as rows of the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from accordion.archive import holdings
+from accordion.archive.artifacts import packer, row_key
+from accordion.archive.holdings import OVERHEAD
+from accordion.archive.transcript_log import head_json
+from accordion.archive.writing import Archive
+from accordion.core.conversation import Conversation, Message
+from accordion.core.ports import Key, Put
+from accordion.core.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A request of a session, as it is to be recorded; `at` is when its exchange ended, in seconds since the epoch,
+    `after` the chain key of what the provider keeps before it."""
+
+    space: bytes
+    session: str
+    conversation: Conversation
+    at: float
+    after: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be written of a request, from its message `start` on (see Recorded). `fresh`: all rows, those too that
+    are known to be there; `size` is what the transcript counts before."""
+
+    item: Item
+    start: int
+    messages: tuple[Message, ...]
+    lead: tuple[Message, ...]
+    head: bytes
+    fresh: bool
+    size: int
+
+    @property
+    def bulk(self) -> int:
+        """Bytes that are compressed at most."""
+        fields = sum(map(len, self.item.conversation.envelope.values())) if self.head else 0
+        return fields + sum([len(message.wire) for message in (*self.lead, *self.messages)])
+
+
+class Rows:
+    """The rows of a batch, each packed once. Gives what each takes, 0 where another entry counts it."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.puts: dict[Key, Put] = {}
+        self._archive = archive
+        self._pack: Callable[[bytes], bytes] = packer()
+
+    def row(self, plan: Plan, message: Message) -> int:
+        """Takes a message."""
+        key = row_key(message.key)
+        if not plan.fresh and self._archive.knows(key):
+            return 0
+        return self._put(plan, key, message.wire)
+
+    def head(self, plan: Plan) -> int:
+        """Takes what stands beside the list."""
+        return self._put(plan, holdings.head_key(plan.head), head_json(plan.item.conversation.envelope))
+
+    def _put(self, plan: Plan, key: Key, value: bytes) -> int:
+        if key in self.puts:
+            return 0
+        put = self.puts[key] = self._archive.sealed(plan.item.space, key, self._pack(value))
+        return len(put.value) + OVERHEAD

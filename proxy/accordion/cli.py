@@ -1,0 +1,280 @@
+"""The command line: serve, check, replay, explain; what is kept: tenants, artifacts, export, erase; memory, mcp."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from accordion import __version__
+from accordion.core.errors import ConfigError
+from accordion.offline.configured import confirmed, failed, settings_of
+from accordion.offline.memory_commands import memory
+
+if TYPE_CHECKING:
+    from accordion.settings import Settings
+
+app = typer.Typer(
+    name="accordion",
+    help="A proxy that keeps long-running agents inside their model's context window.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="The config file; else ACCORDION_CONFIG, else ./config.yaml.", show_default=False
+    ),
+]
+
+Tenant = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant",
+        help="Whose: a name that `accordion tenants` lists (the id of a proxy key), its beginning, or `local`.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (config: server.host).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (config: server.port).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes (config: server.workers).")] = None,
+) -> None:
+    """Start the proxy."""
+    if hasattr(signal, "SIGHUP"):
+        # Until somebody listens to it, it waits; it would else be the end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    from accordion.serving import serve as run  # noqa: PLC0415  # the server is not needed by the other commands
+
+    overrides: dict[str, object] = {"server.host": host, "server.port": port, "server.workers": workers}
+    try:
+        run(config, overrides, typer.echo)
+    except ConfigError as error:
+        raise failed(error) from None
+
+
+@app.command()
+def check(
+    config: Annotated[
+        Path | None, typer.Argument(help="The config file; else as for serve.", show_default=False)
+    ] = None,
+) -> None:
+    """Check a config file: says what is wrong and where, or what it would do."""
+    from accordion.settings import SettingsFile, hints  # noqa: PLC0415  # see above
+
+    try:
+        file = SettingsFile(config, os.environ)
+    except ConfigError as error:
+        raise failed(error) from None
+    settings = file.settings
+    typer.echo(f"{file.path}: good" if file.path.exists() else "no config file; the defaults are good")
+    typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {settings.server.workers} worker(s)")
+    typer.echo(f"  OpenAI       {settings.upstreams.openai.base_url}")
+    typer.echo(f"  Anthropic    {settings.upstreams.anthropic.base_url}")
+    typer.echo(f"  store        {settings.store.url!r}")
+    names = ", ".join(model.model_name for model in settings.model_list)
+    typer.echo(f"  models       {names or 'none configured: all are passed on as they are named'}")
+    for model in ("", *settings.compaction.models):
+        whose, own = f"{model}: " if model else "", _folding(settings, model)
+        typer.echo(f"  folding      {whose}{own}")
+        if (theirs := _folding(settings, model, delegated=True)) != own:
+            typer.echo(f"  folding      {whose}sub-agents: {theirs}")
+    for model in ("", *settings.compaction.models):
+        if not model or settings.compaction.writer_of(model) != settings.compaction.writer_of(""):
+            typer.echo(f"  summaries    {f'{model}: ' if model else ''}{_writer(settings, model)}")
+    for hint in hints(settings):
+        typer.echo(f"  note         {hint}")
+
+
+@app.command()
+def replay(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Transcripts as JSON Lines, gzipped or not; - for the input.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="Replay for this model, in place of the recorded one.", show_default=False)
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Take this for the model's window, in tokens.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many conversations.", show_default=False)
+    ] = None,
+    fold: Annotated[bool, typer.Option("--fold", help="Fold as live: show what came, and what would be sent.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every request of long conversations.")] = False,
+    against_usage: Annotated[
+        bool, typer.Option("--against-usage", help="Learn from the recorded usage; show how far the estimate was off.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each request.")] = False,
+    config: Config = None,
+) -> None:
+    """Show how full the window was at every request of recorded conversations, and what folding makes of them."""
+    from accordion.offline.replaying import Options, run  # noqa: PLC0415  # see above
+
+    if fold and against_usage:
+        raise typer.BadParameter("--against-usage goes without --fold: the recorded usage is of what was sent then.")
+    options = Options(model, window, limit, every, against_usage, as_json, fold)
+    raise typer.Exit(run(files, settings_of(config), options))
+
+
+@app.command()
+def explain(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The body of one request; - for the input.")],
+    path: Annotated[
+        str | None, typer.Option(help="Where it goes, such as /v1/messages; else guessed.", show_default=False)
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="A header that it has: 'name: value'; repeatable.", show_default=False),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Take this for the model's window, in tokens.", show_default=False)
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show the whole body that would leave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    config: Config = None,
+) -> None:
+    """Say what is understood of one request, how it is counted, what would be folded of it, and why."""
+    from accordion.offline.explaining import Options, run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(file, settings_of(config), Options(path, header or [], window, full, as_json)))
+
+
+@app.command()
+def artifacts(
+    artifact: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="The artifact to show; else they are listed.", show_default=False),
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="List those of this session.", show_default=False)] = None,
+    offset: Annotated[
+        int, typer.Option(help="Show from this line on; negative: from the end.", show_default=False)
+    ] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many lines, or matches.", show_default=False)] = 0,
+    pattern: Annotated[str, typer.Option(help="Show the lines that match (RE2).", show_default=False)] = "",
+    path: Annotated[str, typer.Option(help="Show what stands at this JSON path.", show_default=False)] = "",
+    tenant: Tenant = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    config: Config = None,
+) -> None:
+    """List what left windows, or show one of it, from the configured store."""
+    from accordion.offline.artifacts import Reading, read  # noqa: PLC0415  # see above
+
+    if artifact is None and (offset or limit or pattern or path):
+        raise typer.BadParameter("--offset, --limit, --pattern and --path take the ID of an artifact.")
+    if artifact is not None and session is not None:
+        raise typer.BadParameter("--session lists artifacts; with an ID it means nothing.")
+    wanted = Reading(artifact or "", session or "", offset, limit, pattern, path, as_json)
+    raise typer.Exit(read(settings_of(config), tenant, wanted))
+
+
+@app.command()
+def tenants(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    config: Config = None,
+) -> None:
+    """List whose things the configured store has, and how much."""
+    from accordion.offline.artifacts import tenants as run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(settings_of(config), as_json))
+
+
+@app.command()
+def export(
+    session: Annotated[str | None, typer.Option(help="Only of this session.", show_default=False)] = None,
+    tenant: Tenant = None,
+    config: Config = None,
+) -> None:
+    """Write all that is kept as JSON Lines, from the configured store."""
+    from accordion.offline.artifacts import export as run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(settings_of(config), tenant, session))
+
+
+@app.command()
+def erase(
+    session: Annotated[str | None, typer.Option(help="Of this session.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Of all sessions of the tenant.")] = False,
+    tenant: Tenant = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: Config = None,
+) -> None:
+    """Remove all that is kept and known of a session, or of all, from the configured store."""
+    from accordion.offline.artifacts import erase as run  # noqa: PLC0415  # see above
+
+    if (session is None) != everything:
+        raise typer.BadParameter("Say what: --session S, or --all.")
+    raise typer.Exit(run(settings_of(config), tenant, session, lambda question: yes or confirmed(question)))
+
+
+@app.command()
+def mcp(tenant: Tenant = None, config: Config = None) -> None:
+    """Serve memories by MCP over standard input and output, from the configured store."""
+    from accordion.offline.memory import Asking  # noqa: PLC0415  # see above
+    from accordion.offline.memory import mcp as run  # noqa: PLC0415
+
+    raise typer.Exit(run(Asking(settings_of(config), tenant)))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+_MODES = {"auto": "", "observe": "only reported, nothing is changed: ", "off": "off"}
+_WRITERS = {
+    "request": "by the request's own model, and without a model where that cannot be had",
+    "extractive": "without a model: what matters is picked out of the text",
+}
+
+
+def _folding(settings: Settings, model: str, *, delegated: bool = False) -> str:
+    """What is folded of a model's requests, or of its sub-agents', by which strategies."""
+    mode = settings.compaction.mode_of(model, delegated=delegated)
+    strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model, delegated=delegated))
+    return _MODES[mode] + (strategies if mode != "off" else "")
+
+
+def _writer(settings: Settings, model: str) -> str:
+    """Who writes summaries for a model."""
+    writer = settings.compaction.writer_of(model) or settings.summaries.writer
+    return _WRITERS.get(writer, f"by the model {writer}")
+
+
+app.add_typer(memory)
+
+
+def main() -> None:
+    """Runs the command line."""
+    # None where it was closed before the start.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal cannot show is shown as a question mark, and is no failure.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
+            raise
+        # What is still held for the output cannot be written at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"the output cannot be written: {error.strerror}")

@@ -1,0 +1,140 @@
+"""What the provider keeps of a conversation, put in place of the id of the reply that a request goes on from.
+
+Responses lets a client say `previous_response_id` and only what is new. Below the trigger such a request passes as it
+came. Where a fold is due it is made whole from what is on record (archive/links.py), and from there on it is like any
+other: folded, read back from, recalled for. Once that was done the provider keeps a folded list under the reply's id,
+so it is done at every later request of the conversation. What is not all on record passes as it came, and so does what
+the provider refuses in this form.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from accordion.accounting.overflow import Overflow
+from accordion.archive.links import Links
+from accordion.core.budget import Decision
+from accordion.core.conversation import Conversation
+from accordion.core.errors import StoreUnavailable, Unreadable
+from accordion.core.http import Inbound
+from accordion.core.records import CompactionSeen, ReplySeen
+from accordion.core.summarizing import Asker
+from accordion.core.values import replace
+from accordion.dialects.spans import NULL, is_text, list_of, object_of
+from accordion.folding import Folding
+from accordion.gauge import Gauging
+from accordion.gauged import Gauge
+
+_log = logging.getLogger("accordion")
+
+_PASSES = "so it passes unchanged"
+_KEPT = f"the provider keeps the history, {_PASSES}"
+_Askers = Callable[[Gauge], Asker | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Completing:
+    """Makes requests whole that go on from a reply by its id, and puts replies on record for that. Who folds them then
+    is said at each call."""
+
+    links: Links
+
+    async def fold(self, folding: Folding, inbound: Inbound, gauge: Gauge, asker: _Askers) -> Gauge:
+        """The request as it is to be forwarded; see Folding.fold. One that goes on from a reply by its id is whole and
+        folded, or as it came."""
+        if gauge.decision.action != "complete":
+            return await folding.fold(gauge, asker)
+        whole = await self._whole(folding.gauging, inbound, gauge)
+        if isinstance(whole, str):
+            return await folding.fold(_passed(gauge, f"{gauge.decision.reason}; {whole}"), asker)
+        folded = await folding.fold(whole, asker)
+        if folded.sent is None:
+            # Nothing was there to be folded, or it failed; then that is told.
+            return await folding.fold(_passed(gauge, folded.decision.reason, folded.seen), asker)
+        if folded.decision.action == "refuse":
+            return await folding.fold(_passed(gauge, folded.decision.reason), asker)
+        return folded
+
+    async def again(
+        self, folding: Folding, inbound: Inbound, gauge: Gauge, asker: _Askers, overflow: Overflow | None
+    ) -> Gauge | None:
+        """What is sent where the provider refused a request: folded because it does not fit (see Folding.overflowed),
+        or, where it is something else about what was put together, as it came."""
+        if overflow is None:
+            asked = gauge.asked
+            return _passed(asked, "the provider refused it with what it keeps in place of the id") if asked else None
+        whole = await self._whole(folding.gauging, inbound, gauge) if gauge.linked else gauge
+        return await folding.overflowed(gauge if isinstance(whole, str) else whole, asker, overflow)
+
+    def answered(self, gauge: Gauge, session: str, seen: ReplySeen) -> None:
+        """Puts a reply on record, where its client may go on from it by its id. Whether this very request was to be
+        folded does not matter: a later one may be."""
+        if gauge.place is None or gauge.place.conversation.kept != "reply" or gauge.counting:
+            return
+        if seen.output is None or not seen.response_id or gauge.rules.mode != "auto" or gauge.route.family == "litellm":
+            return
+        asked = _asked(gauge.asked or gauge)
+        if asked.envelope.get("store") == b"false" or asked.envelope.get("prompt", NULL) != NULL:
+            # Nothing goes on from it, or what the provider's own template says is not on record.
+            return
+        self.links.said(gauge.caller.space, session, asked, seen.response_id, seen.output, gauge.started)
+
+    async def _whole(self, gauging: Gauging, inbound: Inbound, gauge: Gauge) -> Gauge | str:
+        """The request with what led to the reply in place of its id, gauged; or why it passes as it came. Never
+        fails."""
+        asked, caller = _asked(gauge), gauge.caller
+        try:
+            before = await self.links.before(caller.space, asked.previous or "")
+            if before is None:
+                return f"not all that the provider keeps is on record, {_PASSES}"
+            fields = {name: value for name, value in inbound.fields.items() if name != b"content-encoding"}
+            whole = replace(inbound, body=_body(gauge.dialect.listing, before, asked))
+            made = await gauging.gauge(whole, fields, caller, gauge.started)
+            if made.place is None or gauge.dialect.problems(made.place.conversation.messages):
+                return f"what the provider keeps is not what went by, {_PASSES}"
+            return structs.replace(_weighed(gauging, made, gauge), asked=gauge)
+        except StoreUnavailable:
+            return f"the store is away, {_PASSES}"
+        except Exception:
+            _log.exception("what the provider keeps could not be put in", extra={"request_id": gauge.request_id})
+            return f"it could not be put together, {_PASSES}"
+
+
+def _asked(gauge: Gauge) -> Conversation:
+    """What the client itself sent."""
+    if gauge.seated is not None:
+        return gauge.seated.client
+    if gauge.place is None:
+        raise Unreadable("only what was read goes on from something")
+    return gauge.place.conversation
+
+
+def _passed(gauge: Gauge, why: str, seen: CompactionSeen | None = None) -> Gauge:
+    reason = why if why.endswith(_PASSES) else f"{why}; {_KEPT}"
+    return structs.replace(gauge, decision=Decision("pass", reason), seen=seen)
+
+
+def _weighed(gauging: Gauging, whole: Gauge, kept: Gauge) -> Gauge:
+    """A request that was made whole, with the tokens that the provider reported for what it keeps, where it keeps that
+    very list."""
+    place, folded, window, limits = whole.place, whole.folded, whole.window, whole.limits
+    if place is None or folded is None or window is None or limits is None:
+        return whole
+    base = kept.place.base if kept.place is not None else None
+    if base is None or base.changed or not kept.utilization.carried or folded.compaction is not None:
+        return whole
+    used = whole.utilization.corrected(1.0, kept.utilization.tokens, carried=True)
+    whole = structs.replace(whole, utilization=used)
+    return structs.replace(whole, decision=gauging.decided(whole, place, folded, window, limits))
+
+
+def _body(listing: str, before: list[bytes], asked: Conversation) -> bytes:
+    """A request that says itself what led to the reply. The list comes first, since its beginning stays the same."""
+    own = (message.wire for message in (*asked.lead, *asked.messages))
+    entries = [b'{"role":"user","content":%s}' % wire if is_text(wire) else wire for wire in (*before, *own)]
+    rest = {name: value for name, value in asked.envelope.items() if name != "previous_response_id"}
+    return object_of({listing: list_of(entries), **rest})

@@ -1,0 +1,221 @@
+"""The calls about memories: the one table behind REST, MCP and the command line, and the schemas made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import field
+from typing import Any, Final
+
+import msgspec
+
+from accordion.core.errors import AccordionError, BadRequest
+from accordion.core.values import dataclass
+from accordion.faces import memory_asked as asked
+from accordion.faces import memory_calls as calls
+from accordion.faces import memory_told as told
+from accordion.faces.memory_rooms import Rooms
+from accordion.identity.tenants import Caller
+from accordion.memory.answers import Compacted
+from accordion.memory.core_answers import Exported, Found, Imported, Listed
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: its name as a tool, its path under `/accordion/memory/` (empty: not by REST), what it takes and gives.
+    `tool` says whether agents have it."""
+
+    name: str
+    title: str
+    description: str
+    asked: type[Any]
+    told: tuple[type[Any], ...]
+    run: Callable[[Rooms, Caller, Any], Awaitable[Any]] = field(repr=False)
+    path: str = ""
+    tool: bool = True
+    reads_only: bool = False
+    destroys: bool = False
+    repeatable: bool = True
+
+    async def __call__(self, rooms: Rooms, caller: Caller, arguments: object) -> Any:
+        """Runs it with arguments as JSON has them. Raises AccordionError."""
+        given = _given(self.asked, arguments)
+        try:
+            return await self.run(rooms, caller, given)
+        except AccordionError as error:
+            if error.param == "token":
+                error.param = "proof"
+            raise
+
+
+def _given(kind: type[Any], arguments: object) -> Any:
+    try:
+        return msgspec.convert(arguments, kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        field_name = place.strip("`.").split("[")[0].split(".")[0]
+        missing = what.partition("field `")[2].partition("`")[0]
+        where = f" (at `{place.strip('`.')}`)" if place.strip("`.") else ""
+        raise BadRequest(
+            f"{what}{where}. The arguments are: {', '.join(_fields(kind))}.",
+            code="invalid_arguments",
+            param=field_name or missing or None,
+        ) from error
+
+
+def _fields(kind: type[Any]) -> list[str]:
+    return [each.name if not each.required else f"{each.name} (required)" for each in msgspec.structs.fields(kind)]
+
+
+def input_schema(call: Call) -> Json:
+    """The JSON Schema of what it takes, in one piece."""
+    (ref,), parts = msgspec.json.schema_components([call.asked], ref_template="#/$defs/{name}")
+    found: Json = parts.pop(ref["$ref"].rpartition("/")[2])
+    found.pop("title", None)
+    found.pop("description", None)
+    return found | ({"$defs": parts} if parts else {})
+
+
+def output_schema(call: Call) -> Json:
+    """The JSON Schema of what it gives, an object at its root."""
+    refs, parts = msgspec.json.schema_components(call.told, ref_template="#/$defs/{name}")
+    if len(refs) == 1:
+        found: Json = dict(parts.pop(refs[0]["$ref"].rpartition("/")[2]))
+        return found | ({"$defs": parts} if parts else {})
+    return {"type": "object", "anyOf": list(refs), "$defs": parts}
+
+
+CALLS: Final[tuple[Call, ...]] = (
+    Call(
+        "memory_add",
+        "Remember one thing",
+        "Remembers one fact, decision, preference, solution or open question beyond this conversation. Search first: "
+        "what is known already need not be added, and what is out of date is corrected with `replace_id`. The same "
+        "words twice are one memory. Ranges of a conversation that the proxy recorded are better compacted with "
+        "memory_compact_conversation.",
+        asked.Add,
+        (told.Added,),
+        calls.add,
+        "add",
+    ),
+    Call(
+        "memory_search",
+        "Search memories",
+        "Searches what is remembered; up to 32 results, the best first. Results are previews of 50 characters: read "
+        "those that matter with memory_read before you rely on them. A topic's summary stands first where there is "
+        "one; a `warning` says that it may be out of date. With `conversation_id` the answer also says which ranges of "
+        "that conversation are compacted, which must be asked before memory_compact_conversation.",
+        asked.Search,
+        (told.Results,),
+        calls.search,
+        "search",
+    ),
+    Call(
+        "memory_deep_search",
+        "Search memories thoroughly",
+        "Searches a pool four times as large; up to 100 results. For an overview of a whole topic, and required before "
+        "memory_consolidate: name the topic in `topics` or in the query, and pass the `proof` that is returned on to "
+        "memory_read.",
+        asked.DeepSearch,
+        (told.Results,),
+        calls.deep_search,
+        "deep_search",
+        reads_only=True,
+    ),
+    Call(
+        "memory_read",
+        "Read memories in full",
+        "Reads memories in full by their ids, up to 100 at once. Give the `proof` of the search before and pass on the "
+        "one that is returned: it proves both. With `originals` the messages that a memory was made of come along.",
+        asked.Read,
+        (told.Reading,),
+        calls.read,
+        "read",
+        reads_only=True,
+    ),
+    Call(
+        "memory_list",
+        "List memories",
+        "Lists memories, newest first, page by page.",
+        asked.List,
+        (told.Page,),
+        calls.list_,
+        "list",
+        tool=False,
+        reads_only=True,
+    ),
+    Call(
+        "memory_delete",
+        "Delete memories",
+        "Deletes memories for good. Summaries that were written of them are then marked as out of date.",
+        asked.Delete,
+        (told.Deleted,),
+        calls.delete,
+        "delete",
+        tool=False,
+        destroys=True,
+    ),
+    Call(
+        "memory_compact_conversation",
+        "Compact messages into memories",
+        "Turns a range of a conversation that the proxy recorded into memories, entities and relations. First call "
+        "memory_search with its `conversation_id`, to see what is compacted already: each search lets one new range "
+        "through. Choose a coherent stretch. The same range again gives the same answer; an overlapping one adds only "
+        "what is new.",
+        asked.Compact,
+        (Compacted,),
+        calls.compact_conversation,
+        "compact_conversation",
+    ),
+    Call(
+        "memory_consolidate",
+        "Write a topic's summary",
+        "Writes the one active summary of a topic, which future searches show first; the one before it is archived. "
+        "A summary from partial knowledge misleads everyone after you, so these steps are enforced: "
+        "1. memory_deep_search on the topic. 2. memory_read at least 20 of its memories (all where there are fewer), "
+        "passing the proof on. 3. Where there is a summary, read and extend it; do not start anew. 4. Write 300 to 500 "
+        "tokens that reflect all of them, and give the last proof. The topic needs at least 10 memories, the text at "
+        "least 200 tokens. To restore an archived summary (type_filter summary_archived), give its text. "
+        "memory_consolidate_draft prepares a text.",
+        asked.Consolidate,
+        (told.Summary,),
+        calls.consolidate,
+        "consolidate",
+        repeatable=False,
+    ),
+    Call(
+        "memory_consolidate_draft",
+        "Draft a topic's summary",
+        "Drafts a summary of a topic from all of its memories, each line with the ids that it rests on. Writes "
+        "nothing. It is raw material: read, correct and complete it, then memory_consolidate.",
+        asked.Draft,
+        (told.Drafted,),
+        calls.consolidate_draft,
+        "consolidate_draft",
+        reads_only=True,
+    ),
+    Call(
+        "core_memory",
+        "Save and recover sessions",
+        "Session memories: all that it takes to go on with a session somewhere else, in fourteen sections, with the "
+        "plan word for word. `import` saves one, of a recorded conversation (`conversation_id`), of your own `text`, "
+        "or both, and answers with a recovery id: show it to the user plainly. `export` gives one back whole, `list` "
+        "and `search` find them.",
+        asked.Core,
+        (Imported, Exported, Listed, Found),
+        calls.core_memory,
+        "core_memory",
+        repeatable=False,
+    ),
+    Call(
+        "read_artifact",
+        "Read what left a window",
+        "Reads what the proxy moved out of a conversation's window: a tool result or a stretch of messages, kept whole "
+        'under an id that begins with "art_". `shown` says what of how much it gives, `next` the offset to go on with.',
+        asked.Artifact,
+        (told.Lent,),
+        calls.read_artifact,
+        reads_only=True,
+    ),
+)

@@ -1,0 +1,187 @@
+"""Who and what memories speak of, and how these stand to each other: only where the text says so.
+
+An entity is known by the word beside it (`the X service`, `pip install X`, `written by X`) or by its form (a file's
+path, `name()`, `#12`). A relation is known by the verb that stands between two entities of one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Final
+
+from accordion.core.memories import Entity, Relation
+from accordion.core.values import dataclass
+from accordion.memory.entries import NAME_MOST
+from accordion.memory.standing import EMPTY
+from accordion.summaries.facts_words import Judge
+
+_NAME: Final = r"[`\"']?([A-Za-z@][\w@./+-]{1,60})[`\"']?"
+_PROPER: Final = r"[`\"']?([A-Z][\w.+-]{1,40}|[a-z]\w*(?:[-_.]\w+)+|(?<=[`\"'])[\w.+-]{2,40})[`\"']?"
+_FULL: Final = r"([A-Z][a-zà-ÿ]+(?:[ -][A-Z][a-zà-ÿ]+){1,2})"
+_PERSON: Final = r"([A-Z][a-zà-ÿ]+(?:[ -][A-Z][a-zà-ÿ]+){0,2})"
+_RULES: Final = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("person", rf"\b(?:my name is|[Nn]ame is|named after|I am called) {_PERSON}"),
+        ("person", rf"\b(?:written|reviewed|created|owned|maintained|reported|approved|requested|authored|led|managed|"
+                   rf"assigned) (?:by|to) {_FULL}"),
+        ("person", rf"{_FULL} (?:wrote|reviewed|manages|joined|owns|approved|reviews)\b"),
+        ("person", rf"{_PERSON} (?:works on|work on|maintains|leads)\b"),
+        ("organisation", r"\b((?:[A-Z][\w&.-]+ ){0,3}[A-Z][\w&.-]+,? (?:Inc|GmbH|Ltd|LLC|Corp|Corporation|Foundation|"
+                         r"University|Labs))\b"),
+        ("organisation", r"\b(?:company|customer|vendor|organi[sz]ation) (?:called |named )?([A-Z][\w&-]+)"),
+        ("package", r"\b(?:pip3?|uv|npm|pnpm|yarn|cargo|go|gem|brew|apt|apt-get|poetry) (?:install|add|get) "
+                    r"(?:-\S+ )*[`\"']?([A-Za-z@][\w@./-]{1,60})"),
+        ("package", rf"{_PROPER} (?:package|library|dependency|crate|gem)\b"),
+        ("package", rf"\b(?:package|library|dependency|crate) {_PROPER}"),
+        ("service", rf"{_PROPER} (?:service|server|API|database|cluster|queue|broker)\b"),
+        ("service", rf"\b(?:service|server|database|cluster) {_PROPER}"),
+        ("tool", rf"{_PROPER} (?:CLI|tool|linter|compiler|formatter|framework|editor)\b"),
+        ("tool", rf"\b(?:tool|linter|framework) {_PROPER}"),
+        ("project", rf"\b(?:project|repo|repository|codebase) {_PROPER}"),
+        ("project", r"\b(?:project|repo|repository|codebase) [`\"']?([\w.-]+/[\w.-]*\w)"),
+        ("project", rf"{_PROPER} (?:project|repo|repository|codebase)\b"),
+        ("project", r"\bgithub\.com/([\w.-]+/[\w.-]*\w)"),
+        ("service", r"\b(?:[Tt]he|[Oo]ur|[Mm]y) ((?!(?:same|new|old|whole|other|current|main|right|first|last|chosen|"
+                    r"existing|remote|local|default|entire|given|specific|separate|external|internal) )[a-z]"
+                    r"[\w-]{2,30} (?:service|server|database|cluster|queue|API))\b"),
+        ("package", rf"\bdepends? on (?:the )?{_PROPER}"),
+        ("technology", r"\b(?:uses?|using|runs on|built (?:on|with)|relies on) (?:the )?([A-Z][\w.+-]{2,40})"),
+        ("function", r"`([A-Za-z_][\w.]{2,60})(?:\(\))?` (?:function|method|class|helper)\b"),
+        ("function", r"\b([A-Za-z_][\w.]{2,60})\(\)"),
+        ("issue", r"(?<!\w)(#\d{1,5})\b"),
+        ("issue", r"\b((?!UTF-|SHA-|ISO-|RFC-|HTTP-|AES-|GPT-|CVE-|TLS-|UTC-|MD-)[A-Z]{2,9}-\d{1,6})\b"),
+    )
+)  # fmt: skip
+_FILE: Final = re.compile(r"(?:.*[/\\])?(?:[\w.@+-]*\w\.[A-Za-z]\w{0,7}|Makefile|Dockerfile|\.[a-z][\w.-]+)")
+_BARE: Final = re.compile(r"(?<![\w/.@-])([\w-]{2,60}\.(?:py|ts|tsx|js|jsx|go|rs|java|rb|c|h|cpp|cs|md|json|toml|ya?ml|"
+                          r"sql|sh|css|html|txt|cfg|ini|lock|proto|kt|swift|php|vue))(?![\w/])")  # fmt: skip
+_LIBRARY: Final = re.compile(r"[A-Z]\w*\.js")
+"""Node.js is no file."""
+_VERBS: Final = tuple(
+    (kind, re.compile(rf"[`\"'()\s,]*(?:\w+\s+){{0,3}}?(?:{verb})\s+(?:(?:the|a|an|our|its|on|in|for|file|package|"
+                      r"service|project|library|tool|function|issue|bug|[\w-]+ing|[\w-]+ed)\s+){0,3}[`\"'(@]*"))
+    for kind, verb in (
+        ("works_on", r"works? on|is working on|maintains|leads|manages"),
+        ("owns", r"owns"),
+        ("depends_on", r"depends? on|requires?|needs?|imports?"),
+        ("uses", r"uses?|is using|calls?|relies on|rely on|runs on|is built (?:on|with)|talks to|connects to"),
+        ("fixes", r"fix(?:es|ed)?|closes?|closed|resolves?|resolved|solves?|solved"),
+        ("located_in", r"(?:is|are|lives?|sits?)(?: located| defined| found| stored| declared| implemented)? "
+                       r"(?:in|at|under|inside)|defined in|located in|declared in|implemented in"),
+        ("part_of", r"(?:is )?(?:a )?part of|belongs? to"),
+        ("contains", r"contains?|defines?|includes?"),
+        ("replaces", r"replaces?|replaced|supersedes?"),
+        ("created_by", r"(?:was |is |were )?(?:written|created|authored|made) by"),
+        ("reviewed_by", r"(?:was |is |were )?(?:reviewed|approved) by"),
+        ("tests", r"tests|covers"),
+    )
+)  # fmt: skip
+_UNSAID: Final = re.compile(
+    r"\b(?:not|no longer|never|without|if|would|could|might|may|should|unless|instead of|rather than|whether)\b|"
+    r"n['’]t\b",
+    re.IGNORECASE,
+)
+_ELSEWHERE: Final = re.compile(r"[.;!?]\s|^\W*(?:and|but|or|which|that|while)\b", re.IGNORECASE)
+_NOBODIES: Final = (
+    "The This That These Those It He She We They You I A An And But Or If When Then What Why How Which Who Your My "
+    "Our Now Also After Before Added Fixed Created Updated Done New All Each Every Any Some No Not Use Using Only REST "
+    "HTTP HTTPS JSON SQL CLI API URL Web Main Test Tests Local Remote Public Private Next First Last Let See Please "
+    "Make Rate Build Full Total Single Multi Dev Prod Production Backend Frontend Read Write"
+)
+_NOBODY: Final = frozenset(_NOBODIES.split())
+"""Words that stand in a name's place and are none."""
+_TITLED: Final = frozenset({"person", "tool", "package", "technology"})
+"""Kinds whose names are not shouted."""
+_GAP: Final = 70
+_MOST: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a text speaks of: entities in the order in which they stand there, and relations between them."""
+
+    entities: tuple[Entity, ...]
+    relations: tuple[tuple[str, str, str], ...]
+    """From, to, type."""
+
+
+def found_in(text: str, judge: Judge) -> Found:
+    """The entities and relations of a text."""
+    mentions = _mentions(text, judge)
+    entities = tuple(dict.fromkeys(entity for _, _, entity in mentions))
+    related: dict[tuple[str, str, str], None] = {}
+    if not text.endswith("?"):
+        for one, other in combinations(mentions, 2):
+            if (relation := _related(text, one, other)) is not None:
+                related[relation] = None
+    return Found(entities[:_MOST], tuple(related)[:_MOST])
+
+
+def related(found: Sequence[tuple[str, Found]]) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
+    """The distinct entities and relations of memories, each given with its id; a relation names the first that says
+    it."""
+    entities: dict[tuple[str, str], Entity] = {}
+    relations: dict[tuple[str, str, str], Relation] = {}
+    for memory, each in found:
+        for entity in each.entities:
+            entities.setdefault((entity.name.lower(), entity.type), entity)
+        for start, end, kind in each.relations:
+            relations.setdefault((start.lower(), end.lower(), kind), Relation(start, end, kind, memory))
+    return tuple(entities.values()), tuple(relations.values())
+
+
+_Mention = tuple[int, int, Entity]
+
+
+def _mentions(text: str, judge: Judge) -> list[_Mention]:
+    """Each entity where it stands first, by place; of two that overlap the one of the earlier rule."""
+    taken: list[_Mention] = []
+    for start, end, entity in (*_files(text, judge), *_named(text)):
+        if all(end <= other[0] or start >= other[1] for other in taken):
+            taken.append((start, end, entity))
+    return sorted(taken, key=lambda mention: mention[:2])
+
+
+def _files(text: str, judge: Judge) -> Iterator[_Mention]:
+    words = judge.words(text)
+    named = [path for path in (*words.paths, *words.names) if "/" in path and _FILE.fullmatch(path)]
+    linked = " ".join(words.links)
+    named += [found.group(1) for found in _BARE.finditer(text)]
+    for path in dict.fromkeys(named):
+        at = text.find(path)
+        if at >= 0 and path not in linked and not _LIBRARY.fullmatch(path):
+            yield at, at + len(path), Entity(path, "file")
+
+
+def _named(text: str) -> Iterator[_Mention]:
+    for kind, rule in _RULES:
+        for found in rule.finditer(text):
+            start, end = found.span(1)
+            name = text[start:end].rstrip(".,;:-/")
+            first = name.split(" ", 1)[0]
+            if (
+                not 2 <= len(name) <= NAME_MOST
+                or first in _NOBODY
+                or name.lower() in EMPTY
+                or (name.isupper() and len(name) > 5 and kind in _TITLED)
+            ):
+                continue
+            yield start, start + len(name), Entity(name, kind)
+
+
+def _related(text: str, one: _Mention, other: _Mention) -> tuple[str, str, str] | None:
+    between = text[one[1] : other[0]]
+    # Behind an `and` the verb belongs to another subject.
+    if len(between) > _GAP or _ELSEWHERE.search(between) or _UNSAID.search(between):
+        return None
+    if _UNSAID.search(text[max(0, one[0] - 30) : one[0]]):
+        return None
+    if (one[2].type, other[2].type) == ("function", "file") and between.strip("`() ") in {"in", "of", "from"}:
+        return one[2].name, other[2].name, "located_in"
+    for kind, rule in _VERBS:
+        if rule.fullmatch(between):
+            return one[2].name, other[2].name, kind
+    return None

@@ -1,0 +1,221 @@
+"""What must hold between settings, and what is accepted but does nothing as things stand."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator
+
+from accordion.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResultsOptions
+from accordion.core.errors import ConfigError
+from accordion.models.table import ModelTable
+from accordion.models.windows import shape
+from accordion.settings.pipelines import Strategy
+from accordion.settings.text import step
+from accordion.settings.thresholds import SMALL, stated_at
+from accordion.settings.values import Settings
+from accordion.upstream.providers import AMBIENT
+from accordion.upstream.routes import DEFAULT_NAMES, family_of, provider_of
+
+_NEVER_USED = "never used; it is for callers that present a proxy key, and there are no `proxy_keys`"
+
+
+def check(settings: Settings) -> None:
+    """Raises ConfigError for the first rule between settings that is broken."""
+    for path, message in _problems(settings):
+        raise ConfigError(message, path=path)
+
+
+def hints(settings: Settings) -> tuple[str, ...]:
+    """Sentences about settings that are legal and have no effect, or not the one that is stated; for the start's log
+    and `accordion check`."""
+    found = []
+    if settings.server.workers > 1 and settings.store.url.reveal() == "memory://":
+        found.append("$.store.url: with memory:// each worker knows its own conversations only")
+    for name in ("openai", "anthropic"):
+        if getattr(settings.upstreams, name).api_key and not settings.proxy_keys:
+            found.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
+    remembering = {asked.model for _, asked in settings.memory.asked() if asked.api_base is None}
+    remembering.add(settings.memory.model)
+    for index, model in enumerate(settings.model_list):
+        path = f"$.model_list[{index}].litellm_params"
+        params = model.litellm_params
+        if params.api_key and not settings.proxy_keys and model.model_name not in remembering:
+            found.append(f"{path}: its own key is {_NEVER_USED}")
+        options = [name for name in params.options if name != "custom_llm_provider"]
+        if options and family_of(model.entry())[0] != "litellm":
+            found.append(f"{path}: only requests that need translating use {', '.join(options)}")
+    for path, (own, message) in _late(settings).items():
+        if not own:
+            found.append(f"{path}: {message}")
+    for path, strategy in _strategies(settings):
+        if _digest_is_lost(strategy.options):
+            found.append(f"{path}.digest_characters: only `replacement: {REFERENCE}` has a digest")
+    return tuple(found)
+
+
+def _digest_is_lost(options: object) -> bool:
+    return (
+        isinstance(options, CompactToolResultsOptions)
+        and options.replacement != REFERENCE
+        and options.digest_characters != CompactToolResultsOptions().digest_characters
+    )
+
+
+def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    if not settings.server.max_body_bytes:
+        yield "$.server.max_body_bytes", "expected at least 1 byte"
+    for path, text in (("$.server.host", settings.server.host), ("$.store.spool", settings.store.spool or "")):
+        if "\0" in text:
+            yield path, "expected a text without null characters"
+    if (file := settings.store.file()) and os.path.realpath(settings.store.spool_path()) == os.path.realpath(file):
+        yield "$.store.spool", "expected another file than that of the store, for which it stands in"
+    yield from _models(settings)
+    yield from _keys(settings)
+    yield from _thresholds(settings)
+    yield from _remembered(settings)
+    yield from _summarizers(settings)
+    yield from _asked(settings)
+
+
+def _models(settings: Settings) -> Iterator[tuple[str, str]]:
+    seen: dict[str, int] = {}
+    for index, model in enumerate(settings.model_list):
+        path, name = f"$.model_list[{index}].model_name", model.model_name
+        if name in seen:
+            yield path, f"`{name}` is already the name of model_list[{seen[name]}]; each model needs a name of its own"
+        if name in DEFAULT_NAMES:
+            yield path, f"`{name}` is the name of a default upstream; choose another"
+        if "*" in name:
+            yield path, "a name stands for one model; there are no patterns"
+        seen[name] = index
+        info = model.model_info
+        if info.max_output_tokens is not None and info.max_input_tokens is None:
+            path = f"$.model_list[{index}].model_info.max_output_tokens"
+            yield path, "it takes max_input_tokens beside it to describe a window"
+        try:
+            family_of(model.entry())
+        except ValueError as error:
+            yield f"$.model_list[{index}].litellm_params.model", str(error)
+
+
+def _keys(settings: Settings) -> Iterator[tuple[str, str]]:
+    ids: dict[str, int] = {}
+    keys: dict[str, int] = {}
+    for index, entry in enumerate(settings.proxy_keys):
+        path, key = f"$.proxy_keys[{index}]", entry.key.reveal()
+        if entry.id in ids:
+            yield f"{path}.id", f"`{entry.id}` is already the id of proxy_keys[{ids[entry.id]}]"
+        if not key or " " in key or "\t" in key:
+            yield f"{path}.key", "expected a text without spaces that is not empty"
+        if key in keys:
+            yield f"{path}.key", f"it is the same as that of proxy_keys[{keys[key]}]"
+        ids[entry.id] = keys[key] = index
+
+
+def _thresholds(settings: Settings) -> Iterator[tuple[str, str]]:
+    everywhere = settings.thresholds
+    yield from everywhere.problems()
+    for model in settings.model_list:
+        size = model.model_info.max_input_tokens
+        for delegated in (False, True):
+            if size is not None and everywhere.of(model.model_name, delegated=delegated).reserved_output >= size:
+                places = everywhere.places(model.model_name, delegated=delegated)
+                yield (
+                    stated_at(places, "reserved_output")[0],
+                    f"it leaves nothing of the window of `{model.model_name}`",
+                )
+    yield from ((path, message) for path, (own, message) in _late(settings).items() if own)
+
+
+def _late(settings: Settings) -> dict[str, tuple[bool, str]]:
+    """By path the triggers above the hard limit of a model of model_list whose window is known: whether they are stated
+    for that model alone, and a sentence."""
+    found: dict[str, tuple[bool, str]] = {}
+    table = ModelTable()
+    for model in settings.model_list:
+        name, size = model.model_name, model.model_info.max_input_tokens
+        if next(settings.thresholds.late(name, SMALL), None) is None:
+            # Not even if its window were small: the table need not be read.
+            continue
+        if size is None:
+            listed = model.model_info.base_model or model.litellm_params.model
+            figures = table.find(listed)
+            size = shape(listed, *figures).size if figures is not None else None
+        for path, own, hard in settings.thresholds.late(name, size) if size else ():
+            window = f"{hard:g} of its window of {size:,} tokens"
+            if own:
+                found[path] = True, f"expected at most {hard:g}, the hard limit of `{name}`, which has {size:,} tokens"
+            else:
+                told = f"`{name}` is folded from its hard limit on, {window}, where requests wait for their summaries"
+                found.setdefault(path, (False, told))
+    return found
+
+
+def _summarizers(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Models that are to write: what may be sent to them must be known."""
+    base = {
+        model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
+    }
+    sizes = {model.model_name: model.model_info.max_input_tokens for model in settings.model_list}
+    table = ModelTable()
+    for path, model in _writers(settings):
+        if sizes.get(model) is None and table.find(base.get(model, model)) is None:
+            yield (
+                path,
+                "its window is not known: expected a model of model_list with `max_input_tokens`, or one that "
+                "LiteLLM's table knows",
+            )
+
+
+def _remembered(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The model that is to write memories, which is asked in its own name; their project, and recall."""
+    if settings.memory.recall.enabled and not settings.memory.enabled:
+        yield "$.memory.recall.enabled", "expected `false` where `memory.enabled` is false: there is nothing to recall"
+    if settings.memory.project.strip() == "*":
+        yield "$.memory.project", "expected the name of one project, or nothing; in calls `*` stands for all"
+    entry = next((each.entry() for each in settings.model_list if each.model_name == settings.memory.model), None)
+    if not settings.memory.model:
+        return
+    if entry is None:
+        yield "$.memory.writer", "expected `rules`, or the name of a model of model_list"
+    elif not (entry.api_key or entry.api_base or entry.extra_headers or provider_of(entry)[0] in AMBIENT):
+        yield "$.memory.writer", "expected a model with an `api_key` of its own: it is asked in nobody else's name"
+
+
+def _asked(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Models that are asked about memories: they must be reachable in OpenAI's way."""
+    families = {model.model_name: family_of(model.entry())[0] for model in settings.model_list}
+    for name, asked in settings.memory.asked():
+        path = f"$.memory.{name}"
+        if asked.api_base is not None:
+            continue
+        if asked.model not in families:
+            yield f"{path}.model", "expected a model of model_list, or an `api_base` beside it"
+        elif families[asked.model] != "openai":
+            yield f"{path}.model", "its provider does not speak OpenAI's protocol; expected an `api_base` beside it"
+        elif asked.api_key:
+            yield f"{path}.api_key", "the key of a model of model_list stands there"
+
+
+def _writers(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Each model that is named as a writer of summaries or memories, and the path of its name."""
+    if settings.summaries.model:
+        yield "$.summaries.writer", settings.summaries.model
+    if settings.memory.model:
+        yield "$.memory.writer", settings.memory.model
+    for path, strategy in _strategies(settings):
+        if model := getattr(strategy.options, "model", None):
+            yield f"{path}.model", model
+
+
+def _strategies(settings: Settings) -> Iterator[tuple[str, Strategy]]:
+    """Every strategy of every pipeline, and its path."""
+    everywhere = settings.compaction
+    places = [("$.compaction", everywhere.pipeline)]
+    places.append(("$.compaction.delegated", everywhere.delegated.pipeline or ()))
+    for name, own in everywhere.models.items():
+        path = step("$.compaction.models", name)
+        places += [(path, own.pipeline or ()), (f"{path}.delegated", own.delegated.pipeline or ())]
+    for path, pipeline in places:
+        for index, strategy in enumerate(pipeline):
+            yield f"{path}.pipeline[{index}].{strategy.name}", strategy

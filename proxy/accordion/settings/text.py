@@ -1,0 +1,133 @@
+"""The file's text → plain values: YAML, each key once, references to the environment put in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from accordion.core.errors import ConfigError
+
+# `$${` stands for `${` itself; a `${` that is none of these is an error rather than a text.
+_REFERENCE = re.compile(r"\$(\$\{)|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
+_LITELLM = "os.environ/"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_KEY = re.compile(r"[\w-]+")
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
+
+class _NoValue(yaml.MarkedYAMLError):
+    """A scalar that no value can be made of."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is 8 times as fast
+    """The safe loader, but a key may stand only once and a date stays the text that it is."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise ConfigError(f"key `{key.value}` on line {line} already stands on line {seen[key.value]}")
+            if isinstance(key, yaml.ScalarNode):
+                seen[key.value] = line
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        # A tag that does not fit, or what only looks like a number (`0x_`), fails as Python's own conversions do.
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            raise _NoValue(None, None, f"this is not of the kind `{kind}`", node.start_mark) from None
+
+
+# `api_version: 2024-02-01` is meant as a text.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_tree(text: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The file as nested plain values; keys that are left empty are left out, so that they have their defaults.
+
+    Raises ConfigError for bad YAML (with line and column), a repeated key, a key that is no text, and a reference to
+    a variable that is not set. No error shows a value.
+    """
+    try:
+        tree = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        tree = _expanded(tree, environ, "$")
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(_describe(error)) from None
+    except yaml.YAMLError:
+        raise ConfigError("this is not YAML: it holds a character that may not stand in a text file") from None
+    except RecursionError:
+        raise ConfigError("it is nested too deeply, or an alias contains itself") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError("expected a mapping of sections such as `server:`")
+    return tree
+
+
+def expand(text: str, environ: Mapping[str, str], path: str) -> str:
+    """`text` with `${NAME}`, `${NAME:-default}` and `os.environ/NAME` (only as the whole text) replaced.
+
+    As in a shell, the default also stands for a variable that is empty. What is put in is not looked at again.
+    Raises ConfigError, naming the key's `path` and the variable, where it is not set or the reference is malformed.
+    """
+    if text.startswith(_LITELLM):
+        name = text[len(_LITELLM) :]
+        if not _NAME.fullmatch(name):
+            raise ConfigError("`os.environ/` must be followed by the name of a variable, and nothing else", path=path)
+        return _variable(name, environ, path)
+
+    def put_in(match: re.Match[str]) -> str:
+        literal, name, default = match.groups()
+        if literal:
+            return str(literal)
+        if not name:
+            raise ConfigError(
+                "malformed reference: write ${NAME} or ${NAME:-default}, and $${ for a plain ${", path=path
+            )
+        if default is not None:
+            return environ.get(name) or str(default)
+        return _variable(name, environ, path)
+
+    return _REFERENCE.sub(put_in, text)
+
+
+def step(path: str, key: str) -> str:
+    """The path of a key below `path`."""
+    return f"{path}.{key}" if _PLAIN_KEY.fullmatch(key) else f'{path}["{key}"]'
+
+
+def _variable(name: str, environ: Mapping[str, str], path: str) -> str:
+    try:
+        return environ[name]
+    except KeyError:
+        raise ConfigError(f"environment variable {name} is not set", path=path) from None
+
+
+def _expanded(node: Any, environ: Mapping[str, str], path: str) -> Any:
+    if isinstance(node, str):
+        return expand(node, environ, path)
+    if isinstance(node, list):
+        return [_expanded(entry, environ, f"{path}[{index}]") for index, entry in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    for key in node:
+        if not isinstance(key, str):
+            raise ConfigError(f"key `{key}` is no text; put it in quotes", path=path)
+    return {key: _expanded(value, environ, step(path, key)) for key, value in node.items() if value is not None}
+
+
+def _describe(error: yaml.MarkedYAMLError) -> str:
+    # What stands in quotes may come from the file (an alias, a tag), and so may be half a secret.
+    problem = re.sub(r"'[^'<>]{2,}'", "'…'", error.problem or "this is not YAML")
+    mark = error.problem_mark or error.context_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem

@@ -1,0 +1,243 @@
+"""Writes that nobody waits for: gathered, then written together, a few times a second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Append, Key, Put, Store
+
+_log = logging.getLogger("accordion")
+
+# How long a write waits for others, in seconds.
+_GATHER = 0.05
+# How many go in one batch: what a store manages well within its time-out, and what is encoded in about half a
+# millisecond.
+_BATCH = 256
+
+# What nobody goes on by waits longer, and so many are put in the order of their names: the more there are, the more of
+# them share a page of a store's index, and pages are what writing costs.
+_GATHER_LONG, _SORTED = 1.0, 2_048
+
+# How long a store that is away is left alone, in seconds.
+_AGAIN = 1.0
+
+# How many are encoded before a request may go first. While more wait than go in one batch, a whole batch is encoded in
+# one go: a turn of a busy loop takes long, and writes must not come in faster than they go out.
+_TURN = 16
+
+_Value = Callable[[], bytes]
+_name = attrgetter("name")
+
+
+# What makes a value, its life in seconds, and where it is made of what the key holds: what to call if that is nothing.
+_Letter = tuple[Callable[..., bytes], float | None, Callable[[], object] | None]
+_NONE: _Letter = bytes, None, None
+# The key of a log, what makes the entry, how many are to stay, and the log's life in seconds.
+_Entry = tuple[Key, _Value, int | None, float | None]
+
+
+class GatheringOutbox:
+    """An Outbox over a store. Holds at most `capacity` writes while the store is away; then the oldest are dropped.
+
+    `on_drop` is told how many were. A value that is replaced before it was written costs nothing.
+    """
+
+    def __init__(
+        self, store: Store, *, capacity: int = 20_000, on_drop: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self._store = store
+        self._capacity = capacity
+        self._on_drop = on_drop
+        self._gather, self._most = _GATHER, _BATCH
+        self._patient: GatheringOutbox | None = None
+        self._puts: dict[Key, _Letter] = {}
+        self._appends: list[_Entry] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def patient(self) -> GatheringOutbox:
+        """The outbox for what nobody goes on by, such as sums: written once a second. What is asked of this one, to
+        flush, to hurry or to close, that one does too."""
+        if self._patient is None:
+            self._patient = GatheringOutbox(self._store, capacity=self._capacity, on_drop=self._on_drop)
+            self._patient._gather, self._patient._most = _GATHER_LONG, _SORTED
+        return self._patient
+
+    def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
+        """Keep a value under a key; see the port."""
+        self._puts[key] = value, ttl, None
+        if self._timer is None:
+            self._soon()
+
+    def merge(
+        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+    ) -> None:
+        """Keep a value made of what the key holds by then; see the port."""
+        self._take(key, (value, ttl, kept))
+        if self._timer is None:
+            self._soon()
+
+    def append(self, key: Key, value: _Value, keep: int | None = None, ttl: float | None = None) -> None:
+        """Add to the end of a log; see the port."""
+        self._appends.append((key, value, keep, ttl))
+        if self._timer is None:
+            self._soon()
+
+    async def flush(self) -> None:
+        """Return when everything taken so far was written, or raise StoreUnavailable."""
+        await self._write_all()
+        if self._patient is not None:
+            await self._patient.flush()
+
+    def hurry(self) -> None:
+        """Begin to write what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._begin()
+        if self._patient is not None:
+            self._patient.hurry()
+
+    async def close(self) -> None:
+        """Write what is left, if the store takes it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self._write_all()
+        except StoreUnavailable:
+            self._on_drop(len(self._puts) + len(self._appends))
+        if self._patient is not None:
+            await self._patient.close()
+
+    def _take(self, key: Key, letter: _Letter) -> None:
+        """What waits for a key from now on: the newest. What is to be merged with a value that waits is made of it."""
+        value, ttl, kept = letter
+        waiting = self._puts.get(key) if kept else None
+        if waiting is None or waiting[2]:
+            self._puts[key] = letter
+        elif (made := self._made(key, lambda: value(waiting[0]()))) is not None:
+            self._puts[key] = (lambda: made), ttl, None
+
+    def _begin(self) -> None:
+        self._timer = None
+        task = asyncio.get_running_loop().create_task(self._flush_behind())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flush_behind(self) -> None:
+        delay = self._gather
+        try:
+            await self._write_all()
+        except StoreUnavailable:
+            self._bound()
+            delay = _AGAIN
+        if self._timer is None and (self._puts or self._appends):
+            self._soon(delay)
+
+    def _soon(self, delay: float = 0.0) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay or self._gather, self._begin)
+
+    async def _write_all(self) -> None:
+        async with self._writing:
+            # What comes in meanwhile is for the next time: waiting for that too could go on for ever.
+            for _ in range(-(-max(len(self._puts), len(self._appends)) // self._most)):
+                await self._write_some()
+
+    async def _write_some(self) -> None:
+        behind = max(len(self._puts), len(self._appends)) > self._most
+        if len(self._puts) <= self._most:
+            puts, self._puts = self._puts, {}
+        else:
+            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, self._most))}
+        appends, self._appends = self._appends[: self._most], self._appends[self._most :]
+        try:
+            batch = await self._encoded(puts, appends, behind)
+            held: dict[Key, bytes] = {}
+            # Not all at once: what somebody waits for has its turn in between.
+            for at in range(0, len(batch), _BATCH):
+                held |= await self._store.write(batch[at : at + _BATCH])
+            # What was written is not put back any more, whatever becomes of the rest.
+            written, puts, appends = puts, {key: puts[key] for key in held}, []
+            self._learn(batch, written, held)
+            if puts:
+                await self._write_merged(puts, held)
+        except BaseException:
+            # What came meanwhile is newer than what failed. An append that had been written after all, when only the
+            # answer was lost, comes twice: a log may repeat an entry, it never lacks one.
+            newer, self._puts = self._puts, puts
+            for key, letter in newer.items():
+                self._take(key, letter)
+            self._appends = appends + self._appends
+            raise
+
+    async def _encoded(
+        self, puts: Mapping[Key, _Letter], appends: Sequence[_Entry], behind: bool
+    ) -> list[Put | Append]:
+        batch: list[Put | Append] = []
+        # Names that follow each other share pages of a store's index: so each is written about once, also in steps.
+        for number, key in enumerate(sorted(puts, key=_name)):
+            value, ttl, kept = puts[key]
+            if number % _TURN == 0 and not behind:
+                await asyncio.sleep(0)
+            # Nearly all keys that are merged with hold nothing: to ask first costs more than to be told otherwise.
+            if (made := self._made(key, partial(value, None) if kept else value)) is not None:
+                batch.append(Put(key, made, ttl, if_absent=kept is not None))
+        for number, (key, value, keep, ttl) in enumerate(appends):
+            if number % _TURN == 0 and not behind:
+                await asyncio.sleep(0)
+            if (made := self._made(key, value)) is not None:
+                batch.append(Append(key, made, keep, ttl))
+        return batch
+
+    def _learn(self, batch: Sequence[Put | Append], letters: Mapping[Key, _Letter], held: Mapping[Key, bytes]) -> None:
+        """Says of what was to be merged that its keys held nothing. What came meanwhile to be merged with them is newer
+        than what they hold now, which is our own."""
+        for write in batch:
+            kept = letters[write.key][2] if isinstance(write, Put) and write.key not in held else None
+            if kept is None:
+                continue
+            kept()
+            value, ttl, newer = self._puts.get(write.key, _NONE)
+            if newer is not None:
+                newer()
+                self._puts[write.key] = partial(value, None), ttl, None
+
+    async def _write_merged(self, puts: Mapping[Key, _Letter], held: Mapping[Key, bytes]) -> None:
+        batch: list[Put] = []
+        for number, (key, (value, ttl, _)) in enumerate(puts.items()):
+            if number and number % _TURN == 0:
+                await asyncio.sleep(0)
+            waiting = self._puts.get(key)
+            # What came meanwhile to be put, and not merged, was made by someone who has learnt otherwise what is held.
+            if waiting is not None and waiting[2] is None:
+                continue
+            if (made := self._made(key, partial(value, held[key]))) is not None:
+                batch.append(Put(key, made, ttl))
+        if batch:
+            await self._store.write(batch)
+
+    def _made(self, key: Key, value: _Value) -> bytes | None:
+        """The value, made; None where it cannot be: others must not suffer for it."""
+        try:
+            return value()
+        except Exception:
+            _log.exception("a value for %s could not be made and is dropped", key.collection or "a place")
+            self._on_drop(1)
+            return None
+
+    def _bound(self) -> None:
+        dropped = 0
+        while len(self._puts) > self._capacity:
+            del self._puts[next(iter(self._puts))]
+            dropped += 1
+        if (over := len(self._appends) - self._capacity) > 0:
+            del self._appends[:over]
+            dropped += over
+        if dropped:
+            self._on_drop(dropped)

@@ -1,0 +1,204 @@
+"""The embedded store: one SQLite file, shared by all workers of one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Append, Key, Put
+from accordion.storage import sqlite_rows as rows
+from accordion.storage.batches import Run, split
+from accordion.storage.lane import Lane
+from accordion.storage.sqlite_file import checkpoint, refuse_foreign, transact, wipe
+from accordion.storage.sqlite_place import StoreFile
+
+T = TypeVar("T")
+
+KEEP_EVERY = 1.0
+"""Seconds between two rounds of housekeeping, as long as there are writes."""
+
+PURGE_ROWS = 500
+"""Rows that one round looks at to remove what has expired."""
+
+_STEP = 64
+"""Writes of a large batch in one transaction: its commit cannot step aside, and writes about a page for each."""
+_LARGE = 128
+"""A batch of more writes than this is large; those of the archive are not, and are there whole or not at all."""
+
+
+class SqliteStore:
+    """The Store port over one file in WAL mode.
+
+    One thread writes, another reads, a third keeps house, each with a connection of its own, so that nobody waits
+    for a large write to read, nor for the disk to write. The file is opened at the first call, and again after it
+    broke. Every write is a transaction; what a caller no longer waits for is done whole or not at all. A large batch is
+    several, in its order, unless batches have to be `whole`. `now` gives seconds since the epoch, the same for all
+    workers. Raises ConfigError for a file of a newer version or of another program.
+    """
+
+    def __init__(
+        self, path: Path, *, timeout: float, whole: bool = False, now: Callable[[], float] = time.time
+    ) -> None:
+        refuse_foreign(path)
+        self._most = sys.maxsize if whole else _LARGE
+        self._now = now
+        self._keep_at = 0.0
+        self._purged = (0, 0)
+        self._wiping: asyncio.TimerHandle | None = None
+        self._file = file = StoreFile(path, timeout=timeout)
+        self._writer, self._reader, self._keeper = (
+            Lane(f"store-{name}", file.connect, timeout=timeout, current=file.current)
+            for name in ("writer", "reader", "keeper")
+        )
+
+    @property
+    def replaced(self) -> int:
+        """How often another file was found at the path, since the first."""
+        return self._file.replaced
+
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        """See Store."""
+        await self._write(rows.put_all, (Put(key, value, ttl),))
+
+    async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+        """See Store."""
+        return await self._write(rows.put_if_absent, Put(key, value, ttl))
+
+    async def get(self, key: Key) -> bytes | None:
+        """See Store."""
+        return await self._reader.run(rows.get, key, self._now())
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """See Store."""
+        return await self._reader.run(rows.get_many, keys, self._now())
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        """See Store. Soon after, nothing of it stands in the files any more."""
+        count = await self._write(rows.delete, keys)
+        if count:
+            self._wipe_soon()
+        return count
+
+    async def append(
+        self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
+    ) -> int:
+        """See Store. Appending nothing changes nothing, and returns -1 where there is no log."""
+        if not values:
+            return await self._reader.run(rows.last_position, key, self._now())
+        return await self._write(rows.append, Run(key, keep, ttl, list(values)))
+
+    async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
+        """See Store."""
+        return await self._reader.run(rows.read, key, start, limit, self._now())
+
+    async def scan(
+        self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[tuple[str, bytes]]:
+        """See Store. Keys without a collection are in none."""
+        if not collection:
+            return []
+        return await self._reader.run(rows.scan, collection, prefix, after, limit, self._now())
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        """See Store."""
+        # In the order of the batch: what lists a thing may be in front of it, so that it can be found and erased.
+        size = _STEP if len(batch) > self._most else max(1, len(batch))
+        steps = [split(batch[at : at + size]) for at in range(0, len(batch), size)]
+        return await self._run(_write_in_steps, steps)
+
+    @asynccontextmanager
+    async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
+        """See Store. A release that fails is left to the end of the lease."""
+        token = secrets.token_bytes(16)
+        held = await self._write(rows.lock, key, token, lease)
+        try:
+            yield held
+        finally:
+            if held:
+                with suppress(StoreUnavailable):
+                    await self._writer.run(_transaction, rows.unlock, key, token)
+
+    @property
+    def available(self) -> bool:
+        """See Store."""
+        return self._writer.available and self._reader.available
+
+    async def ping(self) -> None:
+        """Return when the file can be read and written."""
+        await self._writer.run(_transaction, _nothing)
+        await self._reader.run(_nothing)
+
+    async def close(self) -> None:
+        """Finish what was asked for and close the file."""
+        if self._wiping is not None:
+            self._wiping.cancel()
+        for lane in (self._reader, self._keeper, self._writer):
+            await lane.close()
+
+    async def _write(self, call: Callable[..., T], *args: Any) -> T:
+        """`call(connection, *args, now)` in one transaction, and now and then some housekeeping behind it."""
+        return await self._run(_transaction, call, *args)
+
+    async def _run(self, work: Callable[..., T], *args: Any) -> T:
+        """`work(connection, *args, now)`, which sees to its transactions, and the same housekeeping."""
+        now = self._now()
+        result: T = await self._writer.run(work, *args, now)
+        if not 0.0 <= self._keep_at - now <= KEEP_EVERY:
+            self._keep_at = now + KEEP_EVERY
+            self._keeper.post(self._keep, now)
+        return result
+
+    def _wipe_soon(self) -> None:
+        if self._wiping is None:
+            self._wiping = asyncio.get_running_loop().call_later(KEEP_EVERY, self._wipe)
+
+    def _wipe(self) -> None:
+        self._wiping = None
+        self._keeper.post(self._wiped, asyncio.get_running_loop())
+
+    def _wiped(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
+        if not wipe(connection):
+            loop.call_soon_threadsafe(self._wipe_soon)
+
+    def _keep(self, connection: sqlite3.Connection, now: float) -> None:
+        self._purged = _transaction(connection, rows.purge, self._purged, PURGE_ROWS, now)
+        checkpoint(connection)
+
+
+def _transaction(connection: sqlite3.Connection, call: Callable[..., T], *args: Any) -> T:
+    return transact(connection, lambda: call(connection, *args))
+
+
+def _write_in_steps(
+    connection: sqlite3.Connection, steps: Sequence[tuple[list[Put], list[Run]]], now: float
+) -> dict[Key, bytes]:
+    """Each step in one transaction, the next after others had a chance to run on this core."""
+    held: dict[Key, bytes] = {}
+    for puts, runs in steps:
+        rows.step_aside()
+        held |= _transaction(connection, _write_all, puts, runs, now)
+    return held
+
+
+def _write_all(
+    connection: sqlite3.Connection, puts: Sequence[Put], runs: Sequence[Run], now: float
+) -> dict[Key, bytes]:
+    firm = [put for put in puts if not put.if_absent]
+    if firm:
+        rows.put_all(connection, firm, now)
+    held = rows.put_absent(connection, [put for put in puts if put.if_absent], now) if len(firm) < len(puts) else {}
+    if runs:
+        rows.append_all(connection, runs, now)
+    return held
+
+
+def _nothing(connection: sqlite3.Connection) -> None:
+    connection.execute("SELECT 1 FROM log LIMIT 1")

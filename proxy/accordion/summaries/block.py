@@ -1,0 +1,26 @@
+"""The label around a summary: what it is, what it is not, and where the messages themselves are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from accordion.core.plan import Kind
+
+
+def label(kind: Kind, first: int, last: int) -> str:
+    """What stands above a summary of the client's messages `first` to `last` (counted from 0); always the same text.
+
+    It must neither read as a request nor as an end: the model goes on with what stands below it.
+    """
+    which = f"message {first}" if first == last else f"messages {first} to {last}"
+    below = "The work" if kind == "generation" else "The conversation"
+    return (
+        f"[Record of {which} of this conversation, written by the proxy. It is data, not a request. Numbers in "
+        "brackets are messages. Nothing was lost: read_artifact gives what is archived, where offered. "
+        f"{below} goes on below.]"
+    )
+
+
+def block(head: str, narrative: str, extract: str, references: Sequence[str]) -> str:
+    """The whole text of the block: label, what a model told, what was extracted, where the archive has it."""
+    return "\n\n".join(text for text in (head, narrative, extract, "\n".join(references)) if text)

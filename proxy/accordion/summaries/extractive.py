@@ -1,0 +1,175 @@
+"""The summary writer that needs no model: picks, word for word, what is likeliest to be needed again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from accordion.core.conversation import Message
+from accordion.core.values import dataclass
+from accordion.summaries.facts import Facts, facts_of
+from accordion.summaries.facts_lines import FILES, SHARES, TITLES, WORDS, Line, cited, lines
+from accordion.summaries.facts_rank import Uses, material, words_of
+from accordion.summaries.facts_words import Judge
+
+_CHARACTERS: Final = 3.4
+"""Of one token, as a first guess; corrected by counting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A message that leaves the window. `index` is its place in the client's list, counted from 0."""
+
+    index: int
+    message: Message
+
+
+class Extractor:
+    """Writes extractive summaries; remembers the facts of messages, up to a bound. Safe to use from threads."""
+
+    def __init__(self, at_most_bytes: int = 64_000_000) -> None:
+        self._most = at_most_bytes
+        self._held = 0
+        self._facts: OrderedDict[bytes, Facts] = OrderedDict()
+        self._judge = Judge()
+        self._lock = threading.Lock()
+
+    def prepare(self, messages: Sequence[Message]) -> None:
+        """Extracts the facts of messages ahead, so that a fold need not."""
+        for message in messages:
+            self._of(message)
+
+    def write(
+        self,
+        covered: Sequence[Source],
+        *,
+        kept: Sequence[Message],
+        budget: int,
+        count: Callable[[str], int],
+        kind: Literal["conversation", "generation"],
+    ) -> str:
+        """The text that stands for `covered`, of at most `budget` tokens as `count` counts them; "" where nothing fits.
+
+        `kept` stays visible and is not repeated. Every line names its source messages.
+        """
+        if budget <= 0 or not covered:
+            return ""
+        facts = [(s.index, self._of(s.message)) for s in covered]
+        visible = words_of(self._of(m) for m in kept)
+        found = material(facts)
+        candidates = lines(found, Uses(found), visible)
+        return _fitted(candidates, budget, count)
+
+    def _of(self, message: Message) -> Facts:
+        with self._lock:
+            facts = self._facts.get(message.key)
+            if facts is not None:
+                self._facts.move_to_end(message.key)
+                return facts
+        facts = facts_of(message, self._judge)
+        with self._lock:
+            if message.key not in self._facts:
+                self._facts[message.key] = facts
+                self._held += facts.size
+            while self._held > self._most and len(self._facts) > 1:
+                self._held -= self._facts.popitem(last=False)[1].size
+        return facts
+
+
+def _fitted(candidates: list[Line], budget: int, count: Callable[[str], int]) -> str:
+    pieces = _pieces(candidates)
+    room = budget * _CHARACTERS
+    extras = sum(len(line.extras) for line in candidates)
+    best = ""
+    for attempt in range(1, 8):
+        chosen = _chosen(candidates, pieces, room)
+        text = _render(candidates, chosen)
+        if not text or text == best:
+            break
+        used = count(text)
+        if used <= budget:
+            best = max(best, text, key=len)
+            if used >= 0.97 * budget or sum(map(len, chosen.values())) == extras:
+                break
+        # A little more is taken off each time, so that a text whose tokens are short comes to fit too.
+        room *= budget / used * (1 - 0.01 * attempt)
+    return best
+
+
+Piece = tuple[float, int, int, int]
+"""Worth for each character and place of the line, both negative so that the best and newest sort first; place of the
+extra, or -1 for the head; characters."""
+
+
+def _pieces(candidates: list[Line]) -> list[Piece]:
+    out: list[Piece] = []
+    for place, line in enumerate(candidates):
+        head = len(line.head) + 12
+        if line.worth > 0:
+            out.append((-line.worth / head, -place, -1, head))
+        for number, (worth, _, text) in enumerate(line.extras):
+            weight = len(text) + 3
+            out.append((-worth / weight, -place, number, weight))
+    out.sort()
+    return out
+
+
+def _chosen(candidates: list[Line], pieces: list[Piece], room: float) -> dict[int, list[int]]:
+    chosen: dict[int, list[int]] = {}
+    left = [room * share for share in SHARES]
+    heads: dict[int, int] = {-p[1]: p[3] for p in pieces if p[2] < 0}
+    for _, behind, number, own in pieces:
+        place = -behind
+        if place in chosen and number < 0:
+            continue
+        weight = own if place in chosen or number < 0 else own + heads.get(place, 12)
+        section = candidates[place].section
+        if weight > min(room, left[section]):
+            if room < 30:
+                break
+            continue
+        room -= weight
+        left[section] -= weight
+        chosen.setdefault(place, [])
+        if number >= 0:
+            chosen[place].append(number)
+    return chosen
+
+
+def _render(candidates: list[Line], chosen: dict[int, list[int]]) -> str:
+    sections: list[list[tuple[int, str]]] = [[] for _ in TITLES]
+    for place, numbers in chosen.items():
+        line = candidates[place]
+        sections[line.section].append((line.cites[-1][1], _line(line, sorted(numbers))))
+    out = []
+    for title, found in zip(TITLES, sections, strict=True):
+        if found:
+            out.append(f"## {title}")
+            out.extend(text for _, text in sorted(found, key=lambda f: f[0]))
+    return "\n".join(out)
+
+
+def _line(line: Line, numbers: list[int]) -> str:
+    labels: dict[str, list[int]] = {}
+    for number in numbers:
+        labels.setdefault(line.extras[number][1], []).append(number)
+    out = []
+    for label, found in labels.items():
+        if label:
+            glue = " " if label in WORDS else " / "
+            out.append(f"{label}: " + glue.join(dict.fromkeys(line.extras[n][2] for n in found)))
+        else:
+            out.append(_quoted(line, found))
+    head = line.head if line.section == FILES else f"{cited(line.cites)} {line.head}".rstrip()
+    return ("; " if line.head else " ").join([head, *out])
+
+
+def _quoted(line: Line, numbers: list[int]) -> str:
+    """Lines of one message on one line; an ellipsis stands for those left out between them."""
+    out = ""
+    for before, number in zip([-1, *numbers], numbers, strict=False):
+        out += ("" if not out else " / ") if number == before + 1 else (" … " if out else "… ")
+        out += line.extras[number][2]
+    return out if numbers[-1] + 1 == len(line.extras) else f"{out} …"

@@ -1,0 +1,239 @@
+"""The rooms of folding: what outlives a change of settings, and a compactor for each pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+
+from accordion.accounting.meter import Meter
+from accordion.archive.artifacts import artifact_text
+from accordion.archive.custody import Custody
+from accordion.archive.desk import Desk
+from accordion.archive.links import Links
+from accordion.archive.named_items import NamedItems
+from accordion.archive.reading_room import ReadingRoom
+from accordion.archive.recall import Recaller
+from accordion.archive.tool import offer
+from accordion.clockwork import LoopWaiting
+from accordion.compaction.background import Bounds, Preparations
+from accordion.compaction.compactor import Compactor, Rooms
+from accordion.compaction.crafting import HANDOFFS, Craft
+from accordion.compaction.dresser import Dresser
+from accordion.compaction.dressing import Wardrobe
+from accordion.compaction.exporting import described
+from accordion.compaction.overlays import Overlays
+from accordion.compaction.planner import Planner
+from accordion.compaction.reading import WrittenReader
+from accordion.compaction.recalling import Recalling
+from accordion.compaction.rendering import Rendering
+from accordion.compaction.renewal import Renewals
+from accordion.compaction.replay import Folds
+from accordion.compaction.strategies import Strategy, build
+from accordion.compaction.strategies.compact_tool_results import CompactToolResults
+from accordion.compaction.strategies.summarize import Summarizing
+from accordion.compaction.weights import Weights
+from accordion.compaction.wishes import Wishes
+from accordion.core.conversation import Message
+from accordion.core.ports import Clock, Outbox, Store, Tasks, TokenCounter
+from accordion.core.summarizing import Summarizer
+from accordion.dialects.base import Dialect
+from accordion.settings import Settings
+from accordion.sharing import Sharing
+from accordion.storage.spool import open_spool
+from accordion.summaries.author import Author
+from accordion.summaries.digest import digest
+from accordion.summaries.extractive import Extractor
+from accordion.summaries.facts_words import Judge
+from accordion.summaries.prompts import load
+from accordion.unfolding import Unfolding
+from accordion.wiring.tables import dialects_by_name, weavers
+from accordion.wiring.vault import Vault
+
+# Facts of messages that were read for a summary; they are quick to find again.
+_FACTS = 16 * 2**20
+
+Summarizers = Callable[[str], Summarizer | None]
+"""The model that writes, by its name (empty: as the settings for summaries say); None where none does."""
+
+
+class Kitchen:
+    """Where folds are made, whatever the settings are at the moment."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        vault: Vault,
+        outbox: Outbox,
+        meter: Meter,
+        counter: TokenCounter,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        retention = vault.retention
+        self._store, self._tasks, self._clock, self._counter = store, tasks, clock, counter
+        self._waiting = LoopWaiting()
+        capacity = settings.limits.fold_cache_bytes
+        self._reader = WrittenReader(capacity // 4)
+        self._weights = Weights(meter, settings.limits.count_cache_entries)
+        self._archive = vault.archive
+        self._extractor = Extractor(_FACTS)
+        self._prompts = load()
+        self.renewals = Renewals(store, self._archive, tasks, clock)
+        self.folds = Folds(
+            store,
+            capacity=capacity // 2,
+            retention=retention,
+            sealer=vault.sealer,
+            reader=self._reader,
+            used=self.renewals.used,
+        )
+        self.rendering = Rendering(capacity // 4)
+        self.wishes = Wishes(store, settings.store.retention_days * 86_400)
+        self.archive = self._archive
+        self.reader = self._reader
+        self.overlays = Overlays(
+            self._archive, outbox, clock, vault.erasures, capacity=capacity // 4, retention=retention
+        )
+        self._wardrobe = Wardrobe()
+        self._recaller = Recaller(Judge().claims, capacity // 4)
+        self._weavers = weavers()
+        self.spoken = spoken = dialects_by_name()
+        self._desk = Desk(self._archive, spoken, tasks)
+        self._transcripts = vault.transcripts
+        self.custody = Custody(self._archive, tasks, described, self._reads, vault.erasures, self._published)
+        # Of words that are named, and of replies that are gone on from; each also of what was looked up.
+        replies = settings.limits.reply_cache_bytes
+        self.named = NamedItems(self._archive, tasks, vault.erasures, self._reads, replies // 8)
+        self.links = Links(self._archive, tasks, vault.erasures, replies // 4)
+        self.room = ReadingRoom(self._archive, vault.transcripts, self.custody, spoken, tasks, clock)
+        self._bounds = Bounds(
+            at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)
+        )
+        path = settings.store.spool_path()
+        self._spool = open_spool(
+            Path(path) if path else None,
+            store,
+            capacity=settings.store.spool_bytes,
+            buried=vault.erasures.buried,
+        )
+        vault.erasures.listen(self._erased)
+
+    def _reads(self, dialect: str, space: bytes) -> Callable[[bytes], Message]:
+        return self._reader.of(self.spoken[dialect], space)
+
+    def _erased(self, tenant: str, session: str | None) -> None:
+        """What was erased, here or by another worker, is no longer taken for kept."""
+        self.forget()
+        self._transcripts.forget(tenant, session)
+
+    def forget(self) -> None:
+        """What is in the store is not known any more."""
+        self._archive.forget()
+        self.overlays.forget()
+        self.folds.forget()
+
+    async def _published(self) -> None:
+        """Writes what waits on this machine. Raises StoreUnavailable."""
+        for key, value in await self._spool.publish():
+            self.folds.adopt(key, value)
+
+    def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str, bool], Compactor]:
+        """The compactor of each model, by the name that clients ask for, and of each kind of agent: whether it is a
+        sub-agent."""
+        rooms = {"": self._rooms(summarizer(settings.summaries.model))}
+        made: dict[tuple[str, bool], Compactor] = {}
+        for model, delegated in product(("", *settings.compaction.models), (False, True)):
+            stated = settings.compaction.pipeline_of(model, delegated=delegated)
+            pipeline = [build(name, options) for name, options in stated]
+            writer = next((each.model for each in pipeline if isinstance(each, Summarizing)), "")
+            if writer not in rooms:
+                rooms[writer] = self._rooms(summarizer(writer))
+            made[model, delegated] = self._compactor(settings, pipeline, rooms[writer])
+        return lambda model, delegated: made.get((model, delegated)) or made["", delegated]
+
+    def dresser(self, settings: Settings) -> Dresser:
+        """Who puts what was read back in place, and offers our tool where that is wanted."""
+        tool = offer if settings.unfold.tool else None
+        return Dresser(self.overlays, self._weavers, self._reader, tool, self._wardrobe)
+
+    def recalling(self, settings: Settings) -> Recalling | None:
+        """Who recalls what is named; None where nothing is to be recalled."""
+        counter, wanted = self._counter, settings.unfold.recall
+        made = Recalling(
+            self._recaller,
+            self.overlays,
+            self._weavers,
+            self._reader,
+            self._wardrobe,
+            self._tasks,
+            self._clock,
+            lambda text, model: counter.count(text, counter.encoding(model)),
+            tokens=wanted.tokens,
+            sources=wanted.sources,
+        )
+        return made if wanted.tokens else None
+
+    def unfolding(self, settings: Settings, sharing: Sharing | None = None) -> Unfolding:
+        """Who answers calls of our tool."""
+        counter = self._counter
+        return Unfolding(
+            self._weavers,
+            self._desk,
+            self.overlays,
+            self.rendering,
+            lambda text, model: counter.count(text, counter.encoding(model)),
+            self._clock,
+            settings.unfold.max_rounds,
+            sharing,
+        )
+
+    def _rooms(self, summarizer: Summarizer | None) -> Rooms:
+        author = Author(summarizer, self._extractor, self._tasks, self._prompts)
+        return Rooms(
+            folds=self.folds,
+            archive=self._archive,
+            author=author,
+            extractor=self._extractor,
+            preparations=Preparations(
+                author, self._store, self._tasks, self._waiting, self._bounds, self._archive, self.custody.erasures
+            ),
+            tasks=self._tasks,
+            clock=self._clock,
+            waiting=self._waiting,
+            erasures=self.custody.erasures,
+            spool=self._spool,
+        )
+
+    def _compactor(self, settings: Settings, pipeline: list[Strategy], rooms: Rooms) -> Compactor:
+        plain = [strategy for strategy in pipeline if strategy.name != Summarizing.name]
+        if all(strategy.name != "fixed_limits" for strategy in plain):
+            plain.append(build("fixed_limits"))
+        craft = Craft(
+            Planner(pipeline),
+            Planner(plain),
+            self._archive,
+            self._weights,
+            self._reader,
+            pinned_tools=frozenset(settings.compaction.pinned_tools),
+            digest=digest,
+            skipped=next((each.skip for each in pipeline if isinstance(each, CompactToolResults)), HANDOFFS),
+        )
+        return Compactor(craft, rooms, wait_seconds=settings.summaries.wait_seconds)
+
+    async def text_of(self, artifact_id: str, space: bytes, dialects: Mapping[str, Dialect]) -> str | None:
+        """The whole text of an artifact of the tenant whose key is `space`; None where there is none of that id, or
+        not all of it. Raises StoreUnavailable."""
+        [artifact] = await self._archive.artifacts(space, [artifact_id])
+        if artifact is None:
+            return None
+        rows = await self._archive.rows(space, artifact.keys)
+        if any(key not in rows for key in artifact.keys):
+            return None
+        read = self._reader.of(dialects[artifact.dialect], space)
+        return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
+
+    async def close(self) -> None:
+        """Lets go of the spool."""
+        await self._spool.close()

@@ -1,0 +1,57 @@
+"""What all workers find in a store: the key that tenants are told apart with, and a mark that is lost with the rest."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key, Store
+
+TENANT_SECRET = Key("", "secret/tenants")
+"""Where the key is kept that tenants are told apart with, where none is configured."""
+_MARK = Key("", "mark")
+
+
+class Mark:
+    """Watches that the store keeps what it has. Key and mark are random bytes, made by whoever came first; a
+    `configured` key is never written anywhere.
+
+    `changed` is called when another key is to be used from now on, `emptied` when the store lost what it had. Neither
+    may raise. `replaced` says how often another store took its place: a backup of it has the same mark.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        configured: bytes,
+        *,
+        changed: Callable[[], object],
+        emptied: Callable[[], object],
+        replaced: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._store = store
+        self._keys = [_MARK] if configured else [_MARK, TENANT_SECRET]
+        self._changed, self._emptied, self._replaced = changed, emptied, replaced
+        self._found: tuple[bytes, int] | None = None
+        self.secret = configured or secrets.token_bytes(32)
+        """The key that tenants are told apart with."""
+
+    async def look(self) -> None:
+        """Takes what the store has, and puts what it has not. To be called about every second; never fails."""
+        with suppress(StoreUnavailable):
+            mark, *kept = await self._store.get_many(self._keys)
+            replaced = self._replaced()
+            if kept and kept[0] != self.secret:
+                secret = await self._store.put_if_absent(TENANT_SECRET, self.secret)
+                if secret != self.secret:
+                    self.secret = secret
+                    self._changed()
+            if mark is None:
+                # A new one, so that other workers notice too, who may look only when it is there again.
+                mark = await self._store.put_if_absent(_MARK, secrets.token_bytes(16))
+            if (mark, replaced) != self._found:
+                former, self._found = self._found, (mark, replaced)
+                if former is not None:
+                    self._emptied()

@@ -1,0 +1,50 @@
+"""The rooms that keep what left the window, and what was said: sealed, bounded, given out, erased."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from accordion.archive.bounds import EVERY, Bounds, Swept
+from accordion.archive.erasures import Erasures
+from accordion.archive.transcripts import Transcripts
+from accordion.archive.writing import Archive
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Clock, Store, Tasks
+from accordion.settings import Settings
+from accordion.storage.sealed import open_sealer
+
+
+class Vault:
+    """What outlives the window. `told` hears what was removed for being too old or too much; `alone`: nobody else uses
+    the store."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        tasks: Tasks,
+        clock: Clock,
+        told: Callable[[Swept], None],
+        alone: bool = True,
+    ) -> None:
+        kept = settings.archive
+        self.retention = kept.retention_days * 86_400
+        self.sealer = open_sealer(kept.key.reveal(), lasting=settings.store.url.reveal() != "memory://")
+        self.bounds = Bounds(store, tasks, clock, max_bytes=kept.max_bytes, retention=self.retention, told=told)
+        self.archive = Archive(store, self.retention, sealer=self.sealer, clock=clock, wrote=self.bounds.wrote)
+        self.erasures = Erasures(store, clock, self.retention, None if alone else asyncio.sleep)
+        self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)
+
+    async def keep_house(self, wait: Callable[[float], Awaitable[object]]) -> None:
+        """Looks through what is kept, now and ever after; `wait` waits for so many seconds."""
+        while True:
+            with suppress(StoreUnavailable):
+                await self.bounds.round()
+            await wait(EVERY)
+
+    async def close(self) -> None:
+        """Writes what is left to write."""
+        with suppress(StoreUnavailable):
+            await self.transcripts.flush()
