@@ -169,14 +169,14 @@ async def test_a_reply_that_is_not_there_in_whole_is_not_gone_on_from(told: Json
     await chain.turns(12)
     assert chain.same
     assert chain.state == "none"
-    assert "not all that the provider keeps is on record" in chain.decisions[-1]
+    assert "the history that the provider keeps is not completely on record" in chain.decisions[-1]
 
 
 async def test_what_a_template_of_the_providers_says_is_not_on_record() -> None:
     chain = Chain()
     await chain.turns(12, prompt={"id": "pmpt_1"})
     assert chain.same
-    assert "not all that the provider keeps is on record" in chain.decisions[-1]
+    assert "the history that the provider keeps is not completely on record" in chain.decisions[-1]
 
 
 async def test_what_belongs_to_a_conversation_object_passes_as_it_came() -> None:
@@ -226,7 +226,7 @@ async def test_while_the_store_is_away_what_is_at_hand_is_put_together(caplog: A
     chain.world.kitchen.links._forget(tenant_of(chain.world.forward.tenants.identify({}).space), None)
     await chain.turn()
     assert chain.same
-    assert chain.decisions[-1].endswith("the store is away, so it passes unchanged")
+    assert chain.decisions[-1].endswith("the store is unavailable, so it passes unchanged")
     assert "Traceback" not in caplog.text
 
 
@@ -268,7 +268,7 @@ async def test_what_the_provider_refuses_goes_as_it_came() -> None:
     chain.provider.refuses = True
     await chain.turns(12)
     assert chain.same
-    assert "the provider refused it with what it keeps in place of the id" in chain.decisions[-1]
+    assert "the provider refused the reconstructed history" in chain.decisions[-1]
     assert chain.state == "none"
     # It was tried, and no client saw it.
     assert len(chain.provider.requests) > chain.number
@@ -289,7 +289,7 @@ async def test_what_does_not_go_by_is_not_put_together() -> None:
     chain.replies[2] = {"output": []}
     await chain.turns(12)
     assert chain.same
-    assert "what the provider keeps is not what went by" in chain.decisions[-1]
+    assert "the provider keeps another history than the one on record" in chain.decisions[-1]
 
 
 async def test_what_fits_in_no_form_is_told_as_it_went() -> None:

@@ -332,4 +332,4 @@ async def test_a_weaver_that_fails_leaves_the_list_as_it_was(caplog: pytest.LogC
     out, _ = await world.ask(CHAT, later(asked, CHAT))
     assert out.status == 200
     assert "page299" not in json.dumps(sent(world))
-    assert "could not be put in place" in caplog.text
+    assert "could not be put into a request" in caplog.text

@@ -361,7 +361,7 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
     made.forward = replace(made.forward, folding=folding)
     out, _ = await made.ask(CHAT, asking(CHAT))
     assert out.status == 200
-    assert "nothing could be recalled" in caplog.text
+    assert "the archive could not be searched for this turn" in caplog.text
     assert made.seen.exchanges[-1].recalled is None
     assert NAMING in json.dumps(sent(made, CHAT)[-1])
 

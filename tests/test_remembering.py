@@ -101,7 +101,7 @@ async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixtur
     await remembering(house, recordings=Away()).remember(SPACE, ID, 6)
     house.memories.away = True
     await remembering(house).remember(SPACE, ID, 6)
-    assert "could not be remembered: away" in caplog.text
+    assert "could be made of a compaction: away" in caplog.text
     house.memories.away = False
     await remembering(house).remember(SPACE, ID, 6)
     assert await done(house) == [(0, 6)]
@@ -154,7 +154,7 @@ async def test_a_fold_that_cannot_be_remembered_for_a_reason_that_nobody_thought
     for covered, project in ((4, "one"), (10, "two")):
         made.folded(SPACE, ID, covered, project)
     await tasks.done()
-    assert "could not be remembered" in caplog.text
+    assert "could be made of a compaction" in caplog.text
     assert await done(house) == [(0, 10)]
 
 
@@ -189,7 +189,7 @@ async def test_what_others_compact_again_and_again_is_left_to_the_next_fold(capl
     house = await crowded((0, 1), (2, 2), (3, 3), (4, 4))
     await remembering(house).remember(SPACE, ID, 10)
     assert await done(house) == [(0, 1), (2, 2), (3, 3), (4, 4)]
-    assert "could not be remembered: others" in caplog.text
+    assert "could be made of a compaction: others" in caplog.text
     await remembering(house).remember(SPACE, ID, 10)
     assert (await done(house))[-1] == (5, 10)
 
@@ -217,7 +217,7 @@ async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
     assert tasks.names == []
     body = long(CHAT)
     await made.ask(CHAT, body)
-    assert tasks.names == ["remember what was folded"]
+    assert tasks.names == ["make memories of a compaction"]
     body["messages"] += [said(CHAT, "Nothing."), user("Go on.")]
     await made.ask(CHAT, body)
     assert made.seen.exchanges[-1].compaction is not None

@@ -66,7 +66,7 @@ class Completing:
         or, where it is something else about what was put together, as it came."""
         if overflow is None:
             asked = gauge.asked
-            return _passed(asked, "the provider refused it with what it keeps in place of the id") if asked else None
+            return _passed(asked, "the provider refused the reconstructed history") if asked else None
         whole = await self._whole(folding.gauging, inbound, gauge) if gauge.linked else gauge
         return await folding.overflowed(gauge if isinstance(whole, str) else whole, asker, overflow)
 
@@ -90,18 +90,21 @@ class Completing:
         try:
             before = await self.links.before(caller.space, asked.previous or "")
             if before is None:
-                return f"not all that the provider keeps is on record, {_PASSES}"
+                return f"the history that the provider keeps is not completely on record, {_PASSES}"
             fields = {name: value for name, value in inbound.fields.items() if name != b"content-encoding"}
             whole = replace(inbound, body=_body(gauge.dialect.listing, before, asked))
             made = await gauging.gauge(whole, fields, caller, gauge.started)
             if made.place is None or gauge.dialect.problems(made.place.conversation.messages):
-                return f"what the provider keeps is not what went by, {_PASSES}"
+                return f"the provider keeps another history than the one on record, {_PASSES}"
             return structs.replace(_weighed(gauging, made, gauge), asked=gauge)
         except StoreUnavailable:
-            return f"the store is away, {_PASSES}"
+            return f"the store is unavailable, {_PASSES}"
         except Exception:
-            _log.exception("what the provider keeps could not be put in", extra={"request_id": gauge.request_id})
-            return f"it could not be put together, {_PASSES}"
+            _log.exception(
+                "the history that the provider keeps could not be put into a request",
+                extra={"request_id": gauge.request_id},
+            )
+            return f"the history could not be reconstructed, {_PASSES}"
 
 
 def _asked(gauge: Gauge) -> Conversation:

@@ -71,7 +71,7 @@ class Folding:
             if gauge.decision.action != "pass" or gauge.dressed is not None or gauge.remembers:
                 gauge = await self._changed(gauge, place, asker, cause)
         except Exception:
-            _log.exception("a request could not be folded and goes on as it came")
+            _log.exception("a request could not be compacted; it is forwarded unchanged")
             gauge = await self._as_it_came(gauge)
         window = gauge.window
         if window is None or not refuse(gauge.utilization, window) or gauge.counting or not gauge.foldable:

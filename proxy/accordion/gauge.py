@@ -123,7 +123,9 @@ class Gauging:
             return await self._measure(bare, place, seated)
         except Exception:
             # Knowing more about a request is a favour, forwarding it is a promise.
-            _log.exception("a request could not be gauged and goes on", extra={"request_id": inbound.request_id})
+            _log.exception(
+                "a request could not be measured; it is forwarded unchanged", extra={"request_id": inbound.request_id}
+            )
             return structs.replace(bare, seated=seated)
 
     async def anew(self, gauge: Gauge) -> Gauge:
@@ -199,7 +201,7 @@ class Gauging:
         except Unreadable:
             return None
         except Exception:
-            _log.exception("a request could not be read and goes on")
+            _log.exception("a request could not be read; it is forwarded unchanged")
             return None
 
     async def _named(self, plain: bytes, kind: bytes = b"") -> str | None:

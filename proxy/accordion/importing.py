@@ -103,7 +103,7 @@ class Importing:
         try:
             return await self._imported(asking)
         except Exception:
-            _log.exception("no session memory could be put into a conversation")
+            _log.exception("no session memory could be imported into a conversation")
             return None
 
     async def _imported(self, asking: Asking) -> Recalled | None:
@@ -137,7 +137,7 @@ class Importing:
         try:
             return await restored(self.memories(), asking.space, names, room)
         except AccordionError as error:
-            _log.warning("a session memory was asked for and could not be looked up: %s", error.message)
+            _log.warning("a requested session memory could not be looked up: %s", error.message)
             return None
 
 

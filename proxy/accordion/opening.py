@@ -193,7 +193,7 @@ async def _judged(reply: _Opening, judge: _Whole | _Stream, max_bytes: int) -> O
         return Opened(reply, None if reply.failure is not None else judge.overflow(max_bytes))
     except Exception:
         # Listening is a favour; the reply goes on unheard.
-        _log.exception("the beginning of a reply could not be understood")
+        _log.exception("the beginning of a response could not be read; it is passed on unchanged")
         return Opened(reply, None)
     except BaseException:
         await reply.close()

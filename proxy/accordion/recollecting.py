@@ -95,7 +95,7 @@ class Recollecting:
         try:
             return await self._recollected(moment)
         except Exception:
-            _log.exception("no memory could be put into a conversation")
+            _log.exception("no memory could be recalled into a conversation")
             return None
 
     async def _recollected(self, moment: Moment) -> Recalled | None:
@@ -119,7 +119,7 @@ class Recollecting:
         recall = Recall(anchor, moment.dialect.text(text), self.clock.now())
         if not await self.overlays.add(moment.space, place.label, recall, place.session.id, moment.began):
             return None
-        self.tasks.spawn(self._note(moment.space, place.session.id, ids), "note what was recalled")
+        self.tasks.spawn(self._note(moment.space, place.session.id, ids), "record recalled memories")
         return Recalled(tokens, len(ids), tuple(f"{name} recalled" for name in ids))
 
     async def _in_time(self, moment: Moment, asked: Sequence[str]) -> list[Find]:
@@ -127,9 +127,11 @@ class Recollecting:
         try:
             found = await self.waiting.within(self.bounds.seconds, self._found(moment, asked))
         except TimeoutError:
-            _log.warning("memories were not searched within %s s; a turn goes on without", self.bounds.seconds)
+            _log.warning(
+                "the search for memories took longer than %s s; this turn goes on without them", self.bounds.seconds
+            )
         except AccordionError as error:
-            _log.warning("memories could not be searched; a turn goes on without: %s", error.message)
+            _log.warning("memories could not be searched; this turn goes on without them: %s", error.message)
         else:
             return found
         self.rest.until = self.clock.monotonic() + _PAUSE
@@ -168,4 +170,4 @@ class Recollecting:
         try:
             await note(self.memories(), space, session, ids)
         except AccordionError as error:
-            _log.warning("what was recalled could not be noted: %s", error.message)
+            _log.warning("recalled memories could not be recorded: %s", error.message)

@@ -59,7 +59,7 @@ class _Listener:
                 self._tap.feed(data)
         except Exception:
             # Listening is a favour; the reply goes on unheard.
-            _log.exception("a reply could not be followed")
+            _log.exception("a response could not be read; it is passed on unchanged")
             self._tap = None
 
 
@@ -133,7 +133,7 @@ def _understood(tap: Tap | None) -> ReplySeen:
         return tap.seen() if tap is not None else ReplySeen()
     except Exception:
         # A favour, too; and the reply has gone.
-        _log.exception("a reply could not be followed")
+        _log.exception("a response could not be read; it is passed on unchanged")
         return ReplySeen()
 
 

@@ -53,7 +53,7 @@ class Remembering:
         elif len(folds) < _WAITING:
             folds.append((covered, project))
         if not under_way:
-            self.tasks.spawn(self._in_turn(space, session), "remember what was folded")
+            self.tasks.spawn(self._in_turn(space, session), "make memories of a compaction")
 
     async def _in_turn(self, space: bytes, session: str) -> None:
         folds = self._folds[space, session]
@@ -69,13 +69,13 @@ class Remembering:
         try:
             end = await self._recorded(space, session, covered)
             if end == 0:
-                _log.info("what was folded is not remembered: it is not recorded")
+                _log.info("no memories were made of a compaction: its messages are not in the transcript")
                 return
             await self._compacted(space, session, end, self.project if project is None else project)
         except AccordionError as error:
-            _log.warning("what was folded could not be remembered: %s", error.message)
+            _log.warning("no memories could be made of a compaction: %s", error.message)
         except Exception:
-            _log.exception("what was folded could not be remembered")
+            _log.exception("no memories could be made of a compaction")
 
     async def _compacted(self, space: bytes, session: str, end: int, project: str) -> None:
         """Compacts what lies before message `end`. Raises what is wrong with it."""

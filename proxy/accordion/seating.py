@@ -78,7 +78,7 @@ class Seating:
         except BadRequest:
             raise
         except Exception:
-            _log.exception("a request's delegation could not be told; it sees all")
+            _log.exception("a request's place in the agent tree could not be determined; it is shown everything")
             return Seated(Seat(delegated=marks.delegated), conversation, conversation, plain)
 
     async def anew(self, dialect: Dialect, caller: Caller, seated: Seated, place: Place) -> tuple[Seated, Place]:
@@ -98,7 +98,7 @@ class Seating:
             new = place.base is None and seated.client.previous is None
             seat = await self.lineage.placed(caller, seated.seat, place.session.id, seated.client, new=new)
         except Exception:
-            _log.exception("it could not be told what began a conversation")
+            _log.exception("the call that started a conversation could not be looked up")
             return seated
         return seated if seat is seated.seat else replace(seated, seat=seat)
 
@@ -116,7 +116,7 @@ class Seating:
             viewer = Viewer(caller, seated.seat, place.session.id, seated.client)
             return await self.sharing.readable(viewer, plain)
         except Exception:
-            _log.exception("it could not be told what a sub-agent may read")
+            _log.exception("the artifacts that a sub-agent may read could not be determined")
             return False
 
     async def begun(self, caller: Caller, seated: Seated, session: str) -> Mapping[str, Delegation]:
@@ -129,7 +129,7 @@ class Seating:
             made = Counter(part.call_id for part in parts if isinstance(part, ToolCall))
             return {call_id: child for call_id, child in found.items() if made[call_id] == 1}
         except Exception:
-            _log.exception("it could not be told which delegations a conversation began")
+            _log.exception("the delegations that a conversation started could not be looked up")
             return {}
 
     def _filtered(

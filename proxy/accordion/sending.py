@@ -34,13 +34,14 @@ class Sending:
         route = gauge.route
         if route.ambient and not (gauge.caller.keyed or gauge.caller.local):
             raise Unauthorized(
-                f"Model {route.name!r} is asked in this machine's own name, which only callers with a proxy key "
-                "may use: configure proxy_keys and send one."
+                f"Model {route.name!r} uses the credentials of the machine that the proxy runs on. Only callers "
+                "with a proxy key may use them: configure proxy_keys and send one."
             )
         if route.family == "litellm":
             if gauge.illegible:
                 raise BadRequest(
-                    "The body could not be read, which a translated model needs. Send valid JSON.", param="body"
+                    "The body could not be read. This model is reached by translation, which needs valid JSON.",
+                    param="body",
                 )
             if gauge.plain:
                 credential = self._own_key(gauge) or gauge.caller.credential

@@ -89,7 +89,7 @@ def _house(settings: Settings, slots: Slots | None) -> House:
         if slots is None:
             raise
         # What holds was sound at the start: a store that changed since, under a newer version perhaps.
-        _log.error("this worker cannot start, another will try: %s", error)
+        _log.error("this worker cannot start; another one will try: %s", error)
         time.sleep(_BETWEEN_STARTS)
         raise SystemExit(1) from None
 
@@ -111,7 +111,7 @@ async def _end_with_supervisor() -> None:
     """Ends this worker in order when its supervisor was killed: it would hold the port, and nobody would end it."""
     while not _orphaned():  # noqa: ASYNC110  # asyncio is not told of it on every system
         await asyncio.sleep(1.0)
-    _log.error("the process that started the workers is gone: this one ends too")
+    _log.error("the process that started this worker is gone; the worker stops")
     signal.raise_signal(signal.SIGTERM)
 
 
@@ -142,17 +142,19 @@ async def _follow(file: SettingsFile, house: House, asked: asyncio.Event) -> Non
         asked.clear()
         result = file.reload()
         if result.problem is not None:
-            _log.error("the config file was not taken, the settings stay as they are: %s", result.problem)
+            _log.error(
+                "the config file has an error and was not loaded; the settings stay as they are: %s", result.problem
+            )
             continue
         try:
             house.swap(result.settings)
         except Exception:
-            _log.exception("the new settings could not be put in force; the former ones stay")
+            _log.exception("the new settings could not be applied; the old ones stay")
             continue
         logs.configure(result.settings.logging.level, result.settings.logging.format)
-        _log.info("the config file was read again")
+        _log.info("the config file was reloaded")
         for key in result.ignored:
-            _log.warning("%s takes effect at the next start", key)
+            _log.warning("%s changes only at the next start", key)
 
 
 class _Server(uvicorn.Server):

@@ -115,7 +115,7 @@ class Sharing:
             kept.popitem(last=False)
         if mine:
             work = self._keep(dialect, caller, seat, messages, mine)
-            self.tasks.spawn(work, "keep what an agent does not see")
+            self.tasks.spawn(work, "archive hidden results")
 
     def forget(self) -> None:
         """Something was erased: what is in the store is not known any more."""
@@ -145,7 +145,7 @@ class Sharing:
             except StoreUnavailable:
                 pass
             except Exception:
-                _log.exception("what an agent does not see could not be kept")
+                _log.exception("a result that is hidden from an agent could not be archived")
                 continue
             # The client still has it, and sends it again with the next request.
             for name in taken:

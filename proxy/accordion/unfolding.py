@@ -42,8 +42,8 @@ _log = logging.getLogger("accordion")
 
 Ask = Callable[[Gauge], Awaitable[UpstreamReply]]
 
-_NO_ROOM = "The answer could not be handed over: there is no room left for it. Ask for less, or go on without it."
-_ENOUGH = "No more is handed over within this reply. Go on with what you have."
+_NO_ROOM = "There is no room left in the window for this answer. Ask for less, or go on without it."
+_ENOUGH = "No more artifacts can be read within this response. Go on with what you have."
 _TOO_LONG = (400, 413)
 
 
@@ -101,7 +101,9 @@ class Unfolding:
                 fields[gauge.dialect.listing] = list_of([*owed, *items_of(fields[gauge.dialect.listing])])
             return structs.replace(gauge, sent=object_of(fields))
         except Exception:
-            _log.exception("what a reply read back could not be put in", extra={"request_id": gauge.request_id})
+            _log.exception(
+                "an earlier read-back could not be put into a request", extra={"request_id": gauge.request_id}
+            )
             return gauge
 
     def reading(self, gauge: Gauge, behind: int) -> Reading:
@@ -160,7 +162,10 @@ class _Talk:
             self._splice.next()
             if reply.status != 200 or kind != "text/event-stream":
                 if not (refusal := self._gauge.dialect.stream_refusal(await body_of(reply, encoding))):
-                    raise UpstreamCut(f"The provider answered {reply.status} when the reply was to go on.")
+                    raise UpstreamCut(
+                        f"Connection lost: the provider answered {reply.status} after a read-back. "
+                        "Send the request again."
+                    )
                 yield self._splice.feed(refusal)
                 return
             if self.shown is not None:
@@ -184,7 +189,9 @@ class _Talk:
             self._splice.next()
             body = await body_of(reply, content(reply.headers)[1])
         if self._rounds and not self._splice.held:
-            raise UpstreamCut("The provider's answer broke off when the reply was to go on. Send the request again.")
+            raise UpstreamCut(
+                "Connection lost: the provider's answer ended early after a read-back. Send the request again."
+            )
         await self._record()
         return Told(told + self._splice.close(), headers_of_read(headers))
 
@@ -257,7 +264,9 @@ class _Talk:
         gauge = self._gauge
         dressed = gauge.dressed
         if dressed is None:
-            raise UpstreamCut("The reply could not go on.")
+            raise UpstreamCut(
+                "Connection lost: the response could not be continued after a read-back. Send the request again."
+            )
         fields = self._weaver.onward(dressed.conversation.envelope, self._container)
         last = self._weaver.last(fields) if len(self._rounds) >= self._house.rounds else {}
         dressed = replace(dressed, conversation=replace(dressed.conversation, envelope={**fields, **last}))
@@ -280,7 +289,10 @@ class _Talk:
             await self._house.overlays.add(gauge.caller.space, place.label, weave, place.session.id, began)
         except Exception:
             # Without the record the model forgets that it read; the reply itself is whole.
-            _log.exception("what was read back could not be recorded", extra={"request_id": gauge.request_id})
+            _log.exception(
+                "a read-back could not be recorded; the model will not see it in the next request",
+                extra={"request_id": gauge.request_id},
+            )
 
 
 def _ours(document: bytes, tool: str) -> bool:

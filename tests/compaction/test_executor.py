@@ -180,20 +180,20 @@ def test_a_fold_that_gains_less_than_a_tenth_is_not_made_unless_it_must_be():
 def test_a_text_that_is_longer_than_what_it_replaces_is_not_used():
     client = conversation(long_history(3, words=5), "chat")
     house = House(steps(Replace(2, 0, "longer " * 500, 500)))
-    with pytest.raises(Unfit, match="no shorter"):
+    with pytest.raises(Unfit, match="not be shorter"):
         make(house, client)
 
 
 def test_a_list_that_a_provider_would_refuse_is_not_sent():
     client = conversation(long_history(4), "chat")
     result = next(at for at, m in enumerate(client.messages) if m.has_tool_result)
-    with pytest.raises(Unfit, match="not be legal: The call"):
+    with pytest.raises(Unfit, match="would be invalid: The call"):
         make(House(steps(Drop(result))), client)
 
 
 def test_nothing_to_do_is_said_so():
     client = conversation(long_history(4), "chat")
-    with pytest.raises(Unfit, match="nothing"):
+    with pytest.raises(Unfit, match="no message may be compacted"):
         make(House(steps()), client)
 
 

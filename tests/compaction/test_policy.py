@@ -109,7 +109,7 @@ def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:
 @pytest.mark.parametrize("options", [Options(mode="off"), Options(word="off"), Options(mode="off", word="now")])
 def test_what_is_switched_off_is_never_folded(options: Options) -> None:
     decision = decided(190_000, options=options)
-    assert (decision.action, decision.reason) == ("pass", "95.0% of the window; folding is switched off")
+    assert (decision.action, decision.reason) == ("pass", "95.0% of the window; compaction is off")
 
 
 @pytest.mark.parametrize("options", [Options(mode="observe"), Options(word="observe")])
@@ -129,7 +129,7 @@ def test_a_clients_own_compaction_request_is_only_folded_where_it_would_not_fit(
 def test_what_the_provider_keeps_passes_unchanged_and_says_so() -> None:
     decision = decided(190_000, options=Options(kept_by_provider=True, recorded=False))
     assert decision.action == "pass"
-    assert "what the provider keeps is not on record and not counted" in decision.reason
+    assert "the history that the provider keeps is not on record and not counted" in decision.reason
 
 
 THREAD = Options(kept_by_provider=True, threaded=True)
@@ -152,7 +152,7 @@ def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
 def test_a_thread_whose_fold_came_to_nothing_is_let_go_of_once_it_has_grown() -> None:
     tried = replace(THREAD, attempt=Attempt(150_000, 150_000))
     assert decided(164_999, options=tried).action == "pass"
-    assert "is not tried again under 165,000 tokens" in decided(164_999, options=tried).reason
+    assert "the next is tried at 165,000 tokens" in decided(164_999, options=tried).reason
     assert decided(165_000, options=tried).action == "resend"
     assert decided(10, options=replace(tried, word="now")).action == "resend"
 
@@ -173,7 +173,7 @@ def test_fixed_overhead_above_the_trigger_is_said_and_folds_nothing() -> None:
     decision = decided(10_000, preamble=60_000, tools=50_000)
     assert decision.action == "pass"
     assert (
-        "system prompt and tools alone are 110,000 tokens, over the conversation trigger of 100,000" in decision.reason
+        "system prompt and tools alone take 110,000 tokens, over the conversation trigger of 100,000" in decision.reason
     )
     assert decided(70_000, preamble=60_000, tools=50_000).must_succeed
 
@@ -198,7 +198,7 @@ def test_a_fold_that_gained_too_little_waits_until_the_history_has_grown_by_a_te
     options = Options(attempt=Attempt(before=110_000, after=105_000))
     waits = decided(120_999, options=options)
     assert waits.action == "pass"
-    assert "gained only 4.5% and is not tried again under 121,000 tokens" in waits.reason
+    assert "gained only 4.5%; the next is tried at 121,000 tokens" in waits.reason
     assert decided(121_000, options=options).action == "compact"
     assert decided(110_001, options=Options(attempt=Attempt(110_000, 99_000))).action == "compact"
 

@@ -38,8 +38,8 @@ def test_what_is_saved_is_all_by_which_the_clients_list_is_shorter():
 
 
 def test_a_fold_that_failed_saves_what_the_one_before_it_saves():
-    alone = failed(DECISION, "automatic", 0.8, 900, "nothing may be folded")
-    upon = failed(DECISION, "automatic", 0.8, 900, "nothing may be folded", COMPACTION)
+    alone = failed(DECISION, "automatic", 0.8, 900, "no message may be compacted")
+    upon = failed(DECISION, "automatic", 0.8, 900, "no message may be compacted", COMPACTION)
     assert (alone.saved, upon.saved) == (0, 1_500)
     assert not in_force(alone)
     assert in_force(upon)
@@ -74,7 +74,7 @@ def test_every_reason_that_the_compactor_gives_is_counted_under_a_name_of_its_ow
 @pytest.mark.parametrize(
     ("reason", "name"),
     [
-        ("nothing may be folded; not tried again under 3,400 tokens", "put_off"),
+        ("no message may be compacted; not tried again under 3,400 tokens", "put_off"),
         ("the store is away", "store"),
         ("the store did not answer within 0.25 s", "store"),
         ("Redis did not answer within 1 s", "store"),

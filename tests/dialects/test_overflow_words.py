@@ -36,7 +36,7 @@ def test_chat_completions_says_it_as_openai_does() -> None:
     assert body["message"].startswith(
         "This model's maximum context length is 200000 tokens. However, your messages resulted in 208310 tokens. "
     )
-    assert "All that may be folded was folded." in body["message"]
+    assert "Everything that may be compacted was compacted." in body["message"]
     assert "req_1" in body["message"]
     assert body["code"] in CODES
 
@@ -55,7 +55,7 @@ def test_responses_says_it_as_openai_does() -> None:
 def test_where_nothing_could_be_folded_it_says_why(dialect: Dialect) -> None:
     error = ContextOverflow(208_310, 200_000, failure="the store cannot be reached.")
     said = dialect.error(error, "req_1").decode()
-    assert "Folding failed: the store cannot be reached." in said
+    assert "Compaction failed: the store cannot be reached." in said
     assert "was folded" not in said + str(error)
 
 

@@ -84,7 +84,7 @@ async def test_what_began_elsewhere_passes_as_it_came_and_says_so(start: Start):
         assert not folded(one.run)
         assert all("previous_response_id" in body for body in bodies(one)[1:])
         shown = await told(proxy, one.run.answers[-1]["x-accordion-session"], 20)
-    assert "not all that the provider keeps is on record" in shown["exchanges"][-1]["decision"]
+    assert "the history that the provider keeps is not completely on record" in shown["exchanges"][-1]["decision"]
 
 
 @pytest.mark.parametrize("word", ["off", "observe"])

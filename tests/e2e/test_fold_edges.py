@@ -178,4 +178,4 @@ def test_proxies_have_logs(proxies: Proxies):
     for dialect in DIALECTS:
         proxy: Proxy = proxies[dialect]
         assert "internal error" not in proxy.log
-        assert "could not be folded" not in proxy.log
+        assert "could not be compacted" not in proxy.log

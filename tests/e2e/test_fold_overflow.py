@@ -110,7 +110,7 @@ async def test_what_does_not_fit_though_a_fold_was_made_is_told_so(proxies: Prox
     told = [{"role": role, "content": f"word {number} " * 200} for number in range(9) for role in ("user", "assistant")]
     body["messages"] = [rules, *told, {"role": "user", "content": "Go on."}]
     async with proxy.provider(Strict("chat", 10**6)) as upstream, agent(proxy, "chat") as run:
-        with pytest.raises(openai.BadRequestError, match=r"All that may be folded was folded\.") as caught:
+        with pytest.raises(openai.BadRequestError, match=r"Everything that may be compacted was compacted\.") as caught:
             await run.client.chat.completions.create(**body)
         assert upstream.requests == []
     assert json.loads(caught.value.response.headers["x-accordion-compaction"])["state"] == "folded"

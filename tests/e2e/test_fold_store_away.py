@@ -95,7 +95,7 @@ async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes
 
 async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(start: Start, tmp_path: Path):
     async with nowhere_to_keep(start, tmp_path, Strict("chat", WINDOW, rounds=1_000)) as run:
-        with pytest.raises(openai.BadRequestError, match="Folding failed: ") as raised:
+        with pytest.raises(openai.BadRequestError, match="Compaction failed: ") as raised:
             await rounds(run, 60)
     assert raised.value.code == "context_length_exceeded"
     assert "was folded" not in raised.value.message
@@ -104,7 +104,7 @@ async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(st
 async def folded_anew(proxy: Proxy, run: Run) -> None:
     """Once both workers have noticed, what was folded is folded again, and all of it can be read."""
     first = set(folded(run))
-    await proxy.says("no longer has what it had", 2)
+    await proxy.says("the store was emptied or replaced", 2)
     # On other connections, so that either worker may be asked.
     for _ in range(6):
         async with connected(proxy.url, "chat") as client:
@@ -121,7 +121,7 @@ async def folded_anew(proxy: Proxy, run: Run) -> None:
     assert set(folded(run)) - first
     assert set(texts) == {200}
     assert len({head["x-accordion-session"] for head in run.answers[-6:]}) == 1
-    assert proxy.log.count("no longer has what it had") == 2
+    assert proxy.log.count("the store was emptied or replaced") == 2
 
 
 async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_emptied(start: Start, tmp_path: Path):

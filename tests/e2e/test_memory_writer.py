@@ -106,8 +106,8 @@ async def test_what_the_model_tells_and_the_messages_bear_out_is_remembered(prox
 @pytest.mark.parametrize(
     ("answer", "status", "calls", "why"),
     [
-        ("Here is your summary!", 200, 2, "did not pass, twice"),
-        (LIED, 200, 2, "did not pass, twice"),
+        ("Here is your summary!", 200, 2, "failed the checks twice"),
+        (LIED, 200, 2, "failed the checks twice"),
         ("", 500, 0, "status 500"),
     ],
 )
@@ -133,4 +133,4 @@ async def test_a_model_that_cannot_be_reached_is_an_answer_by_the_rules(proxy: P
     session = await say(proxy, asking("nobody", "alone"))
     made = await compacted(proxy, "rest", session)
     assert made["writer"] == "rules"
-    assert "could not be asked" in made["notice"]
+    assert "could not be called" in made["notice"]

@@ -62,14 +62,14 @@ async def test_a_changed_file_a_bad_one_and_a_signal(changing: Proxy):
 async def test_a_key_that_needs_a_restart_is_named(changing: Proxy):
     changing.config.write_text(config(changing, "first", more="limits: {sessions_in_memory: 5}\n"))
     changing.hup()
-    await changing.says("limits.sessions_in_memory takes effect at the next start")
+    await changing.says("limits.sessions_in_memory changes only at the next start")
 
 
 async def test_a_file_that_was_taken_is_told_too(changing: Proxy):
     changing.config.write_text(config(changing, "first", "second"))
     changing.hup()
     await becomes(changing, "first", "second")
-    await changing.says("the config file was read again")
+    await changing.says("the config file was reloaded")
 
 
 async def test_a_stream_under_way_goes_on_while_settings_change(changing: Proxy):
@@ -91,7 +91,7 @@ async def test_a_stream_under_way_goes_on_while_settings_change(changing: Proxy)
             config(changing, "new", more="timeouts: {read_seconds: 77}\nlimits: {sessions_in_memory: 6}\n")
         )
         changing.hup()
-        await changing.says("takes effect at the next start")
+        await changing.says("changes only at the next start")
         go_on.set()
         async for piece in pieces:
             got += piece
@@ -108,7 +108,7 @@ async def test_a_request_that_is_still_coming_in_while_timeouts_change_is_answer
         await asyncio.sleep(0.5)
         changing.config.write_text(config(changing, "other", more="timeouts: {read_seconds: 55}\n"))
         changing.hup()
-        await changing.says("the config file was read again")
+        await changing.says("the config file was reloaded")
         await provider.all_gone()  # the connection of the request before
         await client.send(body[-10:])
         reply = await client.reply()
@@ -143,6 +143,6 @@ async def test_a_signal_during_the_start_is_no_end(start: Start, workers: str):
         await asyncio.sleep(0.005)
     await asyncio.to_thread(hang_up)
     await starting
-    await proxy.says("the config file was read again")
+    await proxy.says("the config file was reloaded")
     assert "died" not in proxy.log
     assert await models(proxy) == ["first"]

@@ -49,7 +49,7 @@ async def test_it_has_what_a_reload_changed_and_what_takes_effect_at_the_next_st
     await proxy.says("startup complete", 2)
     proxy.config.write_text(MODELS.format("second") + "store: {url: 'sqlite:///other.db'}\n")
     proxy.hup()
-    await proxy.says("store.url takes effect at the next start", 2)
+    await proxy.says("store.url changes only at the next start", 2)
     await spoilt(proxy)
     await all_replaced(proxy)
     assert await models(proxy) == ["second"]
@@ -83,7 +83,7 @@ async def test_one_that_cannot_start_says_why_once_a_try_and_its_sibling_serves_
         (version,) = store.execute("PRAGMA user_version").fetchone()
         store.execute("PRAGMA user_version = 1000")
         os.kill(proxy.workers[0], signal.SIGKILL)
-        await proxy.says("this worker cannot start, another will try: ", 2)
+        await proxy.says("this worker cannot start; another one will try: ", 2)
         assert (await ask(proxy, "GET", "/healthz")).status == 200
         store.execute(f"PRAGMA user_version = {version}")
         await proxy.says("startup complete", 3)

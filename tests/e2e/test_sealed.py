@@ -71,7 +71,7 @@ async def test_without_the_key_requests_go_on_and_that_it_is_missing_is_said_onc
         assert fold(anew) not in ("", made)
         # What left the window is archived anew, and can be read.
         assert await readable(house, anew["x-accordion-session"])
-    told = [each.message for each in caplog.records if "taken for missing" in each.message]
+    told = [each.message for each in caplog.records if "as missing" in each.message]
     assert len(told) == 1
     assert "archive.key" in told[0]
 

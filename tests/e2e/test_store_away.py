@@ -85,7 +85,7 @@ async def test_requests_are_answered_without_it_and_it_is_used_again_when_it_is_
         assert metric(page, "accordion_store_outages_total") == outages + 1
         refused = await look(proxy, "/accordion/sessions")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
-        assert "the store is away" in proxy.log
+        assert "the store is unavailable" in proxy.log
 
     async def published() -> bool:
         listed = (await look(proxy, "/accordion/sessions")).json().get("sessions", [])
@@ -114,7 +114,7 @@ async def test_a_file_that_cannot_be_written_is_a_store_that_is_away(start: Star
     proxy = start(CONFIG, ACCORDION_STORE="sqlite:///log/inside-a-file.db")
     assert (await say(proxy, "Anyone?", "Yes.", "Good.")).header("x-accordion-store") == "unavailable"
     assert (await look(proxy, "/readyz")).json()["store"] == "unavailable"
-    assert "the store is away" in proxy.log
+    assert "the store is unavailable" in proxy.log
 
 
 def test_a_file_that_is_no_database_is_an_error_in_the_settings(start: Start):

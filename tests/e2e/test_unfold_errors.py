@@ -115,7 +115,7 @@ async def test_a_second_round_that_is_answered_by_no_error_of_the_provider_is_to
         await ready(one)
         await fails(one, says)
         heard = one.witness.heard[-1]
-        assert "The provider answered 502 when the reply was to go on." in json.dumps(heard.events[-1])
+        assert "the provider answered 502 after a read-back." in json.dumps(heard.events[-1])
         if dialect == "responses":
             assert [each["sequence_number"] for each in heard.events] == list(range(len(heard.events)))
         await works_again(one)

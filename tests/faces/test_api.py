@@ -108,7 +108,7 @@ async def test_errors_say_what_to_do_in_openais_shape() -> None:
         ("/accordion/sessions?limit=" + "9" * 5_000, 400, "limit must be"),
         ("/accordion/sessions?cursor=x", 400, "cursor must be"),
         ("/accordion/sessions?cursor=nan:s-1", 400, "cursor must be"),
-        ("/chat/completions", 404, "base URLs that end in /v1"),
+        ("/chat/completions", 404, "with /v1 for OpenAI clients"),
     ):
         answer = http.get(path)
         assert answer.status_code == status

@@ -110,7 +110,7 @@ async def test_the_answer_says_who_wrote_and_what_it_took_and_says_so_again():
     ("failing", "why", "calls"),
     [
         (SummaryFailed("the model is away"), "the model is away", 0),
-        ("no JSON at all", "did not pass, twice", 2),
+        ("no JSON at all", "failed the checks twice", 2),
         (ALL_OF_IT, "stand alone", 1),
     ],
 )

@@ -286,7 +286,7 @@ async def test_a_credential_never_goes_to_another_provider() -> None:
         summarizer = made(upstream, translator, router, entry.name)
         caller = asker(router=router, keyed=entry.name == "away")
         assert summarizer.room(caller) == 0
-        with pytest.raises(SummaryFailed, match="no model may be asked"):
+        with pytest.raises(SummaryFailed, match="no model may be called"):
             await summarizer.write(REQUEST, caller)
         assert not upstream.requests
         assert not translator.asked

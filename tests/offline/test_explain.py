@@ -121,7 +121,9 @@ def test_a_responses_request_goes_on_from_what_the_provider_keeps() -> None:
 def test_what_the_provider_keeps_is_not_on_record_here_so_nothing_is_folded_of_it() -> None:
     found = explained({**RESPONSES_BODY, "input": "many words " * 150_000})
     assert found["action"] == "pass"
-    assert found["reason"].endswith("not all that the provider keeps is on record, so it passes unchanged")
+    assert found["reason"].endswith(
+        "the history that the provider keeps is not completely on record, so it passes unchanged"
+    )
     assert found["changed"]["body"].startswith("nothing")
 
 
@@ -217,7 +219,7 @@ def test_a_proxy_key_lets_in_and_the_models_own_key_takes_its_place() -> None:
 def test_who_would_not_be_let_in_is_told_so_and_the_rest_is_explained() -> None:
     found = explained(CHAT_BODY, *configured("proxy_keys: [{id: team, key: sk-of-the-proxy}]"))
     assert found["action"] == "refuse"
-    assert found["reason"].startswith("401: This proxy asks for one of its own keys")
+    assert found["reason"].startswith("401: This proxy needs one of its own keys")
     assert found["counted"]["tokens"] > 0
 
 
@@ -310,7 +312,7 @@ def test_a_sub_agent_is_told_with_whom_it_works_for_and_that_nobody_could_be_ask
     told = lines_of(explain(CHAT_BODY, *said))
     assert (told["delegation"], told["works for"]) == ("web, the agent Finder", "research")
     assert told["known by"] == "its client says so"
-    assert told["but"].startswith("what proxies found out could not be asked for")
+    assert told["but"].startswith("what proxies found out could not be called for")
 
 
 def test_names_of_ours_in_metadata_are_said_to_be_left_out_where_they_are() -> None:

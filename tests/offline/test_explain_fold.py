@@ -247,7 +247,7 @@ def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
     assert (now["state"], now["forced"]) == ("folded", True)
     off = explained(chat(), *WINDOW, "-H", "x-accordion-compact: off")
     assert (off["folding"]["state"], off["changed"]["body"][:7]) == ("none", "nothing")
-    assert "switched off" in off["folding"]["why"]
+    assert "compaction is off" in off["folding"]["why"]
     observed = explained(chat(), *WINDOW, "-H", "x-accordion-compact: observe")
     assert observed["folding"]["state"] == "observed"
     assert observed["folding"]["after"] == observed["folding"]["steps"][-1]["after"] < observed["folding"]["before"]
@@ -262,7 +262,10 @@ def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
 
 def test_what_the_provider_keeps_is_not_folded() -> None:
     told = explained(responses() | {"previous_response_id": "resp_1"}, *WINDOW)["folding"]
-    assert (told["state"], "not all that the provider keeps is on record" in told["why"]) == ("none", True)
+    assert (told["state"], "the history that the provider keeps is not completely on record" in told["why"]) == (
+        "none",
+        True,
+    )
 
 
 def test_what_fits_in_no_form_would_be_refused_with_the_figures() -> None:

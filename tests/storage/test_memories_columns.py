@@ -53,6 +53,6 @@ def test_scores_are_those_of_fts5(said, words):
 @pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
 def test_matrices_are_not_divided_among_threads_unless_somebody_says_so(given, threads):
     kept = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    asked = "import os, proxy; print(os.environ['OPENBLAS_NUM_THREADS'])"
+    asked = "import os, accordion; print(os.environ['OPENBLAS_NUM_THREADS'])"
     told = subprocess.run([sys.executable, "-c", asked], env=kept | given, capture_output=True, check=True, text=True)
     assert told.stdout.strip() == threads

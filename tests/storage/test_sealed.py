@@ -103,7 +103,7 @@ def test_without_a_key_a_lasting_store_is_warned_of_and_another_is_not(caplog):
         assert not caplog.records
         assert isinstance(open_sealer("", lasting=True), Unsealed)
     assert [record.message for record in caplog.records] == [
-        "archive.key is not set: what leaves windows is kept compressed, but not encrypted"
+        "archive.key is not set: the archive is compressed but not encrypted"
     ]
 
 

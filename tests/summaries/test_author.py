@@ -163,7 +163,7 @@ async def test_a_repair_names_the_lines_that_went_and_why() -> None:
 @pytest.mark.parametrize("bad", BAD)
 async def test_an_answer_that_does_not_pass_twice_is_never_used(bad: Any) -> None:
     summarizer = FakeSummarizer([bad])
-    with pytest.raises(SummaryRejected, match="did not pass, twice") as error:
+    with pytest.raises(SummaryRejected, match="failed the checks twice") as error:
         await written(summarizer)
     assert len(summarizer.requests) == 2
     assert (error.value.input, error.value.output) == (200, 20)
@@ -242,7 +242,7 @@ async def test_only_what_is_new_is_shown_with_what_was_told() -> None:
 
 async def test_where_nothing_is_new_no_model_is_asked() -> None:
     summarizer = FakeSummarizer()
-    with pytest.raises(SummaryFailed, match="nothing that is not told yet"):
+    with pytest.raises(SummaryFailed, match="everything is summarized already"):
         await written(summarizer, prior="Overview: A login [0]", prior_until=9)
     assert not summarizer.requests
 

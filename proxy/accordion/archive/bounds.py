@@ -73,7 +73,7 @@ class Bounds:
             self._sums.pop(next(iter(self._sums)))
         if (known is None or known + size > self._max) and tenant not in self._busy:
             self._busy.add(tenant)
-            self._tasks.spawn(self._crossed(tenant, learn=known is None), "keep a tenant's archive within its bound")
+            self._tasks.spawn(self._crossed(tenant, learn=known is None), "bound the archive of a tenant")
 
     async def round(self) -> Swept | None:
         """Looks through all tenants; None where another worker does, or did of late, or the store is away. To be called

@@ -124,7 +124,7 @@ class Desk:
         except (_Refused, BadPath):
             return None
         except Exception:
-            _log.exception("an artifact could not be put into a call")
+            _log.exception("an artifact could not be written into a tool call")
             return None
 
     # -- loading ------------------------------------------------------------------

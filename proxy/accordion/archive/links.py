@@ -105,7 +105,7 @@ class Links:
             return
         self._take((space, reply), _Waiting(session, began, link, begins))
         if previous is not None or (begins and not self._erasures.alone):
-            self._tasks.spawn(self._keep(space, reply, lent=begins), "keep what the provider keeps")
+            self._tasks.spawn(self._keep(space, reply, lent=begins), "store response history")
 
     async def before(self, space: bytes, reply: str) -> list[bytes] | None:
         """All that the provider keeps up to a reply and with it, as entries of a list; None where not all of it is on

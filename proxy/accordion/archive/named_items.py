@@ -61,7 +61,7 @@ class NamedItems:
             return
         self._take(name, items)
         if names:
-            self._tasks.spawn(self._keep(name, began), "keep what a client only names")
+            self._tasks.spawn(self._keep(name, began), "store referenced items")
 
     async def heard(self, conversation: Conversation, space: bytes, session: str) -> Mapping[bytes, Message]:
         """The messages of a conversation that only name what a reply said, as what was said, by the key of what names

@@ -40,5 +40,5 @@ class Unsealed:
             return unescaped(value)
         if not self._told:
             self._told = True
-            _log.warning("the store holds what was encrypted, and no archive.key is set: it is taken for missing")
+            _log.warning("the store holds encrypted values, and archive.key is not set: these values count as missing")
         return None

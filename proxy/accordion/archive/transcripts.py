@@ -81,9 +81,9 @@ class Transcripts:
         self._waiting.append(Item(space, session, conversation, self._clock.now(), after))
         if not (self._gathering or self._flushing):
             self._gathering = True
-            self._tasks.spawn(self._gathered(), "record what was said")
+            self._tasks.spawn(self._gathered(), "record the transcript")
         elif len(self._waiting) == _MANY:
-            self._tasks.spawn(self._flushed(), "record what was said")
+            self._tasks.spawn(self._flushed(), "record the transcript")
 
     async def flush(self) -> None:
         """Writes what waits. Raises StoreUnavailable; then it waits on."""

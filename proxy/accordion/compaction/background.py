@@ -238,7 +238,7 @@ class Preparations:
                 raise
             input, output = _cost(error)
             self._waste(thread, max(0, input - heard[-1].input), max(0, output - heard[-1].output))
-            _log.info("a summary was prepared in part: %s", _reason(error))
+            _log.info("only a part of a summary was prepared: %s", _reason(error))
             return heard[-1]
 
     async def _written(
@@ -267,7 +267,7 @@ class Preparations:
     ) -> Prepared:
         """What a model told, kept for other workers too. Raises SummaryFailed where that is nothing new."""
         if not told < summary.narrated <= len(conversation.chain):
-            raise SummaryFailed("there is nothing that is not told yet")
+            raise SummaryFailed("everything is summarized already")
         anchor = conversation.chain[summary.narrated - 1]
         if (unused := self._ready.get(thread)) is not None:
             self._waste(thread, unused[0].input, unused[0].output)

@@ -135,7 +135,7 @@ class Compactor:
             raise _Later
         writers: list[Writer] = ["model"] if modelled else []
         writers += ["extract", "none"] if must else ["extract"]
-        problem: Exception = Unfit("nothing may be folded")
+        problem: Exception = Unfit("no message may be compacted")
         for tried, writer in enumerate(writers):
             try:
                 return await self._made(case, client, thread, writer, tried)
@@ -147,7 +147,11 @@ class Compactor:
             except Exception as error:
                 problem = error
                 if not isinstance(error, AccordionError):
-                    _log.warning("a form of fold failed: %s", _where(error), extra={"request_id": case.request_id})
+                    _log.warning(
+                        "one way to compact failed, the next is tried: %s",
+                        _where(error),
+                        extra={"request_id": case.request_id},
+                    )
         if bound:
             self._rooms.futile.note(thread, client, fold, tokens, _reason(problem))
         raise problem
@@ -268,7 +272,7 @@ class Compactor:
 
     def _failed(self, case: Case, error: Exception) -> CompactionSeen:
         reason = _reason(error)
-        _log.warning("a request was not folded: %s", reason, extra={"request_id": case.request_id})
+        _log.warning("a request was not compacted: %s", reason, extra={"request_id": case.request_id})
         utilization = utilization_of(case.decision, case.utilization.ratio)
         return failed(case.decision, case.cause, utilization, case.utilization.tokens, reason, case.folded.compaction)
 

@@ -63,7 +63,7 @@ def read_controls(fields: Mapping[bytes, bytes], conversation: Conversation, *, 
     ids = [entry for entry in ids if entry]
     if len(ids) > _MOST_PINS or not all(map(_CALL_ID.fullmatch, ids)):
         raise BadRequest(
-            f"x-accordion-pin must hold call ids with commas between, {_MOST_PINS} at most.", param="x-accordion-pin"
+            f"x-accordion-pin must hold call ids, separated by commas, {_MOST_PINS} at most.", param="x-accordion-pin"
         )
     return Controls(word, frozenset(ids), compacting, None if project is None else _project(project))
 

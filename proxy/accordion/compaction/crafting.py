@@ -119,7 +119,7 @@ class Craft:
         )
         folded = executor.execute(work.plan, work.layout, summary, work.removal.ids, terms)
         if folded.compaction is None:
-            raise Unfit("nothing may be folded")
+            raise Unfit("no message may be compacted")
         artifacts = _found(work.removal.artifacts, summary)
         puts = self._archive.puts(case.space, work.removal.rows, artifacts, _leaving(case, folded.compaction))
         return Made(folded, folded.compaction, tuple(puts), work.passes)

@@ -25,7 +25,7 @@ class Dresser:
     """Finds overlays and puts them in place; offers our tool where the archive has something to read.
 
     `weavers` are by the dialect's name. `tool` gives our tool under a name that is not among those that are taken; it
-    is None where unfolding is switched off. What was woven in stays all the same.
+    is None where uncompaction is off. What was woven in stays all the same.
     """
 
     overlays: Overlays
@@ -42,7 +42,7 @@ class Dresser:
             offer = self._offer(weaver, conversation) if weaver is not None else None
             return self.wardrobe.offered(dialect, weaver, conversation, offer) if weaver and offer else conversation
         except Exception:
-            _log.exception("our tool could not be offered")
+            _log.exception("the read_artifact tool could not be added to a request")
             return conversation
 
     async def dress(
@@ -76,7 +76,7 @@ class Dresser:
             offer = self._offer(weaver, client) if reads else None
             shown = self.wardrobe.dressed(dialect, weaver, folded, found, offer, self.reader.of(dialect, space))
         except Exception:
-            _log.exception("what was read back could not be put in place")
+            _log.exception("earlier insertions could not be put into a request")
             return folded, ""
         listed = shown.conversation.tools is not folded.conversation.tools
         return shown, offer.name if offer is not None and listed else ""
@@ -93,7 +93,7 @@ class Dresser:
             found = unread(weaver, await self.overlays.find(space, scope, client.chain, 0, fresh=False))
             shown = self.wardrobe.dressed(dialect, weaver, folded, found, None, self.reader.of(dialect, space))
         except Exception:
-            _log.exception("what led to a reading back alone could not be left out")
+            _log.exception("reasoning that only led to a read-back could not be removed")
             return folded
         # Where all of it is legal it leaves in its own bytes.
         return shown if len(shown.conversation.messages) < len(client.messages) else folded

@@ -79,7 +79,7 @@ class Executor:
         if not terms.forced and bare.before - after < WORTHWHILE * bare.before:
             raise Unfit(f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
         if after >= bare.before and not terms.beside:
-            raise Unfit("it would be no shorter")
+            raise Unfit("it would not be shorter")
         # What was read back goes too, but the client never sent it.
         less = bare.before - after - sum(_woven(plan, layout).values())
         removed = max(0, (base.removed if base is not None else 0) + less)
@@ -87,7 +87,7 @@ class Executor:
         try:
             folded = apply(layout.client, compaction, self._read)
         except ValueError as error:
-            raise Unfit(f"the folded list would not be legal: {error}") from error
+            raise Unfit(f"the compacted list would be invalid: {error}") from error
         self._check(layout, folded)
         return folded
 
@@ -103,7 +103,7 @@ class Executor:
             if (block := blocks.get(index)) is not None:
                 text = summary.text if block is wanted and summary is not None else block.note
                 if not text:
-                    raise Unfit("there is no text for what would leave")
+                    raise Unfit("a removed message would have no replacement text")
                 entries.append(Written(self._dialect.text(text), block.first, block.last))
             if index not in layout.gone:
                 _add(entries, self._entry(slot, layout.changes.get(index)))
@@ -114,7 +114,7 @@ class Executor:
             try:
                 wire = self._dialect.edit(slot.message, changes)
             except ValueError as error:
-                raise Unfit(f"a message cannot be changed so: {error}") from error
+                raise Unfit(f"a message cannot be edited this way: {error}") from error
             # What is stored is sent for ever; breakpoints are the client's to move, and providers take only four.
             return Written(unmarked(wire), slot.first, slot.last, edited=True) if wire is not None else None
         if slot.summary or slot.edited:
@@ -148,9 +148,9 @@ class Executor:
         """The last look before the wire: what providers refuse, unless the client's own list has the same fault."""
         found = Counter(self._dialect.problems(folded.conversation.messages))
         if found and (new := found - Counter(self._dialect.problems(layout.client.messages))):
-            raise Unfit(f"the folded list would not be legal: {next(iter(new))}")
+            raise Unfit(f"the compacted list would be invalid: {next(iter(new))}")
         if not folded.conversation.messages:
-            raise Unfit("nothing would be left")
+            raise Unfit("no message would be left")
 
 
 def _woven(plan: Plan, layout: Layout) -> dict[int, int]:

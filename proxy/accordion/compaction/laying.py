@@ -63,7 +63,9 @@ class Laying:
             # The fewest from the beginning that do not go together end in the one that is at fault.
             fewest = bisect_left(range(1, len(left)), True, key=lambda count: self.laid(left[:count]) is None) + 1
             fault = left.pop(fewest - 1)
-            _log.debug("an overlay of %s would break the list and is left out", fault.anchor.hex()[:12])
+            _log.debug(
+                "an insertion at %s is left out: it would make the message list invalid", fault.anchor.hex()[:12]
+            )
             shown = self.laid(left)
             self.settled = None
         return shown

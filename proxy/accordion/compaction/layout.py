@@ -91,7 +91,7 @@ def laid_out(plan: Plan, client: Conversation, base: Compaction | None, dialect:
     changed = {index: parts for index, parts in changes.items() if index not in gone and parts}
     touched = [view.slots[index] for index in (*changed, *gone)]
     if not touched:
-        raise Unfit("nothing may be folded")
+        raise Unfit("no message may be compacted")
     covered = max(base.covered if base is not None else 0, *(slot.last + 1 for slot in touched))
     for index, place in getattr(view, "orphans", ()):
         # What it led to is dropped with what is covered; behind that it is put back at every request.

@@ -108,7 +108,9 @@ class Overlays:
             self._admit(name, kept, self._clock.now())
             await self._archive.keep(self._puts(space, key, kept))
         except StoreUnavailable:
-            _log.debug("what was read back is in force in this worker alone until the store is back")
+            _log.debug(
+                "the store is unavailable; until it is back, only this worker knows a text that the model read back"
+            )
             self._later(self._puts(space, key, kept))
         return True
 

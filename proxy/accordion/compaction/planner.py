@@ -125,7 +125,7 @@ def _proposed(strategy: Strategy, draft: Draft) -> _Steps:
         return tuple(strategy.propose(draft))
     except Exception as error:
         # What it says may quote the conversation.
-        _log.error("the strategy %s failed and was left out: %s", strategy.name, type(error).__name__)
+        _log.error("the strategy %s failed and is skipped: %s", strategy.name, type(error).__name__)
         return ()
 
 

@@ -91,10 +91,10 @@ def decide(
     kind: FoldKind = "conversation" if options.deferred else _kind(folded)
     case = _Case(folded, utilization, limits, window, options, bytes_over, images_over, tokens, fixed, kind)
     if options.threaded and options.lost:
-        return Decision("resend", f"{case.share}; the provider does not have the client's own list in its thread")
+        return Decision("resend", f"{case.share}; the provider's thread does not hold the client's own list")
     decision = _decide(case)
     if not options.recorded:
-        reason = f"{decision.reason}; what the provider keeps is not on record and not counted"
+        reason = f"{decision.reason}; the history that the provider keeps is not on record and not counted"
         decision = replace(decision, reason=reason)
     if "observe" not in (options.mode, options.word):
         return decision
@@ -168,19 +168,19 @@ def _kind(folded: Folded) -> FoldKind:
 def _decide(case: _Case) -> Decision:
     options = case.options
     if "off" in (options.mode, options.word):
-        return Decision("pass", f"{case.share}; folding is switched off")
+        return Decision("pass", f"{case.share}; compaction is off")
     if options.threaded:
         return _let_go(case)
     if options.kept_by_provider:
         return _complete(case)
     if not case.folded.conversation.messages or case.tokens <= case.fixed:
-        return Decision("pass", f"{case.share}; there is nothing to fold")
+        return Decision("pass", f"{case.share}; there is nothing to compact")
     if options.compacting:
         if case.tokens > case.window.usable_input:
             return _fold(case, "the client's own compaction request, which would not fit", must=True)
-        return Decision("pass", f"{case.share}; the client's own compaction request is not folded")
+        return Decision("pass", f"{case.share}; the client's own compaction request is not compacted")
     if options.word == "now":
-        return replace(_fold(case, "asked for", must=case.overflows, deep=True), forced=True)
+        return replace(_fold(case, "on request", must=case.overflows, deep=True), forced=True)
     return _over(case) or _beside_tokens(case) or _by_trigger(case)
 
 
@@ -192,7 +192,8 @@ def _let_go(case: _Case) -> Decision:
     due = _due(case)
     if due.action != "compact":
         return Decision("pass", keeps)
-    return Decision("resend", f"{due.reason}: the thread is let go of, so that it can be folded", kind=due.kind)
+    ends = "the proxy ends the thread, so that the client sends the whole conversation"
+    return Decision("resend", f"{due.reason}: {ends}", kind=due.kind)
 
 
 def _complete(case: _Case) -> Decision:
@@ -200,7 +201,9 @@ def _complete(case: _Case) -> Decision:
     to it is always put together: what was folded and read back stays in its place."""
     options, due = case.options, _due(case)
     if options.linked and options.lost and not options.compacting:
-        return Decision("complete", f"{case.share}; of what the provider keeps something was folded or put in")
+        return Decision(
+            "complete", f"{case.share}; a part of the history that the provider keeps was compacted or extended"
+        )
     if options.linked and due.action in ("compact", "prepare"):
         return Decision("complete", due.reason, kind=due.kind)
     return Decision("pass", f"{case.share}; the provider keeps the history, so it passes unchanged")
@@ -210,7 +213,7 @@ def _due(case: _Case) -> Decision:
     """Whether a fold would be due of what the provider keeps, were it sent."""
     if case.options.compacting:
         return Decision("pass", case.share)
-    return _fold(case, "asked for") if case.options.word == "now" else _over(case) or _by_trigger(case)
+    return _fold(case, "on request") if case.options.word == "now" else _over(case) or _by_trigger(case)
 
 
 def _over(case: _Case) -> Decision | None:
@@ -239,9 +242,9 @@ def _by_trigger(case: _Case) -> Decision:
     kind, trigger, reserved = case.kind, case.trigger, case.used.reserved_output
     occupied = case.tokens + reserved
     if kind in case.limits.never:
-        return Decision("pass", f"{case.share}; folding at the {kind} trigger is switched off")
+        return Decision("pass", f"{case.share}; the {kind} trigger is off")
     if trigger == 0:
-        return _fold(case, "the trigger is 0, so every request is folded", deep=True)
+        return _fold(case, "the trigger is 0, so every request is compacted", deep=True)
     named = f"the {kind} trigger of {trigger:,} tokens"
     if case.fixed + reserved >= trigger:
         return Decision("pass", f"{case.share}; {_needless(case)}, over {named}", kind=kind, trigger=trigger)
@@ -258,8 +261,8 @@ def _by_trigger(case: _Case) -> Decision:
 def _needless(case: _Case) -> str:
     """What is above a trigger for ever, in words."""
     alone, reserved = case.fixed + case.used.reserved_output, case.used.reserved_output
-    what = "system prompt, tools and the room for the answer" if reserved else "system prompt and tools"
-    return f"folding cannot help: {what} alone are {alone:,} tokens"
+    what = "system prompt, tools and the tokens reserved for the answer" if reserved else "system prompt and tools"
+    return f"compaction cannot help: {what} alone take {alone:,} tokens"
 
 
 def _futile(case: _Case) -> str:
@@ -268,7 +271,7 @@ def _futile(case: _Case) -> str:
     if attempt is None or not attempt.futile or case.tokens >= attempt.again_at:
         return ""
     gained = max(0.0, 1 - attempt.after / attempt.before)
-    return f"the last fold gained only {gained:.1%} and is not tried again under {attempt.again_at:,} tokens"
+    return f"the last compaction gained only {gained:.1%}; the next is tried at {attempt.again_at:,} tokens"
 
 
 def _fold(case: _Case, why: str, *, must: bool = False, deep: bool = False) -> Decision:

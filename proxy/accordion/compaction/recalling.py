@@ -77,7 +77,7 @@ class Recalling:
         try:
             return await self._recalled(turn)
         except Exception:
-            _log.exception("nothing could be recalled")
+            _log.exception("the archive could not be searched for this turn")
             return None
 
     async def _recalled(self, turn: Turn) -> Recalled | None:

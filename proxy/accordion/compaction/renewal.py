@@ -43,7 +43,7 @@ class Renewals:
             return
         self._noted(name, now)
         rows = tuple(message.key for message in conversation.messages[: compaction.covered])
-        self._tasks.spawn(self._renew(space, scope, compaction, rows), "keep a fold that is in use")
+        self._tasks.spawn(self._renew(space, scope, compaction, rows), "renew a compaction")
 
     def read(self, space: bytes, artifact: Artifact) -> None:
         """A person read an artifact."""
@@ -51,7 +51,7 @@ class Renewals:
         if now < self._due.get(name, artifact.at + self._every):
             return
         self._noted(name, now)
-        self._tasks.spawn(self._read_back(space, artifact), "keep an artifact that was read")
+        self._tasks.spawn(self._read_back(space, artifact), "renew an artifact")
 
     def _noted(self, name: str, now: float) -> None:
         self._due[name] = now + self._every

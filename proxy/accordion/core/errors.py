@@ -80,7 +80,7 @@ class ThreadGone(NotFound):
 
     def __init__(self, previous: str, why: str) -> None:
         super().__init__(
-            f"The thread of {previous!r} is let go of ({why}). Send the whole conversation again, with `thread`: "
+            f"The thread of {previous!r} has ended ({why}). Send the whole conversation again, with `thread`: "
             '{"type": "create"}.',
             param="thread",
         )
@@ -119,7 +119,11 @@ class ContextOverflow(RequestError):
 
     def __init__(self, tokens: int, limit: int, *, param: str = "messages", failure: str = "") -> None:
         self.tokens, self.limit = tokens, limit
-        self.folding = f"Folding failed: {failure.rstrip('.')}." if failure else "All that may be folded was folded."
+        self.folding = (
+            f"Compaction failed: {failure.rstrip('.')}."
+            if failure
+            else "Everything that may be compacted was compacted."
+        )
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} "
             f"tokens. {self.folding} Please reduce the length of the messages.",

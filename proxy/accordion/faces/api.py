@@ -199,12 +199,12 @@ class Api:
         assert isinstance(error, HTTPException)  # noqa: S101
         if error.status_code == 404:
             problem: AccordionError = NotFound(
-                f"There is nothing at {request.url.path}. Clients use base URLs that end in /v1 (OpenAI) or in nothing "
-                "(Anthropic); GET / names what else there is."
+                f"There is nothing at {request.url.path}. The base URL is this address with /v1 for OpenAI clients and "
+                "without a path for Anthropic clients; GET / lists all other paths."
             )
             headers = error.headers
         else:
-            problem = BadRequest(f"{request.method} is not answered at {request.url.path}.", code="method_not_allowed")
+            problem = BadRequest(f"{request.method} is not supported at {request.url.path}.", code="method_not_allowed")
             headers = {"allow": ", ".join(sorted(_methods(request)))}
         body = self._error_body(problem)
         return Response(body, error.status_code, headers=headers, media_type="application/json")
@@ -230,7 +230,7 @@ def _spot(cursor: str) -> Spot | None:
     if not cursor:
         return None
     if not (colon and session and _TIME.fullmatch(updated)):
-        raise BadRequest("cursor must be what `next` of the page before says.", param="cursor")
+        raise BadRequest("cursor must be the value of `next` in the previous page.", param="cursor")
     return Spot(-float(updated), session)
 
 

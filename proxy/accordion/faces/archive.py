@@ -66,12 +66,12 @@ class ArchiveApi:
         caller, given = self._caller(request), request.query_params
         session = given.get("session", "")
         if not session:
-            raise BadRequest("Say of which session: /accordion/artifacts?session=…", param="session")
+            raise BadRequest("Name a session: /accordion/artifacts?session=…", param="session")
         limit = number(given.get("limit", "100"), "limit", 1, _MOST_LISTED)
         try:
             page = await self._room.listed(caller.space, session, given.get("after", ""), limit)
         except ValueError as error:
-            raise BadRequest("after must be what `next` of another page held.", param="after") from error
+            raise BadRequest("after must be the value of `next` in another page.", param="after") from error
         if not page.artifacts:
             await self._known(caller, session)
         shown = [shown_artifact(each) for each in page.artifacts]
@@ -92,7 +92,7 @@ class ArchiveApi:
             raise BadRequest(str(error)) from error
         if lent is None:
             raise NotFound(
-                "There is no such artifact, or not any more: what is archived expires, or is erased.",
+                "There is no such artifact. It may have expired or been erased.",
                 code="artifact_not_found",
             )
         if "application/json" in request.headers.get("accept", ""):
@@ -106,7 +106,7 @@ class ArchiveApi:
         if found is None:
             await self._known(caller, session)
             raise NotFound(
-                "What was said in this session is not kept: `archive.record` says whose messages are.",
+                "This session has no transcript: the setting `archive.record` chooses the sessions that are recorded.",
                 code="original_not_found",
             )
         told = {"x-accordion-dialect": found.dialect, "x-accordion-first": str(found.first)}

@@ -105,7 +105,7 @@ class Connection(HttpToolsProtocol):
             cycle.keep_alive = False
             return
         error = HeadTooLarge(
-            f"The head of the request is larger than the {_LONGEST_HEAD:,} bytes that this proxy takes."
+            f"The head of the request is larger than the {_LONGEST_HEAD:,} bytes that this proxy accepts."
         )
         self.logger.warning("%s", error)
         self.transport.write(at_once(refusal(error, self._known())))
@@ -116,7 +116,7 @@ class Connection(HttpToolsProtocol):
         """Bounds what is none of a body, its trailers, which the parser keeps; behind it the request would be whole."""
         self._head, self._came = (self._head + size if came == self._came else 0), came
         if self._head > _LONGEST_HEAD:
-            self.logger.warning("A request's trailers are larger than the %s bytes that are taken.", _LONGEST_HEAD)
+            self.logger.warning("The trailers of a request exceed the limit of %s bytes.", _LONGEST_HEAD)
             self._gone()
 
     def _gone(self) -> None:
@@ -136,7 +136,7 @@ class Connection(HttpToolsProtocol):
             # It comes behind a request whose answer is not over yet; what was said now would be taken for that.
             cycle.keep_alive = False
             return
-        self.logger.warning("What a client sent is not valid HTTP: %s.", reason)
+        self.logger.warning("A client sent invalid HTTP: %s.", reason)
         answer = refusal(not_http(reason), self._known() + b"\r\n" + data)
         if cycle is not None and self.pipeline and self.pipeline[0][0] is cycle and cycle.more_body:
             # Its turn comes when those before it are answered.

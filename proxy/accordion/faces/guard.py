@@ -23,9 +23,9 @@ def check_origin(headers: Mapping[bytes, bytes], *, local: bool) -> None:
     host = headers.get(b"host", b"").decode("latin-1")
     if local and not on_this_machine(f"//{host}"):
         raise Foreign(
-            f"Host {host[:100]!r} is no name of this machine. Ask by http://127.0.0.1, or configure proxy_keys and a "
-            "server.host that others reach."
+            f"Host {host[:100]!r} is not a name of this machine. Use http://127.0.0.1, or configure proxy_keys and a "
+            "server.host that other machines can reach."
         )
     origin = headers.get(b"origin", b"").decode("latin-1")
     if origin and origin.partition("://")[2] != host and not (local and on_this_machine(origin)):
-        raise Foreign(f"Pages of {origin[:100]!r} may not ask this proxy.")
+        raise Foreign(f"Web pages of {origin[:100]!r} may not call this proxy.")

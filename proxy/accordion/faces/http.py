@@ -219,8 +219,8 @@ class _Body:
     def _check(self, size: int) -> None:
         if size > self._limit:
             raise BodyTooLarge(
-                f"The request body is larger than the {self._limit:,} bytes that this proxy takes. Send less, or raise "
-                "server.max_body_bytes in its config.yaml."
+                f"The request body is larger than the {self._limit:,} bytes that this proxy accepts. Send less, or "
+                "raise server.max_body_bytes in its config.yaml."
             )
 
 

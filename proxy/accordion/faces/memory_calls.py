@@ -181,7 +181,7 @@ async def read_artifact(rooms: Rooms, caller: Caller, given: asked.Artifact) -> 
         raise BadRequest(str(error), code="invalid_arguments") from error
     if lent is None:
         raise NotFound(
-            "There is no such artifact, or not any more: what is archived expires, or is erased.",
+            "There is no such artifact. It may have expired or been erased.",
             code="artifact_not_found",
         )
     text, part = lent.part.text[:ARTIFACT_MOST], lent.part

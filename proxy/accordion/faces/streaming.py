@@ -27,6 +27,6 @@ async def in_pieces(
                 yield bytes(held)
                 held.clear()
     except AccordionError as error:
-        _log.warning("an export could not be finished: %s", error.message)
+        _log.warning("an export stopped before its end: %s", error.message)
         held += msgspec.json.encode(broken(error.message)) + b"\n"
     yield bytes(held)

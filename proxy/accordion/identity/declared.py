@@ -44,7 +44,7 @@ def declarations(headers: Mapping[bytes, bytes], metadata: bytes | None) -> tupl
         raise BadRequest(f"{name_param} must have 1 to 128 printable characters", param=name_param)
     if node is None:
         if parent is not None:
-            raise BadRequest(f"{parent_param} needs {DELEGATION} beside it: whose parent is it?", param=parent_param)
+            raise BadRequest(f"{parent_param} needs {DELEGATION} as well, to name the child", param=parent_param)
         return None, name or ""
     if node == parent:
         raise BadRequest(f"{parent_param} names the delegation itself", param=parent_param)

@@ -76,7 +76,7 @@ class Tenants:
         found = self._match(own if own is not None else credential.encode("latin-1"))
         if found is None:
             raise Unauthorized(
-                "This proxy asks for one of its own keys: send it as the API key, or in the x-accordion-key header."
+                "This proxy needs one of its own keys: send it as the API key or in the x-accordion-key header."
             )
         if own is None or self._match(credential.encode("latin-1")) is not None:
             # The proxy key is not the provider's to see, also where a client sends it in both places.

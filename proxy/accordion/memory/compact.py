@@ -150,7 +150,7 @@ class Compactions:
             told = await self.narrator.told(stretch, background, focus)
         except SummaryFailed as error:
             name = self.narrator.asker.model
-            _log.warning("memories are written by the rules; %s could not: %s", name, error.message)
+            _log.warning("the model %s could not write memories, so the rules write them: %s", name, error.message)
             spent = (error.input, error.output) if isinstance(error, SummaryRejected) else (0, 0)
             return _Heard(by_rule, Writing("rules", *spent, f"{name} could not write them: {error.message}."), said)
         return _Heard(unique(told.candidates), Writing(told.writer, told.input, told.output), said)

@@ -191,7 +191,7 @@ class CoreMemory:
                 number = await self._free(space, stem, number + 1)
                 continue
             return named
-        raise StoreUnavailable("too many memories were saved in this second")
+        raise StoreUnavailable("too many memories were saved within one second; try again")
 
     async def _free(self, space: bytes, stem: str, number: int) -> int:
         """The first number from here on under which nothing was saved when it was looked."""

@@ -88,7 +88,7 @@ class Narrator:
         lines = (_candidate(line) for line in summary.narrative.splitlines())
         found = [each for each in lines if each is not None and not background.holds(each.text)]
         if not found:
-            raise SummaryRejected("none of what it told can stand alone", input=summary.input, output=summary.output)
+            raise SummaryRejected("none of its statements can stand alone", input=summary.input, output=summary.output)
         return Narrated(found, summary.writer, summary.input, summary.output)
 
 

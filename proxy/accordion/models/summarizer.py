@@ -97,15 +97,15 @@ class ModelSummarizer:
         said what that cost; sets no time-out."""
         way = self._way(asker)
         if way is None or asker.dialect not in PATHS:
-            raise SummaryFailed("no model may be asked in this caller's name")
+            raise SummaryFailed("no model may be called with this caller's key")
         try:
             return await self._ask(way, request, asker)
         except SummaryFailed:
             raise
         except AccordionError as error:
-            raise SummaryFailed(f"the model could not be asked: {error.code or error.type}") from error
+            raise SummaryFailed(f"the model could not be called: {error.code or error.type}") from error
         except Exception as error:
-            raise SummaryFailed(f"the model could not be asked: {type(error).__name__}") from error
+            raise SummaryFailed(f"the model could not be called: {type(error).__name__}") from error
 
     async def _ask(self, way: _Way, request: SummaryRequest, asker: Asker) -> SummaryReply:
         longest = min(request.max_tokens + _THINKING, self._answer(self._window(way, asker)))

@@ -40,7 +40,7 @@ def rows(told: Folding) -> Iterator[tuple[str, str | Text]]:
     if not told.kind:
         return
     yield "kind", _LEVELS.get(told.kind, told.kind)
-    yield "trigger", "asked for" if told.forced else f"{told.trigger:,} tokens"
+    yield "trigger", "on request" if told.forced else f"{told.trigger:,} tokens"
     yield "target", f"{told.target:,} tokens" + (", and it must succeed" if told.must_succeed else "")
     if told.state == "failed":
         return

@@ -129,7 +129,7 @@ class GuardedStore:
         if self._available:
             return await self._bounded(seconds, method, *args, **options)
         if self._probing or self._monotonic() < self._probe_at:
-            raise StoreUnavailable("the store is away")
+            raise StoreUnavailable("the store is unavailable")
         self._probing = True
         try:
             result: T = await self._bounded(seconds, self._probed, method, *args, **options)
@@ -162,7 +162,7 @@ class GuardedStore:
         why = f"the store refused: {error!r}"
         if type(error) not in self._logged:
             self._logged.add(type(error))
-            _log.error("the store refused a call: %s", type(error).__name__, exc_info=error)
+            _log.error("the store rejected a call: %s", type(error).__name__, exc_info=error)
         try:
             async with asyncio.timeout(self._timeout):
                 await self._store.ping()

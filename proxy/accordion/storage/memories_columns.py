@@ -120,7 +120,7 @@ def place(after: str) -> Place | None:
         return _PLACE.unpack(bytes.fromhex(after)) if after else None
     except (ValueError, struct.error) as error:
         raise BadRequest(
-            "after must be what `next` of the page before says.", code="invalid_page", param="after"
+            "after must be the value of `next` in the previous page.", code="invalid_page", param="after"
         ) from error
 
 

@@ -77,4 +77,4 @@ class Server(RedisStore):
 
 def moving() -> StoreUnavailable:
     """What is said where something was rewritten again and again."""
-    return StoreUnavailable("these memories are just being sealed anew")
+    return StoreUnavailable("these memories are being re-encrypted right now")

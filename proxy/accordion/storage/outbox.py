@@ -227,7 +227,7 @@ class GatheringOutbox:
         try:
             return value()
         except Exception:
-            _log.exception("a value for %s could not be made and is dropped", key.collection or "a place")
+            _log.exception("a value for the collection %r could not be encoded and is dropped", key.collection)
             self._on_drop(1)
             return None
 

@@ -86,7 +86,7 @@ class AesSealer:
     def _warn(self, reason: str) -> None:
         if not self._told:
             self._told = True
-            _log.warning("a value in the store cannot be opened and is taken for missing: %s", reason)
+            _log.warning("a stored value cannot be decrypted and counts as missing: %s", reason)
 
 
 def read_keys(text: str) -> tuple[bytes, ...]:
@@ -104,7 +104,7 @@ def open_sealer(text: str, *, lasting: bool) -> Sealer:
     if keys := read_keys(text):
         return AesSealer(keys)
     if lasting:
-        _log.warning("archive.key is not set: what leaves windows is kept compressed, but not encrypted")
+        _log.warning("archive.key is not set: the archive is compressed but not encrypted")
     return Unsealed()
 
 

@@ -146,7 +146,7 @@ class Author:
         """
         summarizer, asker = self._summarizer, task.asker
         if summarizer is None or asker is None:
-            raise SummaryFailed("no model is there to write summaries")
+            raise SummaryFailed("no model is configured to write summaries")
         job = await self._tasks.offload(self._prepared, task, asker, summarizer.room(asker))
         spent, dropped = _Spent(), list[str]()
         told = Summary("", task.prior, task.prior_until, since=task.since)
@@ -178,10 +178,10 @@ class Author:
         """CPU work. Raises SummaryFailed where there is no room, or nothing that is not told yet."""
         limit = int(task.budget * TOLD)
         if limit < LEAST:
-            raise SummaryFailed(f"a summary of {task.budget} tokens has no room for what a model would tell")
+            raise SummaryFailed(f"a summary of {task.budget} tokens is too short for a model's text")
         new = [source for source in task.covered if source.index >= task.prior_until]
         if not new:
-            raise SummaryFailed("there is nothing that is not told yet")
+            raise SummaryFailed("everything is summarized already")
         evidence = gather(task.covered, task.kept, task.prior, task.task)
         job = _Job(task, asker, limit, evidence, ())
         # The count is of another model's tokens, maybe; what a repair adds must fit too.
@@ -209,7 +209,7 @@ class Author:
             problem = checked.problem
             answer = cut(reply.text, job.longest * 3)
             asked = repaired(text, self._prompts, answer, [problem, *checked.dropped])
-        raise SummaryFailed(f"what the model wrote did not pass, twice: {problem}")
+        raise SummaryFailed(f"the model's summary failed the checks twice: {problem}")
 
     def _composed(self, task: SummaryTask, told: Summary) -> Summary:
         """The summary with its text: label, narrative, extract, references. Never fails."""

@@ -88,7 +88,8 @@ def failure(error: httpx.HTTPError, host: str) -> AccordionError:
     """Our word for what happened on the way to `host`: what was seen, and what to check. No URL, no credential."""
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
         return Unreachable(
-            f"No connection to {host}: {error}. Nothing was sent. Check that it runs, and the upstream's base URL."
+            f"No connection to {host}: {error}. Nothing was sent. Check that the server runs and that the base URL is "
+            "right."
         )
     if isinstance(error, httpx.UnsupportedProtocol):
         return Unreachable(f"Nothing could be sent to {host}: {error}.")

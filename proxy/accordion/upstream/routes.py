@@ -130,13 +130,13 @@ def url(route: Route, path_and_query: str) -> str:
     Raises NotFound outside /v1 and for translated models, BadRequest for a path with `..` segments.
     """
     if not path_and_query.startswith("/v1") or path_and_query[3:4] not in ("", "/", "?"):
-        raise NotFound("There is no such path here; the providers' paths are below /v1.")
+        raise NotFound("There is no such path; the paths of providers begin with /v1.")
     if route.family == "litellm":
         raise NotFound(
             f"Model `{route.name}` is reached by translation, which serves chat completions, responses and messages."
         )
     if (".." in path_and_query or "%" in path_and_query) and _climbs(path_and_query.partition("?")[0]):
-        raise BadRequest("A path with `..` segments is not forwarded; write the path that is meant.")
+        raise BadRequest("A path with `..` segments is not forwarded; write the path without them.")
     if route.family == "openai":
         return f"{route.base_url}{path_and_query[3:]}"
     return f"{route.base_url}{path_and_query}"

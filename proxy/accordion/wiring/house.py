@@ -226,7 +226,7 @@ class House:
             await self.store.ping()
         await self._mark.look()
         await self._taught.look()
-        self.tasks.spawn(self._keep_looking(), "look for what was asked by the API")
+        self.tasks.spawn(self._keep_looking(), "follow the store")
         self.tasks.spawn(self._vault.keep_house(asyncio.sleep), "bound the archive")
         self.tasks.spawn(self.library.warm(), "open the memories")
 
@@ -276,11 +276,12 @@ class House:
     def _store_changed(self, available: bool) -> None:
         self.metrics.store(available)
         if available:
-            _log.info("the store answers again")
-            self.tasks.spawn(self._restore(), "publish what was kept locally")
+            _log.info("the store is available again")
+            self.tasks.spawn(self._restore(), "publish the spool")
         else:
             _log.warning(
-                "the store is away; requests are forwarded without it, and it is tried again: %s", self.store.problem
+                "the store is unavailable; requests are forwarded without it, and the proxy keeps trying: %s",
+                self.store.problem,
             )
 
     async def _restore(self) -> None:
@@ -288,7 +289,9 @@ class House:
             await self._compactors("", False).restored()
 
     def _store_emptied(self) -> None:
-        _log.warning("the store no longer has what it had; what leaves a window from now on is kept there anew")
+        _log.warning(
+            "the store was emptied or replaced; the proxy stores everything that it compacts from now on again"
+        )
         self._kitchen.forget()
         self._vault.transcripts.begin_anew()
         self._sessions.forget("", None)

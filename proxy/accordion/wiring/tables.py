@@ -153,6 +153,9 @@ def spans(environ: Mapping[str, str]) -> Spans | None:
     try:
         provider = provider_from(environ, __version__)
     except ImportError:
-        _log.warning("a trace exporter is configured, but accordion-proxy[otel] is not installed; no traces are sent")
+        _log.warning(
+            "no traces are sent: a trace exporter is configured, but OpenTelemetry is not installed. Install it with "
+            "`pip install accordion-proxy[otel]`"
+        )
         return None
     return Spans(provider) if provider is not None else None

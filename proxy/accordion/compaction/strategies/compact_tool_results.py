@@ -179,7 +179,7 @@ def _digest(view: Draft, text: str, most: int) -> str:
     try:
         return view.digest(text, most)[:most] if most else ""
     except Exception as error:
-        _log.error("a digest failed: %s", type(error).__name__)
+        _log.error("a tool result could not be digested: %s", type(error).__name__)
         return ""
 
 

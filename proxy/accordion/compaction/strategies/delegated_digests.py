@@ -71,6 +71,6 @@ def _told(
     try:
         about = digest_of_return(text, digest)[:digest]
     except Exception as error:
-        _log.error("a digest failed: %s", type(error).__name__)
+        _log.error("a tool result could not be digested: %s", type(error).__name__)
     kept = artifact_id(view.space, view.slots[place[0]].message.key, place[1])
     return returned(child.agent, child.session, call.name, call.arguments, kept, size_of(text), about)

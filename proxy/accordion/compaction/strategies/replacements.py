@@ -43,11 +43,13 @@ def _called(function: Callable[[str, str, str], object], name: str, call_id: str
         written = function(name, call_id, text)
     except Exception as error:
         # What it says may quote the conversation.
-        _log.error("a replacement function failed, the result of %r stays: %s", name, type(error).__name__)
+        _log.error(
+            "a replacement function failed; the result of %r stays in the request: %s", name, type(error).__name__
+        )
         return None
     if isinstance(written, str):
         return written
-    _log.error("a replacement function gave no text; the result of %r stays", name)
+    _log.error("a replacement function returned no text; the result of %r stays in the request", name)
     return None
 
 
