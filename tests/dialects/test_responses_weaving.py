@@ -282,6 +282,15 @@ def test_where_what_led_to_our_calls_alone_may_be_left_with_the_client(items: li
     assert WEAVER.stranded(read(*items)) is expected
 
 
+def test_our_answer_never_parts_reasoning_from_the_message_behind_it() -> None:
+    call, called, thought, said = (
+        make(kind, f"z{at}") for at, kind in enumerate(["call", "ours", "reasoning", "message"])
+    )
+    copy = [call, output(call), thought, bare(said), USER]
+    sent = woven(copy, weave([call, called, thought, said]))
+    assert sent == [call, output(call), called, thought, bare(said), answer(called), USER]
+
+
 kinds = st.sampled_from(["reasoning", "message", "ours"])
 rounds = st.lists(st.lists(kinds, max_size=3), max_size=3)
 

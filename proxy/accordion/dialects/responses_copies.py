@@ -153,7 +153,7 @@ def _found(messages: Sequence[Message], said: Sequence[_Said], *, answered: bool
     """Where the client has the items that were said (their place in `said`, and in `messages`), and where the reply
     ends in its list: at the next turn, at a call that is not of it, or at anything else behind the outputs of calls."""
     found: dict[int, int] = {}
-    heard = False
+    heard, reasons = False, set[int]()
     for place, message in enumerate(messages):
         if message.role == "user" or (message.role == "tool" and not answered):
             return found, place
@@ -161,14 +161,18 @@ def _found(messages: Sequence[Message], said: Sequence[_Said], *, answered: bool
             heard = True
             continue
         free = [at for at in range(len(said)) if at not in found and not said[at].hidden]
-        # The next reply may use the same words: behind outputs words prove nothing.
-        told = () if heard else _told(message, free, said)
+        # The next reply may use the same words, so that behind outputs words prove nothing; but the item directly
+        # behind the reply's own reasoning belongs to the reply, since the provider takes neither without the other.
+        led = place - 1 in reasons
+        told = () if heard and not led else _told(message, free, said)
         hits = _named(message, free, said)
         # An item may have kept its id and hold the texts of others beside its own.
         hits = told if set(hits) <= set(told) else hits
-        if message.role == "assistant" and not hits and (heard or _calls(message)):
+        if message.role == "assistant" and not hits and not led and (heard or _calls(message)):
             return found, place
         found |= dict.fromkeys(hits, place)
+        if any(said[at].kind == "reasoning" for at in hits):
+            reasons.add(place)
     return found, len(messages)
 
 
