@@ -19,8 +19,10 @@ from accordion.faces.archive import ArchiveApi
 from accordion.faces.memory import MemoryApi
 from accordion.faces.memory_table import CALLS
 from accordion.faces.metrics import Metrics
-from accordion.settings import ENVIRONMENT
+from accordion.settings import ENVIRONMENT, Settings
+from accordion.settings.load import build
 from accordion.storage.ephemeral import EphemeralStore
+from tests.test_config_documentation import keys_of
 
 ROOT = Path(__file__).parents[2]
 HEADER = re.compile(r"x-accordion-[a-z]+(?:-[a-z]+)*", re.IGNORECASE)
@@ -31,6 +33,10 @@ CALL = re.compile(r"(?:^|[`$/\s])accordion((?: +(?:--?[\w-]+|[\w./<>-]+))+)", re
 METRIC = re.compile(r"\baccordion_[a-z_]+\b")
 _LINES = ("artifact", "row", "end")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
 
 
 def documents() -> list[Path]:
@@ -61,11 +67,18 @@ def code(text: str) -> str:
     return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
 
 
-def headers_in_code() -> set[str]:
+def headers_in_code(*parts: str) -> set[str]:
+    """The names of our headers in some modules and folders of the package, or in all of it."""
     found: set[str] = set()
-    for path in (ROOT / "proxy").rglob("*.py"):
+    places = [ROOT / "proxy" / "accordion" / part for part in parts or ("",)]
+    for path in (file for place in places for file in ([place] if place.suffix else place.rglob("*.py"))):
         found |= {name.lower() for name in re.findall(r'b?"(x-accordion-[a-z-]*[a-z])"', path.read_text("utf-8"))}
     return found
+
+
+def headers_in_rows(text: str) -> set[str]:
+    """Our headers in the first column of a table."""
+    return {name for row in re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE) for name in HEADER.findall(row)}
 
 
 def answered() -> set[tuple[str, str]]:
@@ -90,6 +103,41 @@ def test_the_headers_are_the_documented_ones(text: str):
     assert {name.lower() for name in HEADER.findall(text)} == headers_in_code()
 
 
+def test_each_table_of_headers_has_the_headers_of_its_direction():
+    page = read("docs/api.md")
+    assert headers_in_rows(section(page, "## Request headers\n")) == headers_in_code("identity", "compaction")
+    assert headers_in_rows(section(page, "## Response headers\n")) == headers_in_code("telling.py")
+    assert headers_in_code("faces/archive.py") <= set(HEADER.findall(read("docs/archive.md")))
+
+
+def test_the_examples_of_settings_are_valid():
+    examples = [
+        part for path in documents() for part in re.findall(r"```yaml\n(.*?)```", path.read_text("utf-8"), re.DOTALL)
+    ]
+    examples += [span for path in documents() for span in re.findall(r"`(\w+: \{[^`…]+\})`", path.read_text("utf-8"))]
+    assert len(examples) > 10
+    for example in examples:
+        settings = build(example.encode(), {}, {})
+        assert settings.compaction.mode in ("auto", "observe", "off"), example
+
+
+def test_every_setting_that_the_documents_name_exists():
+    sections = set(Settings.__struct_fields__)
+    known = keys_of(Settings)
+    for path in documents():
+        for name in re.findall(r"`((?:\w+\.)+\w+)`", path.read_text("utf-8")):
+            if name.split(".")[0] in sections and not name.endswith(".py"):
+                assert name in known, f"{path.name}: {name}"
+
+
+def test_the_readme_is_short_and_leads_to_every_page():
+    lines = read("README.md").splitlines()
+    assert len(lines) <= 150
+    assert max(map(len, lines)) <= 120
+    linked = set(re.findall(r"\]\((docs/\w[\w-]*\.md)", "\n".join(lines)))
+    assert linked == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+
+
 def test_the_variables_are_the_documented_ones(text: str):
     assert set(VARIABLE.findall(text)) == {*ENVIRONMENT, "ACCORDION_CONFIG", "ACCORDION_LOG"}
 
@@ -107,7 +155,7 @@ def test_the_paths_of_our_own_are_the_documented_ones(text: str):
 
 
 def test_the_methods_of_our_own_paths_are_the_documented_ones():
-    tables = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs" / "memory.md").read_text("utf-8")
+    tables = (ROOT / "docs" / "api.md").read_text("utf-8") + (ROOT / "docs" / "memory.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[^|]*/accordion/[^|]*) \|", tables, re.MULTILINE)
     told = {(method, OWN_PATH.findall(row)[0]) for row in rows for method in re.findall(r"\b[A-Z]+\b", row)}
     own = {(method, path.removesuffix(".json")) for method, path in answered() if method != "HEAD"}
@@ -140,15 +188,15 @@ def test_the_names_of_failures_are_the_documented_ones(text: str):
 
 
 def test_the_fields_of_a_folds_record_are_the_documented_ones(text: str):
-    section = text.partition("## The record of a fold")[2].partition("\n## ")[0]
+    section = text.partition("## The record of a compaction")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(record_of(CompactionSeen("folded")))
 
 
 def test_the_sums_and_what_was_read_back_are_the_documented_ones(text: str):
-    sums = section(text, "## Sums\n")
+    sums = section(text, "## Totals\n")
     assert set(Totals.__struct_fields__) == set(re.findall(r"`([a-z_]+)`", sums)) - {"totals"}
-    rows = re.findall(r"^\| `(\w+)` \|", section(text, "## What was read back\n"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|", section(text, "## Reading back\n"), re.MULTILINE)
     assert set(rows) == {each.name for each in fields(Unfolded)}
 
 
@@ -192,7 +240,7 @@ def test_every_option_of_a_command_of_the_memories_is_documented_beside_it_or_fo
 
 def test_the_make_targets_that_are_named_exist(text: str):
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z]+)\b", code(text)))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", code(text + (ROOT / "CONTRIBUTING.md").read_text("utf-8"))))
     assert {"serve", "test"} <= named
     assert named <= targets
 
