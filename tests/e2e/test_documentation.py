@@ -260,8 +260,8 @@ def test_links_between_the_documents_lead_somewhere():
                 assert not anchor or anchor in anchors(there), f"{path.name}: {target}#{anchor}"
 
 
-def test_the_floors_that_the_tour_shows_are_those_that_are_held():
-    shown = section((ROOT / "docs" / "tour.md").read_text("utf-8"), "## Floors\n").split("```")[1]
+def test_the_layers_of_the_tour_are_those_that_are_enforced():
+    shown = section((ROOT / "docs" / "tour.md").read_text("utf-8"), "## Layers\n").split("```")[1]
     told = [floor.strip() for line in shown.splitlines() for floor in re.split(r" {3,}", line)[0].split(">")]
     held = (ROOT / ".importlinter").read_text("utf-8").partition("layers =\n")[2].partition("\n\n")[0]
     assert [floor for floor in told if floor] == [floor.strip() for floor in held.splitlines()]
