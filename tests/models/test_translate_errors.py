@@ -89,7 +89,7 @@ async def test_what_a_models_entry_lacks_is_not_told_as_the_clients_mistake(
     status, answer = await rig.ask(dialect, request(dialect, QUOTED))
     message = json.loads(answer)["error"]["message"]
     assert status == 502
-    assert message.startswith("The model `our-model` could not be called as `model_list` has it. LiteLLM says: ")
+    assert message.startswith("The model `our-model` could not be asked as `model_list` has it. LiteLLM says: ")
     assert read_overflow(status, answer.decode()) is None
 
 

@@ -312,7 +312,7 @@ def test_a_sub_agent_is_told_with_whom_it_works_for_and_that_nobody_could_be_ask
     told = lines_of(explain(CHAT_BODY, *said))
     assert (told["delegation"], told["works for"]) == ("web, the agent Finder", "research")
     assert told["known by"] == "its client says so"
-    assert told["but"].startswith("what proxies found out could not be called for")
+    assert told["but"].startswith("what proxies found out could not be asked for")
 
 
 def test_names_of_ours_in_metadata_are_said_to_be_left_out_where_they_are() -> None:
