@@ -74,7 +74,7 @@ class Folding:
             _log.exception("a request could not be compacted; it is forwarded unchanged")
             gauge = await self._as_it_came(gauge)
         window = gauge.window
-        if window is None or not refuse(gauge.utilization, window) or gauge.counting or not gauge.foldable:
+        if window is None or gauge.counting or not gauge.foldable or not refuse(gauge.utilization, window, gauge.text):
             # Who asks how much it would be is told, however much that is; of what is not to be touched, the provider
             # says whether it takes it (it may make room by itself, as by `truncation`).
             return gauge

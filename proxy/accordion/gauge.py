@@ -12,7 +12,7 @@ from dataclasses import field
 
 from msgspec import structs
 
-from accordion.accounting.calibration import UNKNOWN, Calibrations, estimate, on_record
+from accordion.accounting.calibration import UNKNOWN, Calibrations, estimate, is_credible, on_record
 from accordion.accounting.meter import Meter
 from accordion.accounting.overflow import Overflow
 from accordion.compaction.controls import read_controls
@@ -162,7 +162,8 @@ class Gauging:
             gauge,
             folded=folded,
             counted=counted.tokens,
-            utilization=self._corrected(gauge.route, place, counted, folded if woven else None),
+            text=counted.tokens - counted.media,
+            utilization=self._corrected(gauge.route, place, counted, window, folded if woven else None),
             dressed=shown if folded.compaction is not None or shown is not folded else None,
             offered="" if gauge.counting else offered,
         )
@@ -272,10 +273,17 @@ class Gauging:
             return await self.tasks.offload(self.meter.measure, conversation, window, gauge.model)
         return self.meter.measure(conversation, window, gauge.model)
 
-    def _corrected(self, route: Route, place: Place, counted: Utilization, folded: Folded | None) -> Utilization:
+    def _corrected(
+        self, route: Route, place: Place, counted: Utilization, window: Window, folded: Folded | None
+    ) -> Utilization:
         """The count corrected by what the provider reported to this model: for the beginning of this very list, else by
         how far counts were off (accounting/calibration.py). `folded`: None for a new list."""
         base, last, model = base_of(place), None, place.conversation.model
+        if base is not None and place.base_index >= 0 and base.reported:
+            # Media of this list may stand in the part that was reported.
+            text = max(0, base.counted - counted.media)
+            if not is_credible(base.reported, base.counted, text, window):
+                base = None
         known = place.session.correction_of(model)
         if known == UNKNOWN and base is not None and base.model == model:
             # Another worker had this session so far, or this one before it was started anew.

@@ -56,6 +56,8 @@ class Gauge(msgspec.Struct, frozen=True):
     utilization: Utilization = _UNMEASURED
     counted: int = 0
     """Our own count before any correction, in tokens."""
+    text: int = 0
+    """The part of it that was counted and not reckoned: all but media and what is not understood."""
     plain: bytes = b""
     """The body without any content encoding; empty where nobody tried to read it, or the encoding is not known."""
     limits: Limits | None = None
@@ -95,8 +97,12 @@ class Gauge(msgspec.Struct, frozen=True):
 
     @property
     def near(self) -> bool:
-        """Whether an overflow is thinkable: the window is half full, or not known."""
-        return self.window is None or not self.window.known or self.utilization.ratio >= _NEAR
+        """Whether an overflow is possible: the window is half full, by the estimate or by our own count, or not
+        known."""
+        window = self.window
+        if window is None or not window.known or self.utilization.ratio >= _NEAR:
+            return True
+        return self.counted >= _NEAR * window.size
 
     @property
     def foldable(self) -> bool:

@@ -11,14 +11,18 @@ from collections import OrderedDict
 from statistics import median
 from threading import Lock
 
+from accordion.core.budget import Window
 from accordion.core.values import dataclass
 
 UNKNOWN = 1.0
 """The correction of a session that nothing has been reported for."""
 
 LEAST_RATIO, MOST_RATIO = 0.5, 3.0
-"""No tokenizer differs more, so a report beyond is of something else too: it is held to these for its session, and says
-nothing of the model."""
+"""No tokenizer differs more from ours. A report beyond is of something else too (see `is_credible`); where it is learnt
+from all the same, since it is of media, it counts as one of these, and says nothing of the model."""
+
+MOST_ADDED = 1 / 16
+"""The share of a window that instructions of a provider's own may take, such as those for its own tools."""
 
 MOST_STEP = 1.5
 """A report further off than this factor from what its session has seen so far counts as this far off."""
@@ -64,7 +68,8 @@ class Calibrations:
     def learn(self, upstream: str, model: str, session: float, counted: int, reported: int) -> float:
         """Take a report of `reported` input tokens for `counted`; returns the session's new correction.
 
-        Nothing changes where nothing was reported (0), or where too little was counted.
+        Nothing changes where nothing was reported (0), or where too little was counted. Reports that are not credible
+        are to be left out before.
         """
         if reported <= 0 or counted < LEAST_COUNTED:
             return session
@@ -102,6 +107,22 @@ def on_record(counted: int, reported: int) -> float:
     if reported <= 0 or counted < LEAST_COUNTED:
         return UNKNOWN
     return _within(reported / counted, LEAST_RATIO, MOST_RATIO)
+
+
+def is_credible(reported: int, counted: int, text: int, window: Window) -> bool:
+    """Whether a provider can have read `reported` tokens for a list that it answered; one that it cannot have read
+    says nothing.
+
+    `counted` is our own count of the list, `text` the part of it that was counted and not reckoned (all but media and
+    what is not understood). The answer came, so the list fits the `window`, where that is known. No tokenizer makes
+    less than `LEAST_RATIO` of the text, or more than `MOST_RATIO` of a list that is nothing but text; a provider adds
+    instructions of its own, but no more than `MOST_ADDED` of its window.
+    """
+    if window.known and reported > window.size:
+        return False
+    if reported < LEAST_RATIO * text:
+        return False
+    return text < counted or reported <= MOST_RATIO * counted + MOST_ADDED * window.size
 
 
 def estimate(counted: int, last: Carried | None, factor: float) -> int:

@@ -103,11 +103,17 @@ def decide(
     return replace(decision, action="pass")
 
 
-def refuse(utilization: Utilization, window: Window) -> bool:
+def refuse(utilization: Utilization, window: Window, text: int | None = None) -> bool:
     """Whether a request is known not to fit. A window that is configured or was learnt from an error counts as it
     stands, one of the model table with some tolerance, an unknown one never. Of media and of what is not understood
-    the tokens are reckoned, not counted, so that they refuse nothing: the provider says whether it takes them."""
+    the tokens are reckoned, not counted, so that they refuse nothing: the provider says whether it takes them.
+
+    `text` is our own count of the rest before any correction. Where it is given it must be too much as well: what was
+    reported for a request that was answered refuses none. Then the provider says whether it takes this one.
+    """
     known = utilization.tokens - utilization.media
+    if text is not None:
+        known = min(known, text)
     if window.source in ("config", "learnt"):
         return known > window.usable_input
     return window.source == "table" and known > TABLE_TOLERANCE * window.usable_input
