@@ -67,7 +67,7 @@ async def test_a_report_above_the_window_does_not_refuse_the_next_request(report
 
 
 async def test_a_report_above_the_window_compacts_nothing_at_any_ratio():
-    """2,900 words are a third of the reported tokens: a tokenizer might make so many of them, but they would not fit."""
+    """A tokenizer can make 8,300 tokens of 2,900 words, but the provider cannot have answered that."""
     world = World(windows=ConfiguredWindows(WINDOW))
     turns = [(2_900, 8_300), *[(20, 8_300 + at) for at in range(5)]]
     assert await said(world, turns) == [(200, None, True)] * 6

@@ -24,6 +24,7 @@ from accordion.compaction.reading import WrittenReader
 from accordion.compaction.replay import Folds
 from accordion.compaction.strategies import build
 from accordion.compaction.weights import Weights
+from accordion.compaction.writers import Writers
 from accordion.core.budget import Decision, Thresholds, Utilization, Window
 from accordion.core.conversation import Conversation, ToolCall, ToolResult
 from accordion.core.edits import Folded, unfolded
@@ -181,6 +182,7 @@ class Teller(Author):
     def __init__(self, author: Author) -> None:
         self._author = author
         self.asked: list[SummaryTask] = []
+        self.trials: list[bool] = []
         self.may = asyncio.Event()
         self.may.set()
         self.error: Exception | None = None
@@ -192,8 +194,11 @@ class Teller(Author):
     def extractive(self, task: SummaryTask) -> Summary:
         return self._author.extractive(task)
 
-    async def write(self, task: SummaryTask, heard: Callable[[Summary], None] | None = None) -> Summary:
+    async def write(
+        self, task: SummaryTask, heard: Callable[[Summary], None] | None = None, *, is_trial: bool = False
+    ) -> Summary:
         self.asked.append(task)
+        self.trials.append(is_trial)
         await self.may.wait()
         if self.error is not None:
             raise self.error
@@ -228,9 +233,11 @@ class House:
         if self.teller:
             self.author = Teller(self.author)
         self.erasures = Erasures(self.store, self.clock, 100.0)
+        self.writers = Writers(self.clock)
         self.preparations = Preparations(
-            self.author, self.store, self.tasks, self.waiting, self.bounds, self.archive, self.erasures
-        )
+            self.author, self.store, self.tasks, self.waiting, self.bounds, self.archive, self.erasures,
+            self.writers,
+        )  # fmt: skip
         self.planner, self.plain_planner = HandPlanner(self.propose), HandPlanner(self.plain, "plain")
         planners = (self.planner, self.plain_planner)
         if self.pipeline is not None:

@@ -8,6 +8,7 @@ import pytest
 
 from accordion.compaction.background import Bounds, Prepared
 from accordion.compaction.case import Outcome
+from accordion.compaction.writers import FIRST_PAUSE, TOKENS_BETWEEN, Writer
 from accordion.core.conversation import Conversation, Text
 from accordion.core.errors import SummaryFailed
 from accordion.core.plan import Step, Summarize, View
@@ -325,12 +326,14 @@ async def test_what_a_model_told_of_one_task_is_no_beginning_for_what_is_told_of
 class Piecewise(Teller):
     """Tells of a first piece, and fails at the second or never ends."""
 
-    async def write(self, task: SummaryTask, heard: Callable[[Summary], None] | None = None) -> Summary:
+    async def write(
+        self, task: SummaryTask, heard: Callable[[Summary], None] | None = None, *, is_trial: bool = False
+    ) -> Summary:
         self.asked.append(task)
         assert heard is not None
         heard(Summary("", TOLD, task.covered[0].index + 3, "model-x", 100, 20, since=task.since))
         await self.may.wait()
-        raise SummaryRejected("no", input=130, output=25)
+        raise SummaryRejected("no", input=130, output=25, answers=1)
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -356,7 +359,9 @@ async def test_of_a_summary_in_pieces_the_first_ones_are_used_where_the_rest_doe
 class Repeating(Teller):
     """Has nothing new to tell."""
 
-    async def write(self, task: SummaryTask, heard: Callable[[Summary], None] | None = None) -> Summary:
+    async def write(
+        self, task: SummaryTask, heard: Callable[[Summary], None] | None = None, *, is_trial: bool = False
+    ) -> Summary:
         self.asked.append(task)
         return Summary("", TOLD, task.prior_until, "extractive", since=task.since)
 
@@ -414,3 +419,41 @@ def test_what_is_prepared_holds_only_for_its_own_beginning():
     assert not Prepared("", 3, whole.chain[1], "", 0, 0).holds(whole, 0)
     assert not Prepared("", 0, b"", "", 0, 0).holds(whole, 0)
     assert not Prepared("", 99, whole.chain[2], "", 0, 0).holds(whole, 0)
+
+
+async def test_a_compaction_does_not_forget_that_the_model_failed():
+    rooms = house()
+    teller(rooms).error = SummaryRejected("no", input=130, output=25, answers=2)
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    made = await ask(rooms, client(6))
+    assert made.seen is not None
+    assert (made.seen.writer, made.seen.input, made.seen.output) == ("extractive", 130, 25)
+    assert (made.seen.failed_answers, made.seen.failed_input, made.seen.failed_output) == (2, 130, 25)
+    for turns in (12, 20, 30):
+        again = await ask(rooms, client(turns), decision={"must_succeed": True})
+        assert again.seen is not None
+        assert (again.seen.failed_answers, again.seen.input) == (0, 0)
+    assert len(teller(rooms).asked) == 1
+
+
+async def test_a_paused_model_is_tried_again_and_trusted_once_it_succeeds():
+    rooms = house()
+    teller(rooms).error = SummaryRejected("no", input=130, output=25, answers=1)
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    teller(rooms).error = None
+    rooms.clock.advance(FIRST_PAUSE)
+    rooms.writers.forwarded(Writer("local", "openai", "gpt-5"), TOKENS_BETWEEN)
+    assert TOLD in said(await ask(rooms, client(12), decision={"forced": True}))
+    assert TOLD in said(await ask(rooms, client(30), decision={"forced": True}))
+    assert teller(rooms).trials == [True, True, False]
+
+
+async def test_where_only_the_trial_passed_the_model_is_paused_all_the_same():
+    rooms = house(bounds=Bounds(longest=0.01))
+    rooms.author = Piecewise(rooms.author)
+    rooms.preparations._author = rooms.author
+    await ask(rooms, client(6), decision=PREPARE)
+    await rooms.tasks.done()
+    assert not rooms.writers.may_try(Writer("local", "openai", "gpt-5"), "another session")

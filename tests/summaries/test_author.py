@@ -354,3 +354,42 @@ def test_media_and_unreadable_parts_are_named() -> None:
     held = Message(b"k", "user", (Media("image", "image/png"), Opaque("odd", 3), Reasoning("I think")), b"{}")
     (shown,) = show((Source(0, held),))
     assert shown.text == "(image/png)\n\n(odd that cannot be read)"
+
+
+# -- a model that nobody has seen succeed ------------------------------------------
+
+
+def long_talk(count: int, size: int = 500) -> tuple[Source, ...]:
+    return sources([message("user", " ".join(f"word{at}_{n}" for n in range(size))) for at in range(count)])
+
+
+def test_a_trial_is_a_short_piece_before_the_others():
+    held = long_talk(10)
+    first, *rest = pieces(held, 100_000, words, 2_000)
+    assert [one.index for one in first] == [0, 1, 2]
+    assert [[one.index for one in piece] for piece in rest] == [[3, 4, 5, 6, 7, 8, 9]]
+
+
+def test_of_a_long_first_message_the_trial_shows_a_part_and_the_next_piece_all():
+    held = long_talk(3, 3_000)
+    first, rest = pieces(held, 100_000, words, 2_000)
+    assert words(first[0].text) <= 2_000
+    assert [one.index for one in (*first, *rest)] == [0, 0, 1, 2]
+    assert words(rest[0].text) == 3_000
+
+
+def test_what_is_as_short_as_a_trial_is_one_piece():
+    assert len(pieces(long_talk(3), 100_000, words, 2_000)) == 1
+
+
+async def test_an_answer_without_the_form_is_not_repaired_in_a_trial():
+    summarizer = FakeSummarizer(["I cannot do that."])
+    with pytest.raises(SummaryRejected) as caught:
+        await author(summarizer).write(task(), is_trial=True)
+    assert len(summarizer.requests) == 1
+    assert (caught.value.answers, caught.value.input, caught.value.output) == (1, 100, 10)
+
+
+async def test_an_answer_of_the_right_form_is_repaired_in_a_trial():
+    summarizer = FakeSummarizer([{"overview": [line("It changed made_up_name.py", 0)] * 3}, good()])
+    assert (await author(summarizer).write(task(), is_trial=True)).writer == "writer-model"

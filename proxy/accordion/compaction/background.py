@@ -18,11 +18,13 @@ import msgspec
 from accordion.archive.erasures import Erasures
 from accordion.archive.writing import Archive
 from accordion.compaction.waiting import Signal, Waiting
+from accordion.compaction.writers import Failure, Writer, Writers
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable, SummaryFailed
 from accordion.core.ports import Key, Store, Tasks
+from accordion.core.summarizing import Asker
 from accordion.core.values import dataclass
-from accordion.summaries.author import Author, Summary, SummaryTask
+from accordion.summaries.author import Author, Summary, SummaryRejected, SummaryTask
 
 V = TypeVar("V")
 
@@ -30,6 +32,17 @@ _log = logging.getLogger("accordion")
 
 _AGAIN = 1.10
 """A preparation that came to nothing is tried again when the history has grown by a tenth."""
+
+
+class Waste(NamedTuple):
+    """Tokens that models took for nothing in one conversation: `input` and `output` in all, and of these what answers
+    cost that were of no use (`answers` of them)."""
+
+    input: int = 0
+    output: int = 0
+    answers: int = 0
+    failed_input: int = 0
+    failed_output: int = 0
 
 
 class Thread(NamedTuple):
@@ -107,7 +120,12 @@ class Preparations:
         bounds: Bounds,
         archive: Archive,
         erasures: Erasures,
+        writers: Writers,
+        model: str = "",
     ) -> None:
+        """`writers`: the record of models that write; `model`: the one that is configured to, empty for the request's
+        own."""
+        self._writers, self._model = writers, model
         self._erasures = erasures
         self._author = author
         self._store = store
@@ -118,7 +136,7 @@ class Preparations:
         self._running: dict[Thread, Signal] = {}
         self._ready: OrderedDict[Thread, tuple[Prepared, float]] = OrderedDict()
         self._fruitless: OrderedDict[Thread, tuple[int, bool]] = OrderedDict()
-        self._wasted: OrderedDict[Thread, tuple[int, int]] = OrderedDict()
+        self._wasted: OrderedDict[Thread, Waste] = OrderedDict()
 
     def begin(
         self,
@@ -129,11 +147,14 @@ class Preparations:
         make: Callable[[], Awaitable[SummaryTask | None]],
         since: int | None,
         began: float,
+        asker: Asker | None = None,
     ) -> bool:
-        """Begins to write a summary, unless one is ready or being written, there is no room for another, or the last
-        try came to nothing and the history (of `tokens`) has hardly grown. Gives whether one is being written now.
+        """Begins to write a summary, unless one is ready or being written, there is no room for another, the last try
+        came to nothing and the history (of `tokens`) has hardly grown, or the model is paused. Gives whether one is
+        being written now.
 
-        `told`: of so many of the client's messages a model has told in an earlier fold already. `make` says what is to
+        `asker`: in whose name a model is asked; None where none is. `told`: of so many of the client's messages a model
+        has told in an earlier fold already. `make` says what is to
         be told now, None where nothing is; `since` from which of the client's messages on, where that is known. It is
         neither kept nor used where the session was erased after `began`, by the monotonic clock.
         """
@@ -142,12 +163,23 @@ class Preparations:
         held = self._held(thread)
         if (held is not None and held.holds(conversation, told, since)) or self.fruitless(thread, tokens):
             return False
+        if asker is not None and not self.may_try(asker, thread):
+            return False
         mine = sum(other.tenant == thread.tenant for other in self._running)
         if len(self._running) >= self._bounds.at_once or mine >= self._bounds.per_tenant:
             return False
         self._running[thread] = self._waiting.signal()
-        self._tasks.spawn(self._run(thread, conversation, tokens, told, make, since, began), "prepare a summary")
+        work = self._run(thread, conversation, tokens, told, make, since, began, asker)
+        self._tasks.spawn(work, "prepare a summary")
         return True
+
+    def may_try(self, asker: Asker, thread: Thread) -> bool:
+        """Whether the model may be asked now that would write for `asker`."""
+        return self._writers.may_try(self._writer(asker), thread)
+
+    def forwarded(self, asker: Asker, tokens: int) -> None:
+        """Counts a request that a summary may be written for."""
+        self._writers.forwarded(self._writer(asker), tokens)
 
     def running(self, thread: Thread) -> bool:
         """Whether a summary is being written."""
@@ -180,29 +212,28 @@ class Preparations:
                 held = decode(self._archive.opened(thread.space, thread.key, await self._store.get(thread.key)))
         return held if held is not None and held.holds(conversation, told, since) else None
 
-    def used(self, thread: Thread) -> tuple[int, int]:
-        """A fold was made: what is prepared has served. Gives the tokens (input, output) that models took in vain for
-        this conversation since the last fold."""
+    def used(self, thread: Thread) -> Waste:
+        """A compaction was made: what is prepared has served. Gives what models took for nothing in this conversation
+        since the last one."""
         self._ready.pop(thread, None)
         self._fruitless.pop(thread, None)
-        return self._wasted.pop(thread, (0, 0))
+        return self._wasted.pop(thread, Waste())
 
     async def _run(
         self, thread: Thread, conversation: Conversation, tokens: int, told: int,
-        make: Callable[[], Awaitable[SummaryTask | None]], since: int | None, began: float,
+        make: Callable[[], Awaitable[SummaryTask | None]], since: int | None, began: float, asker: Asker | None,
     ) -> None:  # fmt: skip
         signal, prepared, failed = self._running[thread], None, False
         try:
             # Another worker may have prepared one.
             prepared = await self.ready(thread, conversation, told, since)
             if prepared is None:
-                summary = await self._told(thread, make)
+                summary = await self._told(thread, make, asker)
                 if summary is not None:
                     prepared = await self._prepared(thread, conversation, told, summary, began)
         except (SummaryFailed, TimeoutError) as error:
             failed = True
-            self._waste(thread, *_cost(error))
-            _log.info("no summary was prepared: %s", _reason(error))
+            self._failed(thread, asker, error)
         except Exception:
             failed = True
             raise
@@ -222,30 +253,50 @@ class Preparations:
         prepared, began = self._ready.get(thread, (None, 0.0))
         return None if self._erasures.since(thread.space, thread.session, began) else prepared
 
-    def _waste(self, thread: Thread, input: int, output: int) -> None:
-        """Notes what was paid for nothing, until a fold tells of it."""
-        before = self._wasted.get(thread, (0, 0))
-        self._wasted[thread] = before[0] + input, before[1] + output
+    def _writer(self, asker: Asker) -> Writer:
+        route = "" if self._model else asker.route.name
+        return Writer(asker.tenant, route, self._model or asker.model)
+
+    def _failed(self, thread: Thread, asker: Asker | None, error: Exception, part: Summary | None = None) -> None:
+        """Notes an attempt that gave no summary, or only a `part` of one, until a compaction tells of it."""
+        failure = _failure(error, part)
+        self._waste(thread, Waste(*failure[2:], *failure[1:]))
+        if asker is None or not isinstance(error, SummaryRejected | TimeoutError):
+            # It is not the model's fault.
+            _log.info("no summary was prepared: %s", failure.reason, extra={"session": thread.session})
+            return
+        self._writers.failed(self._writer(asker), thread, thread.session, failure)
+
+    def _waste(self, thread: Thread, more: Waste) -> None:
+        """Notes what was paid for nothing, until a compaction tells of it."""
+        before = self._wasted.get(thread, Waste())
+        self._wasted[thread] = Waste(*(one + other for one, other in zip(before, more, strict=True)))
         _bounded(self._wasted, thread, self._bounds.threads)
 
-    async def _told(self, thread: Thread, make: Callable[[], Awaitable[SummaryTask | None]]) -> Summary | None:
+    async def _told(
+        self, thread: Thread, make: Callable[[], Awaitable[SummaryTask | None]], asker: Asker | None
+    ) -> Summary | None:
         """What a model told in time; of several pieces the first ones, where the rest failed or took too long."""
         heard: list[Summary] = []
+        is_trial = asker is not None and not self._writers.is_proven(self._writer(asker))
         try:
-            return await self._waiting.within(self._bounds.longest, self._written(thread, make, heard.append))
+            work = self._written(thread, make, heard.append, is_trial)
+            summary = await self._waiting.within(self._bounds.longest, work)
         except (SummaryFailed, TimeoutError) as error:
             if not heard:
                 raise
-            input, output = _cost(error)
-            self._waste(thread, max(0, input - heard[-1].input), max(0, output - heard[-1].output))
-            _log.info("only a part of a summary was prepared: %s", _reason(error))
+            self._failed(thread, asker, error, heard[-1])
             return heard[-1]
+        if summary is not None and asker is not None:
+            self._writers.succeeded(self._writer(asker), thread)
+        return summary
 
     async def _written(
         self,
         thread: Thread,
         make: Callable[[], Awaitable[SummaryTask | None]],
         heard: Callable[[Summary], None],
+        is_trial: bool,
     ) -> Summary | None:
         task = await make()
         if task is None:
@@ -256,10 +307,10 @@ class Preparations:
             lock = self._store.lock(Key("", f"{thread.key.name}/lock"), lease=self._bounds.longest)
             async with lock as held:
                 if held:
-                    return await self._author.write(task, heard)
+                    return await self._author.write(task, heard, is_trial=is_trial)
         except StoreUnavailable:
             if held:
-                return await self._author.write(task, heard)
+                return await self._author.write(task, heard, is_trial=is_trial)
         return None
 
     async def _prepared(
@@ -270,7 +321,7 @@ class Preparations:
             raise SummaryFailed("everything is summarized already")
         anchor = conversation.chain[summary.narrated - 1]
         if (unused := self._ready.get(thread)) is not None:
-            self._waste(thread, unused[0].input, unused[0].output)
+            self._waste(thread, Waste(unused[0].input, unused[0].output))
         prepared = Prepared(
             summary.narrative, summary.narrated, anchor, summary.writer, summary.input, summary.output,
             summary.findings, summary.since,
@@ -284,13 +335,13 @@ class Preparations:
         return prepared
 
 
-def _cost(error: Exception) -> tuple[int, int]:
-    """The tokens (input, output) that a failed summary took, as far as is known."""
-    return getattr(error, "input", 0), getattr(error, "output", 0)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, SummaryFailed) else "it took too long"
+def _failure(error: Exception, part: Summary | None) -> Failure:
+    """What a failed attempt cost beside the `part` that is of use, as far as is known."""
+    reason = str(error) if isinstance(error, SummaryFailed) else "it took too long"
+    input, output = (part.input, part.output) if part is not None else (0, 0)
+    if not isinstance(error, SummaryRejected):
+        return Failure(reason, int(isinstance(error, TimeoutError)))
+    return Failure(reason, error.answers, max(0, error.input - input), max(0, error.output - output))
 
 
 def _bounded(held: OrderedDict[Thread, V], newest: Thread, most: int) -> None:

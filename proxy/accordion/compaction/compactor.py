@@ -73,6 +73,8 @@ class Compactor:
         """Does what `case.decision` says; `client` is the list as the client sent it. Never fails: then the request
         stays as it was, and the outcome says why."""
         decision = case.decision
+        if case.asker is not None and not case.counting:
+            self._rooms.preparations.forwarded(case.asker, case.utilization.tokens)
         try:
             if decision.observed:
                 return await self._observed(case)
@@ -166,14 +168,25 @@ class Compactor:
         if summary is None or case.counting or outcome.seen is None:
             return outcome
         # What was asked in vain is paid for all the same; it is told with the fold that was made at last.
-        vain = self._rooms.preparations.used(thread)
-        seen = replace(outcome.seen, input=outcome.seen.input + vain[0], output=outcome.seen.output + vain[1])
+        waste = self._rooms.preparations.used(thread)
+        seen = replace(
+            outcome.seen,
+            input=outcome.seen.input + waste.input,
+            output=outcome.seen.output + waste.output,
+            failed_answers=waste.answers,
+            failed_input=waste.failed_input,
+            failed_output=waste.failed_output,
+        )
         return replace(outcome, seen=seen)
 
     # -- summaries ----------------------------------------------------------------
 
     def _modelled(self, case: Case) -> bool:
         return case.asker is not None and self._rooms.author.asks
+
+    def _may_ask(self, case: Case, thread: Thread) -> bool:
+        """Whether the model that would write is not paused after failures."""
+        return case.asker is not None and self._rooms.preparations.may_try(case.asker, thread)
 
     async def _summary(
         self, case: Case, client: Conversation, thread: Thread, work: Work, writer: Writer
@@ -199,9 +212,9 @@ class Compactor:
         told, since = task.prior_until, task.since
         ready = await prepared.ready(thread, client, told, since)
         again = not prepared.failed(thread) or (_waits(case) and not prepared.fruitless(thread, tokens))
-        if ready is None and again:
+        if ready is None and again and self._may_ask(case, thread):
             if not case.counting:
-                prepared.begin(thread, client, tokens, told, make, since, case.began)
+                prepared.begin(thread, client, tokens, told, make, since, case.began, case.asker)
             if _passes(case):
                 raise _Later
             if _waits(case) and not case.counting:
@@ -216,10 +229,12 @@ class Compactor:
     def _prepare(self, case: Case, client: Conversation) -> None:
         """Has a summary written meanwhile; without a model, what an extract will be made of is looked up."""
         thread, tokens = _thread(case, client), case.utilization.tokens
-        make = self._task if self._modelled(case) else self._facts
+        asker = case.asker if self._modelled(case) and self._may_ask(case, thread) else None
+        make = self._task if asker is not None else self._facts
         base = case.folded.compaction
         told = base.narrated if base is not None and base.kind == case.decision.kind else 0
-        self._rooms.preparations.begin(thread, client, tokens, told, partial(make, case, client), None, case.began)
+        make = partial(make, case, client)
+        self._rooms.preparations.begin(thread, client, tokens, told, make, None, case.began, asker)
 
     async def _task(self, case: Case, client: Conversation) -> SummaryTask | None:
         work = partial(self._craft.work, case, client, at=self._rooms.clock.now(), plain=False)

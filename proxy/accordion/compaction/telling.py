@@ -50,6 +50,7 @@ def seen_of(compaction: Compaction, state: str, decision: Decision | None = None
         output=compaction.output,
         saved=compaction.removed,
         reason=decision.reason if decision is not None else "",
+        artifacts=len(compaction.artifacts),
     )
 
 
@@ -126,6 +127,10 @@ def record_of(seen: CompactionSeen) -> dict[str, Any]:
         "writer": seen.writer,
         "summary_input": seen.input,
         "summary_output": seen.output,
+        "summary_failed_answers": seen.failed_answers,
+        "summary_failed_input": seen.failed_input,
+        "summary_failed_output": seen.failed_output,
+        "artifacts": seen.artifacts,
         "reason": seen.reason,
     }
 

@@ -75,7 +75,8 @@ class CompactionSeen:
 
     `state` is `folded` (made for this request), `replayed` (made for an earlier one), `observed` (would have been),
     `failed`. `steps` are (strategy, tokens before, tokens after); `utilization` has four decimals, or is None where
-    the trigger was 0.0. `input` and `output` are tokens that its summary cost, apart from the request's own.
+    the trigger was 0.0. `input` and `output` are tokens that its summary cost, apart from the request's own: those of
+    `failed_answers` included, answers of models that were of no use, which took `failed_input` and `failed_output`.
     """
 
     state: str
@@ -96,6 +97,11 @@ class CompactionSeen:
     saved: int = 0
     """Tokens by which the forwarded list is shorter than the client's."""
     reason: str = ""
+    failed_answers: int = 0
+    failed_input: int = 0
+    failed_output: int = 0
+    artifacts: int = 0
+    """How many artifacts it made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,8 @@ class ModelSummarizer:
         text, problem = _answered(asker.dialect, heard)
         usage = heard.seen.usage or Usage()
         if problem:
-            raise SummaryRejected(problem, input=usage.input, output=usage.output)
+            answers = int(heard.status == 200)
+            raise SummaryRejected(problem, input=usage.input, output=usage.output, answers=answers)
         return SummaryReply(text, heard.seen.model or named, usage.input, usage.output)
 
     async def _send(self, way: _Way, dialect: str, sent: bytes) -> _Heard:

@@ -29,6 +29,8 @@ LISTED: Final = 0.4
 """The share that references may take."""
 LEAST: Final = 80
 """A narrative of fewer tokens is not worth asking for."""
+TRIAL: Final = 2_000
+"""Tokens of messages that a model is given first which nobody has seen write a good summary."""
 _SEAMS: Final = 8
 """Tokens that joining the parts of a block may add."""
 _REST: Final = 12
@@ -36,11 +38,12 @@ _REST: Final = 12
 
 
 class SummaryRejected(SummaryFailed):
-    """Models were asked and no summary came of it. `input` and `output` are the tokens that it cost all the same."""
+    """Models were asked and no summary came of it. `input` and `output` are the tokens that it cost all the same,
+    `answers` how many answers there were."""
 
-    def __init__(self, message: str, *, input: int = 0, output: int = 0) -> None:
+    def __init__(self, message: str, *, input: int = 0, output: int = 0, answers: int = 0) -> None:
         super().__init__(message)
-        self.input, self.output = input, output
+        self.input, self.output, self.answers = input, output, answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class _Job:
     limit: int
     evidence: Evidence
     pieces: tuple[Piece, ...]
+    is_trial: bool = False
+    """Whether the first piece is to find out whether the model can do it."""
 
     @property
     def longest(self) -> int:
@@ -108,12 +113,13 @@ class _Spent:
     """What the models that were asked cost so far."""
 
     def __init__(self) -> None:
-        self.input = self.output = 0
+        self.input = self.output = self.answers = 0
         self.model = ""
 
     def add(self, cost: SummaryReply | SummaryRejected) -> None:
         self.input += cost.input
         self.output += cost.output
+        self.answers += cost.answers if isinstance(cost, SummaryRejected) else 1
 
 
 class Author:
@@ -136,18 +142,22 @@ class Author:
         summary = self._composed(task, Summary("", shown))
         return replace(summary, narrative=task.prior, narrated=task.prior_until if task.prior else 0, since=task.since)
 
-    async def write(self, task: SummaryTask, heard: Callable[[Summary], None] | None = None) -> Summary:
+    async def write(
+        self, task: SummaryTask, heard: Callable[[Summary], None] | None = None, *, is_trial: bool = False
+    ) -> Summary:
         """A block that a model told, checked, and repaired once where it did not pass.
 
         What is too long for the model goes in pieces; behind each, `heard` is given what is told so far (without a
-        text), which holds if the rest never comes. Raises SummaryFailed where no model can be had, nothing is new, it
-        fails, or what it writes does not pass (SummaryRejected where that cost something). The caller sets the
-        time-out.
+        text), which holds if the rest never comes. `is_trial`: the model has not been seen to succeed. Then the first
+        piece is a short one, and an answer to it without the JSON that was asked for is not repaired.
+
+        Raises SummaryFailed where no model can be had, nothing is new, it fails, or what it writes does not pass
+        (SummaryRejected where that cost something). The caller sets the time-out.
         """
         summarizer, asker = self._summarizer, task.asker
         if summarizer is None or asker is None:
             raise SummaryFailed("no model is configured to write summaries")
-        job = await self._tasks.offload(self._prepared, task, asker, summarizer.room(asker))
+        job = await self._tasks.offload(self._prepared, task, asker, summarizer.room(asker), is_trial)
         spent, dropped = _Spent(), list[str]()
         told = Summary("", task.prior, task.prior_until, since=task.since)
         try:
@@ -171,10 +181,12 @@ class Author:
                 if heard is not None:
                     heard(told)
         except SummaryFailed as error:
-            raise SummaryRejected(error.message, input=spent.input, output=spent.output) from error
+            raise SummaryRejected(
+                error.message, input=spent.input, output=spent.output, answers=spent.answers
+            ) from error
         return await self._tasks.offload(self._composed, task, told)
 
-    def _prepared(self, task: SummaryTask, asker: Asker, room: int) -> _Job:
+    def _prepared(self, task: SummaryTask, asker: Asker, room: int, is_trial: bool) -> _Job:
         """CPU work. Raises SummaryFailed where there is no room, or nothing that is not told yet."""
         limit = int(task.budget * TOLD)
         if limit < LEAST:
@@ -190,12 +202,13 @@ class Author:
         free = int(room * 0.95) - fixed
         if free < 500:
             raise SummaryFailed("the window of the model that writes summaries is too small")
-        return replace(job, pieces=tuple(pieces(new, free, task.count)))
+        cut_up = pieces(new, free, task.count, TRIAL if is_trial else 0)
+        return replace(job, pieces=tuple(cut_up), is_trial=is_trial)
 
     async def _told(self, summarizer: Summarizer, job: _Job, piece: Piece, text: str, spent: _Spent) -> Checked:
         """What a model tells of one piece, checked; asked once more where it does not pass."""
         instructions, problem, asked = self._prompts.instructions(job.task.kind), "", text
-        for _ in range(2):
+        for attempt in range(2):
             try:
                 reply = await summarizer.write(SummaryRequest(instructions, asked, job.longest), job.asker)
             except SummaryRejected as error:
@@ -203,10 +216,13 @@ class Author:
                 raise
             spent.add(reply)
             spent.model = reply.model or spent.model
-            checked = await self._tasks.offload(_judged, reply.text, job, piece[-1].index)
+            checked, is_readable = await self._tasks.offload(_judged, reply.text, job, piece[-1].index)
             if not checked.problem:
                 return checked
             problem = checked.problem
+            if not attempt and job.is_trial and piece is job.pieces[0] and not is_readable:
+                # Who cannot write the form at all seldom can when asked again, and that costs as much.
+                raise SummaryFailed(f"the model's answer is not a summary: {problem}")
             answer = cut(reply.text, job.longest * 3)
             asked = repaired(text, self._prompts, answer, [problem, *checked.dropped])
         raise SummaryFailed(f"the model's summary failed the checks twice: {problem}")
@@ -233,12 +249,13 @@ class Author:
         return replace(told, text=block(head, narrative, extract, references), dropped=dropped)
 
 
-def _judged(answer: str, job: _Job, upto: int) -> Checked:
+def _judged(answer: str, job: _Job, upto: int) -> tuple[Checked, bool]:
+    """What an answer is worth, and whether it has the form that was asked for."""
     try:
         document = decode(answer, job.task.kind)
     except ValueError as error:
-        return Checked((), problem=str(error))
-    return check(document, job.task.kind, job.evidence, limit=job.limit, count=job.task.count, upto=upto)
+        return Checked((), problem=str(error)), False
+    return check(document, job.task.kind, job.evidence, limit=job.limit, count=job.task.count, upto=upto), True
 
 
 def _visible(task: SummaryTask, narrative: str) -> tuple[Message, ...]:

@@ -68,12 +68,33 @@ def show(sources: Sequence[Source]) -> list[Shown]:
     ]
 
 
-def pieces(sources: Sequence[Source], room: int, count: Count) -> list[Piece]:
+def pieces(sources: Sequence[Source], room: int, count: Count, trial: int = 0) -> list[Piece]:
     """The messages in pieces of at most `room` tokens each, as few as there can be.
 
     A piece ends between groups (a call with its result, a batch) where there is room for one; else between messages.
+    With `trial` there is a short piece of at most so many tokens before them, unless all of it is as short. It holds
+    the first groups; or the first message in part, which stands in the next piece again.
     """
     shown = show(sources)
+    bounds = list(groups([source.message for source in sources]))
+    if not trial or _fits(shown, trial, count):
+        return _packed(shown, bounds, room, count)
+    first, end = _beginning(shown, bounds, min(trial, room), count)
+    rest = [(start - end, last - end) for start, last in bounds if start >= end]
+    return [first, *_packed(shown[end:], rest, room, count)]
+
+
+def _beginning(shown: Sequence[Shown], bounds: Sequence[tuple[int, int]], room: int, count: Count) -> tuple[Piece, int]:
+    """A piece of the first groups that fit, and the index behind them: 0 where only a part of a message does."""
+    end = 0
+    for _, last in bounds:
+        if not _fits(shown[: last + 1], room, count):
+            break
+        end = last + 1
+    return (tuple(shown[:end]), end) if end else ((_cut(shown[0], max(1, room - HEADING), count),), 0)
+
+
+def _packed(shown: list[Shown], bounds: Sequence[tuple[int, int]], room: int, count: Count) -> list[Piece]:
     if _fits(shown, room, count):
         return [tuple(shown)]
     inner = max(1, room - HEADING)
@@ -81,7 +102,7 @@ def pieces(sources: Sequence[Source], room: int, count: Count) -> list[Piece]:
     sizes = [count(one.text) + HEADING for one in shown]
     made: list[list[Shown]] = [[]]
     left = room
-    for first, last in groups([source.message for source in sources]):
+    for first, last in bounds:
         size = sum(sizes[first : last + 1])
         units = [(first, last)] if size <= room else [(at, at) for at in range(first, last + 1)]
         for start, end in units:

@@ -34,6 +34,7 @@ from accordion.compaction.strategies.compact_tool_results import CompactToolResu
 from accordion.compaction.strategies.summarize import Summarizing
 from accordion.compaction.weights import Weights
 from accordion.compaction.wishes import Wishes
+from accordion.compaction.writers import Writers
 from accordion.core.conversation import Message
 from accordion.core.ports import Clock, Outbox, Store, Tasks, TokenCounter
 from accordion.core.summarizing import Summarizer
@@ -74,6 +75,7 @@ class Kitchen:
         retention = vault.retention
         self._store, self._tasks, self._clock, self._counter = store, tasks, clock, counter
         self._waiting = LoopWaiting()
+        self._writers = Writers(clock)
         capacity = settings.limits.fold_cache_bytes
         self._reader = WrittenReader(capacity // 4)
         self._weights = Weights(meter, settings.limits.count_cache_entries)
@@ -142,14 +144,15 @@ class Kitchen:
     def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str, bool], Compactor]:
         """The compactor of each model, by the name that clients ask for, and of each kind of agent: whether it is a
         sub-agent."""
-        rooms = {"": self._rooms(summarizer(settings.summaries.model))}
+        usual = settings.summaries.model
+        rooms = {"": self._rooms(summarizer(usual), usual)}
         made: dict[tuple[str, bool], Compactor] = {}
         for model, delegated in product(("", *settings.compaction.models), (False, True)):
             stated = settings.compaction.pipeline_of(model, delegated=delegated)
             pipeline = [build(name, options) for name, options in stated]
             writer = next((each.model for each in pipeline if isinstance(each, Summarizing)), "")
             if writer not in rooms:
-                rooms[writer] = self._rooms(summarizer(writer))
+                rooms[writer] = self._rooms(summarizer(writer), writer)
             made[model, delegated] = self._compactor(settings, pipeline, rooms[writer])
         return lambda model, delegated: made.get((model, delegated)) or made["", delegated]
 
@@ -189,7 +192,7 @@ class Kitchen:
             sharing,
         )
 
-    def _rooms(self, summarizer: Summarizer | None) -> Rooms:
+    def _rooms(self, summarizer: Summarizer | None, model: str) -> Rooms:
         author = Author(summarizer, self._extractor, self._tasks, self._prompts)
         return Rooms(
             folds=self.folds,
@@ -197,7 +200,15 @@ class Kitchen:
             author=author,
             extractor=self._extractor,
             preparations=Preparations(
-                author, self._store, self._tasks, self._waiting, self._bounds, self._archive, self.custody.erasures
+                author,
+                self._store,
+                self._tasks,
+                self._waiting,
+                self._bounds,
+                self._archive,
+                self.custody.erasures,
+                self._writers,
+                model,
             ),
             tasks=self._tasks,
             clock=self._clock,
