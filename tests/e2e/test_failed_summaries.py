@@ -9,6 +9,7 @@ import pytest
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.folds import agent, config, folded, rounds
+from tests.e2e.ledger import until
 from tests.e2e.test_fold_summaries import failing, good
 from tests.loopback import Script
 from tests.proxying import Proxy
@@ -69,3 +70,18 @@ async def test_a_model_that_works_has_its_summary_in_the_first_compaction(start:
     # The first piece is a short one, and it is not asked for again.
     sizes = list(map(provider.count, provider.summaries))
     assert sizes[0] < 4_500
+
+
+async def test_every_compaction_is_a_line_of_the_log(start: Start):
+    proxy = started(start)
+    _, run = await conversation(proxy, failing("prose", "chat"))
+
+    async def logged() -> list[str] | None:
+        found = [line for line in proxy.log.splitlines() if "compacted session" in line]
+        return found if len(found) >= len(folded(run)) else None
+
+    lines = await until(logged)
+    assert len(lines) == len(folded(run))
+    assert "1 answer of the model failed before" in lines[0]
+    assert "summary by the extractive writer" in lines[0]
+    assert "a summary by small failed: the model's answer is not a summary" in proxy.log

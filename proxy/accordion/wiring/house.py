@@ -22,11 +22,13 @@ from accordion.accounting.taught import Taught
 from accordion.archive.erasures import LOOK
 from accordion.clockwork import LoopClock, LoopTasks
 from accordion.completing import Completing
+from accordion.core.budget import Limits as BudgetLimits
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Observer
 from accordion.dialects.reader import Reader
 from accordion.faces.api import Api
 from accordion.faces.archive import ArchiveApi
+from accordion.faces.compaction_lines import CompactionLines
 from accordion.faces.http import Http, new_id
 from accordion.faces.lines import Lines
 from accordion.faces.metrics import Metrics
@@ -108,7 +110,7 @@ class House:
     def _lasting(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None) -> None:
         """The rooms that keep what they know when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
-        observers: list[Observer] = [self.metrics, Lines()]
+        observers: list[Observer] = [self.metrics, Lines(), CompactionLines(self._limits_of)]
         self._spans = spans(environ)
         if self._spans is not None:
             observers.append(self._spans)
@@ -195,6 +197,12 @@ class House:
             gauging.seating.lineage, settings.limits.exchanges_per_session,
         )  # fmt: skip
         self.settings = settings
+
+    def _limits_of(self, model: str, delegated: bool, window: int) -> BudgetLimits | None:
+        """What the settings in force allow a model; None where its requests are never compacted."""
+        if self.settings.compaction.mode_of(model, delegated=delegated) == "off":
+            return None
+        return self.settings.thresholds.of(model, delegated=delegated).limits(window)
 
     def _summarizer(
         self, settings: Settings, router: Routes, known: ModelWindows, model: str
