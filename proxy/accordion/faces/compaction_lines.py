@@ -92,7 +92,7 @@ def _line(exchange: Exchange, seen: CompactionSeen, verb: str) -> None:
     parts = [f"{verb} session {exchange.session} ({exchange.model}{named}): {_figures(seen)}"]
     parts += [", ".join(f"{name} {before - after:,}" for name, before, after in seen.steps)] if seen.steps else []
     parts += _summary(seen)
-    parts += [f"{seen.artifacts:,} artifacts"] if seen.artifacts else []
+    parts += [f"{seen.artifacts:,} artifact{'s' * (seen.artifacts != 1)}"] if seen.artifacts else []
     _log.info("%s", "; ".join(parts), extra={"request_id": exchange.request_id})
 
 
