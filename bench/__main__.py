@@ -32,6 +32,7 @@ def arguments() -> argparse.Namespace:
         "--data", type=Path, metavar="FOLDER", help="quality, recall: where recorded runs are (or BENCH_DATA)"
     )
     parser.add_argument("--windows", default="", help="quality, recall: some of 32k,8k,128k; all when left out")
+    parser.add_argument("--seconds", type=float, default=0.0, help="soak: how long (default 300)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into this Markdown file")
     given = parser.parse_args()
@@ -50,6 +51,7 @@ def main() -> int:
         store=given.store,
         pins=Pins() if given.no_pin else default_pins(),
         tools=given.tools or _folder("BENCH_TOOLS"),
+        seconds=given.seconds,
         data=given.data or _folder("BENCH_DATA"),
         windows=tuple(int(each.strip().removesuffix("k")) * 1000 for each in given.windows.split(",") if each.strip()),
     )

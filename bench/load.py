@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from bench import beside, conversations, processes
+from bench import beside, conversations, processes, soaking
 from bench.client import Connection, Reply, connect
 from bench.driving import Drive, summary
 from bench.texts import Texts
@@ -44,6 +44,8 @@ class Job:
     moving_breakpoint: bool = False
     every: float = 1.0
     """Seconds between two large requests beside the small ones."""
+    folder: str = ""
+    """Where the server keeps its files; for `soak`."""
     folding: bool = True
     """Whether large requests may be folded."""
 
@@ -176,6 +178,7 @@ JOBS = {
     "beside": beside.beside,
     "replaying": beside.replaying,
     "folded": beside.folded,
+    "soak": soaking.soak,
 }
 
 

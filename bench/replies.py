@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count
 from typing import Final
 
 ANSWER: Final = "The tests pass; the change is in place and nothing else was touched."
@@ -17,6 +18,12 @@ MESSAGES_JSON: Final = (
     '{"id":"msg_bench","type":"message","role":"assistant","model":"claude-sonnet-4-6","content":'
     '[{"type":"text","text":"' + ANSWER + '"}],"stop_reason":"end_turn","stop_sequence":null,'
     '"usage":{"input_tokens":%9d,"output_tokens":16}}'
+)
+RESPONSES_JSON: Final = (
+    '{"id":"resp_%016x","object":"response","created_at":1760000000,"status":"completed","model":"gpt-4.1","output":'
+    '[{"type":"message","id":"msg_%016x","status":"completed","role":"assistant","content":[{"type":"output_text",'
+    '"text":"' + ANSWER + '","annotations":[]}]}],"usage":{"input_tokens":%9d,"output_tokens":16,'
+    '"total_tokens":%9d}}'
 )
 CHAT_EVENT: Final = (
     'data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1760000000,"model":"gpt-4.1",'
@@ -33,6 +40,7 @@ MESSAGE_DELTA: Final = (
     '"usage":{"output_tokens":%d}}\n\n'
 )
 JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_numbers = count(1)
 STREAM_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -46,7 +54,11 @@ def plain(body: bytes) -> bytes:
 def answer(dialect: str, size: int) -> bytes:
     """A short reply to a request of `size` bytes."""
     tokens = size // 4
-    text = CHAT_JSON % (tokens, tokens + 16) if dialect == "chat" else MESSAGES_JSON % tokens
+    if dialect == "responses":
+        number = next(_numbers)
+        text = RESPONSES_JSON % (number, number, tokens, tokens + 16)
+    else:
+        text = CHAT_JSON % (tokens, tokens + 16) if dialect == "chat" else MESSAGES_JSON % tokens
     return plain(text.encode())
 
 

@@ -33,6 +33,8 @@ class Setting:
     """Where quality.py is."""
     data: Path | None = None
     """Where recorded runs are."""
+    seconds: float = 0.0
+    """How long `soak` takes; 0: as long as it usually does."""
     windows: Sequence[int] = ()
     """The windows that quality is measured at; empty: all."""
     skipped: dict[str, str] = field(default_factory=dict)

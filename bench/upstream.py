@@ -83,7 +83,7 @@ class Upstream(asyncio.Protocol):
         if self._url.startswith(b"/_"):
             self._transport.write(self._control())
             return
-        dialect = "messages" if b"/messages" in self._url else "chat"
+        dialect = "messages" if b"/messages" in self._url else "responses" if b"/responses" in self._url else "chat"
         if self._size == 0:
             self._transport.write(replies.plain(b'{"object":"list","data":[]}'))
             return

@@ -3,7 +3,20 @@
 from collections.abc import Callable, Mapping
 
 from bench.report import Table
-from bench.scenarios import floor, folding, growing, memory, offered, quality, recall, small, startup, stream, workers
+from bench.scenarios import (
+    floor,
+    folding,
+    growing,
+    memory,
+    offered,
+    quality,
+    recall,
+    small,
+    soak,
+    startup,
+    stream,
+    workers,
+)
 from bench.setting import Setting
 
 SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
@@ -18,4 +31,5 @@ SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "folding": folding.run,
     "quality": quality.run,
     "recall": recall.run,
+    "soak": soak.run,
 }

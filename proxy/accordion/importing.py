@@ -8,11 +8,11 @@ that there is no room for, memories that cannot be had just now.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from operator import attrgetter
 
 from accordion.compaction.overlays import Overlays
+from accordion.core.cache import Cache, weigh_entry
 from accordion.core.conversation import Conversation
 from accordion.core.errors import AccordionError
 from accordion.core.memories import Memories
@@ -40,12 +40,12 @@ _CHARACTERS = 3
 
 class Mentions:
     """Tells of lists whether they name a session memory, so that one may stand in them or be asked for. Only what is
-    new of a list is looked through; `capacity` is how many places are remembered. `unasked`: memories are put into
+    new of a list is looked through; places are remembered within `capacity` bytes. `unasked`: memories are put into
     lists that name none as well, so that one may stand in any; those of `project` where a request names none."""
 
-    def __init__(self, capacity: int = 20_000, *, unasked: bool = False, project: str = "") -> None:
-        self._capacity, self._unasked, self._project = capacity, unasked, project
-        self._known: OrderedDict[bytes, bool] = OrderedDict()
+    def __init__(self, capacity: int = 6 * 2**20, *, unasked: bool = False, project: str = "") -> None:
+        self._unasked, self._project = unasked, project
+        self._known = Cache[bytes, bool](capacity, weigh_entry)
 
     def divided(self, marks: Marks, project: str | None) -> Marks:
         """The marks by which a request is placed that names this project (None: none). What is put in unasked is found
@@ -66,8 +66,6 @@ class Mentions:
             found = before or b"\n".join(map(_WIRE, conversation.messages[at + 1 :])).find(_MARK) >= 0
         if conversation.chain:
             self._known[place.label + conversation.chain[-1]] = found
-            if len(self._known) > self._capacity:
-                self._known.popitem(last=False)
         return found
 
 

@@ -23,10 +23,9 @@ from accordion.core.errors import StoreUnavailable
 from accordion.core.memories import Filter, Memories
 from accordion.core.ports import Key, Outbox, Store, Windows
 from accordion.core.records import Exchange, Session, Totals
-from accordion.identity.erasing import forget_delegations
+from accordion.identity.erasing import forget_delegations, forget_places
 from accordion.identity.lineage import Lineage
 from accordion.identity.nodes import tenant_of
-from accordion.identity.points import decode, first_of, listing, place_key
 from accordion.identity.tenants import LISTED, REMEMBERED, Caller
 from accordion.memory.entries import EVERY
 
@@ -174,14 +173,7 @@ class Observe:
     async def forget_places(self, session_id: str, *, lists: bool = True) -> None:
         """Removes the places by which requests of a session are found, and where it `lists` their list; those that
         another session took over stay."""
-        listed, places, after = listing(session_id), [first_of(session_id)], ""
-        while places:
-            keys = [place_key(place) for place in places]
-            points = [decode(value) for value in await self.store.get_many(keys)]
-            own = [key for key, point in zip(keys, points, strict=True) if point and point.session == session_id]
-            await self.store.delete([*own, *(Key(listed, place) for place in places if lists)])
-            places = [place for place, _ in await self.store.scan(listed, after=after, limit=200)]
-            after = places[-1] if places else ""
+        await forget_places(self.store, session_id, lists=lists)
 
     async def _session(self, tenant: str, session_id: str) -> Session | None:
         rows = await self._worked(tenant, session_id)

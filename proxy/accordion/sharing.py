@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -22,6 +21,7 @@ from accordion.archive.writing import Archive, Leaving
 from accordion.compaction.crafting import HANDOFFS
 from accordion.compaction.filtering import Taken
 from accordion.core.boundaries import Place
+from accordion.core.cache import ENTRY, Cache, weigh
 from accordion.core.conversation import Conversation, Message, ToolCall, ToolResult
 from accordion.core.delegation import Delegation, Seat
 from accordion.core.errors import StoreUnavailable
@@ -70,7 +70,7 @@ class Shown:
 
 @dataclass(frozen=False, slots=True)
 class Sharing:
-    """Tells what may be read, and keeps what is hidden. At most `capacity` of what it knows stay in memory; `skipped`
+    """Tells what may be read, and keeps what is hidden. What it knows takes `capacity` bytes at most; `skipped`
     are patterns of names of tools whose results make no artifacts."""
 
     archive: Archive
@@ -78,9 +78,13 @@ class Sharing:
     tasks: Tasks
     clock: Clock
     skipped: Sequence[str] = HANDOFFS
-    capacity: int = 20_000
-    _kept: OrderedDict[tuple[bytes, int, str], None] = field(default_factory=OrderedDict)
-    _led: OrderedDict[tuple[str, str, bytes], tuple[bool, float]] = field(default_factory=OrderedDict)
+    capacity: int = 8 * 2**20
+    _kept: Cache[tuple[bytes, int, str], bool] = field(init=False)
+    _led: Cache[tuple[str, str, bytes], tuple[bool, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kept = Cache(self.capacity // 2, lambda key, _: weigh(key[0], key[2]))
+        self._led = Cache(self.capacity // 2, lambda key, _: ENTRY + weigh(*key))
 
     async def readable(self, viewer: Viewer, plain: bytes) -> bool:
         """Whether a list shows an id of something that may be read there. Asks the store for what it does not know;
@@ -91,8 +95,6 @@ class Sharing:
             if known is None or not (known[0] or now - known[1] < _AGAIN):
                 known = await self._leads(viewer, name.decode()), now
                 self._led[(*place, name)] = known
-                if len(self._led) > self.capacity:
-                    self._led.popitem(last=False)
             if known[0]:
                 return True
         return False
@@ -109,10 +111,8 @@ class Sharing:
             index, part = each.result
             name = messages[index].key, part, owners.get(each.result, "")
             if name not in kept:
-                kept[name] = None
+                kept[name] = True
                 mine.setdefault(name[2], {})[name] = each
-        while len(kept) > self.capacity:
-            kept.popitem(last=False)
         if mine:
             work = self._keep(dialect, caller, seat, messages, mine)
             self.tasks.spawn(work, "archive hidden results")
@@ -149,7 +149,7 @@ class Sharing:
                 continue
             # The client still has it, and sends it again with the next request.
             for name in taken:
-                self._kept.pop(name, None)
+                self._kept.discard(name)
 
     async def _kept_for(
         self, owner: Delegation, dialect: str, caller: Caller, seat: Seat, messages: Sequence[Message],

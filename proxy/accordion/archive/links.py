@@ -18,10 +18,10 @@ import msgspec
 from msgspec import structs
 
 from accordion.archive.artifacts import packer, tenant_of, unpack
-from accordion.archive.cache import Cache
 from accordion.archive.erasures import Erasures
 from accordion.archive.items import provider_key
 from accordion.archive.writing import Archive
+from accordion.core.cache import Cache
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Key, Put, Tasks

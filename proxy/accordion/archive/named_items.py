@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from accordion.archive.artifacts import packer
-from accordion.archive.cache import Cache
 from accordion.archive.erasures import Erasures
 from accordion.archive.items import item_key, name_of
 from accordion.archive.writing import Archive
 from accordion.core.boundaries import unheard
+from accordion.core.cache import Cache
 from accordion.core.conversation import Conversation, Message, Text
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Tasks

@@ -12,12 +12,12 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Final
 
-from accordion.archive.cache import Cache
 from accordion.archive.recall_choice import Choice, Quote
 from accordion.archive.recall_index import Index, decoded, index_of
 from accordion.archive.recall_names import Lookup
 from accordion.archive.recall_quotes import OPENING
 from accordion.archive.recall_view import Seen, View, read, view_of
+from accordion.core.cache import Cache
 from accordion.core.conversation import Conversation, Message, Text, ToolCall, ToolResult
 from accordion.core.edits import Folded
 from accordion.core.values import dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -25,6 +24,7 @@ from accordion.archive.artifacts import (
 from accordion.archive.holdings import HOLDERS, OVERHEAD, Entry, Kind
 from accordion.archive.items import item_key, name_of
 from accordion.archive.sealing import Unsealed
+from accordion.core.cache import Cache, weigh_entry
 from accordion.core.ports import Append, Clock, Key, Put, Sealer, Store
 from accordion.core.values import dataclass
 
@@ -34,7 +34,6 @@ _BATCH_ROWS, _BATCH_BYTES = 128, 2 * 2**20
 """One write is what a store manages well within its time-out."""
 _LOOKS = 8
 """So many records of an artifact are looked at for one that can be read."""
-_KNOWN = 20_000
 _DAY, _SHARE = 86_400.0, 4
 _GENERATIONS = 64
 _ROW = "row/"
@@ -67,7 +66,8 @@ class Leaving:
 
 class Archive:
     """What left the window, of all tenants. `retention` is how long it is kept, in seconds; `wrote` is told of each
-    tenant (see `tenant_of`) for whom something was kept, and of its bytes."""
+    tenant (see `tenant_of`) for whom something was kept, and of its bytes. `capacity` bounds in bytes what it
+    remembers of its writes."""
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class Archive:
         sealer: Sealer | None = None,
         clock: Clock | None = None,
         wrote: Callable[[str, int], None] = lambda *_: None,
+        capacity: int = 8 * 2**20,
     ) -> None:
         self.store = store
         self.retention = retention
@@ -85,8 +86,8 @@ class Archive:
         """Seconds after which what is in use is written anew, so that it is kept for longer."""
         self._clock = clock
         self._wrote = wrote
-        self._known: OrderedDict[str, float] = OrderedDict()
-        self._holders: dict[str, float] = {}
+        self._known = Cache[str, float](capacity * 7 // 8, weigh_entry)
+        self._holders = Cache[str, float](capacity // 8, weigh_entry)
 
     # -- writing ------------------------------------------------------------------
 
@@ -163,8 +164,6 @@ class Archive:
                 self._holders[key.name] = now
             elif key.collection.startswith("held/"):
                 tenant = key.collection.removeprefix("held/")
-        while len(known) > _KNOWN:
-            known.popitem(last=False)
         if tenant:
             self._wrote(tenant, size)
 

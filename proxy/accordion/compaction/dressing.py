@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
-from accordion.archive.cache import Cache
 from accordion.compaction.laying import Laid, Laying, Read
+from accordion.core.cache import Cache
 from accordion.core.conversation import Conversation, Message
 from accordion.core.edits import Folded
 from accordion.core.values import dataclass, replace

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from accordion.archive.cache import Cache
 from accordion.compaction.reading import WrittenReader
+from accordion.core.cache import Cache
 from accordion.core.conversation import Conversation
 from accordion.core.edits import Compaction, Folded, Head, Listing, apply, head_of, headed
 from accordion.core.values import dataclass

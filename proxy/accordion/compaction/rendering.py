@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
-from accordion.archive.cache import Cache
+from accordion.core.cache import Cache
 from accordion.core.conversation import Conversation
 from accordion.core.edits import Folded
 from accordion.core.plan import OURS

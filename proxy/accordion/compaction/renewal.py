@@ -6,40 +6,40 @@ first artifacts are still named in its list.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 
 from accordion.archive.artifacts import Artifact, Row
 from accordion.archive.writing import Archive
 from accordion.compaction.records import keys_of, label_of
+from accordion.core.cache import Cache, weigh_entry
 from accordion.core.conversation import Conversation
 from accordion.core.edits import Compaction
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Clock, Key, Store, Tasks
 
 _BATCH = 64
-_HELD = 4_096
 
 
 class Renewals:
     """Writes anew what folds in use need, at most once a day for all workers, and never while a request waits for it.
 
-    `archive.retention` is for how long all of it is kept again, in seconds.
+    `archive.retention` is for how long all of it is kept again, in seconds; `capacity` bounds in bytes what is
+    remembered of it.
     """
 
-    def __init__(self, store: Store, archive: Archive, tasks: Tasks, clock: Clock) -> None:
+    def __init__(self, store: Store, archive: Archive, tasks: Tasks, clock: Clock, capacity: int = 2 * 2**20) -> None:
         self._store = store
         self._archive = archive
         self._tasks = tasks
         self._clock = clock
         self._every = archive.every
-        self._due: OrderedDict[str, float] = OrderedDict()
+        self._due = Cache[str, float](capacity, weigh_entry)
 
     def used(self, space: bytes, scope: bytes, conversation: Conversation, compaction: Compaction) -> None:
         """A request was found to have this fold in force."""
         now, name = self._clock.now(), compaction.id
-        if now < self._due.get(name, compaction.at + self._every):
+        if now < (self._due.get(name) or compaction.at + self._every):
             return
         self._noted(name, now)
         rows = tuple(message.key for message in conversation.messages[: compaction.covered])
@@ -48,16 +48,13 @@ class Renewals:
     def read(self, space: bytes, artifact: Artifact) -> None:
         """A person read an artifact."""
         now, name = self._clock.now(), f"{artifact.id}/{artifact.scope.hex()}/{artifact.session}"
-        if now < self._due.get(name, artifact.at + self._every):
+        if now < (self._due.get(name) or artifact.at + self._every):
             return
         self._noted(name, now)
         self._tasks.spawn(self._read_back(space, artifact), "renew an artifact")
 
     def _noted(self, name: str, now: float) -> None:
         self._due[name] = now + self._every
-        self._due.move_to_end(name)
-        if len(self._due) > _HELD:
-            self._due.popitem(last=False)
 
     async def _read_back(self, space: bytes, artifact: Artifact) -> None:
         with suppress(StoreUnavailable):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Set
 
 from accordion.core.ports import Key, Store
 from accordion.identity.nodes import decoded, tenant_of
 from accordion.identity.openings import maker_of
 from accordion.identity.passing import nodes_of
+from accordion.identity.points import decode, first_of, listing, place_key
 from accordion.identity.shown import viewer_of
 
 _NODES, _SEATED = "node", "seated"
@@ -35,8 +36,15 @@ async def forget_delegations(store: Store, space: bytes, session: str | None = N
             while page := await store.scan(f"{collection}/{tenant}", limit=_PAGE):
                 await store.delete([Key(f"{collection}/{tenant}", name) for name, _ in page])
         return
-    names = await _names(store, tenant, session)
-    gone = [Key(f"{_SEATED}/{tenant}", session), *(Key(f"{_NODES}/{tenant}", name) for name in names)]
+    await forget_delegations_of(store, space, {session})
+
+
+async def forget_delegations_of(store: Store, space: bytes, sessions: Set[str]) -> None:
+    """The same of several sessions, in one go. Raises StoreUnavailable."""
+    tenant = tenant_of(space)
+    names = await _names(store, tenant, sessions)
+    gone = [Key(f"{_SEATED}/{tenant}", session) for session in sessions]
+    gone += [Key(f"{_NODES}/{tenant}", name) for name in names]
     for collection, of in _OF.items():
         rows = _rows(store, f"{collection}/{tenant}")
         gone += [Key(f"{collection}/{tenant}", name) async for name, value in rows if names & {*of(name, value)}]
@@ -44,15 +52,29 @@ async def forget_delegations(store: Store, space: bytes, session: str | None = N
         await store.delete(gone[at : at + _PAGE])
 
 
-async def _names(store: Store, tenant: str, session: str) -> set[str]:
-    """The delegations that a session is and no other session was since."""
-    names = {f"s:{session}"}
+async def forget_places(store: Store, session: str, *, lists: bool = True) -> None:
+    """Removes the places by which requests of a session are found, and where it `lists` their list; those that another
+    session took over stay. Raises StoreUnavailable."""
+    listed, places, after = listing(session), [first_of(session)], ""
+    while places:
+        keys = [place_key(place) for place in places]
+        points = [decode(value) for value in await store.get_many(keys)]
+        own = [key for key, point in zip(keys, points, strict=True) if point and point.session == session]
+        await store.delete([*own, *(Key(listed, place) for place in places if lists)])
+        places = [place for place, _ in await store.scan(listed, after=after, limit=200)]
+        after = places[-1] if places else ""
+
+
+async def _names(store: Store, tenant: str, sessions: Set[str]) -> set[str]:
+    """The delegations that sessions are and no other session was since."""
+    names = {f"s:{session}" for session in sessions}
     async for name, value in _rows(store, f"{_NODES}/{tenant}"):
-        if (node := decoded(value)) is not None and node.session == session:
+        if (node := decoded(value)) is not None and node.session in sessions:
             names.add(name)
-    seated = await store.get(Key(f"{_SEATED}/{tenant}", session))
-    if seated is not None and await store.get(Key(f"{_NODES}/{tenant}", seated.decode())) is None:
-        names.add(seated.decode())
+    seats = await store.get_many([Key(f"{_SEATED}/{tenant}", session) for session in sessions])
+    seated = [seat.decode() for seat in seats if seat is not None]
+    nodes = await store.get_many([Key(f"{_NODES}/{tenant}", name) for name in seated]) if seated else []
+    names.update(name for name, node in zip(seated, nodes, strict=True) if node is None)
     return names
 
 

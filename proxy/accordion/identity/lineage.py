@@ -38,6 +38,16 @@ HANDOFF_TOOLS = ("transfer_to_*", "transfer_back_to_*", "handoff_to_*")
 _SESSION = re.compile(r"s-[0-9a-f]{24}")
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The bytes that may be held in memory of delegations, of calls, of places, and of sessions."""
+
+    nodes: int = 4 * 2**20
+    scopes: int = 12 * 2**20
+    places: int = 8 * 2**20
+    origins: int = 4 * 2**20
+
+
 @dataclass(frozen=False, slots=True)
 class Lineage:
     """The delegations of one worker's requests. `delegating` are the tools whose arguments open conversations."""
@@ -62,18 +72,21 @@ class Lineage:
         max_depth: int = 8, max_agents: int = 256, retention: float = 30 * 86_400.0,
         told: Callable[[Evidence], None] | None = None,
         wait: Callable[[float], Awaitable[object]] | None = None,
+        sizes: Sizes | None = None,
     ) -> Lineage:  # fmt: skip
         """The room, furnished. `tools` and `handoff_tools` are patterns in which `*` stands for any text; `max_depth`
         and `max_agents` bound a tree, `retention` (seconds) is how long the store keeps what is known; `told` hears of
-        each new edge by what evidence it is known, `wait` waits for so many seconds."""
-        nodes = Nodes(store, outbox, clock, max_depth, max_agents, retention, told=told)
-        scopes = Scopes(store, outbox, retention)
+        each new edge by what evidence it is known, `wait` waits for so many seconds, `sizes` bounds what is held
+        in memory."""
+        sizes = sizes or Sizes()
+        nodes = Nodes(store, outbox, clock, max_depth, max_agents, retention, sizes.nodes, told)
+        scopes = Scopes(store, outbox, retention, sizes.scopes)
         openings = Openings(store, outbox)
         return cls(
             store, outbox, clock, nodes, scopes,
             Shown(store, outbox, nodes, scopes, retention=retention),
-            Passing(store, outbox, Patterns(handoff_tools), max_agents, retention=retention),
-            openings, Origins(clock, tasks, nodes, openings, wait), Patterns(tools), retention,
+            Passing(store, outbox, Patterns(handoff_tools), max_agents, sizes.places, retention),
+            openings, Origins(clock, tasks, nodes, openings, wait, sizes.origins), Patterns(tools), retention,
         )  # fmt: skip
 
     def top(self, marks: Marks, conversation: Conversation) -> Seat | None:

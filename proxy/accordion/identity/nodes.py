@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from accordion.core.cache import Cache, weigh
 from accordion.core.delegation import TOP, Delegation, Evidence, Path
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Clock, Key, Outbox, Store
@@ -20,6 +21,9 @@ from accordion.core.values import dataclass, replace
 _AGAIN = 1.0
 # From the weakest to the strongest: an edge gives way to a stronger one.
 _STRENGTH: dict[Evidence, int] = {"none": 0, "argument": 1, "tool": 1, "handoff": 2, "mark": 3, "header": 4}
+
+_NODE = 1_024
+"""Bytes that a delegation takes with its path and its place below its parent."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Delegation).decode
@@ -42,7 +46,7 @@ def below(node: str) -> str:
 
 @dataclass(frozen=False, slots=True)
 class Nodes:
-    """Delegations by tenant and id, at most `capacity` of them in memory.
+    """Delegations by tenant and id, within `capacity` bytes in memory.
 
     `max_depth` is how many may stand below each other, `max_agents` how many in one tree; `retention` in seconds.
     `told` hears by what evidence an edge is known, once for each edge that is kept here.
@@ -54,19 +58,25 @@ class Nodes:
     max_depth: int = 8
     max_agents: int = 256
     retention: float = 30 * 86_400.0
-    capacity: int = 20_000
+    capacity: int = 4 * 2**20
     told: Callable[[Evidence], None] | None = None
     _held: OrderedDict[tuple[str, str], tuple[Delegation | None, float]] = field(default_factory=OrderedDict)
     _below: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
     _paths: dict[tuple[str, str], Path] = field(default_factory=dict)
-    _sizes: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
+    _sizes: Cache[tuple[str, str], int] = field(init=False)
     _versions: dict[str, int] = field(default_factory=dict)
-    _seats: OrderedDict[tuple[str, str], str] = field(default_factory=OrderedDict)
+    _seats: Cache[tuple[str, str], str] = field(init=False)
     """The nodes that sessions are."""
+
+    def __post_init__(self) -> None:
+        self._sizes = Cache(self.capacity // 8, lambda key, _: weigh(*key))
+        self._seats = Cache(self.capacity // 8, lambda key, node: weigh(*key, node))
 
     def anew(self) -> Nodes:
         """The same that knows nothing yet, to ask the store for all of it."""
-        return Nodes(self.store, self.outbox, self.clock, self.max_depth, self.max_agents, self.retention)
+        return Nodes(
+            self.store, self.outbox, self.clock, self.max_depth, self.max_agents, self.retention, self.capacity
+        )
 
     def version(self, tenant: str) -> int:
         """Grows with each edge of a tenant that is found late: paths that were known are others now."""
@@ -101,7 +111,7 @@ class Nodes:
             path.append(above)
         found = tuple(reversed(path))
         if complete:
-            if len(self._paths) >= self.capacity:
+            if len(self._paths) >= self.capacity // _NODE:
                 self._paths.clear()
             self._paths[tenant, node] = found
         return found
@@ -180,8 +190,6 @@ class Nodes:
     def sit(self, tenant: str, session_id: str, node: str) -> None:
         """Notes which node a session is."""
         self._seats[tenant, session_id] = node
-        if len(self._seats) > self.capacity:
-            self._seats.popitem(last=False)
         self.outbox.put(Key(f"seated/{tenant}", session_id), node.encode, self.retention)
 
     async def seated(self, tenant: str, session_id: str) -> str | None:
@@ -218,10 +226,8 @@ class Nodes:
             size = len(await self.tree(tenant, root))
         if size + len(own) > self.max_agents + _main((root,)):
             raise Refused("number")
-        self._sizes.pop((tenant, was), None)
+        self._sizes.discard((tenant, was))
         self._sizes[tenant, root] = size + len(own)
-        if len(self._sizes) > self.capacity:
-            self._sizes.popitem(last=False)
 
     @staticmethod
     def _within(node: Delegation, root: str, tree: tuple[Delegation, ...]) -> list[str]:
@@ -248,7 +254,7 @@ class Nodes:
         self._held[tenant, node] = value, now
         if value is not None and value.parent:
             self._below.setdefault((tenant, value.parent), {})[node] = None
-        while len(self._held) > self.capacity:
+        while len(self._held) > self.capacity * 3 // 4 // _NODE:
             (owner, gone), (last, _) = self._held.popitem(last=False)
             self._paths.pop((owner, gone), None)
             if last is not None and (below := self._below.get((owner, last.parent))) is not None:

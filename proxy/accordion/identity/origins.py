@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 
+from accordion.core.cache import Cache, weigh
 from accordion.core.conversation import Conversation
 from accordion.core.delegation import TOP, Delegation, Evidence
 from accordion.core.ports import Clock, Tasks
@@ -14,8 +15,8 @@ from accordion.core.values import dataclass, replace
 from accordion.identity.nodes import Nodes, Refused
 from accordion.identity.openings import LEAST, Call, Openings, opening
 
-# How many sessions' nodes are held in memory, and how many may still wait for another worker's word.
-_SESSIONS, _WAITING = 50_000, 1_000
+# How many conversations may still wait for another worker's word.
+_WAITING = 1_000
 # Seconds that a conversation waits for its look at the open calls of other workers: by then they have written what they
 # saw just before, and others have begun that are looked for together. A look for each would take as long as the rest of
 # a small request, and most are nobody's.
@@ -47,12 +48,16 @@ class Origins:
     nodes: Nodes
     openings: Openings
     wait: Callable[[float], Awaitable[object]] | None = None
-    _sessions: OrderedDict[str, str] = field(default_factory=OrderedDict)
-    """The node of each session; empty where it is none."""
+    capacity: int = 4 * 2**20
+    _sessions: Cache[str, str] = field(init=False)
+    """The node of each session; empty where it is none. Within `capacity` bytes."""
     _waiting: OrderedDict[str, _Met] = field(default_factory=OrderedDict)
     """By session, conversations whose call was not found: another worker may not have written it yet."""
     _behind: dict[str, list[str]] = field(default_factory=dict)
     """By tenant, the sessions that wait for their first look, which is under way."""
+
+    def __post_init__(self) -> None:
+        self._sessions = Cache(self.capacity, weigh)
 
     async def of(
         self, space: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
@@ -66,7 +71,7 @@ class Origins:
             elif not new:
                 await self._recalled(tenant, session_id)
             # Something may have been erased meanwhile.
-            known = self._sessions.get(session_id, TOP)
+            known = self._sessions.get(session_id) or TOP
         elif self._waiting and (met := self._waiting.get(session_id)) is not None:
             self._look_again(space, tenant, session_id, met)
         if not known:
@@ -161,8 +166,6 @@ class Origins:
 
     def _know(self, session_id: str, node: str) -> None:
         self._sessions[session_id] = node
-        if len(self._sessions) > _SESSIONS:
-            self._sessions.popitem(last=False)
 
 
 def _child(node: Delegation, call: Call) -> Delegation:

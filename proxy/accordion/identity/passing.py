@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -11,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from accordion.core.cache import ENTRY, Cache
 from accordion.core.conversation import Conversation, ToolCall
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Key, Outbox, Store
@@ -28,16 +28,21 @@ _decode = msgspec.msgpack.Decoder(Handed).decode
 
 @dataclass(frozen=False, slots=True)
 class Passing:
-    """Hand-offs by label and place. `most` bounds how many agents are told apart in one list."""
+    """Hand-offs by label and place, within `capacity` bytes. `most` bounds how many agents are told apart in
+    one list."""
 
     store: Store
     outbox: Outbox
     patterns: Patterns
     most: int = 256
-    capacity: int = 50_000
+    capacity: int = 12 * 2**20
     retention: float = 30 * 86_400.0
-    _states: OrderedDict[bytes, Handed] = field(default_factory=OrderedDict)
-    _names: OrderedDict[bytes, frozenset[str]] = field(default_factory=OrderedDict)
+    _states: Cache[bytes, Handed] = field(init=False)
+    _names: Cache[bytes, frozenset[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._states = Cache(self.capacity * 3 // 4, _size_of)
+        self._names = Cache(self.capacity // 4, lambda key, names: ENTRY + sum(100 + len(name) for name in names))
 
     def seen(self, label: bytes, chain: Sequence[bytes]) -> int:
         """The index of the first message of a list that was not seen before; now all of it was."""
@@ -92,7 +97,7 @@ class Passing:
         else:
             return
         name = label + conversation.chain[-1]
-        state = self._states.get(name, NOBODY)
+        state = self._states.get(name) or NOBODY
         if not state.path:
             state = settled(state, self._offered(conversation), conversation.overhead_key)
             self._remember(name, state := replace(state, home=state.home or home))
@@ -125,14 +130,10 @@ class Passing:
         known = self._names.get(conversation.overhead_key)
         if known is None:
             known = self._names[conversation.overhead_key] = tool_names(conversation.tools)
-            if len(self._names) > 1_000:
-                self._names.popitem(last=False)
         return known
 
     def _remember(self, name: bytes, state: Handed) -> None:
         self._states[name] = state
-        if len(self._states) > self.capacity:
-            self._states.popitem(last=False)
 
     def _keep(self, tenant: str, name: bytes, state: Handed) -> None:
         self.outbox.put(_key(tenant, name), partial(_encode, state), self.retention)
@@ -144,6 +145,11 @@ def nodes_of(value: bytes) -> set[str]:
         state = _decode(value)
         return {state.home, *(hop.node for hop in state.path), *(node for known in state.known for node in known[::2])}
     return set()
+
+
+def _size_of(name: bytes, state: Handed) -> int:
+    """The bytes that a state takes; most are one and the same."""
+    return ENTRY if state is NOBODY else 2 * ENTRY + len(_encode(state))
 
 
 def _key(tenant: str, name: bytes) -> Key:

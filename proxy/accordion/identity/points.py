@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -62,9 +62,17 @@ _REPORT = ("reported", "counted", "overhead_key", "fold", "model")
 
 _role = attrgetter("role")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Point)
+
+
+class Kept(Protocol[T_co]):
+    """What is kept by place: a mapping or a cache."""
+
+    def get(self, name: bytes, /) -> T_co | None:
+        """What is kept of a place, or None."""
 
 
 def decode(value: bytes | None) -> Point | None:
@@ -87,7 +95,7 @@ def joined(known: Point | None, kept: Point) -> Point:
     return kept
 
 
-def deepest(kept: Mapping[bytes, T], label: bytes, chain: Sequence[bytes]) -> tuple[int, T | None]:
+def deepest(kept: Kept[T], label: bytes, chain: Sequence[bytes]) -> tuple[int, T | None]:
     """What is kept for the deepest place of a list of which there is anything, and its index (-1: none)."""
     index = len(chain)
     for key in reversed(chain):

@@ -8,13 +8,13 @@ two notes of different delegations under one name say nothing, and the call is i
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field
 
 import msgspec
 
+from accordion.core.cache import Cache, weigh
 from accordion.core.conversation import Conversation, ToolCall
 from accordion.core.delegation import TOP, Seat
 from accordion.core.errors import StoreUnavailable
@@ -57,25 +57,28 @@ def call_hash(space: bytes, call: ToolCall | CallSeen) -> bytes:
 
 @dataclass(frozen=False, slots=True)
 class Scopes:
-    """The notes of one worker, at most `capacity`; behind them the store, kept for `retention` seconds."""
+    """The notes of one worker, within `capacity` bytes; behind them the store, kept for `retention` seconds."""
 
     store: Store
     outbox: Outbox
     retention: float = 30 * 86_400.0
-    capacity: int = 100_000
-    _notes: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
+    capacity: int = 16 * 2**20
+    _notes: Cache[bytes, str] = field(init=False)
     """By namespace and call."""
-    _hashes: OrderedDict[tuple[bytes, int], bytes] = field(default_factory=OrderedDict)
+    _hashes: Cache[tuple[bytes, int], bytes] = field(init=False)
     """Of calls in histories, by their message's key (which is the tenant's own) and their place in it."""
-    _tops: OrderedDict[tuple[bytes, str, str, str], None] = field(default_factory=OrderedDict)
+    _tops: Cache[tuple[bytes, str, str, str], bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._notes = Cache(self.capacity * 3 // 8, weigh)
+        self._hashes = Cache(self.capacity * 3 // 8, lambda key, value: weigh(key[0], value))
+        self._tops = Cache(self.capacity // 4, lambda key, _: weigh(*key))
 
     def top(self, space: bytes, calls: Iterable[CallSeen]) -> None:
         """Notes that the top made these calls: so that a call declared elsewhere under the same name is not taken for
         one of them."""
         for call in calls:
-            self._tops[space, call.call_id, call.name, call.arguments[:1024]] = None
-            if len(self._tops) > self.capacity >> 3:
-                self._tops.popitem(last=False)
+            self._tops[space, call.call_id, call.name, call.arguments[:1024]] = True
 
     def note(self, space: bytes, names: Namespaces, calls: Iterable[CallSeen], node: str) -> None:
         """Notes calls of a reply with the delegation whose request made them."""
@@ -114,8 +117,6 @@ class Scopes:
         known = self._hashes.get((key, number))
         if known is None:
             known = self._hashes[key, number] = call_hash(space, part)
-            if len(self._hashes) > self.capacity:
-                self._hashes.popitem(last=False)
         return known
 
     def _of(self, space: bytes, names: Namespaces, call: ToolCall, hashed: bytes) -> str:
@@ -128,7 +129,7 @@ class Scopes:
                 # What one namespace cannot tell apart another may.
                 found = note if found in ("", _AMBIGUOUS) else found
         if not found and names.wide and (space, call.call_id, call.name, call.arguments[:1024]) not in self._tops:
-            found = self._notes.get(names.wide + hashed, TOP)
+            found = self._notes.get(names.wide + hashed) or TOP
         return TOP if found == _AMBIGUOUS else found
 
     def _keep(self, tenant: str, name: bytes, node: str) -> None:
@@ -141,8 +142,6 @@ class Scopes:
 
     def _remember(self, name: bytes, note: str) -> None:
         self._notes[name] = note
-        if len(self._notes) > self.capacity:
-            self._notes.popitem(last=False)
 
 
 def _key(tenant: str, name: bytes) -> Key:

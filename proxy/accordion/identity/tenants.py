@@ -71,7 +71,7 @@ class Tenants:
             origin = headers.get(b"origin")
             local = self.local and (origin is None or not of_a_site(origin))
             tenant = DEFAULT_TENANT if local else self._hashed(credential)
-            return Caller(tenant, self._space(tenant), False, credential, local=local)
+            return Caller(tenant, self.space(tenant), False, credential, local=local)
         own = headers.get(b"x-accordion-key")
         found = self._match(own if own is not None else credential.encode("latin-1"))
         if found is None:
@@ -81,7 +81,7 @@ class Tenants:
         if own is None or self._match(credential.encode("latin-1")) is not None:
             # The proxy key is not the provider's to see, also where a client sends it in both places.
             credential = ""
-        return Caller(found, self._space(found), True, credential)
+        return Caller(found, self.space(found), True, credential)
 
     def knows(self, value: bytes) -> bool:
         """Whether a header's value holds one of the proxy's own keys, which no provider must see."""
@@ -103,7 +103,8 @@ class Tenants:
         digest = hmac.new(self._secret, credential.encode("latin-1", "replace"), hashlib.sha256)
         return "c-" + digest.hexdigest()[:32]
 
-    def _space(self, tenant: str) -> bytes:
+    def space(self, tenant: str) -> bytes:
+        """The key of a tenant, by its name."""
         space = self._spaces.get(tenant)
         if space is None:
             if len(self._spaces) >= 10_000:

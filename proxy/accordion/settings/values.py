@@ -131,6 +131,7 @@ class Store(Section, frozen=True):
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36_500)] = 30.0
     spool: Name | None = None
     spool_bytes: Size = Size(64 << 20)
+    session_bytes: Size = Size(512 << 20)
 
     def spool_path(self) -> str:
         """The spool's file; empty where it may be in memory, since a store in memory is never away."""
@@ -155,6 +156,7 @@ class Limits(Section, frozen=True):
     exchanges_per_session: Count = 50
     fold_cache_bytes: Size = Size(64 << 20)
     reply_cache_bytes: Size = Size(32 << 20)
+    cache_bytes: Size = Size(64 << 20)
 
 
 class Logging(Section, frozen=True):

@@ -28,6 +28,7 @@ RESTART = (
     "store.retention_days",
     "store.spool",
     "store.spool_bytes",
+    "store.session_bytes",
     "archive.key",
     "archive.max_bytes",
     "archive.retention_days",
@@ -38,6 +39,7 @@ RESTART = (
     "limits.exchanges_per_session",
     "limits.fold_cache_bytes",
     "limits.reply_cache_bytes",
+    "limits.cache_bytes",
     "summaries.max_concurrent",
     "memory.enabled",
 )

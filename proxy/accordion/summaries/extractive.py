@@ -29,11 +29,11 @@ class Source:
 class Extractor:
     """Writes extractive summaries; remembers the facts of messages, up to a bound. Safe to use from threads."""
 
-    def __init__(self, at_most_bytes: int = 64_000_000) -> None:
+    def __init__(self, at_most_bytes: int = 64_000_000, words: int = 7 * 2**20) -> None:
         self._most = at_most_bytes
         self._held = 0
         self._facts: OrderedDict[bytes, Facts] = OrderedDict()
-        self._judge = Judge()
+        self._judge = Judge(words)
         self._lock = threading.Lock()
 
     def prepare(self, messages: Sequence[Message]) -> None:

@@ -15,7 +15,8 @@ from accordion.core.values import dataclass
 
 LONGEST: Final = 200
 """Characters. What is longer is a blob, not a word."""
-_MEMORY: Final = 200_000
+_VERDICT: Final = 300
+"""Bytes that a remembered word takes beside its letters."""
 _MOST: Final = 4_000
 _LINKS: Final = 500
 _HEAD, _TAIL = 160_000, 80_000
@@ -74,14 +75,27 @@ def clipped(text: str) -> str:
 
 
 class Judge(dict[str, Verdict]):
-    """What kind each word is; remembers. Equal words get equal answers, so threads may race here without harm."""
+    """What kind each word is; remembers, within `capacity` bytes. Equal words get equal answers, so threads may race
+    here without harm.
+
+    It is a dict, and forgets everything at once when it is full, because a summary asks it for thousands of words: the
+    look-up of one that is known must not call a method.
+    """
+
+    def __init__(self, capacity: int = 8 * 2**20) -> None:
+        super().__init__()
+        self._capacity, self._size = capacity, 0
 
     def __missing__(self, word: str) -> Verdict:
         if len(word) > LONGEST:
             return _NOTHING
-        if len(self) > _MEMORY:
+        verdict = _verdict(word)
+        size = _VERDICT + 2 * len(word)
+        if self._size + size > self._capacity:
             self.clear()
-        verdict = self[word] = _verdict(word)
+            self._size = 0
+        self[word] = verdict
+        self._size += size
         return verdict
 
     def words(self, text: str, numbers: bool = False) -> Words:

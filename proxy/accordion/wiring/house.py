@@ -45,6 +45,7 @@ from accordion.models.windows import ModelWindows
 from accordion.observe import Observe
 from accordion.retrieving import Retrieving
 from accordion.sending import Sending
+from accordion.session_bounds import EVERY, SessionBounds
 from accordion.settings import Settings
 from accordion.storage.guarded import GuardedStore
 from accordion.storage.opening import open_store
@@ -59,6 +60,7 @@ from accordion.wiring.kitchen import Kitchen
 from accordion.wiring.mark import Mark
 from accordion.wiring.memory import Library, note
 from accordion.wiring.seats import Seats
+from accordion.wiring.shares import shares
 from accordion.wiring.tables import (
     base_models,
     counters,
@@ -123,6 +125,10 @@ class House:
             self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, others
         )
         self._vault = Vault(settings, self.store, self.tasks, self.clock, self.metrics.swept, others is None)
+        self._session_bounds = SessionBounds(
+            self.store, lambda tenant: self.tenants.space(tenant), max_bytes=settings.store.session_bytes,
+            keep=limits.exchanges_per_session,
+        )  # fmt: skip
         self._vault.erasures.listen(self._sessions.forget)
         # Who erases has the time for it to be written, and then removes it with the rest.
         self._vault.erasures.listen(lambda *_: self.outbox.hurry())
@@ -131,7 +137,7 @@ class House:
         )
         self._seats = Seats(
             self.store, self.outbox, self.clock, self.tasks, self._sessions, self._kitchen.reader,
-            self._kitchen.archive, self.metrics.edge,
+            self._kitchen.archive, self.metrics.edge, shares(limits.cache_bytes),
         )  # fmt: skip
         self._vault.erasures.listen(self._seats.forget)
         self.library = Library(
@@ -236,6 +242,7 @@ class House:
         await self._taught.look()
         self.tasks.spawn(self._keep_looking(), "follow the store")
         self.tasks.spawn(self._vault.keep_house(asyncio.sleep), "bound the archive")
+        self.tasks.spawn(self._bound_sessions(), "bound the sessions")
         self.tasks.spawn(self.library.warm(), "open the memories")
 
     async def stop(self) -> None:
@@ -312,6 +319,11 @@ class House:
         await self._kitchen.wishes.look()
         await self._vault.erasures.look()
         await self._taught.look()
+
+    async def _bound_sessions(self) -> None:
+        while True:
+            await self._session_bounds.round()
+            await asyncio.sleep(EVERY)
 
     async def _keep_looking(self) -> None:
         while True:

@@ -48,6 +48,7 @@ from accordion.summaries.extractive import Extractor
 from accordion.summaries.facts_words import Judge
 from accordion.summaries.prompts import load
 from accordion.unfolding import Unfolding
+from accordion.wiring.shares import shares
 from accordion.wiring.tables import dialects_by_name, weavers
 from accordion.wiring.vault import Vault
 
@@ -76,13 +77,13 @@ class Kitchen:
         self._store, self._tasks, self._clock, self._counter = store, tasks, clock, counter
         self._waiting = LoopWaiting()
         self._writers = Writers(clock)
-        capacity = settings.limits.fold_cache_bytes
+        capacity, small = settings.limits.fold_cache_bytes, shares(settings.limits.cache_bytes)
         self._reader = WrittenReader(capacity // 4)
         self._weights = Weights(meter, settings.limits.count_cache_entries)
         self._archive = vault.archive
-        self._extractor = Extractor(_FACTS)
+        self._extractor = Extractor(_FACTS, words=small.words)
         self._prompts = load()
-        self.renewals = Renewals(store, self._archive, tasks, clock)
+        self.renewals = Renewals(store, self._archive, tasks, clock, small.renewed)
         self.folds = Folds(
             store,
             capacity=capacity // 2,
@@ -99,7 +100,7 @@ class Kitchen:
             self._archive, outbox, clock, vault.erasures, capacity=capacity // 4, retention=retention
         )
         self._wardrobe = Wardrobe()
-        self._recaller = Recaller(Judge().claims, capacity // 4)
+        self._recaller = Recaller(Judge(small.words).claims, capacity // 4)
         self._weavers = weavers()
         self.spoken = spoken = dialects_by_name()
         self._desk = Desk(self._archive, spoken, tasks)

@@ -43,6 +43,7 @@ from accordion.storage.sealed import open_sealer
 from accordion.upstream.client import HttpUpstream
 from accordion.upstream.transport import AiohttpTransport
 from accordion.wiring.endpoints import endpoints
+from accordion.wiring.shares import shares
 from accordion.wiring.tables import dialects_by_name
 from accordion.wiring.writing import narrator
 
@@ -100,7 +101,7 @@ class Library:
         """Who tells whether memories may stand in a list."""
         recall = settings.memory.recall
         project = EVERYWHERE if recall.all_projects else settings.memory.project
-        return Mentions(unasked=recall.enabled, project=project)
+        return Mentions(shares(settings.limits.cache_bytes).mentions, unasked=recall.enabled, project=project)
 
     def recollecting(self, settings: Settings, overlays: Overlays) -> Recollecting | None:
         """Who gives turns memories unasked; None where nobody does."""

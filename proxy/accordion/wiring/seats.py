@@ -11,12 +11,13 @@ from accordion.compaction.reading import WrittenReader
 from accordion.core.delegation import Evidence
 from accordion.core.ports import Clock, Outbox, Store, Tasks
 from accordion.identity.kinship import Kinship
-from accordion.identity.lineage import Lineage
+from accordion.identity.lineage import Lineage, Sizes
 from accordion.identity.sessions import Sessions
 from accordion.seating import Seating
 from accordion.settings import Settings
 from accordion.settings.delegating import Delegation
 from accordion.sharing import Sharing
+from accordion.wiring.shares import DEFAULT, Shares, shares
 
 
 class Seats:
@@ -32,17 +33,19 @@ class Seats:
         reader: WrittenReader,
         archive: Archive,
         told: Callable[[Evidence], None] | None = None,
+        sizes: Shares | None = None,
     ) -> None:
         self._rooms = store, outbox, clock, tasks
         self._archive = archive
         self._sessions, self._told = sessions, told
-        self._filter = Filter(reader)
+        self._filter, self._shares = Filter(reader), sizes or shares(DEFAULT)
         self._made: tuple[Delegation, Lineage, Sharing] | None = None
 
     def seating(self, settings: Settings) -> Seating:
         """The room as the settings want it."""
         wanted = settings.delegation
         if self._made is None or self._made[0] != wanted:
+            sizes = self._shares
             lineage = Lineage.build(
                 *self._rooms,
                 tools=wanted.tools,
@@ -52,10 +55,11 @@ class Seats:
                 retention=settings.store.retention_days * 86_400,
                 told=self._told,
                 wait=asyncio.sleep,
+                sizes=Sizes(sizes.nodes, sizes.scopes, sizes.places, sizes.origins),
             )
             store, _, clock, tasks = self._rooms
             kinship = Kinship(store, lineage.nodes, lineage.scopes)
-            self._made = wanted, lineage, Sharing(self._archive, kinship, tasks, clock)
+            self._made = wanted, lineage, Sharing(self._archive, kinship, tasks, clock, capacity=sizes.hidden)
         _, lineage, sharing = self._made
         return Seating(lineage, self._filter, self._sessions, sharing)
 

@@ -14,6 +14,7 @@ from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Clock, Store, Tasks
 from accordion.settings import Settings
 from accordion.storage.sealed import open_sealer
+from accordion.wiring.shares import shares
 
 
 class Vault:
@@ -33,7 +34,10 @@ class Vault:
         self.retention = kept.retention_days * 86_400
         self.sealer = open_sealer(kept.key.reveal(), lasting=settings.store.url.reveal() != "memory://")
         self.bounds = Bounds(store, tasks, clock, max_bytes=kept.max_bytes, retention=self.retention, told=told)
-        self.archive = Archive(store, self.retention, sealer=self.sealer, clock=clock, wrote=self.bounds.wrote)
+        known = shares(settings.limits.cache_bytes).written
+        self.archive = Archive(
+            store, self.retention, sealer=self.sealer, clock=clock, wrote=self.bounds.wrote, capacity=known
+        )
         self.erasures = Erasures(store, clock, self.retention, None if alone else asyncio.sleep)
         self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.cache import Cache
+from accordion.core.cache import Cache
 
 
 def test_what_was_used_last_stays_and_the_rest_goes_for_want_of_room():

@@ -1,0 +1,90 @@
+"""A cache that is bounded by bytes. Every bounded cache of the package is one of these, see docs/adr/0020."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from sys import getsizeof
+from threading import Lock
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ENTRY: Final = 250
+"""Bytes that an entry takes beside its key and its value: its slot, its link, its size and a tuple around them."""
+
+
+def weigh(*parts: str | bytes) -> int:
+    """The bytes that an entry of these strings takes, roughly."""
+    return ENTRY + sum(map(getsizeof, parts))
+
+
+def weigh_entry(key: bytes | str, value: object) -> int:
+    """The bytes that a string takes as a key, with a value that is small or shared."""
+    return ENTRY + getsizeof(key)
+
+
+class Cache(Generic[K, V]):
+    """Holds values within `capacity` bytes; the least recently used go first, the newest never does.
+
+    `size` tells how many bytes an entry takes, for values that are set without saying so. Safe to use from several
+    threads. A look-up takes no lock, since most requests make some.
+    """
+
+    __slots__ = ("_capacity", "_held", "_lock", "_size", "_size_of")
+
+    def __init__(self, capacity: int, size: Callable[[K, V], int] = lambda key, value: ENTRY) -> None:
+        self._capacity = capacity
+        self._size_of = size
+        self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+
+    @property
+    def size(self) -> int:
+        """The bytes that all entries take, as their sizes were told."""
+        return self._size
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._held
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, which is the most recently used now; None where there is none."""
+        held = self._held.get(key)
+        if held is None:
+            return None
+        try:  # noqa: SIM105, `suppress` takes longer than all the rest
+            self._held.move_to_end(key)
+        except KeyError:  # Another thread has just removed it.
+            pass
+        return held[0]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value, self._size_of(key, value))
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keeps a value that takes `size` bytes, in place of the key's old value."""
+        held = self._held
+        with self._lock:
+            if (old := held.pop(key, None)) is not None:
+                self._size -= old[1]
+            held[key] = value, size
+            self._size += size
+            while self._size > self._capacity and len(held) > 1:
+                self._size -= held.popitem(last=False)[1][1]
+
+    def discard(self, key: K) -> None:
+        """Removes a key, where it is there."""
+        with self._lock:
+            if (old := self._held.pop(key, None)) is not None:
+                self._size -= old[1]
+
+    def clear(self) -> None:
+        """Removes all entries."""
+        with self._lock:
+            self._held.clear()
+            self._size = 0

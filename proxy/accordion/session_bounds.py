@@ -1,0 +1,146 @@
+"""The bound on what the store holds of each tenant's sessions: rows, exchanges, places and delegations.
+
+All of it expires by age in the store. What is more than the bound is removed in rounds, the longest unused sessions
+first, by one worker at a time. A round goes through a tenant's sessions twice and holds none of them: it adds up bytes
+by the minute of last use, finds the minute before which sessions must go, and removes those.
+
+What a session takes is reckoned from its rows, since to read all of it would cost more than it takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from accordion.accounting.journal import exchanges_of, sessions_of
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Key, Store
+from accordion.core.values import dataclass
+from accordion.identity.erasing import forget_delegations_of, forget_places
+from accordion.identity.tenants import LISTED
+
+EVERY: Final = 300.0
+"""Seconds between two rounds."""
+
+_LOW: Final = 0.9
+"""How far below the bound a round goes, as a share of it."""
+_LEASE: Final = 900.0
+_MINUTE: Final = 60
+_PAGE: Final = 500
+_ROW, _EXCHANGE, _PLACES = 150, 800, 1_000
+"""Bytes that a row takes beside its value; an exchange in the log; the places of one exchange. Measured in SQLite."""
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    requests: int = 0
+
+
+class _Row(msgspec.Struct):
+    """As much of a session's row as is needed here."""
+
+    id: str
+    updated: float = 0.0
+    totals: _Counted = _Counted()
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """One session: when it was last used, the bytes it takes, and the names of its rows."""
+
+    id: str
+    updated: float
+    size: int
+    names: tuple[str, ...]
+
+
+_DECODER = msgspec.msgpack.Decoder(_Row)
+
+
+class SessionBounds:
+    """Keeps each tenant's sessions within `max_bytes`. `space_of` gives the key of a tenant by its name, `keep` is how
+    many exchanges the store holds of each session."""
+
+    def __init__(self, store: Store, space_of: Callable[[str], bytes], *, max_bytes: int, keep: int) -> None:
+        self._store = store
+        self._space_of = space_of
+        self._max = max_bytes
+        self._keep = keep
+
+    async def round(self) -> int | None:
+        """Looks through all tenants and gives how many sessions it removed; None where another worker did so of late,
+        or the store is away. To be called about every `EVERY` seconds."""
+        removed = 0
+        with suppress(StoreUnavailable):
+            async with self._store.lock(Key("", "session-bounds"), lease=_LEASE) as mine:
+                mark = Key("", "session-bounds/round")
+                if not mine or await self._store.get(mark) is not None:
+                    return None
+                await self._store.put(mark, b"1", ttl=EVERY * _LOW)
+                async for tenant, _ in self._rows(LISTED):
+                    removed += await self.sweep(tenant)
+            return removed
+        return None
+
+    async def sweep(self, tenant: str) -> int:
+        """Removes the longest unused sessions of a tenant where they take too much; gives how many. Raises
+        StoreUnavailable."""
+        minutes = Counter[int]()
+        async for unit in self._sessions(tenant):
+            minutes[int(unit.updated // _MINUTE)] += unit.size
+        total, limit = sum(minutes.values()), -1
+        if total <= self._max:
+            return 0
+        # The newest minute stays in any case: it is in use.
+        for minute in sorted(minutes)[:-1]:
+            if total <= _LOW * self._max:
+                break
+            total, limit = total - minutes[minute], minute
+        removed, page = 0, list[_Unit]()
+        async for unit in self._sessions(tenant):
+            if unit.updated // _MINUTE <= limit:
+                page.append(unit)
+            if len(page) >= _PAGE:
+                removed, page = removed + await self._remove(tenant, page), []
+        return removed + await self._remove(tenant, page)
+
+    async def _remove(self, tenant: str, units: list[_Unit]) -> int:
+        """Removes sessions with all that is on record of them."""
+        for unit in units:
+            rows = [Key(sessions_of(tenant), name) for name in unit.names]
+            await forget_places(self._store, unit.id)
+            await self._store.delete([exchanges_of(tenant, unit.id), *rows])
+        if units:
+            await forget_delegations_of(self._store, self._space_of(tenant), {unit.id for unit in units})
+        return len(units)
+
+    async def _sessions(self, tenant: str) -> AsyncIterator[_Unit]:
+        """The sessions of a tenant. Each has a row of each worker; they stand together."""
+        rows: list[tuple[str, int, _Row]] = []
+        async for name, value in self._rows(sessions_of(tenant)):
+            try:
+                row = _DECODER.decode(value)
+            except msgspec.MsgspecError:
+                continue
+            if rows and rows[-1][2].id != row.id:
+                yield self._unit(rows[0][2].id, rows)
+                rows = []
+            rows.append((name, len(value), row))
+        if rows:
+            yield self._unit(rows[0][2].id, rows)
+
+    def _unit(self, session: str, rows: list[tuple[str, int, _Row]]) -> _Unit:
+        requests = sum(row.totals.requests for _, _, row in rows)
+        size = sum(_ROW + len(name) + length for name, length, _ in rows)
+        size += _PLACES * requests + _EXCHANGE * (min(requests, self._keep) if requests > 1 else 0)
+        return _Unit(session, max(row.updated for _, _, row in rows), size, tuple(name for name, _, _ in rows))
+
+    async def _rows(self, collection: str) -> AsyncIterator[tuple[str, bytes]]:
+        after = ""
+        while page := await self._store.scan(collection, after=after, limit=_PAGE):
+            for row in page:
+                yield row
+            after = page[-1][0]
