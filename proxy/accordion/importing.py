@@ -12,7 +12,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from accordion.compaction.overlays import Overlays
-from accordion.core.cache import Cache, weigh_entry
+from accordion.core.cache import ENTRY, Cache
 from accordion.core.conversation import Conversation
 from accordion.core.errors import AccordionError
 from accordion.core.memories import Memories
@@ -45,7 +45,7 @@ class Mentions:
 
     def __init__(self, capacity: int = 6 * 2**20, *, unasked: bool = False, project: str = "") -> None:
         self._unasked, self._project = unasked, project
-        self._known = Cache[bytes, bool](capacity, weigh_entry)
+        self._known = Cache[bytes, bool](capacity)
 
     def divided(self, marks: Marks, project: str | None) -> Marks:
         """The marks by which a request is placed that names this project (None: none). What is put in unasked is found
@@ -65,7 +65,7 @@ class Mentions:
         else:
             found = before or b"\n".join(map(_WIRE, conversation.messages[at + 1 :])).find(_MARK) >= 0
         if conversation.chain:
-            self._known[place.label + conversation.chain[-1]] = found
+            self._known.put(place.label + conversation.chain[-1], found, ENTRY)
         return found
 
 

@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-ENTRY: Final = 250
-"""Bytes that an entry takes beside its key and its value: its slot, its link, its size and a tuple around them."""
+ENTRY: Final = 350
+"""Bytes that an entry takes with a short key: its slot, its link, its size, the key and a tuple around them."""
 
 
 def weigh(*parts: str | bytes) -> int:
@@ -70,12 +70,14 @@ class Cache(Generic[K, V]):
         """Keeps a value that takes `size` bytes, in place of the key's old value."""
         held = self._held
         with self._lock:
-            if (old := held.pop(key, None)) is not None:
-                self._size -= old[1]
+            total = self._size + size
+            if (old := held.get(key)) is not None:
+                total -= old[1]
+                held.move_to_end(key)
             held[key] = value, size
-            self._size += size
-            while self._size > self._capacity and len(held) > 1:
-                self._size -= held.popitem(last=False)[1][1]
+            while total > self._capacity and len(held) > 1:
+                total -= held.popitem(last=False)[1][1]
+            self._size = total
 
     def discard(self, key: K) -> None:
         """Removes a key, where it is there."""

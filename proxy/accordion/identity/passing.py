@@ -41,7 +41,7 @@ class Passing:
     _names: Cache[bytes, frozenset[str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._states = Cache(self.capacity * 3 // 4, _size_of)
+        self._states = Cache(self.capacity * 3 // 4)
         self._names = Cache(self.capacity // 4, lambda key, names: ENTRY + sum(100 + len(name) for name in names))
 
     def seen(self, label: bytes, chain: Sequence[bytes]) -> int:
@@ -133,7 +133,7 @@ class Passing:
         return known
 
     def _remember(self, name: bytes, state: Handed) -> None:
-        self._states[name] = state
+        self._states.put(name, state, ENTRY if state is NOBODY else 2 * ENTRY + len(_encode(state)))
 
     def _keep(self, tenant: str, name: bytes, state: Handed) -> None:
         self.outbox.put(_key(tenant, name), partial(_encode, state), self.retention)
@@ -145,11 +145,6 @@ def nodes_of(value: bytes) -> set[str]:
         state = _decode(value)
         return {state.home, *(hop.node for hop in state.path), *(node for known in state.known for node in known[::2])}
     return set()
-
-
-def _size_of(name: bytes, state: Handed) -> int:
-    """The bytes that a state takes; most are one and the same."""
-    return ENTRY if state is NOBODY else 2 * ENTRY + len(_encode(state))
 
 
 def _key(tenant: str, name: bytes) -> Key:
