@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
 from socket import socket
@@ -24,7 +25,7 @@ from uvicorn.supervisors import multiprocess
 
 from accordion import logs
 from accordion.core.errors import ConfigError
-from accordion.faces.connection import Connection
+from accordion.faces.connection import Connection, Patience
 from accordion.settings import Settings, SettingsFile, hints
 from accordion.storage.opening import open_store
 from accordion.storage.others import Slots, shared_slots
@@ -226,6 +227,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
     if spool := settings.store.spool_path():
         refuse_foreign(Path(spool), SPOOL)
     _raise_file_limit()
+    patience = Patience(server.idle_seconds, server.head_seconds, server.body_seconds)
     config = uvicorn.Config(
         Factory(file, shared_slots() if server.workers > 1 else None),
         factory=True,
@@ -233,7 +235,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
         port=server.port,
         workers=server.workers,
         loop="uvloop",
-        http=Connection,
+        http=partial(Connection, patience=patience),  # type: ignore[arg-type]  # it is only called
         ws="websockets-sansio",
         ws_max_size=server.max_body_bytes,
         ws_ping_interval=None,

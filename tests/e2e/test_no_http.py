@@ -37,10 +37,28 @@ def post(dialect: Dialect, *lines: bytes) -> bytes:
 
 
 BROKEN = {
+    "two hosts": (b"Host: a",),
     "a header's name": (b"x y: 1",),
     "a header's value": (b"x: a\x00b",),
     "two lengths": (b"Content-Length: 4", b"Content-Length: 5"),
 }
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://localhost:80/healthz", b"LOCALHOST", 200),
+        (b"http://localhost/healthz?a", b"localhost", 200),
+        (b"http://evil.example/healthz", b"localhost", 400),
+        (b"http://localhost@evil.example/healthz", b"localhost", 400),
+        (b"/healthz?u=http://evil.example/", b"localhost", 200),
+    ],
+)
+async def test_a_target_that_names_another_host_is_refused(proxy: Proxy, target: bytes, host: bytes, status: int):
+    answer = await said(proxy, b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (target, host))
+    found, _, body = parts(answer)
+    assert found == status
+    assert status == 200 or "names another host" in body["error"]["message"]
 
 
 @EACH

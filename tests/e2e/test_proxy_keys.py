@@ -73,8 +73,14 @@ async def test_no_other_path_is_open_either(keyed: Proxy, method: str, path: str
     assert provider.requests == []
 
 
-async def test_health_and_metrics_need_none(keyed: Proxy):
-    assert [(await look(keyed, path)).status_code for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 200]
+async def test_health_needs_none(keyed: Proxy):
+    assert [(await look(keyed, path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+async def test_metrics_need_one_as_they_name_the_models_of_all(keyed: Proxy):
+    assert (await look(keyed, "/metrics")).status_code == 401
+    reply = await ask(keyed, "GET", "/metrics", [("Authorization", f"Bearer {ONE}")])
+    assert (reply.status, b"accordion_requests_total" in reply.body) == (200, True)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -29,6 +29,7 @@ ROUTES = [
     ("POST", "/accordion/memory/import"),
     ("DELETE", "/accordion/memory"),
     ("POST", "/mcp"),
+    ("GET", "/metrics"),
 ]
 EVIL = "http://evil.example"
 

@@ -10,10 +10,12 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from accordion.faces.connection import Connection
+from accordion.faces.connection import Connection, Patience
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 KEEPALIVE = 0.05
+PATIENCE = Patience(silent=60, head=60, body=60)
+HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: here\r\nContent-Length: 100000\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
@@ -54,10 +56,10 @@ class Server:
         await send({"type": "http.response.body"})
 
 
-def connected(server: Server) -> tuple[Connection, Wire]:
+def connected(server: Server, patience: Patience = PATIENCE) -> tuple[Connection, Wire]:
     config = Config(cast(Any, server), timeout_keep_alive=cast(int, KEEPALIVE), lifespan="off")
     config.load()
-    connection, wire = Connection(config, ServerState(), {}, asyncio.get_running_loop()), Wire()
+    connection, wire = Connection(config, ServerState(), {}, asyncio.get_running_loop(), patience=patience), Wire()
     connection.connection_made(wire)
     return connection, wire
 
@@ -94,3 +96,84 @@ async def test_one_that_is_lost_leaves_no_timer_behind() -> None:
     assert connection._idle._timer is not None
     connection.connection_lost(None)
     assert connection._idle._timer is None
+
+
+# -- clients that begin and do not go on -------------------------------------------------------------------------------
+
+
+class Reader(Server):
+    """Answers each request once its body is there."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive()).get("more_body"):
+            pass
+        if message["type"] != "http.disconnect":
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body"})
+
+
+async def test_a_connection_on_which_nothing_ever_comes_is_closed_without_a_word() -> None:
+    _, wire = connected(Server(), PATIENCE._replace(silent=0.02))
+    await wire.closed.wait()
+    assert wire.written == b""
+
+
+async def test_a_head_that_never_ends_is_answered_with_408_however_it_trickles() -> None:
+    connection, wire = connected(Server(), PATIENCE._replace(head=0.05))
+    connection.data_received(HEAD[:40])
+    while not wire.closed.is_set():
+        connection.data_received(b"x")
+        await asyncio.sleep(0.01)
+    assert wire.written.startswith(b"HTTP/1.1 408 ")
+    assert b'"type":"error"' in wire.written  # in the shape of the protocol that the path is of
+    assert b"timeout_error" in wire.written
+
+
+@pytest.mark.parametrize("trickle", [b"", b"x"], ids=["none", "a byte at a time"])
+async def test_a_body_that_does_not_go_on_is_answered_with_408(trickle: bytes) -> None:
+    connection, wire = connected(Reader(), PATIENCE._replace(body=0.05))
+    connection.data_received(HEAD + b"x" * 50_000)
+    while not wire.closed.is_set():
+        if trickle:
+            connection.data_received(trickle)
+        await asyncio.sleep(0.01)
+    assert wire.written.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_slow_body_that_goes_on_is_waited_for() -> None:
+    connection, wire = connected(Reader(), PATIENCE._replace(body=0.2))
+    connection.data_received(HEAD)
+    for _ in range(20):
+        await asyncio.sleep(0.05)
+        connection.data_received(b"x" * 5_000)
+    await wire.answered.wait()
+    assert wire.written.startswith(b"HTTP/1.1 204 ")
+
+
+async def test_a_body_that_the_application_does_not_take_has_its_time() -> None:
+    """Then it is the provider that makes its client wait."""
+    connection, wire = connected(Server(), PATIENCE._replace(body=0.02))
+    connection.data_received(HEAD + b"x" * 70_000)
+    assert connection.flow.read_paused
+    await asyncio.sleep(0.1)
+    assert not wire.closed.is_set()
+
+
+async def test_a_time_limit_ends_with_what_it_was_for() -> None:
+    connection, wire = connected(Server(), PATIENCE._replace(head=0.05, body=0.05))
+    connection.data_received(REQUEST[:10])
+    connection.data_received(REQUEST[10:])
+    await asyncio.sleep(0.2)
+    assert not wire.closed.is_set()
+
+
+async def test_the_next_head_on_a_connection_has_its_time_too() -> None:
+    server = Server()
+    connection, wire = connected(server, PATIENCE._replace(head=0.02))
+    connection.timeout_keep_alive = 60
+    server.answering.set()
+    connection.data_received(REQUEST)
+    await wire.answered.wait()
+    connection.data_received(REQUEST[:10])
+    await wire.closed.wait()
+    assert b"HTTP/1.1 408 " in wire.written

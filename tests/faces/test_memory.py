@@ -188,13 +188,56 @@ async def test_a_body_that_is_no_json_object_or_of_another_kind_is_refused(tmp_p
         assert await http.total() == 0
 
 
+BODIES = {
+    "/accordion/memory/add": "application/json",
+    "/accordion/memory/import": "application/x-ndjson",
+    "/accordion/sessions/any/pins": "application/json",
+    "/mcp": "application/json",
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_error(
+    tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture
+):
+    """Neither is logged, nor raised to the server, which would log it."""
+    pieces = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        return pieces.pop(0)
+
+    async def send(message: Any) -> None:
+        pass
+
+    headers = [(b"host", b"127.0.0.1:8787"), (b"content-type", BODIES[path].encode())]
+    scope = {
+        "type": "http", "method": "PUT" if path.endswith("pins") else "POST", "path": path, "raw_path": path.encode(),
+        "query_string": b"", "headers": [*headers, (b"accept", b"application/json, text/event-stream")],
+    }  # fmt: skip
+    async with api(tmp_path) as http:
+        if path.endswith("pins"):
+            scope["path"] = f"/accordion/sessions/{await session(http.house)}/pins"
+        await http.house.app()(scope, receive, send)
+    assert pieces == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_a_page_of_another_site_is_not_answered(tmp_path: Path):
     async with api(tmp_path) as http:
-        origins = ("https://evil.example", "null", "http://[", "http://127.0.0.1:8787]")
+        origins = (
+            "https://evil.example",
+            "null",
+            "http://[",
+            "http://127.0.0.1:8787]",
+            "http://localhost:3000",
+            "http://localhost",
+            "http://[::1].evil.example:8787",
+        )
         for headers in ({"host": "evil.example"}, *({"origin": origin} for origin in origins)):
             reply = await http.http.get("/accordion/memory/export", headers=headers)
             assert problem(reply)[:2] == (403, "foreign_origin"), headers
-        assert (await http.http.get("/accordion/memory/export", headers={"origin": "http://localhost:3000"})).is_success
+        for origin in ("http://localhost:8787", "http://127.0.0.1:8787", "http://[::1]:8787"):
+            assert (await http.http.get("/accordion/memory/export", headers={"origin": origin})).is_success
 
 
 async def test_what_another_tenant_has_is_answered_as_what_is_not_there(tmp_path: Path):

@@ -16,7 +16,8 @@ def test_what_runs_on_this_machine_is_no_site(origin: bytes) -> None:
     "origin",
     [b"https://evil.example", b"HTTP://evil.example:8787", b"null", b"http://localhost.evil.example", b"http://[",
      b"http://127.0.0.1.evil.example", b"http://notlocalhost", b"http://192.168.0.7", b"http://0x7f.1", b"http://",
-     b"http://localhost@evil.example", b"http://\xff"],
+     b"http://localhost@evil.example", b"http://\xff",
+     b"http://[::1].evil.example", b"http://[::1].evil.example:8787", b"http://localhost:8787/", b"http://[::1"],
 )  # fmt: skip
 def test_whatever_else_a_browser_says_is_a_site(origin: bytes) -> None:
     assert of_a_site(origin)

@@ -16,7 +16,15 @@ from accordion.wiring.tables import windows
 from tests.fakes import FakeClock
 from tests.test_config_documentation import with_examples
 
-SERVING = {"server.port", "server.shutdown_seconds", "logging.level", "logging.format"}
+SERVING = {
+    "server.port",
+    "server.idle_seconds",
+    "server.head_seconds",
+    "server.body_seconds",
+    "server.shutdown_seconds",
+    "logging.level",
+    "logging.format",
+}
 """What the process needs before there is a house; tests/e2e starts it."""
 UNUSED = {"model_list.model_info.id", "model_list.model_info.mode"}
 """Read for LiteLLM's sake, and said to have no effect."""

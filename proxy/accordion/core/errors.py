@@ -6,6 +6,7 @@ AccordionError
 │   ├── Unauthorized        401
 │   ├── NotFound            404
 │   │   └── ThreadGone      404, the client says all of it again
+│   ├── RequestTimeout      408
 │   ├── BodyTooLarge        413
 │   ├── UpgradeRefused      426
 │   ├── HeadTooLarge        431
@@ -84,6 +85,14 @@ class ThreadGone(NotFound):
             '{"type": "create"}.',
             param="thread",
         )
+
+
+class RequestTimeout(RequestError):
+    """The client took longer to send its request than the configured time."""
+
+    status = 408
+    code = "request_timeout"
+    anthropic_type = "timeout_error"
 
 
 class BodyTooLarge(RequestError):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
@@ -84,7 +84,11 @@ class Api:
                 Route("/accordion/sessions/{id}/pins", self._pins, methods=["GET", "PUT", "DELETE"]),
                 *self._more,
             ],
-            exception_handlers={AccordionError: self._failed, HTTPException: self._refused},
+            exception_handlers={
+                AccordionError: self._failed,
+                HTTPException: self._refused,
+                ClientDisconnect: _drop,
+            },
         )
 
     # -- endpoints --------------------------------------------------------------
@@ -116,6 +120,8 @@ class Api:
         return answered({"status": "ok", "store": "ok" if available else "unavailable"})
 
     async def _page(self, request: Request) -> Response:
+        # The page names the models of all tenants.
+        self._caller(request)
         # With many models and workers there is much to add up.
         body, kind = await asyncio.to_thread(self._metrics.page)
         return Response(body, headers={"content-type": kind})
@@ -208,6 +214,11 @@ class Api:
             headers = {"allow": ", ".join(sorted(_methods(request)))}
         body = self._error_body(problem)
         return Response(body, error.status_code, headers=headers, media_type="application/json")
+
+
+async def _drop(request: Request, error: Exception) -> Response:
+    """The answer for a client that has left, which the server does not send."""
+    return Response(status_code=400)
 
 
 def _methods(request: Request) -> set[str]:

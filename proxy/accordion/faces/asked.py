@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Message, Receive
 
 from accordion.core.errors import BadRequest, BodyTooLarge, NotFound
 from accordion.faces.guard import check_origin
@@ -27,7 +28,8 @@ def caller_of(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Calle
 
 
 async def body_of(request: Request, most: int) -> bytes:
-    """The body, of `most` bytes at most. Raises BodyTooLarge."""
+    """The body, of `most` bytes at most. Raises BodyTooLarge, and ClientDisconnect where the client leaves before its
+    end."""
     pieces, size = [], 0
     async for piece in request.stream():
         pieces.append(piece)
@@ -35,6 +37,21 @@ async def body_of(request: Request, most: int) -> bytes:
         if size > most:
             raise BodyTooLarge(f"The body is larger than {most:,} bytes.", param="body")
     return b"".join(pieces)
+
+
+def checked(receive: Receive) -> Receive:
+    """The same `receive`, which raises ClientDisconnect where the client leaves before the end of its body."""
+    is_open = True
+
+    async def received() -> Message:
+        nonlocal is_open
+        message = await receive()
+        if is_open and message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        is_open = is_open and message.get("more_body", False)
+        return message
+
+    return received
 
 
 def number(given: str, name: str, least: int, most: int) -> int:

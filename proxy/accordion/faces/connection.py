@@ -4,24 +4,39 @@ with what uvicorn leaves out: clients of HTTP/1.0, a target that ends in `?`, an
 from __future__ import annotations
 
 import asyncio
+from typing import Any, NamedTuple
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from accordion.core.deadlines import Deadline
-from accordion.core.errors import HeadTooLarge
+from accordion.core.errors import HeadTooLarge, RequestError, RequestTimeout
 from accordion.faces.corked import Corked
 from accordion.faces.cycle import Cycle
 from accordion.faces.flow import Flow
 from accordion.faces.http import BARE_QUERY, LOST, answering
-from accordion.faces.refusal import at_once, not_http, reason_of, refusal
+from accordion.faces.refusal import at_once, check_host, not_http, reason_of, refusal
 from accordion.relay import length_of
 
 # Servers take 8 to 64 KiB of a head. Four times as much leaves room for tokens and tracing, and is soon read.
 _LONGEST_HEAD = 256 * 1024
 # So many seconds a client has to read why it is not listened to any more.
 _LINGER = 2.0
+# What must come of a body within the time that it has. A line so slow that this is too much carries 34 bytes a second.
+_LEAST_BODY = 4_096
+
+
+class Patience(NamedTuple):
+    """How long a client is waited for, in seconds: for the first byte on a new connection, for the rest of a head, and
+    for the next 4 KiB of a body."""
+
+    silent: float = 120.0
+    head: float = 60.0
+    body: float = 120.0
+
+
+_PATIENCE = Patience()
 
 
 class Connection(HttpToolsProtocol):
@@ -38,10 +53,19 @@ class Connection(HttpToolsProtocol):
     """How much came of a head, or of what stands behind a body's chunks, that has no end yet."""
     _came = 0
     """How much of a body was there when the last piece came."""
+    _awaited: object = None
+    """What the client has begun and not finished: the headers of a head, or the cycle of a body."""
+    _progress = 0
+    """How much of a body was there when its time began."""
+
+    def __init__(self, *args: Any, patience: Patience = _PATIENCE, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._patience = patience
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The client is there."""
-        self._idle = Deadline(self.loop, self.timeout_keep_alive_handler)
+        self._idle = Deadline(self.loop, self._late)
+        self._idle.put_off(self._patience.silent)
         super().connection_made(Corked(transport, self.loop))
         self.flow = Flow(self.transport, self.loop, self._look)
         self._lost = self.loop.create_future()
@@ -78,14 +102,20 @@ class Connection(HttpToolsProtocol):
         """A piece of requests came."""
         if self._head > _LONGEST_HEAD:
             return
-        self._idle.lift()
+        if self._awaited is None:
+            self._idle.lift()
         try:
             self._feed(data)
             # Only in a head that has no end yet are both the same.
             if self.headers is not None and self.headers is self.scope["headers"]:
+                self._await(self.headers, self._patience.head)
                 self._count(len(data))
             elif self.cycle is not None and self.cycle.more_body:
+                self._await(self.cycle, self._patience.body)
                 self._count_behind(len(data), self.cycle.came)
+            elif self._awaited is not None:
+                self._awaited = None
+                self._idle.lift()
         except HttpParserUpgrade:
             if self._should_upgrade():
                 self.handle_websocket_upgrade()
@@ -93,6 +123,32 @@ class Connection(HttpToolsProtocol):
                 self._unsupported_upgrade_warning()
         except HttpParserError as error:
             self._refuse(reason_of(error, data), data)
+
+    def _await(self, begun: object, seconds: float) -> None:
+        """Begins the time for the rest of a head or a body, unless it runs already."""
+        if self._awaited is not begun:
+            self._awaited, self._progress = begun, self.cycle.came if begun is self.cycle else 0
+            self._idle.put_off(seconds)
+
+    def _late(self) -> None:
+        """A client did not go on in time."""
+        cycle, begun, patience = self.cycle, self._awaited, self._patience
+        if begun is None:
+            self.timeout_keep_alive_handler()
+        elif begun is not cycle:
+            self._give_up("head", patience.head)
+        elif cycle.came - self._progress >= _LEAST_BODY or self.flow.read_paused or cycle.waiting_for_100_continue:
+            # It goes on, or it is this proxy that makes it wait.
+            self._progress = cycle.came
+            self._idle.put_off(patience.body)
+        else:
+            self._give_up("body", patience.body)
+
+    def _give_up(self, part: str, seconds: float) -> None:
+        self._awaited = None
+        error = RequestTimeout(f"The {part} of the request did not come within {seconds:g} seconds. Send it again.")
+        self.logger.warning("%s", error)
+        self._turn_away(error, self._known())
 
     def _count(self, size: int) -> None:
         """Bounds a head that goes on. The piece in which it begins may be the end of a body, and counts for nothing."""
@@ -110,6 +166,7 @@ class Connection(HttpToolsProtocol):
         self.logger.warning("%s", error)
         self.transport.write(at_once(refusal(error, self._known())))
         self.transport.write_eof()
+        self._awaited = None
         self._idle.put_off(_LINGER)
 
     def _count_behind(self, size: int, came: int) -> None:
@@ -131,21 +188,27 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([b" " + self.url, *(b"%b:%b" % header for header in self.headers)])
 
     def _refuse(self, reason: str, data: bytes) -> None:
+        if self._turn_away(not_http(reason), self._known() + b"\r\n" + data):
+            self.logger.warning("A client sent invalid HTTP: %s.", reason)
+
+    def _turn_away(self, error: RequestError, head: bytes) -> bool:
+        """Answers what cannot become a request with an error, and closes the connection. False where the answer to an
+        earlier request is not over: then the connection only closes behind that."""
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
             # It comes behind a request whose answer is not over yet; what was said now would be taken for that.
             cycle.keep_alive = False
-            return
-        self.logger.warning("A client sent invalid HTTP: %s.", reason)
-        answer = refusal(not_http(reason), self._known() + b"\r\n" + data)
+            return False
+        answer = refusal(error, head)
         if cycle is not None and self.pipeline and self.pipeline[0][0] is cycle and cycle.more_body:
             # Its turn comes when those before it are answered.
             cycle.more_body = cycle.keep_alive = False
             self.pipeline[0] = cycle, answering(answer)  # type: ignore[assignment]  # uvicorn's own types of ASGI
-            return
+            return True
         if cycle is None or not (cycle.response_started and cycle.more_body):
             self.transport.write(at_once(answer))
         self.transport.close()
+        return True
 
     def _feed(self, data: bytes) -> None:
         # A loop: one piece may hold thousands of requests, each with its offer.
@@ -207,6 +270,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A request's head is there; its task has not begun yet."""
+        check_host(self.url, self.headers)
         if self._offers_another():
             return
         before = self.cycle
@@ -233,7 +297,8 @@ class Connection(HttpToolsProtocol):
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
-        self._idle.put_off(self.timeout_keep_alive)
+        if self._awaited is None:
+            self._idle.put_off(self.timeout_keep_alive)
 
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection belongs to another protocol."""

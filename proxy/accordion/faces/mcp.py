@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from accordion.core.errors import AccordionError
-from accordion.faces.asked import caller_of
+from accordion.faces.asked import caller_of, checked
 from accordion.faces.memory_rooms import Rooms
 from accordion.identity.tenants import Caller, Tenants
 
@@ -52,10 +52,11 @@ class McpFace:
         return [Route("/mcp", self, methods=["POST"])]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request. Raises Unauthorized and Foreign before it is read."""
+        """Answers a request. Raises Unauthorized and Foreign before it is read, and ClientDisconnect where the client
+        leaves before the end of its body, which the SDK would log as an error."""
         caller_of(scope["headers"], self._tenants())
         manager = await self._started()
-        await manager.handle_request(scope, receive, send)
+        await manager.handle_request(scope, checked(receive), send)
 
     async def _started(self) -> StreamableHTTPSessionManager:
         if self._manager is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import cast
 
 from httptools import HttpParserCallbackError, HttpParserInvalidURLError
@@ -15,6 +17,24 @@ from accordion.faces.http import new_id
 
 # How each handshake begins (RFC 8446 5.1: a record of type 22, version 3.x).
 _TLS = b"\x16\x03"
+_AUTHORITY_END = re.compile(rb"[/?#]")
+
+
+class InvalidHost(ValueError):
+    """A request does not say clearly which host it is for."""
+
+
+def check_host(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises InvalidHost for more than one Host header, and for a target that names another host (RFC 9112 3.2)."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1:
+        raise InvalidHost("it has more than one Host header")
+    if target[:1] != b"/" and hosts and b"://" in target:
+        scheme, _, rest = target.partition(b"://")
+        port = b":443" if scheme.lower() == b"https" else b":80"
+        named = _AUTHORITY_END.split(rest, maxsplit=1)[0]
+        if named.lower().removesuffix(port) != hosts[0].lower().removesuffix(port):
+            raise InvalidHost("its target names another host than its Host header")
 
 
 def reason_of(error: Exception, data: bytes) -> str:
@@ -23,6 +43,8 @@ def reason_of(error: Exception, data: bytes) -> str:
         return "the client speaks TLS, and this port does not. Use http:// in place of https:// in the base URL"
     if isinstance(error, HttpParserInvalidURLError):
         return "a character in the path is not allowed there; percent-encode it"
+    if isinstance(error.__context__, InvalidHost):
+        return str(error.__context__)
     if isinstance(error, HttpParserCallbackError):
         return "its target cannot be read"
     return str(error)[:1].lower() + str(error)[1:]
