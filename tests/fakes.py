@@ -46,6 +46,10 @@ class FakeTasks:
         self.offloaded.append(getattr(call, "__name__", "?"))
         return self._now(call, *args)
 
+    def offload_alone(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
+        self.offloaded.append(f"{getattr(call, '__name__', '?')} alone")
+        return self._now(call, *args)
+
 
 class FickleStore(EphemeralStore):
     """A store in memory that answers nothing while it is `away`."""

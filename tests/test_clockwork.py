@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -11,6 +12,23 @@ async def test_slow_work_runs_in_another_thread_and_gives_what_it_returns():
     tasks = LoopTasks()
     try:
         assert await tasks.offload(lambda one: (one, threading.get_ident()), 1) != (1, threading.get_ident())
+    finally:
+        await tasks.close()
+
+
+async def test_what_needs_much_memory_runs_one_after_the_other():
+    tasks, running, most = LoopTasks(), 0, 0
+
+    def work() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        threading.Event().wait(0.01)
+        running -= 1
+
+    try:
+        await asyncio.gather(*[tasks.offload_alone(work) for _ in range(6)])
+        assert most == 1
     finally:
         await tasks.close()
 

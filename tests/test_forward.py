@@ -632,3 +632,20 @@ async def test_a_body_that_nobody_reads_is_not_inflated() -> None:
     packed = gzip.compress(json.dumps(HELLO).encode())
     out, _ = await world.ask("/v1/embeddings", packed, {"Content-Encoding": "gzip"})
     assert (out.status, world.tasks.offloaded, world.upstream.requests[0].body) == (200, [], packed)
+
+
+async def test_a_body_of_too_many_messages_goes_on_unread_and_the_log_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}] * 20_001}).encode()
+    out, _ = await world.ask(CHAT, raw)
+    assert (out.status, world.upstream.requests[0].body) == (200, raw)
+    assert header(out, "x-accordion-session") is None
+    assert "more than 20,000 messages; limits.messages_per_request is 20,000" in caplog.text
+
+
+async def test_a_very_large_body_is_read_alone() -> None:
+    world = World()
+    await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "word " * 1_000_000}]})
+    assert world.tasks.offloaded[0] == "_read alone"

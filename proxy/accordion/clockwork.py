@@ -36,6 +36,7 @@ class LoopTasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
         self._pool = ThreadPoolExecutor(thread_name_prefix="slow")
+        self._single = ThreadPoolExecutor(1, thread_name_prefix="large")
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Run in the background; failures are logged, never lost."""
@@ -47,6 +48,10 @@ class LoopTasks:
         """Run a slow pure function in a thread."""
         return asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
 
+    def offload_alone(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """Run a slow pure function that needs much memory in a thread, one after the other."""
+        return asyncio.get_running_loop().run_in_executor(self._single, call, *args)
+
     async def cancel(self) -> None:
         """Cancel what still runs, and wait for it to end."""
         for task in self._running:
@@ -57,6 +62,7 @@ class LoopTasks:
         """The same, and take no more work."""
         await self.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._single.shutdown(wait=False, cancel_futures=True)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

@@ -23,7 +23,7 @@ from accordion.compaction.wishes import Wishes
 from accordion.core.budget import Decision, Limits, Utilization, Window
 from accordion.core.conversation import Conversation
 from accordion.core.edits import Folded, unfolded
-from accordion.core.errors import Unreadable
+from accordion.core.errors import TooLong, Unreadable
 from accordion.core.http import Inbound
 from accordion.core.ports import Route, Router, Tasks, Windows
 from accordion.core.values import dataclass, replace
@@ -44,6 +44,8 @@ _log = logging.getLogger("accordion")
 # Bodies up to this size are read at once, larger ones in a thread, so that other requests need not wait: a thread costs
 # a tenth of a millisecond, a megabyte read for the first time ten.
 _READ_AT_ONCE = 1 << 20
+# Bodies above this size are read one after the other, so that what reading takes beside them is taken once.
+_READ_ALONE = 4 << 20
 _NAME_AT_ONCE = 32_768  # the same where only the model's name is looked for
 
 
@@ -97,7 +99,8 @@ class Gauging:
         if len(plain) <= _READ_AT_ONCE:
             conversation = self._read(dialect, plain, caller)
         else:
-            conversation = await self.tasks.offload(self._read, dialect, plain, caller)
+            offload = self.tasks.offload if len(plain) <= _READ_ALONE else self.tasks.offload_alone
+            conversation = await offload(self._read, dialect, plain, caller)
         # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
         model = conversation.model if conversation is not None else await self._named(plain)
         route = self.router.for_dialect(self.router.route(inbound.path, anthropic, model), dialect.name)
@@ -199,6 +202,9 @@ class Gauging:
     def _read(self, dialect: Dialect, plain: bytes, caller: Caller) -> Conversation | None:
         try:
             return self.reader.read(dialect, plain, caller.space)
+        except TooLong as error:
+            _log.warning("a request of %s bytes is passed on unread: %s", f"{len(plain):,}", error.message)
+            return None
         except Unreadable:
             return None
         except Exception:

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.core.conversation import Conversation
-from accordion.core.errors import Unreadable
+from accordion.core.errors import TooLong, Unreadable
 from accordion.dialects.base import Dialect
 from accordion.dialects.chat import ChatCompletions
 from accordion.dialects.messages import Messages
 from accordion.dialects.reader import Reader
 from accordion.dialects.responses import Responses
-from accordion.dialects.spans import with_model
+from accordion.dialects.spans import holds_more, with_model
 
 SPACE = b"tenant" * 5
 LONG = "word " * 100
@@ -180,6 +180,54 @@ def test_a_field_that_comes_twice_counts_as_its_last() -> None:
 def test_what_is_no_json_object_is_unreadable_and_nothing_else(raw: bytes) -> None:
     with pytest.raises(Unreadable):
         Reader().read(ChatCompletions(), raw, SPACE)
+
+
+def test_more_messages_than_the_limit_are_not_read_one_by_one() -> None:
+    reads: list[bytes] = []
+    reader = Reader(most=20)
+    assert len(reader.read(ChatCompletions(), body(turns(19)), SPACE).chain) == 19
+    with pytest.raises(TooLong, match="more than 20 messages"):
+        Reader(most=20).read(counting(ChatCompletions(), reads), body(turns(20)), SPACE)
+    with pytest.raises(TooLong):
+        reader.read(counting(ChatCompletions(), reads), body(turns(20)), SPACE)
+    assert reads == []
+
+
+ONE_MIB = 1 << 20
+LARGE = {
+    "messages": {"messages": [{"role": "user", "content": "a"}] * 40_000},
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 50_000}]},
+    "tools": {"messages": turns(1), "tools": [{"type": "function", "function": {"name": "f"}}] * 25_000},
+    "keys": {"messages": turns(1), **{f"some key {number}": number for number in range(60_000)}},
+    "empty objects": {"messages": [{"role": "user", "content": [{}] * 300_000}]},
+}
+
+
+@pytest.mark.parametrize("fields", LARGE.values(), ids=LARGE)
+def test_a_body_of_too_many_small_things_is_not_parsed(fields: dict[str, Any]) -> None:
+    raw = json.dumps({"model": "m", **fields}).encode()
+    assert len(raw) > ONE_MIB
+    # What is no JSON behind them is never looked at.
+    with pytest.raises(TooLong, match="strings"):
+        Reader(most=2_000).read(ChatCompletions(), raw + b"no JSON", SPACE)
+
+
+@pytest.mark.parametrize("text", ["a{[" * ONE_MIB, '\\"{}[]' * 8_000 + "a" * ONE_MIB, '"\\' * ONE_MIB])
+def test_a_large_body_of_one_string_is_read(text: str) -> None:
+    read = Reader(most=2_000).read(ChatCompletions(), body([{"role": "user", "content": text}]), SPACE)
+    assert len(read.messages) == 1
+
+
+@given(st.recursive(st.text('a"\\{}[],:'), lambda inner: st.lists(inner) | st.dictionaries(st.text('a"\\'), inner)))
+def test_no_more_than_twice_as_many_strings_as_allowed_are_let_pass(value: Any) -> None:
+    def strings(value: Any) -> int:
+        if isinstance(value, dict):
+            return len(value) + sum(map(strings, value.values()))
+        return sum(map(strings, value)) if isinstance(value, list) else 1
+
+    raw, count = json.dumps(value).encode(), strings(value)
+    assert not count or holds_more(raw, 0, (count - 1) // 2)
+    assert not holds_more(raw, 0, count + raw.count(b"{}") + raw.count(b"[]"))
 
 
 def test_nesting_of_two_thousand_levels_is_read_or_unreadable() -> None:

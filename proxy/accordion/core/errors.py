@@ -17,6 +17,7 @@ AccordionError
 │   └── UpstreamCut         502, or an error at the end of a reply that had begun
 ├── Stopped                 503, or an error at the end of a reply that had begun
 ├── Unreadable              a dialect could not read a body; it is forwarded as it came
+│   └── TooLong             it holds too much to be read
 ├── SummaryFailed           no summary could be had of a model; another form of fold is used
 ├── StoreUnavailable        the store is away or slow; forwarding goes on without it
 └── ConfigError             config.yaml is wrong; names the path of the key
@@ -185,6 +186,13 @@ class Stopped(AccordionError):
 
 class Unreadable(AccordionError):
     """A body that the dialect does not understand as a whole. Never shown to a client."""
+
+
+class TooLong(Unreadable):
+    """A body holds more than `limits.messages_per_request` allows to be read. Never shown to a client."""
+
+    def __init__(self, message: str, most: int) -> None:
+        super().__init__(f"{message}; limits.messages_per_request is {most:,}")
 
 
 class SummaryFailed(AccordionError):

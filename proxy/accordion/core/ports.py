@@ -244,6 +244,9 @@ class Tasks(Protocol):
     def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Run a slow pure function in a thread."""
 
+    def offload_alone(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """The same for one that needs much memory: one after the other, in the order of the calls."""
+
 
 class Outbox(Protocol):
     """Writes that nobody waits for. They reach the store soon, together; the last value of a key wins.

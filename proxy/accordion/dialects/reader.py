@@ -14,10 +14,10 @@ from threading import Lock
 import msgspec
 
 from accordion.core.conversation import Conversation, Message
-from accordion.core.errors import Unreadable
+from accordion.core.errors import TooLong, Unreadable
 from accordion.dialects.base import Dialect
 from accordion.dialects.keys import breakpoints, chain_key, chain_start, message_key
-from accordion.dialects.spans import FIELDS, SPACE, is_list, items_of, laid, place
+from accordion.dialects.spans import FIELDS, SPACE, holds_more, is_list, items_of, laid, place
 from accordion.dialects.trails import SHORTEST, Trail, Trails
 
 _MODEL = msgspec.json.Decoder(str)
@@ -38,17 +38,24 @@ _UNSAID: list[bytes | None] = [None] * len(_OVERHEAD)
 # clients move cache breakpoints and environment blocks about there.
 _RESTLESS = 4
 
+# A message has seldom more than a dozen strings in it.
+_STRINGS = 25
+# Shorter bodies have no room for what could take long.
+_COUNTED_FROM = 1 << 20
+
 _UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 class Reader:
     """Reads bodies of every dialect; remembers beginnings within `budget` bytes, the least recently used go first.
+    Bodies of more than `most` messages, or of more than 25 times as many strings, are not read.
 
     Safe to use from several threads: only what is remembered is locked, reading is not.
     """
 
-    def __init__(self, budget: int = 16 * 2**20) -> None:
+    def __init__(self, budget: int = 16 * 2**20, most: int = 20_000) -> None:
         self._trails = Trails(budget)
+        self._most = most
         self._lock = Lock()
 
     @property
@@ -58,18 +65,24 @@ class Reader:
 
     def read(self, dialect: Dialect, body: bytes, space: bytes) -> Conversation:
         """Reads a request body for the tenant whose key is `space`. Raises Unreadable where it is no JSON object that
-        can be walked; such a body is forwarded as it came."""
+        can be walked, and TooLong where it holds too much; such a body is forwarded as it came."""
         try:
             if len(body) >= SHORTEST:
                 with self._lock:
                     old, count, at = self._trails.recall(dialect, body, space)
                 if old is not None and count:
+                    self._check(body, at)
                     resumed = self._resume(dialect, body, space, old, count, at)
                     if resumed is not None:
                         return resumed
+            self._check(body, 0)
             return self._afresh(dialect, body, space)
         except _UNDECODABLE as error:
             raise Unreadable(f"the body could not be read: {error}") from error
+
+    def _check(self, body: bytes, at: int) -> None:
+        if len(body) - at > _COUNTED_FROM and holds_more(body, at, _STRINGS * self._most):
+            raise TooLong(f"it holds more than {_STRINGS * self._most:,} strings (25 for each message)", self._most)
 
     # -- the two ways to read ------------------------------------------------
 
@@ -140,6 +153,8 @@ class Reader:
         fields: dict[str, bytes],
     ) -> Trail:
         """`base` with entries added behind it, and its overhead read anew where it changed."""
+        if len(base.entries) + len(wires) > self._most:
+            raise TooLong(f"it has more than {self._most:,} messages", self._most)
         entries, chain, lead = list(base.entries), list(base.chain), base.lead
         name = dialect.name
         for wire in wires:

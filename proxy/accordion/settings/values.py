@@ -154,6 +154,7 @@ class Limits(Section, frozen=True):
     """What a worker keeps in memory at most."""
 
     body_cache_bytes: Size = Size(16 << 20)
+    messages_per_request: Count = 20_000
     count_cache_entries: Count = 20_000
     sessions_in_memory: Count = 2_000
     exchanges_per_session: Count = 50

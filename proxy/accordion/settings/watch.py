@@ -37,6 +37,7 @@ RESTART = (
     "archive.retention_days",
     "archive.record",
     "limits.body_cache_bytes",
+    "limits.messages_per_request",
     "limits.count_cache_entries",
     "limits.sessions_in_memory",
     "limits.exchanges_per_session",

@@ -116,7 +116,7 @@ class House:
         self._spans = spans(environ)
         if self._spans is not None:
             observers.append(self._spans)
-        self._reader = Reader(limits.body_cache_bytes)
+        self._reader = Reader(limits.body_cache_bytes, limits.messages_per_request)
         self._meter = Meter(self.counter, limits.count_cache_entries)
         self._calibrations, self._limits = Calibrations(), Limits(self.clock.now)
         self._taught = Taught(self.store, self.outbox, self.clock, self._limits, self._calibrations, retention)
