@@ -5,18 +5,22 @@ import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from itertools import count, islice
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.artifacts import row_key, tenant_of
-from accordion.archive.holdings import transcript_key
+from accordion.archive.artifacts import packer, row_key, tenant_of
+from accordion.archive.holdings import Recorded, transcript_key
 from accordion.archive.transcripts import Transcripts
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Append, Put
+from accordion.dialects.reader import Reader
+from accordion.dialects.responses import Responses
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.sealed import AesSealer
 from tests.archive.vaults import DAY, KEY, OTHER, SPACE, Vault, chat
@@ -263,16 +267,66 @@ async def test_the_original_of_a_responses_request_is_one_of_responses():
     assert await all_of(vault) == ["Be brief.", "Be kind.", "Hello."]
 
 
-async def test_messages_that_say_the_same_do_not_come_back_with_one_id():
+SAME = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "OK."}]}
+ASKED = {"role": "user", "content": "And?"}
+
+
+async def test_messages_that_say_the_same_come_back_each_with_its_own_id():
+    listed = [ASKED, {**SAME, "id": "msg_1"}, ASKED, {**SAME, "id": "msg_2"}, ASKED]
+    vault = Vault(Counting())
+    await vault.say("s-1", read({"model": "gpt-5", "input": listed}, "responses"))
+    assert vault.store.rows() == 3
+    assert json.loads((await vault.transcripts.original(SPACE, "s-1")).body)["input"] == listed
+
+
+async def test_of_an_earlier_transcript_with_one_row_for_both_an_id_comes_back_once():
     """The provider refuses a request in which an id stands twice."""
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "OK."}]}
-    asked = {"role": "user", "content": "And?"}
-    body = {"model": "gpt-5", "input": [asked, {**said, "id": "msg_1"}, asked, {**said, "id": "msg_2"}, asked]}
-    vault = Vault()
-    await vault.say("s-1", read(body, "responses"))
+    conversation = read({"model": "gpt-5", "input": [{**SAME, "id": "msg_1"}, {**SAME, "id": "msg_2"}]}, "responses")
+    vault, (one, _) = Vault(sealer=None), conversation.messages
+    entry = Recorded(0, [one.key, one.key], [9, 0], 1.0, "responses", "gpt-5", place=conversation.chain[-1])
+    earlier = msgspec.msgpack.encode(msgspec.structs.astuple(entry)[:-2])
+    row = Put(row_key(one.key), packer()(one.wire), 60)
+    await vault.store.write([row, Append(transcript_key(tenant_of(SPACE), "s-1"), earlier, 9, 60)])
     listed = json.loads((await vault.transcripts.original(SPACE, "s-1")).body)["input"]
-    assert sum("id" in each for each in listed) == 1
-    assert [{**each, "id": 0} for each in listed] == [{**each, "id": 0} for each in body["input"]]
+    assert listed == [{**SAME, "id": "msg_1"}, SAME]
+
+
+TEXTS = st.sampled_from(["OK.", "And?"])
+SPACES = st.sampled_from(["", " ", "\n\t"])
+
+
+@st.composite
+def wires(draw: Any) -> str:
+    """A message in one of the spellings that say the same."""
+    text, space = json.dumps(draw(TEXTS)), draw(SPACES)
+    role = draw(st.sampled_from(["user", "assistant"]))
+    kind = "input_text" if role == "user" else "output_text"
+    part = f'{{"type":"{kind}",{space}"text":{text}}}'
+    mark = f'{{"type":"{kind}","text":{text},"cache_control":{{"type":"ephemeral"}}}}'
+    content = draw(st.sampled_from([text, f"[{part}]", f"[{mark}]"]))
+    fields = [f'"role":{space}"{role}"', f'"content":{space}{content}']
+    fields += draw(st.sampled_from([[], ['"type":"message"'], ['"id":"msg_1"'], ['"id":"msg_2","status":"completed"']]))
+    fields += draw(st.sampled_from([[], [f'"role":"{role}"'], ['"phase":null']]))
+    return "{" + f",{space}".join(draw(st.permutations(fields))) + "}"
+
+
+@given(st.lists(st.lists(wires(), max_size=4), min_size=1, max_size=5), st.booleans())
+def test_the_original_is_byte_for_byte_what_was_sent(turns: list[list[str]], restarts: bool):
+    async def run() -> None:
+        vault, sent = Vault(), list[str]()
+        for turn in turns:
+            sent += turn
+            raw = b'{"model":"gpt-5","input":[%s]}' % ",".join(sent).encode()
+            await vault.say("s-1", Reader(0).read(Responses(), raw, SPACE))
+            # Another session says the same words in another spelling.
+            others = [{"role": role, "content": text} for role in ("user", "assistant") for text in ("OK.", "And?")]
+            await vault.say("s-2", read({"model": "gpt-5", "input": others}, "responses"))
+            if restarts:
+                vault.transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all")
+        if sent:
+            assert (await vault.transcripts.original(SPACE, "s-1")).body == raw
+
+    asyncio.run(run())
 
 
 async def test_the_newest_system_prompt_and_tools_count():
@@ -345,9 +399,9 @@ async def test_a_long_log_is_written_anew_as_one_entry():
 
 async def test_a_message_that_is_not_kept_any_more_is_none_and_missing():
     vault = Vault()
-    client = chat("a", "b", "c")
-    await vault.say("s-1", client)
-    await vault.store.delete([row_key(client.messages[1].key)])
+    await vault.say("s-1", chat("a", "b", "c"))
+    found = await vault.transcripts.find(SPACE, "s-1")
+    await vault.store.delete([row_key(found.rows[2])])
     assert await all_of(vault) == ["You are an agent.", "a", None, "c"]
     assert (await vault.transcripts.original(SPACE, "s-1")).missing == 1
 

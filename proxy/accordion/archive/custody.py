@@ -210,14 +210,14 @@ class Custody:
 
 
 def _said(transcript: Transcript) -> dict[str, Any]:
-    """The order of what was said, by message key, with the fields beside its list."""
+    """The order of what was said, by the keys of rows, with the fields beside its list."""
     return {
         "type": "transcript",
         "dialect": transcript.dialect,
         "model": transcript.model,
         "request": {name: _json(value) for name, value in transcript.fields.items()},
-        "system": [key.hex() for key in transcript.lead],
-        "messages": [key.hex() for key in transcript.messages],
+        "system": [key.hex() for key in transcript.rows[: len(transcript.lead)]],
+        "messages": [key.hex() for key in transcript.rows[len(transcript.lead) :]],
     }
 
 

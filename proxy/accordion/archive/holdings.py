@@ -87,6 +87,9 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     `sizes` are those of the rows, likewise 0 where they are counted elsewhere. `head` names the record of the system
     prompt and the tools, `lead` the rows of list entries that belong to the system prompt; both only where they are
     other than before.
+
+    `variants` and `lead_variants` tell messages apart that say the same in other bytes, 8 bytes for each key; a row is
+    kept under both. Earlier entries have none, and their rows are kept under the key alone.
     """
 
     start: int
@@ -101,11 +104,38 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     lead_sizes: list[int] = []
     place: bytes = b""
     after: bytes = b""
+    variants: bytes = b""
+    lead_variants: bytes = b""
+
+    @property
+    def rows(self) -> list[bytes]:
+        """Under which keys the rows of `keys` are kept."""
+        return _rows(self.keys, self.variants)
+
+    @property
+    def lead_rows(self) -> list[bytes]:
+        """The same of `lead`."""
+        return _rows(self.lead, self.lead_variants)
 
     @property
     def size(self) -> int:
         """Bytes that it counts, itself included."""
         return sum(self.sizes) + sum(self.lead_sizes) + self.head_size + 40 * len(self.keys) + OVERHEAD
+
+
+KEY = 32
+"""Bytes of a message's key."""
+VARIANT = 8
+"""Bytes of a variant. Those of one message are few."""
+
+
+def _rows(keys: list[bytes], variants: bytes) -> list[bytes]:
+    return [key + variants[at * VARIANT : (at + 1) * VARIANT] for at, key in enumerate(keys)]
+
+
+def is_exact(row: bytes) -> bool:
+    """Whether a row's key tells its message apart from those that say the same in other bytes."""
+    return len(row) > KEY
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -231,7 +261,7 @@ def _recorded(tenant: str, session: str, log: Sequence[Recorded]) -> Contents:
     rows: dict[bytes, int] = {}
     keys = {transcript_key(tenant, session): sum(OVERHEAD + 40 * len(each.keys) for each in log)}
     for each in log:
-        pairs = (*zip(each.keys, each.sizes, strict=False), *zip(each.lead, each.lead_sizes, strict=False))
+        pairs = (*zip(each.rows, each.sizes, strict=False), *zip(each.lead_rows, each.lead_sizes, strict=False))
         for key, size in pairs:
             rows[key] = max(size, rows.get(key, 0))
         if each.head:

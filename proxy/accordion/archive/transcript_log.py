@@ -25,13 +25,15 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 @dataclass(frozen=True, slots=True)
 class Transcript:
     """What is recorded of a session: message keys in the order of the client's list (`lead` are those of its entries
-    that belong to the system prompt). `fields` are the other fields of a request, as JSON."""
+    that belong to the system prompt). `rows` are the keys of the rows of all of them, `lead` first; `fields` are the
+    other fields of a request, as JSON."""
 
     dialect: str
     model: str
     lead: tuple[bytes, ...]
     messages: tuple[bytes, ...]
     fields: Mapping[str, bytes] = field(default_factory=dict)
+    rows: tuple[bytes, ...] = ()
 
     @property
     def system(self) -> bytes | None:
@@ -62,7 +64,7 @@ class Original:
 @dataclass(frozen=True, slots=True)
 class State:
     """What a log comes to. `since` is when its list was last written from the beginning, `entries` how many followed;
-    `size` is what it counts, in bytes."""
+    `size` is what it counts, in bytes; `rows` and `lead_rows` are the keys of the rows of `keys` and `lead`."""
 
     dialect: str = ""
     model: str = ""
@@ -72,15 +74,18 @@ class State:
     since: float = 0.0
     entries: int = 0
     size: int = 0
+    rows: tuple[bytes, ...] = ()
+    lead_rows: tuple[bytes, ...] = ()
 
 
 class _List:
-    """Messages as requests held them that bring the whole list; `end` is the chain key of the last."""
+    """Messages as requests held them that bring the whole list, with their rows; `end` is the chain key of the last."""
 
-    __slots__ = ("end", "keys")
+    __slots__ = ("end", "keys", "rows")
 
-    def __init__(self, keys: list[bytes]) -> None:
+    def __init__(self, keys: list[bytes], rows: list[bytes]) -> None:
         self.keys = keys
+        self.rows = rows
         self.end = b""
 
 
@@ -89,7 +94,7 @@ class _Laid:
     each other's entries."""
 
     def __init__(self) -> None:
-        self._last = _List([])
+        self._last = _List([], [])
         self._at = 0.0
         self._lists: dict[bytes, _List] = {}
         """By the places where requests ended. A list that was left for another stays, should somebody go on with it."""
@@ -106,14 +111,17 @@ class _Laid:
         # What is a beginning of what is there takes nothing away.
         if there[: len(each.keys)] != each.keys:
             if each.keys[: len(there)] != there:
-                held = _List(held.keys[:start])
+                held = _List(held.keys[:start], held.rows[:start])
             held.keys[start:] = each.keys
+            del held.rows[start + len(each.keys) :]
             held.end, self._at = each.place, each.at
+        # Its rows are the newer ones: they are kept for longer.
+        held.rows[start : start + len(each.keys)] = each.rows
         self._last = self._lists[each.place] = held
 
-    def keys(self) -> list[bytes]:
-        """All messages in order."""
-        found, waiting = list(self._last.keys), dict(self._behind)
+    def messages(self) -> tuple[list[bytes], list[bytes]]:
+        """The keys of all messages in order, and those of their rows."""
+        found, rows, waiting = list(self._last.keys), list(self._last.rows), dict(self._behind)
         following: dict[bytes, list[Recorded]] = {}
         for each in waiting.values():
             following.setdefault(each.after, []).append(each)
@@ -127,8 +135,9 @@ class _Laid:
             each = stack.pop()
             if waiting.pop(each.place, None) is not None:
                 found += each.keys
+                rows += each.rows
                 stack += reversed(following.get(each.place, ()))
-        return found
+        return found, rows
 
 
 def state_of(log: Iterable[Recorded]) -> State:
@@ -146,8 +155,11 @@ def state_of(log: Iterable[Recorded]) -> State:
             each.at if whole else state.since or each.at,
             0 if whole else state.entries + 1,
             each.size if whole else state.size + each.size,
+            (),
+            tuple(each.lead_rows) if each.head else state.lead_rows,
         )
-    return replace(state, keys=tuple(laid.keys()))
+    keys, rows = laid.messages()
+    return replace(state, keys=tuple(keys), rows=tuple(rows))
 
 
 async def transcript_of(archive: Archive, space: bytes, session: str) -> Transcript | None:
@@ -158,7 +170,8 @@ async def transcript_of(archive: Archive, space: bytes, session: str) -> Transcr
     state = state_of(log)
     place = holdings.head_key(state.head)
     head = unpack(archive.opened(space, place, await archive.store.get(place))) if state.head else None
-    return Transcript(state.dialect, state.model, state.lead, state.keys, fields_of(head))
+    rows = (*state.lead_rows, *state.rows)
+    return Transcript(state.dialect, state.model, state.lead, state.keys, fields_of(head), rows)
 
 
 def head_json(envelope: Mapping[str, bytes]) -> bytes:
@@ -182,7 +195,9 @@ def system_json(transcript: Transcript) -> bytes:
 def body_of(transcript: Transcript, wires: Sequence[bytes | None]) -> Original:
     """A request's body with the list's entries that are there."""
     listing = _LISTING.get(transcript.dialect, _MESSAGES).encode()
-    there = _told_apart([wire for wire in wires if wire is not None])
+    there = [wire for wire in wires if wire is not None]
+    if not all(map(holdings.is_exact, transcript.rows)):
+        there = _told_apart(there)
     fields = [b'"model":%s' % msgspec.json.encode(transcript.model)]
     fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
     fields.append(b'"%s":[%s]' % (listing, b",".join(there)))
@@ -191,8 +206,8 @@ def body_of(transcript: Transcript, wires: Sequence[bytes | None]) -> Original:
 
 
 def _told_apart(wires: Sequence[bytes]) -> list[bytes]:
-    """The entries with each `id` once. Messages that say the same are one row, with the id of one of them; a request in
-    which an id stands twice is refused, and one without ids is not (Responses)."""
+    """The entries with each `id` once. Earlier transcripts have one row for messages that say the same, with the id of
+    one of them; a request in which an id stands twice is refused, and one without ids is not (Responses)."""
     seen, out = set[bytes](), list[bytes]()
     for wire in wires:
         fields = fields_of(wire) if b'"id"' in wire and wire.startswith(b"{") else {}

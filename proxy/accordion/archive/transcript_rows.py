@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from hashlib import sha256
 
 from accordion.archive import holdings
 from accordion.archive.artifacts import packer, row_key
-from accordion.archive.holdings import OVERHEAD
+from accordion.archive.holdings import OVERHEAD, VARIANT
 from accordion.archive.transcript_log import head_json
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Conversation, Message
@@ -46,6 +47,15 @@ class Plan:
         return fields + sum([len(message.wire) for message in (*self.lead, *self.messages)])
 
 
+def variants_of(messages: Iterable[Message]) -> bytes:
+    """What tells messages apart that say the same in other bytes (see Recorded)."""
+    return b"".join([_variant(message) for message in messages])
+
+
+def _variant(message: Message) -> bytes:
+    return sha256(message.wire).digest()[:VARIANT]
+
+
 class Rows:
     """The rows of a batch, each packed once. Gives what each takes, 0 where another entry counts it."""
 
@@ -56,7 +66,7 @@ class Rows:
 
     def row(self, plan: Plan, message: Message) -> int:
         """Takes a message."""
-        key = row_key(message.key)
+        key = row_key(message.key + _variant(message))
         if not plan.fresh and self._archive.knows(key):
             return 0
         return self._put(plan, key, message.wire)

@@ -17,7 +17,7 @@ from accordion.archive.differences import common
 from accordion.archive.holdings import BEHIND, Entry, Recorded
 from accordion.archive.transcript_log import Original, Transcript, body_of, state_of, system_json, transcript_of
 from accordion.archive.transcript_places import Name, Place, Places, Write
-from accordion.archive.transcript_rows import Item, Plan, Rows
+from accordion.archive.transcript_rows import Item, Plan, Rows, variants_of
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
@@ -215,6 +215,8 @@ class Transcripts:
                 [pack.row(plan, message) for message in plan.lead],
                 conversation.chain[-1],
                 item.after if plan.start == BEHIND else conversation.chain[plan.start - 1] if plan.start else b"",
+                variants_of(plan.messages),
+                variants_of(plan.lead),
             )
             sizes[name] = entry.size + (0 if plan.fresh else sizes.get(name, plan.size))
             rows += self._listed(plan, entry, sizes[name])
@@ -241,8 +243,8 @@ class Transcripts:
         if transcript is None:
             return []
         beside = transcript.system is not None
-        keys = (*transcript.lead, *transcript.messages)
-        wanted = keys[max(0, first - beside) : max(0, last + 1 - beside)]
+        rows = transcript.rows
+        wanted = rows[max(0, first - beside) : max(0, last + 1 - beside)]
         head = [system_json(transcript)] if beside and first <= 0 <= last else []
         return [*head, *await self._wires(space, wanted)]
 
@@ -252,7 +254,7 @@ class Transcripts:
         transcript = await self.find(space, session)
         if transcript is None:
             return None
-        return body_of(transcript, await self._wires(space, (*transcript.lead, *transcript.messages)))
+        return body_of(transcript, await self._wires(space, transcript.rows))
 
     async def _wires(self, space: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
         wires: list[bytes | None] = []
