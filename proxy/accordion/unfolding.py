@@ -29,7 +29,7 @@ from accordion.core.weaves import Round, Weave
 from accordion.dialects.encodings import Decoder
 from accordion.dialects.spans import fields_of, items_of, list_of, object_of
 from accordion.dialects.splice import RoundSeen, Weaver
-from accordion.dialects.splicing import to_json
+from accordion.dialects.splicing import to_json, well_formed
 from accordion.dialects.sse import Events
 from accordion.dialects.tap import BOUND
 from accordion.gauged import Gauge
@@ -179,7 +179,7 @@ class _Talk:
         """The document as the client sees it; the provider's own error where it refuses to go on. `body` is that of the
         first reply, which may call our tool."""
         while True:
-            told = await self._fed(self._splice.feed(body))
+            told = await self._fed(self._splice.feed(well_formed(body)))
             following = await self._following()
             if following is None:
                 break
@@ -202,7 +202,7 @@ class _Talk:
         try:
             async with aclosing(reply.chunks()) as pieces:
                 async for piece in pieces:
-                    block = events.feed(piece if decoder is None else decoder.feed(piece))
+                    block = well_formed(events.feed(piece if decoder is None else decoder.feed(piece)))
                     out = splice.feed(block) if block else b""
                     if splice.wanted:
                         out = await self._fed(out)
@@ -210,7 +210,7 @@ class _Talk:
                         self._course.shown, self._course.telling = out, splice.telling
                     if out:
                         yield out
-            if (rest := events.flush()) and (out := await self._fed(splice.feed(rest))):
+            if (rest := events.flush()) and (out := await self._fed(splice.feed(well_formed(rest)))):
                 yield out
         finally:
             await reply.close()

@@ -2,6 +2,7 @@
 empty answers."""
 
 import asyncio
+import json
 
 import anthropic
 import openai
@@ -88,3 +89,36 @@ async def test_an_answer_that_is_empty_is_told_as_an_error(proxies: Proxies, dia
         with pytest.raises((openai.OpenAIError, anthropic.AnthropicError, ValueError)):
             await one.run.step()
     assert one.run.history == before
+
+
+@EACH
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "document"])
+async def test_a_reply_that_is_no_utf_8_shows_nothing_of_our_tool(proxies: Proxies, dialect: str, stream: bool):
+    """Servers that cut a token in the middle of a character send such replies."""
+    proxy, broken = proxies[dialect], 0
+    async with watched(proxy, dialect, f"no utf-8 {stream}", ways=(), stream=stream) as one:
+        await ready(one, "wo w")
+
+        async def odd(exchange: Exchange, answer: Answer) -> bool:
+            nonlocal broken
+            text = next(piece.text for piece in exchange.said.pieces if isinstance(piece, Words))
+            if stream:
+                told, kind = b"".join(pieces.told(dialect, exchange.said, exchange.body)), "text/event-stream"
+            else:
+                told, kind = (
+                    json.dumps(pieces.whole(dialect, exchange.said, exchange.body)).encode(),
+                    "application/json",
+                )
+            told = told.replace(text[-4:].encode(), b"\xff" + text[-3:].encode())
+            broken += b"\xff" in told
+            await answer.head(200, [("Content-Type", kind)], length=len(told))
+            await answer.send(told)
+            return True
+
+        one.provider.instead = odd
+        await one.rounds(1)
+        one.provider.instead = None
+        heard = one.witness.heard[-1]
+    assert broken == 2
+    assert b"read_artifact" not in heard.body
+    assert OURS.encode() not in heard.body

@@ -272,6 +272,18 @@ def end_of(block: bytes, at: int) -> int:
     return found.end() if found is not None else len(block)
 
 
+def well_formed(raw: bytes) -> bytes:
+    """The same bytes, with U+FFFD in place of what is no UTF-8. JSON is UTF-8 (RFC 8259 8.1), and a call of our tool
+    that cannot be decoded could not be hidden."""
+    if raw.isascii():
+        return raw
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode(errors="replace").encode()
+    return raw
+
+
 def from_json(raw: bytes | str) -> Any:
     """Decodes what a provider sent; numbers stay as they are, half characters and NaN are no reason to fail. Raises
     ValueError."""
