@@ -40,8 +40,8 @@ class Sending:
         if route.family == "litellm":
             if gauge.illegible:
                 raise BadRequest(
-                    "The body could not be read. This model is reached by translation, which needs valid JSON, and no more "
-                    "messages than limits.messages_per_request.",
+                    "The body could not be read. This model is reached by translation, which needs valid JSON and no "
+                    "more messages than limits.messages_per_request.",
                     param="body",
                 )
             if gauge.plain:
