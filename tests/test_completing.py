@@ -237,8 +237,9 @@ async def test_what_came_while_the_store_was_away_is_put_together_when_it_is_bac
     store.away = True
     await chain.turns(3)
     store.away = False
+    await chain.world.outbox.flush()
     await chain.turn()
-    chain.world.kitchen.links._known.clear()
+    chain.world.kitchen.links._held.clear()
     await chain.until_folded()
 
 

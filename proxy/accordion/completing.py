@@ -19,15 +19,16 @@ from accordion.accounting.overflow import Overflow
 from accordion.archive.links import Links
 from accordion.core.budget import Decision
 from accordion.core.conversation import Conversation
-from accordion.core.errors import StoreUnavailable, Unreadable
+from accordion.core.errors import StoreUnavailable
 from accordion.core.http import Inbound
-from accordion.core.records import CompactionSeen, ReplySeen
+from accordion.core.records import CompactionSeen
 from accordion.core.summarizing import Asker
 from accordion.core.values import replace
-from accordion.dialects.spans import NULL, is_text, list_of, object_of
+from accordion.dialects.spans import is_text, list_of, object_of
 from accordion.folding import Folding
 from accordion.gauge import Gauging
 from accordion.gauged import Gauge
+from accordion.response_history import client_of
 
 _log = logging.getLogger("accordion")
 
@@ -38,8 +39,7 @@ _Askers = Callable[[Gauge], Asker | None]
 
 @dataclass(frozen=True, slots=True)
 class Completing:
-    """Makes requests whole that go on from a reply by its id, and puts replies on record for that. Who folds them then
-    is said at each call."""
+    """Makes requests whole that go on from a reply by its id. Who folds them then is said at each call."""
 
     links: Links
 
@@ -70,23 +70,10 @@ class Completing:
         whole = await self._whole(folding.gauging, inbound, gauge) if gauge.linked else gauge
         return await folding.overflowed(gauge if isinstance(whole, str) else whole, asker, overflow)
 
-    def answered(self, gauge: Gauge, session: str, seen: ReplySeen) -> None:
-        """Puts a reply on record, where its client may go on from it by its id. Whether this very request was to be
-        folded does not matter: a later one may be."""
-        if gauge.place is None or gauge.place.conversation.kept != "reply" or gauge.counting:
-            return
-        if seen.output is None or not seen.response_id or gauge.rules.mode != "auto" or gauge.route.family == "litellm":
-            return
-        asked = _asked(gauge.asked or gauge)
-        if asked.envelope.get("store") == b"false" or asked.envelope.get("prompt", NULL) != NULL:
-            # Nothing goes on from it, or what the provider's own template says is not on record.
-            return
-        self.links.said(gauge.caller.space, session, asked, seen.response_id, seen.output, gauge.started)
-
     async def _whole(self, gauging: Gauging, inbound: Inbound, gauge: Gauge) -> Gauge | str:
         """The request with what led to the reply in place of its id, gauged; or why it passes as it came. Never
         fails."""
-        asked, caller = _asked(gauge), gauge.caller
+        asked, caller = client_of(gauge), gauge.caller
         try:
             before = await self.links.before(caller.space, asked.previous or "")
             if before is None:
@@ -105,15 +92,6 @@ class Completing:
                 extra={"request_id": gauge.request_id},
             )
             return f"the history could not be reconstructed, {_PASSES}"
-
-
-def _asked(gauge: Gauge) -> Conversation:
-    """What the client itself sent."""
-    if gauge.seated is not None:
-        return gauge.seated.client
-    if gauge.place is None:
-        raise Unreadable("only what was read goes on from something")
-    return gauge.place.conversation
 
 
 def _passed(gauge: Gauge, why: str, seen: CompactionSeen | None = None) -> Gauge:

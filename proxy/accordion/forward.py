@@ -38,6 +38,7 @@ from accordion.learning import learnt
 from accordion.opening import opened
 from accordion.relay import Course, relay
 from accordion.remembering import Remembering
+from accordion.response_history import ResponseHistory
 from accordion.retrieving import Retrieving
 from accordion.sending import Sending
 from accordion.telling import agent_of, headers_of, with_ours
@@ -60,6 +61,7 @@ class Forward:
     erasures: Erasures
     named: NamedItems
     completing: Completing
+    history: ResponseHistory
     unfolding: Unfolding | None = None
     """None where nothing is read back."""
     transcripts: Transcripts | None = None
@@ -86,7 +88,8 @@ class Forward:
         gauge, course.status = course.gauge, reply.status
         settle = partial(self._settle, inbound, fields, course)
         dialect = gauge.dialect if gauge.place is not None and not gauge.counting else None
-        body = relay(reply, dialect, course, self.clock, inbound.request_id, settle)
+        store = partial(self._store, course) if reply.status < 400 and self.history.is_needed(gauge) else None
+        body = relay(reply, dialect, course, self.clock, inbound.request_id, settle, store)
         await anext(body)  # Only what has begun lets go of the reply when it is closed.
         return Outbound(reply.status, with_ours(reply.headers, self._headers(gauge)), body)
 
@@ -206,6 +209,12 @@ class Forward:
 
     # -- remembering -------------------------------------------------------------
 
+    async def _store(self, course: _Course, seen: ReplySeen) -> None:
+        """Stores what a later request needs of the response."""
+        if course.gauge is not None:
+            await self.history.store(course.gauge, seen, _first(course, seen), course.ids, course.weave)
+            course.stored = True
+
     def _settle(self, inbound: Inbound, fields: Mapping[bytes, bytes], course: _Course, seen: ReplySeen) -> None:
         """Records the exchange, and learns from what the provider reported. Nobody waits for it, and its failure is
         nobody's."""
@@ -248,15 +257,18 @@ class Forward:
             # Of a session that was erased while the request was under way, nothing is kept.
             self.journal.record(tenant, None, "", exchange, traceparent)
             return
-        # What the first round reported is of the request as it was gauged; the client is told of the last.
-        own = seen if course.unfolded is None else replace(seen, usage=course.unfolded.first)
-        session = learnt(self.gauging, gauge, place, course.status, own, course.ids)
+        own = _first(course, seen)
+        session = learnt(self.gauging, gauge, place, course.status, own)
         fold = gauge.fold
         self._keep(gauge, place, session.id, fold)
         if (seen.items or self.named.waiting) and gauge.foldable:
             self.named.said(gauge.caller.space, session.id, place.conversation, seen.items, course.started)
-        if seen.output is not None:
-            self.completing.answered(gauge, session.id, seen)
+        if not course.stored and course.status < 400 and (place.conversation.kept or course.weave is not None):
+            if self.history.is_needed(gauge):
+                # The client has gone before the end, and may come back.
+                self.gauging.tasks.spawn(self._store(course, seen), "store a response")
+            else:
+                self.history.note(gauge, seen, own, course.ids)
         session = self.journal.record(tenant, session, place.row, exchange, traceparent) or session
         self.gauging.sessions.settle(place, session, own.read, gauge.counted, fold)
 
@@ -278,3 +290,11 @@ class _Course(Course):
     """With how far the request has come: what was known of it last. None before it was gauged."""
 
     gauge: Gauge | None = None
+    stored: bool = False
+    """Whether what a later request needs of the response was stored."""
+
+
+def _first(course: Course, seen: ReplySeen) -> ReplySeen:
+    """What was understood of a response, with the usage of its first round, which is that of the request as it was
+    measured; the client is told of the last."""
+    return seen if course.unfolded is None else replace(seen, usage=course.unfolded.first)

@@ -10,14 +10,12 @@ from accordion.core.conversation import Conversation
 from accordion.core.records import ReplySeen, Session
 from accordion.gauge import Gauging
 from accordion.gauged import Gauge
+from accordion.identity.points import Point
 from accordion.identity.sessions import Place
 
 
-def learnt(
-    gauging: Gauging, gauge: Gauge, place: Place, status: int, seen: ReplySeen, ids: tuple[str, ...] = ()
-) -> Session:
-    """Takes what a reply reported; returns the session as it is now. `ids` are the provider's own ids of the rounds of
-    the reply, where something was read back in it."""
+def learnt(gauging: Gauging, gauge: Gauge, place: Place, status: int, seen: ReplySeen) -> Session:
+    """Takes what a reply reported; returns the session as it is now."""
     sessions = gauging.sessions
     # One that is not at hand any more may have been erased meanwhile: its exchange must not be written again.
     session = sessions.current(place.session.id) or structs.replace(place.session, only=b"")
@@ -35,17 +33,31 @@ def learnt(
         correction = gauging.calibrations.learn(gauge.route.name, model, known, gauge.counted, read)
         if correction != session.correction:
             session = structs.replace(session, correction=correction, model=model)
-    if place.conversation.kept and seen.response_id:
-        # A reply that goes on from this one tells of it by the provider's own id. One that is made in the background
-        # says nothing of its usage yet.
-        held = (read or gauge.utilization.tokens) + (seen.usage.output if seen.usage is not None else 0)
-        changed = gauge.sent is not None or (gauge.seated is not None and bool(gauge.seated.taken))
-        # What goes on by the id of what was changed is behind that.
-        changed = changed or (place.base_index < 0 and place.base is not None and place.base.changed)
-        tried = _tried(gauge, place) if place.conversation.kept == "thread" else 0
-        for state in {seen.response_id, *ids[-1:], _object_id(place.conversation)} - {""}:
-            sessions.answered(gauge.caller, place, state, held, ids, changed=changed, tried=tried)
     return session
+
+
+def states_of(gauge: Gauge, place: Place, seen: ReplySeen, ids: tuple[str, ...] = ()) -> dict[str, Point]:
+    """What the ids of a response, or of the conversation that the provider keeps, stand for from now on: this request
+    and its response. `ids` are the provider's own ids of its rounds, where something was read back in it."""
+    if not place.conversation.kept or not seen.response_id:
+        return {}
+    # A response that goes on from this one tells of it by the provider's own id. One that is made in the background
+    # says nothing of its usage yet.
+    read = _credible(gauge, seen.read, whole=place.conversation.previous is None)
+    held = (read or gauge.utilization.tokens) + (seen.usage.output if seen.usage is not None else 0)
+    changed = gauge.sent is not None or (gauge.seated is not None and bool(gauge.seated.taken))
+    # What goes on by the id of what was changed is behind that.
+    changed = changed or (place.base_index < 0 and place.base is not None and place.base.changed)
+    point = Point(
+        place.session.id,
+        reported=held,
+        chain=place.conversation.chain[-1] if place.conversation.chain else b"",
+        ids=ids,
+        label=place.label if ids else b"",
+        changed=changed,
+        tried=_tried(gauge, place) if place.conversation.kept == "thread" else 0,
+    )
+    return dict.fromkeys({seen.response_id, *ids[-1:], _object_id(place.conversation)} - {""}, point)
 
 
 def _credible(gauge: Gauge, reported: int, *, whole: bool) -> int:

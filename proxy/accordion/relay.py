@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -11,6 +11,7 @@ from accordion.core.errors import AccordionError, UpstreamCut
 from accordion.core.http import stopped
 from accordion.core.ports import Clock, Headers, UpstreamReply
 from accordion.core.records import ReplySeen, Unfolded
+from accordion.core.weaves import Weave
 from accordion.dialects.base import Dialect, Tap
 from accordion.dialects.encodings import Decoder
 from accordion.dialects.sse import Events
@@ -35,6 +36,12 @@ class Course(msgspec.Struct):
     """What of a reply whose calls of our own tool are hidden was shown last."""
     telling: bytes | None = None
     """What of that, in whole events, says more than a text; None where that is not known."""
+    weave: Weave | None = None
+    """What the client cannot know of, to be stored before the response ends."""
+
+
+Store = Callable[[ReplySeen], Awaitable[None]]
+"""Stores what a later request needs of a response."""
 
 
 class _Listener:
@@ -63,6 +70,43 @@ class _Listener:
             self._tap = None
 
 
+class _End:
+    """Holds the end of a response back until the response is stored."""
+
+    def __init__(self, store: Store, tap: Tap | None, listener: _Listener, course: Course, *, streamed: bool) -> None:
+        self._store, self._tap, self._listener, self._course = store, tap, listener, course
+        self._streamed = streamed
+        self._stored = False
+        self._held = b""
+
+    async def feed(self, out: bytes) -> bytes:
+        """Takes what came; gives what may go on."""
+        if not out:
+            return b""
+        course = self._course
+        self._listener.hear(out, course.telling if out is course.shown else None)
+        if not self._streamed:
+            shown, self._held = self._held, out
+            return shown
+        if course.weave is not None or (self._tap is not None and self._tap.ended):
+            await self._now()
+        return out
+
+    async def close(self) -> bytes:
+        """The body has ended: what was held of it."""
+        await self._now()
+        return self._held
+
+    async def _now(self) -> None:
+        if not self._stored:
+            self._stored = True
+            await self._store(_understood(self._tap))
+
+
+def _deaf(_data: bytes, _telling: bytes | None = None) -> None:
+    """In place of a listener that has heard it before it went on."""
+
+
 async def relay(
     reply: UpstreamReply,
     dialect: Dialect | None,
@@ -70,13 +114,15 @@ async def relay(
     clock: Clock,
     request_id: str,
     settle: Callable[[ReplySeen], None],
+    store: Store | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Yields the body as it comes; `settle` is told at the end, however it comes, what was understood.
 
     A plain event stream goes on event by event: only the incomplete end of a piece waits for its rest (no event is
     held once it is whole), so that a stream that is cut can end in an error event of the client's own dialect. Any
     other body goes on piece by piece. Raises UpstreamCut or UpstreamTimeout where the reply did not end as it should.
-    `dialect` is None where nothing is to be read.
+    `dialect` is None where nothing is to be read. `store` is awaited before the end of the body goes on: that of a
+    stream is the dialect's last event, that of a document its last piece. It is not called where the body breaks off.
 
     The first piece is empty and comes before anything is read. Whoever has taken it may close the relay at any time,
     which lets go of the reply; a generator that was closed before it began would do nothing.
@@ -85,6 +131,8 @@ async def relay(
     streamed = kind == "text/event-stream"
     tap = dialect.tap(streamed) if dialect is not None else None
     listener = _Listener(tap, encoding, streamed=streamed)
+    end = _End(store, tap, listener, course, streamed=streamed) if store is not None else None
+    hear = listener.hear if end is None else _deaf
     events = Events() if streamed and not encoding else None
     pieces, last = reply.chunks(), b""
     try:
@@ -93,21 +141,23 @@ async def relay(
             if not course.first_byte:
                 course.first_byte = clock.monotonic()
             out = piece if events is None else events.feed(piece)
+            out = out if end is None else await end.feed(out)
             if out:
                 last = out
                 try:
                     yield out
                 finally:
                     # Heard after it went on, so that nobody waits for that; and also where the client then goes.
-                    listener.hear(out, course.telling if out is course.shown else None)
+                    hear(out, course.telling if out is course.shown else None)
         if streamed and tap is not None and not tap.ended and not reply.delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
             raise UpstreamCut(
                 "Connection lost: the provider closed it before the stream ended. Send the request again."
             )
         rest = events.flush() if events is not None else b""
+        listener.hear(rest)
+        rest = rest if end is None else await end.close() + rest
         if rest:
-            listener.hear(rest)
             yield rest
         # Nobody knows here how such a stream ends, but not in the middle of a line.
         if tap is None and not reply.delimited and rest and not rest.endswith((b"\n", b"\r")):

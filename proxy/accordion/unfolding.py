@@ -171,7 +171,7 @@ class _Talk:
             if self.shown is not None:
                 # Whether all was said is for the events to tell: this round may end in nothing.
                 self.shown.delimited = False
-        await self._record()
+        self._record()
         if rest := self._splice.close():
             yield rest
 
@@ -192,7 +192,7 @@ class _Talk:
             raise UpstreamCut(
                 "Connection lost: the provider's answer ended early after a read-back. Send the request again."
             )
-        await self._record()
+        self._record()
         return Told(told + self._splice.close(), headers_of_read(headers))
 
     async def _heard(self, reply: UpstreamReply, encoding: str) -> AsyncGenerator[bytes, None]:
@@ -274,25 +274,17 @@ class _Talk:
         body = self._house.rendering.body(gauge.dialect, dressed, behind)
         return await self._ask(structs.replace(gauge, sent=body))
 
-    async def _record(self) -> None:
-        """Keeps what the client cannot know of, and tells what was done."""
-        rounds, gauge, place = self._rounds, self._gauge, self._gauge.place
+    def _record(self) -> None:
+        """Tells what was done, and what the client cannot know of, which is stored before the response ends."""
+        rounds, place = self._rounds, self._gauge.place
         if self._calls:
             self._course.unfolded, self._course.ids = _unfolded(self._usages, self._calls), self._splice.ids
         hidden = len(rounds) > 1 or any(each.answered for each in rounds) or self._resolved
-        if not hidden or place is None:
+        if not hidden or place is None or not place.conversation.chain:
             return
-        try:
-            theirs, began = self._splice.round().theirs, self._course.started
-            anchor, at = place.conversation.chain[-1], self._house.clock.now()
-            weave = Weave(anchor, tuple(rounds), theirs, " ".join(" ".join(self._texts).split()), at)
-            await self._house.overlays.add(gauge.caller.space, place.label, weave, place.session.id, began)
-        except Exception:
-            # Without the record the model forgets that it read; the reply itself is whole.
-            _log.exception(
-                "a read-back could not be recorded; the model will not see it in the next request",
-                extra={"request_id": gauge.request_id},
-            )
+        text, at = " ".join(" ".join(self._texts).split()), self._house.clock.now()
+        weave = Weave(place.conversation.chain[-1], tuple(rounds), self._splice.round().theirs, text, at)
+        self._course.weave = weave
 
 
 def _ours(document: bytes, tool: str) -> bool:

@@ -169,10 +169,15 @@ def test_a_report_that_is_not_written_yet_is_kept_whole_beside_what_the_store_ha
     assert joined(known, kept) == structs.replace(known, next=b"next", branch=b"branch")
 
 
+def behind(place: Place, reported: int) -> Point:
+    """What the response to a request stands for."""
+    return Point(place.session.id, reported=reported, chain=place.conversation.chain[-1])
+
+
 async def test_a_response_id_leads_back_to_its_session_and_its_usage() -> None:
     world = World()
     place = await world.ask("task")
-    world.sessions.answered(ALICE, place, "resp_1", 500)
+    world.sessions.answered(ALICE, {"resp_1": behind(place, 500)})
     read = responses(previous_response_id="resp_1", input="more")
     after = await world.sessions.resolve(ALICE, Marks(), read, "r")
     assert after.session.id == place.session.id
@@ -185,7 +190,7 @@ async def test_a_response_id_leads_back_to_its_session_and_its_usage() -> None:
 async def test_a_response_id_of_another_tenant_leads_nowhere() -> None:
     world = World()
     place = await world.ask("task")
-    world.sessions.answered(ALICE, place, "resp_1", 500)
+    world.sessions.answered(ALICE, {"resp_1": behind(place, 500)})
     read = responses(BOB, previous_response_id="resp_1", input="more")
     after = await world.sessions.resolve(BOB, Marks(), read, "r")
     assert not after.recorded
@@ -196,8 +201,8 @@ async def test_equal_questions_after_different_responses_are_different_places() 
     world = World()
     one = await world.ask("one")
     two = await world.ask("two")
-    world.sessions.answered(ALICE, one, "resp_1", 5)
-    world.sessions.answered(ALICE, two, "resp_2", 5)
+    world.sessions.answered(ALICE, {"resp_1": behind(one, 5)})
+    world.sessions.answered(ALICE, {"resp_2": behind(two, 5)})
     after = [
         await world.sessions.resolve(ALICE, Marks(), responses(previous_response_id=name, input="and?"), name)
         for name in ("resp_1", "resp_2")
@@ -610,7 +615,7 @@ async def test_what_a_worker_nearby_is_about_to_write_is_waited_for(near: Pair) 
 
 async def test_the_response_that_a_worker_nearby_is_about_to_write_is_waited_for(near: Pair) -> None:
     place = await near.workers["A"].ask("task")
-    near.workers["A"].sessions.answered(ALICE, place, "resp_1", 500)
+    near.workers["A"].sessions.answered(ALICE, {"resp_1": behind(place, 500)})
     after = await arrived(near, "B", responses(previous_response_id="resp_1", input="more"), late="A")
     assert after.base is not None
     assert (after.session.id, after.base.reported) == (place.session.id, 500)
@@ -619,7 +624,7 @@ async def test_the_response_that_a_worker_nearby_is_about_to_write_is_waited_for
 async def test_a_response_that_another_machine_may_be_about_to_write_is_waited_for() -> None:
     pair = Pair(lambda _: Anybody())
     place = await pair.workers["A"].ask("task")
-    pair.workers["A"].sessions.answered(ALICE, place, "resp_1", 500)
+    pair.workers["A"].sessions.answered(ALICE, {"resp_1": behind(place, 500)})
     asked = pair.workers["B"].sessions.resolve(
         ALICE, Marks(), responses(previous_response_id="resp_1", input="more"), "r"
     )
@@ -644,7 +649,7 @@ async def test_nothing_is_waited_for_while_the_store_is_away(near: Pair, monkeyp
         slept.append(seconds)
 
     place = await near.workers["A"].ask("u1", "a1", "u2")
-    near.workers["A"].sessions.answered(ALICE, place, "resp_1", 500)
+    near.workers["A"].sessions.answered(ALICE, {"resp_1": behind(place, 500)})
     near.store.away = True
     monkeypatch.setattr(asyncio, "sleep", sleep)
     await near.workers["B"].ask("u1", "a1", "u2", "a2", "u3")

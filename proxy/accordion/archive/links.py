@@ -1,16 +1,16 @@
-"""What the provider keeps of a conversation, reply by reply, so that it can be put in place of a reply's id.
+"""The history that the provider keeps, response by response, so that it can be put in place of a response's id.
 
 A client of Responses may send `previous_response_id` and only what is new; OpenAI keeps the rest. Such a request cannot
-be folded as it is. So each of its replies is put on record as a link: what its request brought, what was answered, and
-the ids of the replies before. The first of a conversation waits in memory, for nobody knows yet whether its client will
-go on by its id; where other workers may be asked next it is also in the store, for an hour. Of clients that send their
-history themselves nothing else is kept.
+be compacted as it is. So each of its responses is put on record as a link: the items of its request, the items of the
+response, and the ids of the responses before it. Nobody knows at the first response of a conversation whether its
+client will go on by the id, so that link is stored for a day only, and for good once it was gone on from. Of clients
+that send their history themselves nothing else is stored.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 
@@ -32,9 +32,13 @@ _LONGEST = 4_096
 _AT_ONCE = 32
 """Replies before it that a link names, so that they are read together."""
 _WHOLE = 65_536
-"""Bytes: a longer list in which replies stand is of a client that sends them itself."""
-_BRIEFLY = 3_600.0
-"""Seconds for which the beginning of a conversation is kept before it was gone on from."""
+"""Bytes: of a client that sends its history itself, a longer list is not even held in memory."""
+_BRIEFLY = 86_400.0
+"""Seconds for which the beginning of a conversation is stored before it was gone on from."""
+_EARLY = 4
+"""So many responses after the beginning each store it for good: the first of them may not have found it."""
+_SESSIONS = 10_000
+"""Sessions of clients that send their history themselves, whose newest response is remembered."""
 _PACK_AT_ONCE = 32_768
 """Bytes that are compressed at once; more of them in a thread, so that requests need not wait."""
 
@@ -57,59 +61,75 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
         return _OVERHEAD + sum(map(len, self.given)) + sum(map(len, self.said)) + 100 * len(self.before)
 
 
-class _Waiting(msgspec.Struct):
-    """A reply that is not in the store for good. `began`: see `said`. `begins`: nothing was answered before it."""
-
-    session: str
-    began: float
-    link: Link
-    begins: bool
-
-
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Link)
 
 
 class Links:
-    """Keeps and finds replies by their ids. Up to `capacity` bytes wait in memory, those that came first are the first
-    to go, and no single reply takes more than half; twice as much is at hand of what the store has."""
+    """Records and finds responses by their ids. Up to `capacity` bytes of them are held in memory; no single one takes
+    more than a sixth."""
 
     def __init__(self, archive: Archive, tasks: Tasks, erasures: Erasures, capacity: int) -> None:
         self._archive = archive
         self._tasks = tasks
-        self._erasures = erasures
-        self._capacity = capacity
-        self._size = 0
-        self._waiting: OrderedDict[Name, _Waiting] = OrderedDict()
-        self._newest: dict[Name, str] = {}
-        """By tenant and session, the reply that waits of a client that sent its list with replies in it."""
-        self._known = Cache[Name, Link](2 * capacity)
+        self._largest = capacity // 6
+        self._held = Cache[Name, tuple[str, Link]](capacity)
+        """Each with its session, which is empty where the link was read from the store."""
+        self._newest: OrderedDict[Name, str] = OrderedDict()
+        """By tenant and session, the newest response to a client that sends its history itself."""
         self._erased = 0
         erasures.listen(self._forget)
 
-    def said(
-        self, space: bytes, session: str, conversation: Conversation, reply: str, said: tuple[bytes, ...], began: float
-    ) -> None:
-        """Takes a reply that the provider keeps under the id `reply`, and what it answers, as the client sent it, which
-        came at `began` by the monotonic clock. Quick: what is to be kept is written in the background."""
+    def take(
+        self,
+        space: bytes,
+        session: str,
+        conversation: Conversation,
+        reply: str,
+        said: tuple[bytes, ...],
+        *,
+        known: bool,
+    ) -> Link | None:
+        """Takes a response that the provider keeps under the id `reply`; `conversation` is its request as the client
+        sent it. `known`: the request brings back, in its list, the response that this proxy gave to it last, as a
+        client does that sends its history itself. Gives the link that is to be stored (see `puts`); None where
+        nothing is."""
         previous, entries = conversation.previous, (*conversation.lead, *conversation.messages)
-        begins = previous is None and all(message.role != "assistant" for message in entries)
-        if previous is None and not begins:
-            former = self._newest.get((space, session))
-            if former is not None:
-                # Its client sent the list again. Of beginnings that is not known: several may be alike.
-                self._drop((space, former))
-            if any(size > _WHOLE for size in accumulate(len(message.wire) for message in entries)):
-                return
         link = Link(tuple([message.wire for message in entries]), said, (previous,) if previous is not None else ())
-        if link.size > self._capacity // 2:
-            return
-        self._take((space, reply), _Waiting(session, began, link, begins))
-        if previous is not None or (begins and not self._erasures.alone):
-            self._tasks.spawn(self._keep(space, reply, lent=begins), "store response history")
+        resent = previous is None and known
+        if resent and (former := self._newest.pop((space, session), None)) is not None:
+            self._held.discard((space, former))
+        if link.size > self._largest:
+            return None
+        if resent and any(size > _WHOLE for size in accumulate(len(message.wire) for message in entries)):
+            return None
+        self._hold((space, reply), session, link)
+        if not resent:
+            return link
+        self._newest[space, session] = reply
+        if len(self._newest) > _SESSIONS:
+            self._newest.popitem(last=False)
+        return None
+
+    async def puts(self, space: bytes, session: str, reply: str, link: Link) -> list[Put]:
+        """The writes that store the link of a response, with all that is known to lead to it. One whose predecessor
+        cannot be found now is stored all the same: it may be on its way from another worker."""
+        if not link.before:
+            return await self._written(space, session, {reply: link}, _BRIEFLY)
+        links, former = {reply: link}, link.before[0]
+        before = await self._find(space, former) if former != reply else None
+        if before is not None:
+            links[reply] = link = structs.replace(link, before=(former, *before.before)[:_AT_ONCE])
+            self._hold((space, reply), session, link)
+        first = link.before[-1]
+        if len(link.before) <= _EARLY and first != reply:
+            beginning = before if first == former else await self._find(space, first)
+            if beginning is not None and not beginning.before:
+                links[first] = beginning
+        return await self._written(space, session, links, None)
 
     async def before(self, space: bytes, reply: str) -> list[bytes] | None:
-        """All that the provider keeps up to a reply and with it, as entries of a list; None where not all of it is on
-        record. Raises StoreUnavailable."""
+        """All that the provider keeps up to a response and with it, as entries of a list; None where not all of it is
+        on record. Raises StoreUnavailable."""
         links, read = list[Link](), dict[str, Link]()
         names: Sequence[str] = (reply,)
         while names and len(links) < _LONGEST:
@@ -128,102 +148,48 @@ class Links:
     # -- finding ------------------------------------------------------------------
 
     def _at_hand(self, name: Name) -> Link | None:
-        waiting = self._waiting.get(name)
-        return waiting.link if waiting is not None else self._known.get(name)
+        held = self._held.get(name)
+        return held[1] if held is not None else None
+
+    async def _find(self, space: bytes, reply: str) -> Link | None:
+        """One link; None where it is not on record, or the store is away."""
+        if (link := self._at_hand((space, reply))) is not None:
+            return link
+        with suppress(StoreUnavailable):
+            return (await self._read(space, (reply,))).get(reply)
+        return None
 
     async def _read(self, space: bytes, names: Sequence[str]) -> dict[str, Link]:
-        """Replies that the store has."""
+        """Links that the store has."""
         keys, erased = [link_key(space, name) for name in names], self._erased
         found = dict[str, Link]()
         for name, key, value in zip(names, keys, await self._archive.store.get_many(keys), strict=True):
             if (link := decode(unpack(self._archive.opened(space, key, value)))) is not None:
                 found[name] = link
                 if self._erased == erased:  # Else it may be what was erased meanwhile.
-                    self._known.put((space, name), link, link.size)
+                    self._hold((space, name), "", link)
         return found
 
     # -- keeping ------------------------------------------------------------------
 
-    async def _keep(self, space: bytes, reply: str, *, lent: bool) -> None:
-        """Puts into the store what is to be there of a reply and of those before it that wait. Where the store is away,
-        it is tried again with the next reply of the conversation."""
-        waiting = self._waiting.get((space, reply))
-        if waiting is None:
-            return
-        with suppress(StoreUnavailable):
-            links = await self._unwritten(space, reply)
-            await self._write(space, waiting, links, _BRIEFLY if lent else None)
-            if lent and (space, reply) in self._known:
-                # It was gone on from meanwhile: what was written for good may stand under this.
-                await self._write(space, waiting, links, None)
-            for name, link in () if lent else links.items():
-                if name in self._waiting:
-                    self._drop(name)
-                    self._known.put(name, link, link.size)
-
-    async def _write(self, space: bytes, waiting: _Waiting, links: dict[Name, Link], ttl: float | None) -> None:
+    async def _written(self, space: bytes, session: str, links: dict[str, Link], ttl: float | None) -> list[Put]:
         small = sum(link.size for link in links.values()) <= _PACK_AT_ONCE
         packed = _packed(links.values()) if small else await self._tasks.offload(_packed, links.values())
-        if self._erasures.since(space, waiting.session, waiting.began):
-            return
-        puts = list[Put]()
-        for name, value in zip(links, packed, strict=True):
-            puts += self._archive.single(space, waiting.session, "link", link_key(*name), value, ttl)
-        await self._archive.keep(puts)
+        return [
+            put
+            for name, value in zip(links, packed, strict=True)
+            for put in self._archive.single(space, session, "link", link_key(space, name), value, ttl)
+        ]
 
-    async def _unwritten(self, space: bytes, reply: str) -> dict[Name, Link]:
-        """The replies that are not in the store for good, from this one back, with those that led to each. None is kept
-        where they go on from one that is not on record: they could never be put together."""
-        chain = list(self._row(space, reply))
-        first = chain[-1][1]
-        if first.before:
-            former = first.before[0]
-            before = self._known.get((space, former)) or (await self._read(space, (former,))).get(former)
-            if before is None:
-                for name, _ in chain:
-                    self._drop(name)
-                return {}
-            chain.append(((space, former), before))
-        led = chain[-1][1].before
-        for at in range(len(chain) - 2, -1, -1):
-            led = (chain[at + 1][0][1], *led)[:_AT_ONCE]
-            chain[at] = chain[at][0], structs.replace(chain[at][1], before=led)
-        # A beginning that another worker put there stays for an hour only.
-        return dict(chain[:-1] if first.before and (chain[-1][1].before or self._erasures.alone) else chain)
-
-    def _row(self, space: bytes, reply: str) -> Iterator[tuple[Name, Link]]:
-        """The replies that wait, from this one back."""
-        for _ in range(_LONGEST):
-            if (waiting := self._waiting.get((space, reply))) is None:
-                return
-            yield (space, reply), waiting.link
-            former, reply = reply, waiting.link.before[0] if waiting.link.before else ""
-            if former == reply:
-                return
-
-    def _take(self, name: Name, waiting: _Waiting) -> None:
-        self._drop(name)
-        self._waiting[name] = waiting
-        self._size += waiting.link.size
-        if not (waiting.begins or waiting.link.before):
-            self._newest[name[0], waiting.session] = name[1]
-        while self._size > self._capacity:
-            self._drop(next(iter(self._waiting)))
-
-    def _drop(self, name: Name) -> None:
-        if (waiting := self._waiting.pop(name, None)) is None:
-            return
-        self._size -= waiting.link.size
-        if self._newest.get((name[0], waiting.session)) == name[1]:
-            del self._newest[name[0], waiting.session]
+    def _hold(self, name: Name, session: str, link: Link) -> None:
+        self._held.put(name, (session, link), link.size)
 
     def _forget(self, tenant: str, session: str | None) -> None:
         """Something was erased (see Erasures)."""
         self._erased += 1
-        self._known.clear()
-        for name, waiting in list(self._waiting.items()):
-            if session in (None, waiting.session) and tenant_of(name[0]) == tenant:
-                self._drop(name)
+        for name, (held, _) in self._held.items():
+            if tenant_of(name[0]) == tenant and (session is None or held in ("", session)):
+                self._held.discard(name)
 
 
 def link_key(space: bytes, reply: str) -> Key:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -98,21 +99,27 @@ class Overlays:
         request came, in seconds by the monotonic clock)."""
         if self._erasures.since(space, session, began):
             return False
+        puts = await self.puts(space, scope, overlay, session)
+        try:
+            await self._archive.keep(puts)
+        except StoreUnavailable:
+            _log.debug(
+                "the store is unavailable; until it is back, only this worker knows a text that the model read back"
+            )
+            self._later(puts)
+        return True
+
+    async def puts(self, space: bytes, scope: bytes, overlay: Overlay, session: str) -> list[Put]:
+        """Takes an overlay, which is in force here at once; gives the writes that put it in force for all workers."""
         label = label_of(space, scope)
         name, key = label + overlay.anchor, _key(label, overlay.anchor)
         known = self._held.get(name)
         kept = _merged(Laid(session, (overlay,)), known.kept if known is not None else Laid())
         self._admit(name, kept, self._clock.now())
-        try:
+        with suppress(StoreUnavailable):
             kept = _merged(kept, self._read(space, key, await self._archive.store.get(key), overlay.anchor))
             self._admit(name, kept, self._clock.now())
-            await self._archive.keep(self._puts(space, key, kept))
-        except StoreUnavailable:
-            _log.debug(
-                "the store is unavailable; until it is back, only this worker knows a text that the model read back"
-            )
-            self._later(self._puts(space, key, kept))
-        return True
+        return self._puts(space, key, kept)
 
     async def find(
         self, space: bytes, scope: bytes, chain: Sequence[bytes], since: int, *, fresh: bool

@@ -85,6 +85,11 @@ class Cache(Generic[K, V]):
             if (old := self._held.pop(key, None)) is not None:
                 self._size -= old[1]
 
+    def items(self) -> list[tuple[K, V]]:
+        """All entries, the least recently used first."""
+        with self._lock:
+            return [(key, value) for key, (value, _) in self._held.items()]
+
     def clear(self) -> None:
         """Removes all entries."""
         with self._lock:

@@ -16,7 +16,7 @@ from functools import partial
 
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Key, Others, Outbox, Store
+from accordion.core.ports import Key, Others, Outbox, Put, Store
 from accordion.core.values import dataclass
 from accordion.identity.points import (
     ENCODER,
@@ -114,6 +114,15 @@ class Record:
         if (known is None or known.session != point.session) and place != first_of(point.session):
             self.outbox.put(Key(listing(point.session), place), bytes, self.retention)
         self.write(name, place, point)
+
+    def puts(self, name: bytes, point: Point) -> list[Put]:
+        """The same, of a place that nobody had; gives the writes for it, which the caller makes."""
+        place = place_id(name)
+        self._remember(name, point)
+        if self.others is not None:
+            self.others.wrote(place)
+        listed = Put(Key(listing(point.session), place), b"", self.retention)
+        return [listed, Put(place_key(place), ENCODER.encode(point), self.retention)]
 
     def write(self, name: bytes, place: str, point: Point) -> None:
         """Puts a place on record; `place` is its id."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
 
 from msgspec import structs
 
 from accordion.core.conversation import Conversation
-from accordion.core.ports import Clock, Key, Others, Outbox, Store
+from accordion.core.ports import Clock, Key, Others, Outbox, Put, Store
 from accordion.core.records import Session
 from accordion.core.values import dataclass, replace
 from accordion.identity.marks import Marks
@@ -131,27 +131,14 @@ class Sessions:
                 )
                 self.record.write(name, place_id(name), told)
 
-    def answered(
-        self,
-        caller: Caller,
-        place: Place,
-        state_id: str,
-        reported: int,
-        ids: tuple[str, ...] = (),
-        *,
-        changed: bool = False,
-        tried: int = 0,
-    ) -> None:
-        """Notes what `state_id` (a response's or a conversation's id) stands for: this request and its reply,
-        `reported` tokens in all; `ids` are the provider's own ids of its rounds, where something was read back,
-        `changed` says that the provider was sent another list than the client's, `tried` how
-        many tokens it had where a fold was due and came to nothing."""
-        chain = place.conversation.chain[-1] if place.conversation.chain else b""
-        label = place.label if ids else b""
-        point = Point(
-            place.session.id, reported=reported, chain=chain, ids=ids, label=label, changed=changed, tried=tried
-        )
-        self.record.keep(state_name(caller, state_id), point)
+    def answered(self, caller: Caller, states: Mapping[str, Point]) -> None:
+        """Puts on record what ids of the provider's (a response's or a conversation's) stand for."""
+        for state_id, point in states.items():
+            self.record.keep(state_name(caller, state_id), point)
+
+    def puts(self, caller: Caller, states: Mapping[str, Point]) -> list[Put]:
+        """The same; gives the writes for it, which the caller makes."""
+        return [put for name, point in states.items() for put in self.record.puts(state_name(caller, name), point)]
 
     async def state(self, caller: Caller, state_id: str) -> Point | None:
         """What a response's or a conversation's id stands for; None where that is not on record."""

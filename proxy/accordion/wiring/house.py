@@ -194,7 +194,7 @@ class House:
         retrieving = Retrieving(gauging.sessions, self._kitchen.overlays)
         self.forward = Forward(
             self.tenants, gauging, folding, sending, self._journal, self.clock, self._vault.erasures,
-            self._kitchen.named, Completing(self._kitchen.links), unfolding,
+            self._kitchen.named, Completing(self._kitchen.links), self._kitchen.history(self._sessions), unfolding,
             self._vault.transcripts, retrieving, self.library.remembering(settings),
             settings.server.responses_websocket,
         )  # fmt: skip

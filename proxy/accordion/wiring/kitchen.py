@@ -39,6 +39,8 @@ from accordion.core.conversation import Message
 from accordion.core.ports import Clock, Outbox, Store, Tasks, TokenCounter
 from accordion.core.summarizing import Summarizer
 from accordion.dialects.base import Dialect
+from accordion.identity.sessions import Sessions
+from accordion.response_history import ResponseHistory
 from accordion.settings import Settings
 from accordion.sharing import Sharing
 from accordion.storage.spool import open_spool
@@ -75,7 +77,7 @@ class Kitchen:
     ) -> None:
         retention = vault.retention
         self._store, self._tasks, self._clock, self._counter = store, tasks, clock, counter
-        self._waiting = LoopWaiting()
+        self._outbox, self._waiting = outbox, LoopWaiting()
         self._writers = Writers(clock)
         capacity, small = settings.limits.fold_cache_bytes, shares(settings.limits.cache_bytes)
         self._reader = WrittenReader(capacity // 4)
@@ -109,7 +111,7 @@ class Kitchen:
         # Of words that are named, and of replies that are gone on from; each also of what was looked up.
         replies = settings.limits.reply_cache_bytes
         self.named = NamedItems(self._archive, tasks, vault.erasures, self._reads, replies // 8)
-        self.links = Links(self._archive, tasks, vault.erasures, replies // 4)
+        self.links = Links(self._archive, tasks, vault.erasures, 3 * replies // 4)
         self.room = ReadingRoom(self._archive, vault.transcripts, self.custody, spoken, tasks, clock)
         self._bounds = Bounds(
             at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)
@@ -122,6 +124,10 @@ class Kitchen:
             buried=vault.erasures.buried,
         )
         vault.erasures.listen(self._erased)
+
+    def history(self, sessions: Sessions) -> ResponseHistory:
+        """What stores responses, before they end."""
+        return ResponseHistory(sessions, self.links, self.overlays, self._archive, self._outbox, self.custody.erasures)
 
     def _reads(self, dialect: str, space: bytes) -> Callable[[bytes], Message]:
         return self._reader.of(self.spoken[dialect], space)
