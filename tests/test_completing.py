@@ -322,3 +322,82 @@ async def test_who_asks_how_much_it_would_be_is_told_by_the_provider() -> None:
     body = {**FIXED, "input": "And now?", "previous_response_id": f"resp_a{chain.number - 1}"}
     await chain.world.ask("/v1/responses/input_tokens", body)
     assert json.loads(chain.provider.requests[-1].body) == body  # type: ignore[arg-type]
+
+
+# -- where the provider misses a call or its output ----------------------------------------------------------------
+
+
+class Missing(FakeUpstream):
+    """Keeps a response whose call `ours_1` has no output, and does not know the call `call_5`; OpenAI's error texts."""
+
+    kept = "resp_lost"
+    refusals = 0
+
+    async def send(self, request: UpstreamRequest) -> FakeReply:
+        self.requests.append(request)
+        assert isinstance(request.body, bytes)
+        body = json.loads(request.body)
+        if body.get("previous_response_id") == self.kept:
+            items = [(each.get("type"), each.get("call_id")) for each in body["input"]]
+            if ("function_call_output", "ours_1") not in items:
+                return self._refusal("No tool output found for function call ours_1.")
+            if ("function_call", "call_5") not in items:
+                return self._refusal("No tool call found for function call output with call_id call_5.")
+        return FakeReply(pieces=(json.dumps(reply(7)).encode(),))
+
+    def _refusal(self, text: str) -> FakeReply:
+        self.refusals += 1
+        error = {"message": text, "type": "invalid_request_error", "param": "input", "code": None}
+        return FakeReply(400, pieces=(json.dumps({"error": error}).encode(),))
+
+
+RESULT: Json = {"type": "function_call_output", "call_id": "call_5", "output": "done"}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_the_provider_misses_behind_a_lost_response_is_put_in(streamed: bool) -> None:
+    provider = Missing()
+    world = World(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
+    out, _ = await world.ask(
+        RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_lost", "stream": streamed}
+    )
+    assert out.status == 200
+    assert provider.refusals == 2
+    sent = json.loads(provider.requests[-1].body)  # type: ignore[arg-type]
+    assert [(each["type"], each["call_id"]) for each in sent["input"]] == [
+        ("function_call", "call_5"),
+        ("function_call_output", "ours_1"),
+        ("function_call_output", "call_5"),
+    ]
+    assert sent["input"][-1] == RESULT
+    assert "a placeholder was put in" in world.seen.exchanges[-1].decision
+
+
+async def test_a_call_that_the_client_itself_left_unanswered_is_the_clients_error() -> None:
+    """Of a response that is on record, and in which nothing was read back."""
+    provider = Missing()
+    world = World(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
+    await world.ask(RESPONSES, {**FIXED, "input": "Find out."})
+    provider.kept = "resp_a7"
+    out, body = await world.ask(RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_a7"})
+    assert out.status == 400
+    assert b"No tool output found for function call ours_1." in body
+    assert provider.refusals == 1
+
+
+async def test_the_whole_history_is_sent_where_it_is_on_record_and_what_it_stands_for_is_not() -> None:
+    chain = Chain()
+    await chain.turns(3)
+    provider = Missing()
+    provider.kept = chain.last
+    object.__setattr__(chain.world.forward.sending, "upstream", provider)
+    chain.world.forward.gauging.sessions.record.points.clear()
+    for key in [key for key in chain.world.store._values if key.name.startswith("point/")]:
+        await chain.world.store.delete([key])
+    result = {**RESULT, "call_id": "call_2"}
+    out, _ = await chain.world.ask(RESPONSES, {**FIXED, "input": [result], "previous_response_id": chain.last})
+    assert out.status == 200
+    sent = json.loads(provider.requests[-1].body)  # type: ignore[arg-type]
+    assert "previous_response_id" not in sent
+    assert sent["input"][0] == chain.first[0]
+    assert sent["input"][-1] == result

@@ -24,7 +24,7 @@ from accordion.core.http import Inbound
 from accordion.core.records import CompactionSeen
 from accordion.core.summarizing import Asker
 from accordion.core.values import replace
-from accordion.dialects.spans import is_text, list_of, object_of
+from accordion.dialects.spans import fields_of, is_text, items_of, list_of, object_of
 from accordion.folding import Folding
 from accordion.gauge import Gauging
 from accordion.gauged import Gauge
@@ -34,7 +34,7 @@ _log = logging.getLogger("accordion")
 
 _PASSES = "so it passes unchanged"
 _KEPT = f"the provider keeps the history, {_PASSES}"
-_Askers = Callable[[Gauge], Asker | None]
+Askers = Callable[[Gauge], Asker | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Completing:
 
     links: Links
 
-    async def fold(self, folding: Folding, inbound: Inbound, gauge: Gauge, asker: _Askers) -> Gauge:
+    async def fold(self, folding: Folding, inbound: Inbound, gauge: Gauge, asker: Askers) -> Gauge:
         """The request as it is to be forwarded; see Folding.fold. One that goes on from a reply by its id is whole and
         folded, or as it came."""
         if gauge.decision.action != "complete":
@@ -60,7 +60,7 @@ class Completing:
         return folded
 
     async def again(
-        self, folding: Folding, inbound: Inbound, gauge: Gauge, asker: _Askers, overflow: Overflow | None
+        self, folding: Folding, inbound: Inbound, gauge: Gauge, asker: Askers, overflow: Overflow | None
     ) -> Gauge | None:
         """What is sent where the provider refused a request: folded because it does not fit (see Folding.overflowed),
         or, where it is something else about what was put together, as it came."""
@@ -69,6 +69,31 @@ class Completing:
             return _passed(asked, "the provider refused the reconstructed history") if asked else None
         whole = await self._whole(folding.gauging, inbound, gauge) if gauge.linked else gauge
         return await folding.overflowed(gauge if isinstance(whole, str) else whole, asker, overflow)
+
+    async def mended(
+        self, folding: Folding, inbound: Inbound, gauge: Gauge, asker: Askers, refusal: bytes, *, whole: bool = True
+    ) -> Gauge | None:
+        """What is sent where the provider refuses a request that goes on from a response by its id, since a call or its
+        output is missing: the `whole` history where it is on record and may be sent, else the same with a placeholder
+        for what is missing. None where it misses something else, or something of the client's own. Never fails."""
+        missing = gauge.dialect.missing(refusal)
+        if not missing or not _may_lack(gauge):
+            return None
+        try:
+            can = whole and gauge.sent is None and gauge.linked
+            made = await self._whole(folding.gauging, inbound, gauge) if can else ""
+            if not isinstance(made, str):
+                folded = await folding.fold(made, asker)
+                return folded if folded.sent is not None else structs.replace(folded, sent=folded.plain)
+            fields, listing = fields_of(gauge.sent or gauge.plain), gauge.dialect.listing
+            given = fields[listing]
+            entries = [b'{"role":"user","content":%s}' % given] if is_text(given) else items_of(given)
+            fields[listing] = list_of([missing, *entries])
+        except Exception:
+            _log.exception("a refused request could not be mended", extra={"request_id": gauge.request_id})
+            return None
+        reason = f"{gauge.decision.reason}; the provider missed a tool call or its output, and a placeholder was put in"
+        return structs.replace(gauge, sent=object_of(fields), decision=replace(gauge.decision, reason=reason))
 
     async def _whole(self, gauging: Gauging, inbound: Inbound, gauge: Gauge) -> Gauge | str:
         """The request with what led to the reply in place of its id, gauged; or why it passes as it came. Never
@@ -92,6 +117,16 @@ class Completing:
                 extra={"request_id": gauge.request_id},
             )
             return f"the history could not be reconstructed, {_PASSES}"
+
+
+def _may_lack(gauge: Gauge) -> bool:
+    """Whether the provider may lack what the client knows nothing of: the request goes on from a response by its id,
+    and something was read back in that, or it is not on record."""
+    place = gauge.place
+    if gauge.asked is not None or place is None or place.conversation.kept != "reply":
+        return False
+    base = place.base
+    return place.conversation.previous is not None and (base is None or bool(base.ids) or base.changed)
 
 
 def _passed(gauge: Gauge, why: str, seen: CompactionSeen | None = None) -> Gauge:

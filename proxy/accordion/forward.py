@@ -23,7 +23,7 @@ from accordion.accounting.journal import Journal
 from accordion.archive.erasures import Erasures
 from accordion.archive.named_items import NamedItems
 from accordion.archive.transcripts import Transcripts
-from accordion.completing import Completing
+from accordion.completing import Askers, Completing
 from accordion.core.errors import AccordionError, ContextOverflow, ThreadGone, Unauthorized, UpgradeRefused
 from accordion.core.http import Inbound, Outbound, Told, stopped
 from accordion.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
@@ -35,7 +35,7 @@ from accordion.gauged import Gauge
 from accordion.identity.sessions import Place
 from accordion.identity.tenants import Tenants
 from accordion.learning import learnt
-from accordion.opening import opened
+from accordion.opening import Opened, opened
 from accordion.relay import Course, relay
 from accordion.remembering import Remembering
 from accordion.response_history import ResponseHistory
@@ -43,6 +43,9 @@ from accordion.retrieving import Retrieving
 from accordion.sending import Sending
 from accordion.telling import agent_of, headers_of, with_ours
 from accordion.unfolding import Unfolding
+
+_MENDED = 8
+"""So often a request is sent again with what the provider missed in it; each of its errors names one thing."""
 
 T = TypeVar("T")
 _log = logging.getLogger("accordion")
@@ -116,10 +119,10 @@ class Forward:
             kept = await self.retrieving.retrieved(inbound, gauge, self.sending.send)
             if kept is not None:
                 return kept
-        reply = await self.sending.send(inbound, gauge)
         if gauge.place is None or gauge.counting:
-            return reply
-        start = await opened(reply, gauge.dialect, near=gauge.near)
+            return await self.sending.send(inbound, gauge)
+        start = await self._opened(inbound, course, gauge, asker)
+        gauge = course.gauge
         if start.overflow is None and (gauge.asked is None or start.reply.status != 400):
             return await self._unfolded(inbound, gauge, course, start.reply) if gauge.offered else start.reply
         try:
@@ -135,7 +138,26 @@ class Forward:
         if again is None:
             raise ThreadGone(gauge.thread, "the provider said that it does not fit its window")
         course.gauge = again = await self._continued(again)
+        if start.overflow is None:
+            return (await self._opened(inbound, course, again, asker, whole=False)).reply
         return await self._unfolded(inbound, again, course, await self.sending.send(inbound, again))
+
+    async def _opened(
+        self, inbound: Inbound, course: _Course, gauge: Gauge, asker: Askers, *, whole: bool = True
+    ) -> Opened:
+        """Sends a request, and as often as the provider says that something is missing behind a response's id, once
+        more with that put in; `whole`: the whole history may be. Gives the reply, whose beginning was read."""
+        start = await opened(await self.sending.send(inbound, gauge), gauge.dialect, near=gauge.near)
+        for _ in range(_MENDED):
+            if start.reply.status != 400 or not start.refusal:
+                break
+            mended = await self.completing.mended(self.folding, inbound, gauge, asker, start.refusal, whole=whole)
+            if mended is None:
+                break
+            await start.reply.close()
+            course.gauge = gauge = mended
+            start = await opened(await self.sending.send(inbound, gauge), gauge.dialect, near=gauge.near)
+        return start
 
     async def _continued(self, gauge: Gauge) -> Gauge:
         """The request behind what was read back in the reply that it goes on from."""

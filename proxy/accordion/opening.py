@@ -41,6 +41,8 @@ class Opened:
 
     reply: UpstreamReply
     overflow: Overflow | None
+    refusal: bytes = b""
+    """The whole body of an error, without content encoding, where it was read and tells of no overflow."""
 
 
 async def opened(reply: UpstreamReply, dialect: Dialect, *, near: bool, max_bytes: int = 1 << 20) -> Opened:
@@ -120,6 +122,7 @@ class _Whole:
         self.decided = False
         self._status, self._encoding, self._near, self._dialect = status, encoding, near, dialect
         self._body = bytearray()
+        self.refusal = b""
 
     def feed(self, piece: bytes) -> None:
         self._body += piece
@@ -129,12 +132,15 @@ class _Whole:
         if body is None:
             return None
         if self._status >= 400:
+            self.refusal = body
             return read_overflow(self._status, body.decode(errors="replace"), near=self._near)
         return _said(body, self._dialect.tap(stream=False), body)
 
 
 class _Stream:
     """Understands the beginning of an event stream, up to the first event that is more than a beginning."""
+
+    refusal = b""
 
     def __init__(self, dialect: Dialect, encoding: str, limit: int) -> None:
         self.decided = False
@@ -190,7 +196,10 @@ async def _judged(reply: _Opening, judge: _Whole | _Stream, max_bytes: int) -> O
             if reply.size > max_bytes:
                 return Opened(reply, None)
             judge.feed(piece)
-        return Opened(reply, None if reply.failure is not None else judge.overflow(max_bytes))
+        if reply.failure is not None:
+            return Opened(reply, None)
+        overflow = judge.overflow(max_bytes)
+        return Opened(reply, overflow, judge.refusal if overflow is None else b"")
     except Exception:
         # Listening is a favour; the reply goes on unheard.
         _log.exception("the beginning of a response could not be read; it is passed on unchanged")

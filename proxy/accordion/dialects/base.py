@@ -81,6 +81,12 @@ class Dialect(ABC):
         """What the provider keeps of the exchange."""
         return ""
 
+    def missing(self, refusal: bytes) -> bytes:
+        """The entry that a provider misses, by the body of its error, in a list that goes on from what it keeps: a
+        call without an output, or an output without a call. It is written with a placeholder, to be put in front of
+        the list. Empty where the error says something else."""
+        return b""
+
     @abstractmethod
     def error(self, error: AccordionError, request_id: str) -> bytes:
         """The body of an error of ours, in the shape that this dialect's clients parse."""

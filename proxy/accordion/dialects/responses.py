@@ -38,6 +38,11 @@ from accordion.dialects.tap import BodyTap, StreamTap
 
 # A name that is quoted within a text is escaped there.
 _NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,18})')
+_NO_OUTPUT = re.compile(r"No tool output found for (custom )?(?:function |tool )*call (\S+?)\.?(?:\s|$)")
+_NO_CALL = re.compile(
+    r"No tool call found for (custom )?(?:function |tool )*call output with call_id (\S+?)\.?(?:\s|$)"
+)
+_NOT_ON_RECORD = "The result of this call is not on record any more."
 _PATIENT = frozenset({"program", "mcp_approval_request"})
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -87,6 +92,30 @@ class Responses(Dialect):
         a provider heeds that is its own affair."""
         alone = field(fields, "previous_response_id") is None and field(fields, "conversation") is not None
         return "object" if alone else "reply"
+
+    def missing(self, refusal: bytes) -> bytes:
+        """The output of a call that has none, or the call of an output that has none.
+
+        Source: OpenAI's error texts as clients quote them (openai/codex#17630, microsoft/vscode#320060,
+        smallmain/vscode-unify-chat-provider#40); `param` is `input`, `code` null.
+        """
+        try:
+            error = mapping(mapping(read(refusal)).get("error"))
+        except ValueError:
+            return b""
+        text = string(error.get("message"))
+        if error.get("param") not in (None, "input"):
+            return b""
+        if (found := _NO_OUTPUT.search(text)) is not None:
+            kind = "custom_tool_call_output" if found[1] == "custom " else "function_call_output"
+            return encode({"type": kind, "call_id": found[2], "output": _NOT_ON_RECORD})
+        if (found := _NO_CALL.search(text)) is not None:
+            if found[1] == "custom ":
+                call = {"type": "custom_tool_call", "call_id": found[2], "name": "unknown", "input": ""}
+            else:
+                call = {"type": "function_call", "call_id": found[2], "name": "unknown", "arguments": "{}"}
+            return encode(call)
+        return b""
 
     def error(self, error: AccordionError, request_id: str) -> bytes:
         """`{"error": {message, type, param, code}}`."""
