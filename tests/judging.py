@@ -172,7 +172,7 @@ def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[st
             ):
                 yield f"Item '{item['id']}' was provided without its required 'reasoning' item: 'rs_{number}'."
         elif kind == "message" and wanted and item["role"] != "assistant":
-            yield f"No tool output found for function call {wanted} ({at})."
+            yield f"No tool output found for function call {wanted[0]}."
         if reasoned is not None and (kind not in _LED or item.get("role") == "user"):
             yield f"Item '{reasoned}' of type 'reasoning' was provided without its required following item."
         number = _reply_of(item)
@@ -181,8 +181,10 @@ def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[st
         reasoned, led = (item.get("id", "?"), number) if kind == "reasoning" else (None, None)
         if kind == "reasoning" and item["encrypted_content"] not in provider.thoughts:
             yield f"The encrypted content of {reasoned} could not be verified."
-    if wanted or reasoned:
-        yield f"calls without results at the end: {wanted} {reasoned}"
+    if wanted:
+        yield f"No tool output found for function call {wanted[0]}."
+    if reasoned:
+        yield f"Item '{reasoned}' of type 'reasoning' was provided without its required following item."
     yield from _kept([_texts(item["content"]) for item in entries if item.get("role") == "user"], provider)
     results = {item["call_id"]: item["output"] for item in entries if item.get("type") == "function_call_output"}
     if entries[-1].get("type") == "function_call_output":

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from tests.e2e.folds import STREAMED, WINDOW, Proxies, config, folded, told
 from tests.e2e.keeping import Keeper
 from tests.e2e.ledger import look, until
 from tests.e2e.unfolds import Watched, watched
-from tests.proxying import Proxy
+from tests.proxying import PATIENT, Proxy
 from tests.reading import WAYS
 from tests.strict import result_of
 from tests.valkey import Valkey
@@ -143,6 +144,35 @@ async def test_proxies_of_several_machines_take_turns_with_it(start: Start, valk
         await hopping(one, [first, second], 70)
         one.whole()
         well(one)
+
+
+async def test_two_proxies_on_one_sqlite_file_take_turns_with_it(start: Start, tmp_path: Path):
+    text, store = config("responses") + PATIENT, f"sqlite:///{tmp_path}/both.db"
+    first = start(text, ACCORDION_STORE=store)
+    upstream = f"http://127.0.0.1:{first.upstream_port}"
+    second = start(text.replace("{upstream}", upstream), ACCORDION_STORE=store)
+    async with watched(first, "responses", "chain both", ways=("o", "wot"), **CHAIN) as one:
+        await hopping(one, [first, second], 70)
+        one.whole()
+        well(one)
+
+
+async def test_workers_take_turns_with_a_chain_that_begins_with_replies(start: Start):
+    """As where an agent is resumed: its first request brings a list, and the next go on by the id."""
+    proxy = start(config("responses") + PATIENT, "--workers", "2", ACCORDION_STORE="sqlite:///workers.db")
+    await proxy.says("startup complete", 2)
+    async with watched(proxy, "responses", "chain resumed", ways=(), **CHAIN) as one:
+        # The first replies came straight from the provider.
+        async with connected(f"http://127.0.0.1:{proxy.upstream_port}", "responses", one.witness) as client:
+            one.run.client = client
+            await one.rounds(5)
+        one.run.reply, one.run._told, one.run.answers[:] = "", 0, []
+        behind = len(one.provider.taken)
+        await hopping(one, [proxy], 60)
+        assert one.provider.problems == []
+        assert not one.provider.refusals
+        assert len(folded(one.run)) >= 1
+        assert max(each.tokens for each in one.provider.taken[behind:]) <= WINDOW
 
 
 async def test_all_of_it_is_in_its_history_and_its_export_and_is_erased(start: Start):

@@ -1,14 +1,19 @@
 """A worker is killed right behind a reply that `previous_response_id` goes on from: nothing that is needed is lost."""
 
+import asyncio
+import os
+import signal
 from typing import Any
 
 import pytest
 
-from tests.agents import connected
+from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.folds import STREAMED, WINDOW, config
 from tests.e2e.keeping import Keeper
+from tests.e2e.test_killed_workers import LOST, hopping
 from tests.e2e.unfolds import Watched, ready, watched
+from tests.loopback import Answer, Recorded
 from tests.proxying import PATIENT, Proxy
 
 CHAIN: dict[str, Any] = {"reader": Keeper, "chained": True, "more": {"store": True}}
@@ -55,3 +60,62 @@ async def test_a_kill_behind_any_reply_keeps_the_chain_foldable(start: Start, st
         assert one.provider.problems == []
         assert one.provider.refusals == []
         assert len({head["x-accordion-session"] for head in one.run.answers}) == 1
+
+
+# -- several agents, whose requests hop between workers, while workers fail ----------------------------
+
+AGENTS = 6
+AGENT = "x-test-agent"
+
+
+async def worked(run: Run, ends: asyncio.Event) -> None:
+    """Requests until the end; one whose reply breaks off is sent again."""
+    run.begin()
+    while not ends.is_set():
+        try:
+            await run.step()
+        except LOST:
+            await asyncio.sleep(0.1)
+
+
+async def killed(proxy: Proxy) -> None:
+    """Two workers are killed, one after the other."""
+    for _ in range(2):
+        await asyncio.sleep(4)
+        os.kill(proxy.workers[-1], signal.SIGKILL)
+    await asyncio.sleep(4)
+
+
+async def test_chains_whose_requests_hop_go_on_through_killed_workers(start: Start):
+    text = config("responses") + PATIENT + "archive: {record: all}\n"
+    proxy = start(text, "--workers", "2", ACCORDION_STORE="sqlite:///hop.db")
+    await proxy.says("startup complete", 2)
+    names = [f"agent {number}" for number in range(AGENTS)]
+    models = {
+        name: Keeper("responses", WINDOW, rounds=1_000_000, thinks=True, run=name, given=10_000 * at, ways=("o", "ot"))
+        for at, name in enumerate(names, 1)
+    }
+    runs = [
+        Run(
+            hopping(proxy, "responses"), "responses", name=name, stream=bool(at % 2), chained=True,
+            more={"store": True}, headers={AGENT: name},
+        )
+        for at, name in enumerate(names)
+    ]  # fmt: skip
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await models[request.header(AGENT) or ""](request, answer)
+
+    async with proxy.provider(script):
+        ends = asyncio.Event()
+        work = asyncio.gather(*(worked(run, ends) for run in runs))
+        await killed(proxy)
+        ends.set()
+        await work
+        for run in runs:
+            await run.client.close()
+    for name, run in zip(names, runs, strict=True):
+        assert models[name].refusals == []
+        assert len(run.answers) > 30
+        assert len(models[name].taken) > 30
+        assert models[name].problems == []
