@@ -414,8 +414,9 @@ class Outcome:
     gone_newest: list[str] = field(default_factory=list)
 
 
-async def compared(url: str, agent: Agent) -> Outcome:
-    """What of an agent's messages and references can still be read."""
+async def compared(url: str, agent: Agent, record: str) -> Outcome:
+    """What of an agent's messages and references can still be read. `record` is `archive.record`: where that is
+    `folded`, nothing is expected of an agent whose list was never folded."""
     outcome = Outcome(agent)
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
         there = set[str]()
@@ -424,7 +425,7 @@ async def compared(url: str, agent: Agent) -> Outcome:
             if body is not None:
                 entries = body[LISTS[KINDS[agent.kind]]]
                 there |= {_text(atom) for each in entries for atom in atoms(KINDS[agent.kind], [each])}
-        sent = agent.messages()
+        sent = agent.messages() if record == "all" or agent.compactions else []
         outcome.messages = len(sent)
         outcome.missing = [(at, text) for at, text in sent if text not in there]
         for reference in sorted(agent.references):
@@ -460,7 +461,7 @@ async def campaign(options: Options, proxy: Proxy, valkey: Valkey | None) -> tup
             await asyncio.gather(*running)
             await following
         await asyncio.sleep(options.quiet)
-        outcomes = [await compared(proxy.url, agent) for agent in agents]
+        outcomes = [await compared(proxy.url, agent, options.record) for agent in agents]
         for agent in agents:
             await agent.run.client.close()
     return outcomes, faults.log

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.artifacts import packer, row_key, tenant_of
+from accordion.archive.artifacts import Row, packer, row_key, tenant_of
 from accordion.archive.holdings import Recorded, transcript_key
 from accordion.archive.transcripts import Transcripts
 from accordion.archive.writing import Archive
@@ -358,6 +358,35 @@ async def test_what_could_not_be_written_is_written_with_a_later_request():
     assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
 
 
+async def test_the_last_request_of_a_session_is_written_when_the_store_is_back():
+    """Nobody sends it again, and no other request comes."""
+    store, waits = Counting(), list[float]()
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        store.away = len(waits) < 4
+
+    vault = Vault(store)
+    vault.transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait)
+    await vault.say("s-1", chat("a", "b", "c"))
+    assert await all_of(vault) == ["You are an agent.", *"abc"]
+    assert len(waits) == 4
+
+
+async def test_a_session_that_ended_waits_for_the_store_however_many_requests_others_send():
+    store, tasks = Counting(), FakeTasks()
+    transcripts = Transcripts(Archive(store, DAY), tasks, FakeClock(), "all")
+    store.away = True
+    transcripts.record(SPACE, "ended", chat("a", "b"), folded=False)
+    texts: list[str] = []
+    for at in range(2_000):
+        texts = [*texts[-40:], f"{at}"] if at % 50 else [f"{at}"]
+        transcripts.record(SPACE, f"s-{at // 50}", chat(*texts), folded=False)
+    store.away = False
+    await transcripts.flush()
+    assert said(await transcripts.read(SPACE, "ended", 1, 9)) == ["a", "b"]
+
+
 @pytest.mark.parametrize("known", [0, 3])
 async def test_what_a_store_that_went_away_in_the_middle_did_not_take_is_written_again(known):
     store = Halting()
@@ -372,6 +401,40 @@ async def test_what_a_store_that_went_away_in_the_middle_did_not_take_is_written
     assert None in await all_of(vault), "half of it was not taken"
     await vault.say("s-1", chat(*texts, "and on"))
     assert await all_of(vault) == ["You are an agent.", *texts, "and on"]
+
+
+async def test_what_a_killed_worker_wrote_half_is_written_whole_by_another():
+    store = Halting()
+    killed, other = Vault(store), Vault(store)
+    texts = [f"{at}" for at in range(300)]
+    store.left = 1
+    await killed.say("s-1", chat(*texts))
+    store.left = -1
+    assert None in await all_of(other), "its log names rows that are not there"
+    await other.say("s-1", chat(*texts, "and on"))
+    assert await all_of(other) == ["You are an agent.", *texts, "and on"]
+
+
+async def test_what_was_in_a_store_that_was_replaced_is_stored_in_the_new_one():
+    """The worker wrote some rows for a fold, and notices only later that another store is in place."""
+    vault = Vault()
+    client = chat(*"abcde", system="Stay.")
+    rows = [Row(message.key, message.wire) for message in (*client.lead, *client.messages[:3])]
+    await vault.archive.keep(vault.archive.puts(SPACE, rows, ()))
+    vault.archive.store = EphemeralStore()
+    await vault.say("s-1", client)
+    vault.archive.forget()
+    vault.transcripts.begin_anew()
+    await vault.say("s-1", chat(*"abcdefg", system="Stay."))
+    assert await all_of(vault) == ["Stay.", *"abcdefg"]
+
+
+async def test_rows_that_are_being_written_when_all_is_forgotten_are_not_known():
+    vault = Vault(store := Slow())
+    client = chat(*"abc")
+    async with store.writing(vault.say("s-1", client)):
+        vault.archive.forget()
+    assert not any(vault.archive.knows(row_key(message.key)) for message in client.messages)
 
 
 async def test_a_session_that_goes_on_is_kept_for_as_long_as_it_does():

@@ -6,10 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from accordion.archive.transcript_rows import Name
 from accordion.core.values import dataclass
 
-Name = tuple[bytes, str]
-"""A tenant's key and a session."""
 _SESSIONS = 4_096
 
 

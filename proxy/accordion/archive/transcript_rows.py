@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
+from itertools import islice
 
 from accordion.archive import holdings
 from accordion.archive.artifacts import packer, row_key
@@ -25,6 +26,64 @@ class Item:
     conversation: Conversation
     at: float
     after: bytes = b""
+
+
+Name = tuple[bytes, str]
+"""A tenant's key and a session."""
+
+
+class WaitingRequests:
+    """The requests that wait to be recorded, in the order of their arrival, at most `capacity` of them. A request whose
+    session has a later one that begins with it is dropped: the later one holds all of it."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._items: dict[int, Item] = {}
+        self._newest: dict[Name, int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: Item) -> None:
+        """Takes a request. Where there is no room the oldest one goes."""
+        name = item.space, item.session
+        before = self._items.get(self._newest.get(name, 0))
+        if before is not None and _begins(before.conversation, item.conversation):
+            del self._items[self._newest[name]]
+        self._count += 1
+        self._items[self._count], self._newest[name] = item, self._count
+        if len(self._items) > self._capacity:
+            self._remove(next(iter(self._items)))
+
+    def take(self, most: int) -> list[Item]:
+        """Removes and gives the oldest ones."""
+        return [self._remove(number) for number in list(islice(self._items, most))]
+
+    def put_back(self, items: Sequence[Item]) -> None:
+        """Takes requests again that were taken out before all others."""
+        later = self.take(len(self))
+        for item in (*items, *later):
+            self.add(item)
+
+    def drop(self, gone: Callable[[Name], bool]) -> None:
+        """Removes the requests of these sessions."""
+        for number, item in list(self._items.items()):
+            if gone((item.space, item.session)):
+                self._remove(number)
+
+    def _remove(self, number: int) -> Item:
+        item = self._items.pop(number)
+        if self._newest.get((item.space, item.session)) == number:
+            del self._newest[item.space, item.session]
+        return item
+
+
+def _begins(one: Conversation, other: Conversation) -> bool:
+    """Whether a request is the beginning of another, with the same offered beside it."""
+    if one.previous is not None or other.previous is not None or one.overhead_key != other.overhead_key:
+        return False
+    return len(one.chain) <= len(other.chain) and other.chain[len(one.chain) - 1] == one.chain[-1]
 
 
 @dataclass(frozen=True, slots=True)

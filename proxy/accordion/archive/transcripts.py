@@ -1,23 +1,23 @@
 """The transcript store: what a client said in a session, message by message, as it came.
 
 A session's transcript is a list of message keys in a log; the messages themselves are rows of the archive, which forks
-and folds share. A request holds all that was said before it, so what could not be written now is written with a later
-one. Everything happens behind the request.
+and folds share. A request holds all that was said before it, so whatever is not known to be stored is written with the
+next request that holds it. What cannot be written because the store is away waits here, and is tried again until the
+store is back: nobody may send it again. Everything happens behind the request.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from accordion.archive import holdings
-from accordion.archive.artifacts import tenant_of
+from accordion.archive.artifacts import row_key, tenant_of
 from accordion.archive.differences import common
 from accordion.archive.holdings import BEHIND, Entry, Recorded
-from accordion.archive.transcript_log import Original, Transcript, body_of, state_of, system_json, transcript_of
-from accordion.archive.transcript_places import Name, Place, Places, Write
-from accordion.archive.transcript_rows import Item, Plan, Rows, variants_of
+from accordion.archive.transcript_log import Original, State, Transcript, body_of, state_of, system_json, transcript_of
+from accordion.archive.transcript_places import Place, Places, Write
+from accordion.archive.transcript_rows import Item, Name, Plan, Rows, WaitingRequests, variants_of
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
@@ -31,6 +31,8 @@ _WAITING = 1_000
 _AT_ONCE = 32
 _GATHER = 0.5
 """Seconds for which what is new waits for more: a transaction costs several times what a message in it does."""
+_AGAIN_AFTER = 1.0
+"""Seconds until what could not be written is tried again."""
 _MANY = _WAITING // 3
 """Once so many wait there may soon be no room, so they wait no longer."""
 _PACK_AT_ONCE = 32_768
@@ -43,7 +45,7 @@ _PAGE = 256
 
 class Transcripts:
     """Records sessions in an archive, and reads what was recorded. `mode` says whose is; `wait` waits for so many
-    seconds, without it nothing is gathered."""
+    seconds, without it nothing is gathered, nor tried again before another request comes."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Transcripts:
         self._mode = mode
         self._wait = wait
         self._places = Places()
-        self._waiting: deque[Item] = deque(maxlen=_WAITING)
+        self._waiting = WaitingRequests(_WAITING)
         self._gathering = self._flushing = False
 
     # -- recording ----------------------------------------------------------------
@@ -78,28 +80,24 @@ class Transcripts:
                 return
         elif place.last == conversation.chain[-1] and place.head == _head(place, conversation):
             return
-        self._waiting.append(Item(space, session, conversation, self._clock.now(), after))
+        self._waiting.add(Item(space, session, conversation, self._clock.now(), after))
         if not (self._gathering or self._flushing):
-            self._gathering = True
-            self._tasks.spawn(self._gathered(), "record the transcript")
+            self._gather(_GATHER)
         elif len(self._waiting) == _MANY:
             self._tasks.spawn(self._flushed(), "record the transcript")
 
     async def flush(self) -> None:
         """Writes what waits. Raises StoreUnavailable; then it waits on."""
         while self._waiting:
-            batch = _longest([self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))])
+            batch = self._waiting.take(_AT_ONCE)
             with self._places.writing() as write:
                 try:
                     await self._write(batch, write)
                 except BaseException as error:
                     if isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
                         raise
-                    # The store is away, or the proxy stops. Where there is no room for all, what is newer stays: it
-                    # holds what is older.
-                    batch = [item for item in batch if not write.erased(_name(item))]
-                    room = _WAITING - len(self._waiting)
-                    self._waiting.extendleft(reversed(batch[max(0, len(batch) - room) :]))
+                    # The store is away, or the proxy stops.
+                    self._waiting.put_back([item for item in batch if not write.erased(_name(item))])
                     raise
 
     def forget(self, tenant: str, session: str | None = None) -> None:
@@ -110,32 +108,34 @@ class Transcripts:
             return session in (None, name[1]) and tenant_of(name[0]) == tenant
 
         self._places.lose(gone, erased=True)
-        kept = [item for item in self._waiting if not gone(_name(item))]
-        self._waiting.clear()
-        self._waiting.extend(kept)
+        self._waiting.drop(gone)
 
     def begin_anew(self) -> None:
         """The store was emptied: every session that goes on is recorded from its beginning again."""
         self._places.lose(lambda _: True, erased=False)
 
-    async def _gathered(self) -> None:
+    def _gather(self, seconds: float) -> None:
+        self._gathering = True
+        self._tasks.spawn(self._gathered(seconds), "record the transcript")
+
+    async def _gathered(self, seconds: float) -> None:
         try:
             if self._wait is not None:
-                await self._wait(_GATHER)
+                await self._wait(seconds)
         finally:
             self._gathering = False
         await self._flushed()
 
     async def _flushed(self) -> None:
-        """Writes what waits, where nobody does."""
+        """Writes what waits, where nobody does. Where the store is away, it is tried again."""
         if self._flushing:
             return
         self._flushing = True
         try:
             await self.flush()
         except StoreUnavailable:
-            # The next request that is recorded tries again.
-            return
+            if self._wait is not None and not self._gathering:
+                self._gather(_AGAIN_AFTER)
         finally:
             self._flushing = False
 
@@ -165,7 +165,8 @@ class Transcripts:
         else:
             place, known = await self._found(item)
             keys = [message.key for message in conversation.messages]
-            start = len(known) if appended else common(known, keys)
+            there = len(known.keys) if appended else common(known.keys, keys)
+            start = there if appended else await self._archive.first_missing(known.rows[:there])
             # Should the store go away half-way, its log tells of messages that it does not have.
             last = b"" if appended or not start else chain[start - 1]
             self._places.note(name, replace(place, count=start, last=last), write)
@@ -188,12 +189,16 @@ class Transcripts:
         """Whether all of a transcript is to be written again: rows are kept for so long after they were written."""
         return now - place.since >= self._archive.every or place.entries >= _AGAIN
 
-    async def _found(self, item: Item) -> tuple[Place, tuple[bytes, ...]]:
-        """How far a session is recorded, by this worker or others."""
+    async def _found(self, item: Item) -> tuple[Place, State]:
+        """How far a session is recorded, by this worker or others. A log may name what the store does not have: it is
+        written first, and who wrote it may have taken rows for stored that were in a store before this one."""
+        store = self._archive.store
         key = holdings.transcript_key(tenant_of(item.space), item.session)
-        state = state_of(holdings.decode_recorded(await self._archive.store.read(key)))
+        state = state_of(holdings.decode_recorded(await store.read(key)))
+        beside = [holdings.head_key(state.head), *map(row_key, state.lead_rows)] if state.head else []
+        head = state.head if beside and None not in await store.get_many(beside) else b""
         since = state.since if state.keys else self._clock.now()
-        return Place(len(state.keys), b"", state.head, since, state.entries, state.size), state.keys
+        return Place(len(state.keys), b"", head, since, state.entries, state.size), state
 
     def _packed(self, plans: Sequence[Plan]) -> tuple[list[Put | Append], dict[Name, int]]:
         """The writes, what lists the rest first; and what each transcript counts with them. Slow where much is new."""
@@ -272,24 +277,6 @@ def _name(item: Item) -> Name:
 def _head(place: Place, conversation: Conversation) -> bytes:
     """The key of what stands beside the list; what goes on from a thread leaves it out, and it stays as it was."""
     return place.head if conversation.threaded else conversation.overhead_key
-
-
-def _longest(items: Sequence[Item]) -> list[Item]:
-    """The requests without those that a later one of their session begins with: it holds what they held."""
-    kept, later = list[Item](), dict[Name, Item]()
-    for item in reversed(items):
-        name = _name(item)
-        if (after := later.get(name)) is None or not _begins(item.conversation, after.conversation):
-            later[name] = item
-            kept.append(item)
-    return kept[::-1]
-
-
-def _begins(one: Conversation, other: Conversation) -> bool:
-    """Whether a request is the beginning of another, with the same offered beside it."""
-    if one.previous is not None or other.previous is not None or one.overhead_key != other.overhead_key:
-        return False
-    return len(one.chain) <= len(other.chain) and other.chain[len(one.chain) - 1] == one.chain[-1]
 
 
 def _goes_on(place: Place, conversation: Conversation) -> bool:

@@ -88,6 +88,7 @@ class Archive:
         self._wrote = wrote
         self._known = Cache[str, float](capacity * 7 // 8, weigh_entry)
         self._holders = Cache[str, float](capacity // 8, weigh_entry)
+        self._forgotten = 0
 
     # -- writing ------------------------------------------------------------------
 
@@ -148,9 +149,12 @@ class Archive:
         """The same for writes of both kinds."""
         size = sum([len(write.value) for write in writes])
         at_once = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
+        forgotten = self._forgotten
         for batch in (writes,) if at_once else _batches(writes):
             await self.store.write(batch)
-        self._note(writes, size + OVERHEAD * len(writes))
+        # What was written before something was erased, or the store emptied, may be gone again.
+        if forgotten == self._forgotten:
+            self._note(writes, size + OVERHEAD * len(writes))
 
     def _note(self, writes: Sequence[Put | Append], size: int) -> None:
         """Remembers what is in the store now."""
@@ -174,6 +178,7 @@ class Archive:
 
     def forget(self) -> None:
         """Something was erased: what is in the store is not known any more."""
+        self._forgotten += 1
         self._known.clear()
         self._holders.clear()
 
@@ -218,6 +223,17 @@ class Archive:
             said = await self.items(space, list(named.values()))
             found |= {key: said[name] for key, name in named.items() if name in said}
         return found
+
+    async def first_missing(self, keys: Sequence[bytes]) -> int:
+        """The index of the first of these keys whose row the store does not have; their number where it has all. Rows that this worker wrote of late are not looked for. Raises StoreUnavailable."""
+        unknown = [(at, row_key(key)) for at, key in enumerate(keys) if not self.knows(row_key(key))]
+        for start in range(0, len(unknown), _BATCH_ROWS):
+            page = unknown[start : start + _BATCH_ROWS]
+            values = await self.store.get_many([key for _, key in page])
+            for (at, _), value in zip(page, values, strict=True):
+                if value is None:
+                    return at
+        return len(keys)
 
     async def items(self, space: bytes, names: Iterable[str]) -> dict[str, bytes]:
         """What a tenant's replies said under these ids of the provider's, as JSON; what is not there is left out.
