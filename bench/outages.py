@@ -173,6 +173,8 @@ class Agent:
     failures: Counter[str] = field(default_factory=Counter)
     references: set[str] = field(default_factory=set)
     newest: set[str] = field(default_factory=set)
+    illegal: list[Json] = field(default_factory=list)
+    """The list of the first request that broke a rule."""
     sent: int = 0
     gave_up: str = ""
 
@@ -180,12 +182,12 @@ class Agent:
         """Asks, calls tools and asks again, until `stop`."""
         self.run.begin()
         while not stop.is_set() and not self.gave_up:
-            if not await self._answered(stop):
+            if not await self.answered(stop):
                 self.run.begin()
             await asyncio.sleep(pause)
 
-    async def _answered(self, stop: asyncio.Event) -> list[str]:
-        """The calls of the next reply. A request that fails is sent again."""
+    async def answered(self, stop: asyncio.Event) -> list[str]:
+        """Sends a request, again where it fails; gives the calls of the reply."""
         first, failed, refused = len(self.model.taken), 0, 0
         while not self.gave_up:
             count = len(self.run.history)
@@ -307,7 +309,7 @@ class Provider:
     async def __call__(self, request: Recorded, answer: Answer) -> None:
         credential = request.header("x-api-key") or (request.header("authorization") or "").removeprefix("Bearer ")
         agent = self.agents[credential.removeprefix("sk-")]
-        before = len(agent.model.taken)
+        before, problems = len(agent.model.taken), len(agent.model.problems)
         try:
             await agent.model(request, answer)
         except (OSError, asyncio.IncompleteReadError):
@@ -315,6 +317,8 @@ class Provider:
         except Exception as error:
             agent.model.problems.append(f"the provider cannot make sense of it: {error!r}")
             await answer.cut()
+        if len(agent.model.problems) > problems and not agent.illegal:
+            agent.illegal = request.json()[LISTS[KINDS[agent.kind]]]
         if len(agent.model.taken) > before:
             self._note(agent, agent.model.taken[-1].request.json()[LISTS[KINDS[agent.kind]]])
         self._let_go(agent)
@@ -498,6 +502,7 @@ def details_of(outcome: Outcome) -> Json:
         "agent": agent.run.name, "exchanges": len(agent.steps), "sessions": agent.sessions, "sent": agent.sent,
         "missing": [[at, text[:160]] for at, text in outcome.missing], "gone": outcome.gone,
         "gone_newest": outcome.gone_newest, "gave_up": agent.gave_up, "problems": agent.model.problems[:5],
+        "illegal": agent.illegal,
         "odd": [each[:300] for each in agent.odd[:5]],
         "breaks": agent.breaks(), "refusals": len(agent.model.refusals), "failures": dict(agent.failures),
     }  # fmt: skip

@@ -1,0 +1,59 @@
+"""Agents that end while the store is away: all that they sent stands in their transcripts afterwards."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from bench import outages
+from bench.outages import Agent, Outcome, Provider, agent_of, compared
+from tests.conftest import Start
+from tests.proxying import PATIENT, Proxy
+from tests.valkey import Valkey, running_valkey
+
+KINDS = ("chat", "responses", "messages")
+
+
+@pytest.fixture
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """A server that keeps what it took when it is killed."""
+    with running_valkey(tmp_path_factory.mktemp("valkey"), appendonly="yes") as server:
+        yield server
+
+
+async def work(agent: Agent, requests: int) -> None:
+    """So many requests; one that is refused because of the outage is sent again."""
+    for _ in range(requests):
+        if not await agent.answered(asyncio.Event()):
+            agent.run.begin()
+
+
+async def whole(proxy: Proxy, agent: Agent) -> Outcome:
+    """What is missing once nothing more comes in."""
+    while (outcome := await compared(proxy.url, agent, "all")).missing:
+        await asyncio.sleep(0.5)
+    return outcome
+
+
+async def test_the_last_messages_of_agents_that_ended_in_an_outage_are_recorded_afterwards(
+    start: Start, valkey: Valkey
+):
+    text = outages.CONFIG.format(window=outages.WINDOW, record="all") + PATIENT
+    proxy = start(text, "--workers", "2", ACCORDION_STORE=valkey.url)
+    await proxy.says("startup complete", 2)
+    agents = [agent_of(at + 1, kind, proxy.url, reconnect=True) for at, kind in enumerate(KINDS)]
+    provider = Provider({agent.run.name: agent for agent in agents})
+    async with proxy.provider(provider) as provider.behind:
+        for agent in agents:
+            agent.run.begin()
+        await asyncio.gather(*(work(agent, 6) for agent in agents))
+        os.kill(valkey.pid, signal.SIGKILL)
+        valkey.kill()
+        await asyncio.gather(*(work(agent, 6) for agent in agents))
+        valkey.start()
+        for agent in agents:
+            assert (await whole(proxy, agent)).messages > 12
+            assert not agent.gave_up
+            await agent.run.client.close()
