@@ -611,6 +611,47 @@ def test_a_transcript_is_whole_whichever_worker_writes_first_and_whatever_the_cl
     asyncio.run(run())
 
 
+@given(STEPS, st.randoms(use_true_random=False), st.booleans())
+def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(steps, chance, repeated):
+    """Entries that waited on a machine for the store come after what was written when it was back, or twice."""
+
+    async def run() -> None:
+        store, clock = EphemeralStore(), FakeClock()
+        workers = [late(store, clock) for _ in range(3)]
+        texts: list[str] = []
+        for number, (asked, _, passes) in enumerate(steps):
+            texts += [f"{number} said", f"{number} done"]
+            for each in asked:
+                workers[each].record(SPACE, "s-1", chat(*texts), folded=True)
+                await workers[each].flush()
+            clock.advance(max(passes, 0.0))
+        key = transcript_key(tenant_of(SPACE), "s-1")
+        log = [value for _, value in await store.read(key)]
+        await store.delete([key])
+        chance.shuffle(log)
+        await store.append(key, log * (1 + repeated))
+        assert said(await workers[0].read(SPACE, "s-1", 0, 10**6)) == ["You are an agent.", *texts]
+
+    asyncio.run(run())
+
+
+async def test_what_follows_a_lost_entry_takes_nothing_from_a_newer_list():
+    store, clock = EphemeralStore(), FakeClock()
+    one, other = late(store, clock), late(store, clock)
+    key = transcript_key(tenant_of(SPACE), "s-1")
+    for texts in ("abc", "abcde", "abcdefx"):
+        one.record(SPACE, "s-1", chat(*texts), folded=True)
+        await one.flush()
+        clock.advance(1)
+    first, _, last = [value for _, value in await store.read(key)]
+    await store.delete([key])
+    await store.append(key, [first, last])
+    assert said(await one.read(SPACE, "s-1", 1, 99)) == [*"abcfx"]
+    other.record(SPACE, "s-1", chat(*"abcdefghi"), folded=True)
+    await other.flush()
+    assert said(await one.read(SPACE, "s-1", 1, 99)) == [*"abcdefghi"]
+
+
 async def test_what_a_newer_list_holds_is_not_there_twice_where_it_was_said_before_and_is_written_later():
     store, clock = EphemeralStore(), FakeClock()
     one, other = late(store, clock), late(store, clock)

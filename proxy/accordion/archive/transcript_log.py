@@ -90,14 +90,16 @@ class _List:
 
 
 class _Laid:
-    """What a log comes to, whichever of its workers wrote first: they gather what they write, and may not have heard of
-    each other's entries."""
+    """What a log comes to, in whichever order its entries came: workers gather what they write, may not have heard of
+    each other's entries, and what waited for the store may come after what was written when that was back."""
 
     def __init__(self) -> None:
         self._last = _List([], [])
         self._at = 0.0
         self._lists: dict[bytes, _List] = {}
         """By the places where requests ended. A list that was left for another stays, should somebody go on with it."""
+        self._early: dict[bytes, list[Recorded]] = {}
+        """Entries that came before the one that they follow, by the place where that one ends."""
         self._behind: dict[bytes, Recorded] = {}
         """What stands behind replies that the provider keeps, by place: what was sent again counts once."""
 
@@ -105,7 +107,14 @@ class _Laid:
         """Takes the next entry."""
         if each.start == BEHIND:
             self._behind.setdefault(each.place, each)
-            return
+        elif each.after and each.after not in self._lists and each.start > len(self._last.keys):
+            self._early.setdefault(each.after, []).append(each)
+        else:
+            self._lay(each)
+            for early in self._early.pop(each.place, ()):
+                self.take(early)
+
+    def _lay(self, each: Recorded) -> None:
         held, start = self._lists.get(each.after, self._last) if each.after else self._last, each.start
         there = held.keys[start:]
         # What is a beginning of what is there takes nothing away.
@@ -120,7 +129,11 @@ class _Laid:
         self._last = self._lists[each.place] = held
 
     def messages(self) -> tuple[list[bytes], list[bytes]]:
-        """The keys of all messages in order, and those of their rows."""
+        """The keys of all messages in order, and those of their rows; to be called last."""
+        # What such an entry follows is lost. It must not take the place of what a newer list holds.
+        for each in [each for those in self._early.values() for each in those]:
+            if each.start >= len(self._last.keys) or each.at >= self._at:
+                self._lay(each)
         found, rows, waiting = list(self._last.keys), list(self._last.rows), dict(self._behind)
         following: dict[bytes, list[Recorded]] = {}
         for each in waiting.values():

@@ -225,7 +225,8 @@ class Archive:
         return found
 
     async def first_missing(self, keys: Sequence[bytes]) -> int:
-        """The index of the first of these keys whose row the store does not have; their number where it has all. Rows that this worker wrote of late are not looked for. Raises StoreUnavailable."""
+        """The index of the first of these keys whose row the store does not have; their number where it has all. Rows
+        that this worker wrote of late are not looked for. Raises StoreUnavailable."""
         unknown = [(at, row_key(key)) for at, key in enumerate(keys) if not self.knows(row_key(key))]
         for start in range(0, len(unknown), _BATCH_ROWS):
             page = unknown[start : start + _BATCH_ROWS]
