@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.artifacts import Row, packer, row_key, tenant_of
+from accordion.archive.artifacts import packer, row_key, tenant_of
 from accordion.archive.holdings import Recorded, transcript_key
 from accordion.archive.transcripts import Transcripts
 from accordion.archive.writing import Archive
@@ -416,13 +416,11 @@ async def test_what_a_killed_worker_wrote_half_is_written_whole_by_another():
 
 
 async def test_what_was_in_a_store_that_was_replaced_is_stored_in_the_new_one():
-    """The worker wrote some rows for a fold, and notices only later that another store is in place."""
+    """The worker wrote some rows for another session, and notices only later that another store is in place."""
     vault = Vault()
-    client = chat(*"abcde", system="Stay.")
-    rows = [Row(message.key, message.wire) for message in (*client.lead, *client.messages[:3])]
-    await vault.archive.keep(vault.archive.puts(SPACE, rows, ()))
+    await vault.say("s-0", chat(*"abc", system="Stay."))
     vault.archive.store = EphemeralStore()
-    await vault.say("s-1", client)
+    await vault.say("s-1", chat(*"abcde", system="Stay."))
     vault.archive.forget()
     vault.transcripts.begin_anew()
     await vault.say("s-1", chat(*"abcdefg", system="Stay."))
@@ -431,10 +429,12 @@ async def test_what_was_in_a_store_that_was_replaced_is_stored_in_the_new_one():
 
 async def test_rows_that_are_being_written_when_all_is_forgotten_are_not_known():
     vault = Vault(store := Slow())
-    client = chat(*"abc")
-    async with store.writing(vault.say("s-1", client)):
+    async with store.writing(vault.say("s-1", chat(*"abc"))):
         vault.archive.forget()
-    assert not any(vault.archive.knows(row_key(message.key)) for message in client.messages)
+    transcript = await vault.transcripts.find(SPACE, "s-1")
+    assert transcript is not None
+    assert len(transcript.rows) == 4
+    assert not any(vault.archive.knows(row_key(key)) for key in transcript.rows)
 
 
 async def test_a_session_that_goes_on_is_kept_for_as_long_as_it_does():
