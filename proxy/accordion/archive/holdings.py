@@ -17,7 +17,7 @@ import msgspec
 from accordion.archive.artifacts import Artifact, tenant_of
 from accordion.core.ports import Key, Put, Store
 
-__all__ = ["BEHIND", "HOLDERS", "Contents", "Entry", "Kind", "Recorded", "Sums", "entries", "put", "tenant_of"]
+__all__ = ["BEHIND", "HELD", "HOLDERS", "Contents", "Entry", "Kind", "Recorded", "Sums", "entries", "put", "tenant_of"]
 
 T = TypeVar("T")
 
@@ -28,6 +28,9 @@ id."""
 
 HOLDERS = "holders"
 """The collection that lists tenants of whom anything is held."""
+
+HELD = "held/"
+"""Begins the names of the collections that list what is held of a tenant."""
 
 OVERHEAD = 100
 """Bytes that a value takes beside itself, roughly."""
@@ -159,7 +162,7 @@ def decode_recorded(log: Iterable[tuple[int, bytes]]) -> list[Recorded]:
 
 def collection_of(tenant: str) -> str:
     """The collection of a tenant's entries."""
-    return f"held/{tenant}"
+    return f"{HELD}{tenant}"
 
 
 def prefix(session: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -37,18 +37,6 @@ _LOOKS = 8
 _DAY, _SHARE = 86_400.0, 4
 _GENERATIONS = 64
 _ROW = "row/"
-
-
-class Spool(Protocol):
-    """A place on this machine for what must be kept while the store is away. It is published when that is back."""
-
-    async def hold(self, values: Sequence[Put], claims: Sequence[Put]) -> bool:
-        """Keeps writes for later; of `claims` the first writer wins. False where there is no room for all of them, or
-        where nothing can be written; then nothing is kept."""
-
-    async def publish(self) -> list[tuple[Key, bytes]]:
-        """Writes all that is held to the store, and lets go of it. Gives the claims that others had made first, with
-        what they had written. Raises StoreUnavailable; then what is left is still held."""
 
 
 @dataclass(frozen=True, slots=True)

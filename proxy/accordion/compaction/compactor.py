@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal
 
 from accordion.archive.erasures import Erasures
-from accordion.archive.writing import Archive, Spool
+from accordion.archive.writing import Archive
 from accordion.compaction.background import Preparations, Thread
 from accordion.compaction.case import Case, Outcome
 from accordion.compaction.crafting import Craft, Made, Work
@@ -54,7 +54,6 @@ class Rooms:
     clock: Clock
     waiting: Waiting
     erasures: Erasures
-    spool: Spool | None = None
     flights: dict[Thread, Signal] = field(default_factory=dict)
     """The folds that are being made."""
     futile: Futile = field(default_factory=Futile)
@@ -87,12 +86,6 @@ class Compactor:
             return Outcome(case.folded)
         except Exception as error:
             return Outcome(case.folded, self._failed(case, error))
-
-    async def restored(self) -> None:
-        """The store is back: what was kept on this machine goes there. Raises StoreUnavailable if it is away again."""
-        if self._rooms.spool is not None:
-            for key, value in await self._rooms.spool.publish():
-                self._rooms.folds.adopt(key, value)
 
     # -- one at a time ------------------------------------------------------------
 
@@ -251,23 +244,14 @@ class Compactor:
 
     async def _kept(self, case: Case, client: Conversation, made: Made, passes: int) -> Outcome:
         """Archives what leaves, then makes the fold known; neither for who only counts, nor where the session was
-        erased meanwhile. Raises StoreUnavailable where that cannot be and need not be; Unfit where it must be, and this
-        machine has no room either."""
-        folds, root, flagged = self._rooms.folds, client.chain[0], False
+        erased meanwhile. Raises StoreUnavailable where neither the store nor this machine takes it."""
+        folds, root = self._rooms.folds, client.chain[0]
         if case.counting or self._rooms.erasures.since(case.space, case.session, case.began):
             return Outcome(made.folded, seen_of(made.compaction, "folded", case.decision, passes))
-        try:
-            await self._rooms.archive.keep(made.puts)
-            list_of = case.folded.conversation.chain[-1]
-            compaction = await folds.publish(case.space, case.scope, root, made.compaction, of=list_of)
-        except StoreUnavailable:
-            if not case.decision.must_succeed:
-                raise
-            compaction, flagged = made.compaction, True
-            claim = folds.claim(case.space, case.scope, compaction)
-            if self._rooms.spool is None or not await self._rooms.spool.hold(made.puts, [claim]):
-                raise
-            folds.take(case.space, case.scope, root, compaction)
+        await self._rooms.archive.keep(made.puts)
+        list_of = case.folded.conversation.chain[-1]
+        compaction = await folds.publish(case.space, case.scope, root, made.compaction, of=list_of)
+        spooled = not self._rooms.archive.store.available
         folded, lost = made.folded, False
         if compaction.id != made.compaction.id:
             # Who comes second takes what another worker made; it is counted there. What does not hold for this list
@@ -276,7 +260,7 @@ class Compactor:
                 folded, lost = folds.applied(case.dialect, case.space, client, compaction), True
         told = compaction if lost else made.compaction
         seen = seen_of(told, "replayed") if lost else seen_of(told, "folded", case.decision, passes)
-        return Outcome(folded, seen, flagged)
+        return Outcome(folded, seen, spooled)
 
     # -- telling ------------------------------------------------------------------
 

@@ -101,6 +101,11 @@ def key_of(label: bytes, anchor: bytes, level: int) -> Key:
     return Key("", f"fold/{label.hex()}/{anchor.hex()}/{level}")
 
 
+def is_compaction(key: Key) -> bool:
+    """Whether a compaction is kept under this key."""
+    return key.name.startswith("fold/")
+
+
 def keys_of(label: bytes, anchor: bytes) -> list[Key]:
     """Every place where folds with this anchor are kept."""
     return [key_of(label, anchor, level) for level in range(LEVELS)]

@@ -16,7 +16,7 @@ from accordion.compaction.records import LEVELS, decode, encode, key_of, keys_of
 from accordion.core.conversation import Conversation
 from accordion.core.edits import Compaction, Folded, unfolded
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Key, Put, Sealer, Store
+from accordion.core.ports import Key, Sealer, Store
 from accordion.core.values import dataclass
 from accordion.dialects.base import Dialect
 
@@ -149,7 +149,9 @@ class Folds:
             met = meeting(label, of, compaction.cause)
             compaction = await self._first(space, met, compaction, _REPEATED) or compaction
         winner = compaction
-        for level in range(LEVELS):
+        first, away = self._level(label, compaction), not self._store.available
+        # While the store is away it cannot say what lies below: what is known here must do.
+        for level in range(first if away else 0, LEVELS):
             found = await self._first(space, key_of(label, compaction.anchor, level), compaction, self._retention)
             # What lies at this anchor already may be what this fold was made of, or a record that nobody can read, or
             # made before a provider said that it takes less.
@@ -157,7 +159,11 @@ class Folds:
             if found is not None and (found.generation >= compaction.generation + over or level == LEVELS - 1):
                 winner = found
                 break
-        self._admit(label, root, winner, level)
+        if away := not self._store.available:
+            if len(self._spooled) >= _ANSWERS:
+                self._spooled.clear()
+            self._spooled[label] = space
+        self._admit(label, root, winner, level, alone=away)
         return winner
 
     async def _first(self, space: bytes, key: Key, compaction: Compaction, ttl: float) -> Compaction | None:
@@ -171,20 +177,6 @@ class Folds:
 
     def _read(self, space: bytes, key: Key, value: bytes | None) -> Compaction | None:
         return decode(self._sealer.open(space, key.path, value) if value is not None else None)
-
-    def claim(self, space: bytes, scope: bytes, compaction: Compaction) -> Put:
-        """The write that makes a compaction known once the store is back; the first writer wins."""
-        label = label_of(space, scope)
-        key = key_of(label, compaction.anchor, self._level(label, compaction))
-        return Put(key, self._sealed(space, key, compaction), self._retention)
-
-    def take(self, space: bytes, scope: bytes, root: bytes, compaction: Compaction) -> None:
-        """Puts a compaction in force in this worker alone, until its claim is published."""
-        label = label_of(space, scope)
-        if len(self._spooled) >= _ANSWERS:
-            self._spooled.clear()
-        self._spooled[label] = space
-        self._admit(label, root, compaction, self._level(label, compaction), alone=True)
 
     def adopt(self, key: Key, value: bytes) -> None:
         """Takes over what another worker had published under `key` first, in place of what was held here."""

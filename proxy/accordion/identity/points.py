@@ -60,6 +60,7 @@ _BACK = 8
 # What is noted of a place when its reply has come, and says nothing apart.
 _REPORT = ("reported", "counted", "overhead_key", "fold", "model")
 
+_PLACE = "point/"
 _role = attrgetter("role")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -175,12 +176,22 @@ def place_id(name: bytes) -> str:
 
 def place_key(place: str) -> Key:
     """Where the store keeps a place, by its id."""
-    return Key("", f"point/{place}")
+    return Key("", f"{_PLACE}{place}")
 
 
 def store_key(name: bytes) -> Key:
     """The same by its name."""
     return place_key(place_id(name))
+
+
+def joined_values(key: Key, mine: bytes, theirs: bytes) -> bytes | None:
+    """Two values that workers wrote for one place, as one; None where the key is no place's, or theirs says it all."""
+    if not key.name.startswith(_PLACE):
+        return None
+    known, kept = decode(mine), decode(theirs)
+    if known is None or kept is None or (both := joined(known, kept)) == kept:
+        return None
+    return ENCODER.encode(both)
 
 
 def listing(session: str) -> str:

@@ -44,8 +44,10 @@ from accordion.settings import Settings
 from accordion.storage.opening import open_memories, open_store
 from accordion.storage.outbox import GatheringOutbox
 from accordion.storage.sealed import open_sealer
-from accordion.storage.spool import LocalSpool, open_spool
+from accordion.storage.spool import SpooledStore
+from accordion.wiring.mark import MARK, TENANT_SECRET, identity_of
 from accordion.wiring.memory import folder_of
+from accordion.wiring.spooling import spool_of
 from accordion.wiring.tables import dialects, thresholds, windows
 
 TIMEOUT = 60.0
@@ -156,7 +158,7 @@ async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelve
     store, tasks, clock = open_store(settings.store.url.reveal(), timeout=TIMEOUT), LoopTasks(), LoopClock()
     # A proxy may be running.
     erasures = Erasures(store, clock, settings.archive.retention_days * 86_400, asyncio.sleep)
-    spool = _spool(settings, store, erasures)
+    spool = await _spooled(settings, store, erasures)
     try:
         caller = await caller_of(settings, store, await named(settings, store, tenant))
         sealer = open_sealer(settings.archive.key.reveal(), lasting=False)
@@ -189,10 +191,13 @@ async def remembered(settings: Settings) -> AsyncIterator[Memories]:
         await memories.close()
 
 
-def _spool(settings: Settings, store: Store, erasures: Erasures) -> LocalSpool:
-    """What proxies of this machine hold for the store; an empty one where they never did."""
-    path = Path(settings.store.spool_path())
-    return open_spool(path if path.is_file() else None, store, buried=erasures.buried)
+async def _spooled(settings: Settings, store: Store, erasures: Erasures) -> SpooledStore:
+    """The store with the writes that wait for it on this machine. Raises StoreUnavailable."""
+    spool = spool_of(settings)
+    mark, secret = await store.get_many([MARK, TENANT_SECRET])
+    key = settings.server.tenant_key.reveal().encode() or secret or b""
+    await spool.identify(identity_of(mark or b""), key, lasting=False)
+    return SpooledStore(store, spool, buried=erasures.buried)
 
 
 # -- what is done ----------------------------------------------------------------------------------------------------

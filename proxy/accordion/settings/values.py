@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os.path
 from typing import Annotated, Literal
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -19,6 +20,7 @@ from accordion.settings.unfolding import Unfold
 from accordion.upstream.routes import ModelEntry
 
 _SQLITE = "sqlite:///"
+_STATE = "~/.local/state/accordion"
 
 
 class Server(Section, frozen=True):
@@ -137,17 +139,37 @@ class Store(Section, frozen=True):
     session_bytes: Size = Size(512 << 20)
 
     def spool_path(self) -> str:
-        """The spool's file; empty where it may be in memory, since a store in memory is never away."""
+        """The spool's file, one for each store; empty where it may be in memory, since that store is never away."""
         if self.spool is not None:
             return os.path.expanduser(self.spool)
         if file := self.file():
             return f"{file}.spool"
-        return "" if self.url.reveal() == "memory://" else os.path.expanduser("~/.local/state/accordion/spool.db")
+        if self.url.reveal() == "memory://":
+            return ""
+        return os.path.expanduser(f"{_STATE}/spool-{self.address_hash()}.db")
+
+    def former_spool_path(self) -> str:
+        """The file that former versions used for all stores that are no files; empty where this is none of those."""
+        return "" if self.file() or not self.spool_path() else os.path.expanduser(f"{_STATE}/spool.db")
+
+    def address_hash(self) -> str:
+        """Tells stores apart by their address, without the credentials, options and spellings in it."""
+        return hashlib.sha256(_address(self.url.reveal()).encode()).hexdigest()[:16]
 
     def file(self) -> str:
         """The SQLite file; empty for the other kinds of store."""
         url = self.url.reveal()
         return unquote(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else ""
+
+
+def _address(url: str) -> str:
+    """Kind, host, port and number of a server; a file's path; in one spelling."""
+    if url.startswith(_SQLITE):
+        return f"{_SQLITE}{os.path.realpath(unquote(url.removeprefix(_SQLITE)))}"
+    parts = urlsplit(url)
+    kind = "cluster" if parts.scheme.endswith("+cluster") else "server"
+    number = dict(parse_qsl(parts.query)).get("db", "") or parts.path.strip("/")
+    return f"{kind}://{parts.hostname or 'localhost'}:{parts.port or 6379}/{number.lstrip('0') or '0'}"
 
 
 class Limits(Section, frozen=True):

@@ -6,7 +6,7 @@ import secrets
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -90,6 +90,10 @@ class EphemeralStore:
             self._drop(False, key)
             self._drop(True, key)
         return held
+
+    async def delete_unchanged(self, rows: Mapping[Key, bytes]) -> None:
+        """Remove values, each only where it is still the one given."""
+        await self.delete([key for key, value in rows.items() if await self.get(key) == value])
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None

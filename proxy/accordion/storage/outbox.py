@@ -62,11 +62,11 @@ class GatheringOutbox:
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def patient(self) -> GatheringOutbox:
-        """The outbox for what nobody goes on by, such as sums: written once a second. What is asked of this one, to
-        flush, to hurry or to close, that one does too."""
+    def patient(self, store: Store | None = None) -> GatheringOutbox:
+        """The outbox for what nobody goes on by, such as sums: written once a second, to `store` where one is given.
+        What is asked of this one, to flush, to hurry or to close, that one does too."""
         if self._patient is None:
-            self._patient = GatheringOutbox(self._store, capacity=self._capacity, on_drop=self._on_drop)
+            self._patient = GatheringOutbox(store or self._store, capacity=self._capacity, on_drop=self._on_drop)
             self._patient._gather, self._patient._most = _GATHER_LONG, _SORTED
         return self._patient
 

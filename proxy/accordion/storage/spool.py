@@ -1,27 +1,57 @@
-"""The spool: what must be kept while the store is away, on this machine, until the store is back."""
+"""The spool: writes that wait on this machine for a store that is away, and the store that reads and publishes them.
+
+`SpooledStore` stands between the guarded store and its users. While the store is there, it hands every call on. While
+the store is away, writes go to the spool, a file that all workers of the machine share, and reads look there first: so
+the workers find each other's compactions. When the store is back, one worker at a time publishes what waits.
+
+Each write carries the identity of the store that it is for, and is published to that store alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import copy
+import hashlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from itertools import count
 from pathlib import Path
 
 import msgspec
 
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Key, Put, Store
+from accordion.core.ports import Append, Key, Put, Store
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.sqlite import SqliteStore
 from accordion.storage.sqlite_file import refuse_foreign
 
+_log = logging.getLogger("accordion")
+
 SPOOL = "$.store.spool"
 """The path of the key that names the spool's file."""
-_VALUES, _CLAIMS = "spool/values", "spool/claims"
+_VALUES, _CLAIMS, _APPENDS = _KINDS = ("values", "claims", "appends")
+"""In the order of publishing: nobody may find a compaction whose archive is missing."""
+_FORMER = {_VALUES: "spool/values", _CLAIMS: "spool/claims"}
+"""The collections of a version that did not note whose the writes are."""
+_TAGS, _STORES = "spool/tags", "spool/stores"
+_PUBLISHING = Key("spool", "publishing")
+_LEASE = 30.0
 _OVERHEAD = 100
 _PAGE = 64
+_BATCH_BYTES = 2 * 2**20
+_MEMORY = 16 * 2**20
+"""Bytes of writes kept in memory where no file takes them."""
 
 Buried = Callable[[Sequence[Put]], Awaitable[frozenset[Key]]]
-"""Which of these writes are not wanted any more, by key. Raises StoreUnavailable."""
+"""Which of these writes were erased meanwhile, by key. Raises StoreUnavailable."""
+Settle = Callable[[Put, bytes], bytes | None]
+"""Gets a claim that lost, and the value that another made first; gives the value to write instead, if any."""
+Owns = Callable[[Sequence[Put]], Awaitable[bool]]
+"""Whether writes without an identity are the store's. Raises StoreUnavailable."""
 
 
 class _Write(msgspec.Struct, array_like=True):
@@ -29,126 +59,536 @@ class _Write(msgspec.Struct, array_like=True):
     name: str
     value: bytes
     ttl: float | None
+    keep: int | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.collection, self.name)
+
+
+class _Known(msgspec.Struct, array_like=True):
+    identity: bytes
+    secret: bytes
 
 
 _DECODER = msgspec.msgpack.Decoder(_Write)
+_KNOWN = msgspec.msgpack.Decoder(_Known)
+_Local = SqliteStore | EphemeralStore
 
 
-class LocalSpool:
-    """Holds at most `capacity` bytes of writes in `local`, for the store `main`; what has no room is refused, and what
-    is held stays until it was published. Writes to the same key are held once, the last of them.
+class _Area:
+    """The writes of one store in one local place, at most `capacity` bytes."""
 
-    Values are published before claims, so that nobody finds a fold whose archive is missing. What is `buried` by then
-    is let go of instead: it was erased while it waited here.
+    def __init__(self, local: _Local, capacity: int) -> None:
+        self.local = local
+        self.capacity = capacity
+        self._sizes: dict[Key, int] | None = None
+
+    async def size(self, tags: Sequence[str]) -> int:
+        """Bytes that wait, counted anew where another worker may have changed that."""
+        if self._sizes is None:
+            self._sizes = {key: len(value) + _OVERHEAD async for key, value in self.rows(tags)}
+        return sum(self._sizes.values())
+
+    def recount(self) -> None:
+        """Counts anew at the next write."""
+        self._sizes = None
+
+    async def add(self, writes: Sequence[Put], tags: Sequence[str], capacity: int) -> dict[Key, bytes]:
+        """Adds all writes or none; gives the claims that were there, by their local key. Raises StoreUnavailable."""
+        await self.size(tags)
+        sizes = {**(self._sizes or {}), **{put.key: len(put.value) + _OVERHEAD for put in writes}}
+        if sum(sizes.values()) > capacity:
+            raise StoreUnavailable("the store is away, and the spool is full")
+        held = await self.local.write(writes)
+        self._sizes = sizes
+        return held
+
+    async def rows(self, tags: Sequence[str], kinds: Sequence[str] = _KINDS) -> AsyncIterator[tuple[Key, bytes]]:
+        """All that waits, by local key."""
+        for tag in tags:
+            for kind in kinds:
+                after, collection = "", _collection(tag, kind)
+                while page := await self.local.scan(collection, after=after, limit=_PAGE):
+                    after = page[-1][0]
+                    for name, value in page:
+                        yield Key(collection, name), value
+
+    async def remove(self, rows: Mapping[Key, bytes]) -> None:
+        """Removes what was published, unless a newer write took its place."""
+        await self.local.delete_unchanged(rows)
+        for key in rows:
+            if self._sizes is not None:
+                self._sizes.pop(key, None)
+
+
+class Spool:
+    """The writes of this machine that wait for the store at an address (`place`, see `place_of`).
+
+    They lie in a file at `path`, at most `capacity` bytes; in memory where `path` is None, or, as the last resort,
+    where the file takes none. What is in memory is lost with the process.
     """
 
-    def __init__(self, local: Store, main: Store, *, capacity: int = 64 * 2**20, buried: Buried | None = None) -> None:
-        self._local = local
-        self._main = main
-        self._capacity = capacity
-        self._buried = buried
-        self._sizes: dict[Key, int] | None = None
-        self._busy = asyncio.Lock()
+    def __init__(self, path: Path | None, *, place: str, capacity: int = 64 * 2**20, timeout: float = 5.0) -> None:
+        self.path, self.place = path, place
+        self._wal = f"{path}-wal" if path is not None else ""
+        self._memory = _Area(EphemeralStore(max_bytes=4 * capacity + 2**20), min(capacity, _MEMORY))
+        self._file: _Area | None = None
+        if path is None:
+            self._memory.capacity = capacity
+        else:
+            self._file = _Area(SqliteStore(path, timeout=timeout, whole=True), capacity)
+        self.capacity = capacity
+        self.elsewhere: dict[str, int] = {}
+        """Writes that are kept for other stores, or for one that cannot be told: how many, by file."""
+        self.in_memory = 0
+        """Bytes of writes that only the memory of this process has."""
+        self._tags: list[str] = []
+        self._noted = set[str]()
+        self._empty_at: tuple[int, int] | str = "unknown"
+        self._numbers = count()
+
+    # -- identity -----------------------------------------------------------------
+
+    async def recall(self, secret: bytes) -> tuple[bytes, bytes]:
+        """The identity and the tenant secret that the store at this address had last; no identity and the first
+        worker's `secret` where it never answered. Never fails."""
+        known = _Known(b"", secret)
+        if self._file is not None:
+            with suppress(StoreUnavailable, msgspec.MsgspecError):
+                value = msgspec.msgpack.encode(known)
+                known = _KNOWN.decode(await self._file.local.put_if_absent(Key(_STORES, self.place), value))
+        self._identified(known.identity, known.secret)
+        return known.identity, known.secret
+
+    async def identify(self, identity: bytes, secret: bytes, *, lasting: bool) -> None:
+        """The store answered: writes from now on are for the store of this identity. `lasting` says that workers
+        started later may need to know. Never fails."""
+        self._identified(identity, secret)
+        if lasting and self._file is not None:
+            with suppress(StoreUnavailable):
+                value = msgspec.msgpack.encode(_Known(identity, secret))
+                if await self._file.local.get(Key(_STORES, self.place)) != value:
+                    await self._file.local.put(Key(_STORES, self.place), value)
+
+    def _identified(self, identity: bytes, secret: bytes) -> None:
+        # Before the store has answered, writes are for whichever store is at this address with this tenant secret.
+        unknown = "new-" + hashlib.sha256(self.place.encode() + b"\n" + secret).hexdigest()[:24]
+        self._tags = [identity.hex(), unknown] if identity else [unknown]
+        self._empty_at = "unknown"
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing is held, as far as is known; what an earlier run left is known after the first use."""
-        return self._sizes is not None and not self._sizes
+    def tags(self) -> list[str]:
+        """The marks of the writes that are this store's; new ones get the first."""
+        if not self._tags:
+            self._identified(b"", b"")
+        return self._tags
+
+    # -- writing and finding ------------------------------------------------------
 
     @property
-    def size(self) -> int:
-        """Bytes that are held, as far as is known."""
-        return sum(self._sizes.values()) if self._sizes else 0
+    def is_empty(self) -> bool:
+        """Whether nothing waits. Costs a look at the file's dates, which every write of any worker changes."""
+        return not self.in_memory and self._empty_at == self._signature()
 
-    async def hold(self, values: Sequence[Put], claims: Sequence[Put]) -> bool:
-        """Keeps writes for later, all of them or none; False where there is no room or where they cannot be written."""
-        writes = [_held(_VALUES, put) for put in values] + [_held(_CLAIMS, put) for put in claims]
-        async with self._busy:
+    def _signature(self) -> tuple[int, int] | str:
+        try:
+            found = os.stat(self._wal) if self._wal else None
+        except OSError:
+            found = None
+        return "none" if found is None else (found.st_mtime_ns, found.st_size)
+
+    async def hold(self, batch: Sequence[Put | Append], *, share: float = 1.0) -> dict[Key, bytes]:
+        """Takes all writes or none, up to `share` of the capacity; gives the values that puts gave way to. Raises
+        StoreUnavailable where there is no room."""
+        claims = [write.key for write in batch if isinstance(write, Put) and write.if_absent]
+        found = await self.find(claims) if claims else {}
+        writes = [self._local_of(write) for write in batch if write.key not in found or not _yields(write)]
+        if writes:
+            await self._note()
+            found |= await self._add(writes, share)
+        return found
+
+    def _local_of(self, write: Put | Append) -> Put:
+        if isinstance(write, Append):
+            # Behind what was appended before, by any worker.
+            name = f"{time.time_ns():020}.{os.getpid()}.{next(self._numbers)}"
+            return self._row(_APPENDS, name, write.key, write.value, write.ttl, write.keep)
+        kind = _CLAIMS if write.if_absent else _VALUES
+        return self._row(kind, "", write.key, write.value, write.ttl, None)
+
+    def _row(self, kind: str, order: str, key: Key, value: bytes, ttl: float | None, keep: int | None) -> Put:
+        made = msgspec.msgpack.encode(_Write(key.collection, key.name, value, ttl, keep))
+        name = order or f"{key.collection}\n{key.name}"
+        return Put(Key(_collection(self.tags[0], kind), name), made, if_absent=kind == _CLAIMS)
+
+    async def _add(self, writes: Sequence[Put], share: float) -> dict[Key, bytes]:
+        try:
+            if self._file is None:
+                raise StoreUnavailable("there is no spool file")
+            held = await self._file.add(writes, self.tags, int(self._file.capacity * share))
+        except StoreUnavailable:
+            held = await self._memory.add(writes, self.tags, int(self._memory.capacity * share))
+            await self._weigh()
+        return {write.key: write.value for write in map(_DECODER.decode, held.values())}
+
+    async def _weigh(self) -> None:
+        before, self.in_memory = self.in_memory, await self._memory.size(self.tags)
+        if self._file is not None and self.in_memory and not before:
+            _log.warning(
+                "neither the store nor the spool takes a write: what leaves windows is kept in memory only, and is "
+                "lost with this process, until one of them takes it"
+            )
+
+    async def _note(self) -> None:
+        """Lists the tag, so that what waits can be found by whoever does not know it."""
+        tag = self.tags[0]
+        if tag not in self._noted and self._file is not None:
+            with suppress(StoreUnavailable):
+                await self._file.local.put(Key(_TAGS, tag), b"")
+                self._noted.add(tag)
+
+    async def find(self, keys: Sequence[Key]) -> dict[Key, bytes]:
+        """The values that wait under these keys. Empty where the spool cannot be read."""
+        places = [
+            (key, Key(_collection(tag, kind), f"{key.collection}\n{key.name}"))
+            for tag in reversed(self.tags)
+            for kind in (_CLAIMS, _VALUES)
+            for key in keys
+        ]
+        found: dict[Key, bytes] = {}
+        for area in self._areas():
+            with suppress(StoreUnavailable):
+                values = await area.local.get_many([place for _, place in places])
+                found |= {
+                    key: _DECODER.decode(value).value
+                    for (key, _), value in zip(places, values, strict=True)
+                    if value is not None
+                }
+        return found
+
+    async def scan(self, collection: str, prefix: str, after: str, limit: int) -> dict[str, bytes]:
+        """Names and values of a collection that wait. Empty where the spool cannot be read."""
+        found: dict[str, bytes] = {}
+        head = f"{collection}\n"
+        for area in self._areas():
+            for tag in reversed(self.tags):
+                for kind in (_CLAIMS, _VALUES):
+                    with suppress(StoreUnavailable):
+                        behind = head + after if after else ""
+                        rows = await area.local.scan(
+                            _collection(tag, kind), prefix=head + prefix, after=behind, limit=limit
+                        )
+                        found |= {name.removeprefix(head): _DECODER.decode(value).value for name, value in rows}
+        return found
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        """Removes what waits under these keys. Raises StoreUnavailable."""
+        gone = 0
+        names = [f"{key.collection}\n{key.name}" for key in keys]
+        for area in self._areas():
+            for tag in self.tags:
+                places = [Key(_collection(tag, kind), name) for kind in (_VALUES, _CLAIMS) for name in names]
+                gone += await area.local.delete(places)
+            area.recount()
+        self.in_memory = await self._memory.size(self.tags)
+        return gone
+
+    def _areas(self) -> list[_Area]:
+        """Where writes may be; the newest last."""
+        areas = [self._file] if self._file is not None and os.path.exists(self.path or "") else []
+        return [*areas, self._memory] if self.in_memory or self._file is None else areas
+
+    # -- publishing ---------------------------------------------------------------
+
+    async def publish(self, main: Store, settle: Settle, buried: Buried | None) -> None:
+        """Writes all that waits for this store to `main` and removes it here. One worker at a time does it. Raises
+        StoreUnavailable; then what is left still waits, and what was written is written again, which does no harm."""
+        # To take the lock changes the file, which other workers then look at: it is taken only where that is of use.
+        await self._look()
+        for area in self._areas():
+            if self.is_empty:
+                return
+            async with area.local.lock(_PUBLISHING, lease=_LEASE) as free:
+                if free:
+                    await self._publish(area, main, settle, buried)
+            self.in_memory = await self._memory.size(self.tags)
+        await self._look()
+
+    async def _look(self) -> None:
+        """Learns whether nothing waits in the file."""
+        before, areas = self._signature(), self._areas()
+        if self._file in areas and self._file is not None:
+            self._file.recount()
+            if await self._file.size(self.tags):
+                self._empty_at = "unknown"
+                return
+        self._empty_at = before
+
+    async def _publish(self, area: _Area, main: Store, settle: Settle, buried: Buried | None) -> None:
+        puts = [_put_of(value) async for _, value in area.rows(self.tags, (_VALUES, _CLAIMS))]
+        gone = await buried(puts) if buried is not None and puts else frozenset()
+        for kind in _KINDS:
+            rows = [row async for row in area.rows(self.tags, (kind,))]
+            for page in _pages(rows):
+                writes = [write for _, value in page if (write := _DECODER.decode(value)).key not in gone]
+                await _write(main, kind, writes, settle)
+                await area.remove(dict(page))
+
+    async def save(self) -> None:
+        """Moves to the file what only the memory has, as soon as the file takes it. Never fails."""
+        if self._file is None or not self.in_memory:
+            return
+        with suppress(StoreUnavailable):
+            rows = {key: value async for key, value in self._memory.rows(self.tags)}
+            claims = [Put(key, value, if_absent=_CLAIMS in key.collection) for key, value in rows.items()]
+            await self._file.add(claims, self.tags, self._file.capacity)
+            await self._memory.remove(rows)
+            self.in_memory = await self._memory.size(self.tags)
+
+    # -- what cannot be published -------------------------------------------------
+
+    async def adopt(self, main: Store, owns: Owns, settle: Settle, buried: Buried | None, former: Path | None) -> None:
+        """Publishes what a former version left without an identity, in this file or in the `former` common one, where
+        `owns` says that it is this store's; else leaves it and counts it. Counts what waits for other stores, too.
+        Raises StoreUnavailable."""
+        self.elsewhere.clear()
+        if self._file is not None and self.path is not None and self.path.exists():
+            await self._adopt_from(self._file.local, self.path, main, owns, settle, buried)
+            await self._count_others(self._file.local, self.path)
+        if former is not None and former != self.path and former.is_file():
+            local = SqliteStore(former, timeout=5.0)
             try:
-                sizes = await self._known()
-                after = {**sizes, **{put.key: len(put.value) + _OVERHEAD for put in writes}}
-                if sum(after.values()) > self._capacity:
-                    return False
-                await self._local.write(writes)
-            except StoreUnavailable:
-                return False
-            self._sizes = after
-            return True
+                await self._adopt_from(local, former, main, owns, settle, buried)
+            finally:
+                await local.close()
+        for path, writes in self.elsewhere.items():
+            _log.warning("%d writes that wait in %s are for another store, and are left there", writes, path)
 
-    async def publish(self) -> list[tuple[Key, bytes]]:
-        """Writes all that is held to the store, and lets go of it. Gives the claims that others had made first, with
-        what they had written. Raises StoreUnavailable; then what is left is still held."""
-        lost: list[tuple[Key, bytes]] = []
-        async with self._busy:
-            gone = await self._unwanted()
-            for collection in (_VALUES, _CLAIMS):
-                while page := await self._local.scan(collection, limit=_PAGE):
-                    for name, held in page:
-                        write = _DECODER.decode(held)
-                        if Key(write.collection, write.name) not in gone:
-                            await self._publish(collection, write, lost)
-                        await self._local.delete([Key(collection, name)])
-                        if self._sizes is not None:
-                            self._sizes.pop(Key(collection, name), None)
-            # Other workers of this machine have the same file, and may have published what this one held.
-            self._sizes = {}
-        return lost
+    async def _adopt_from(
+        self, local: _Local, path: Path, main: Store, owns: Owns, settle: Settle, buried: Buried | None
+    ) -> None:
+        rows: dict[str, list[tuple[Key, bytes]]] = {}
+        for kind, collection in _FORMER.items():
+            after = ""
+            while page := await local.scan(collection, after=after, limit=_PAGE):
+                after = page[-1][0]
+                rows.setdefault(kind, []).extend((Key(collection, name), value) for name, value in page)
+        if not rows:
+            return
+        puts = [_put_of(value) for kept in rows.values() for _, value in kept]
+        if not await owns(puts):
+            self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + len(puts)
+            return
+        gone = await buried(puts) if buried is not None else frozenset()
+        for kind, kept in rows.items():
+            for each in _pages(kept):
+                writes = [write for _, value in each if (write := _DECODER.decode(value)).key not in gone]
+                await _write(main, kind, writes, settle)
+                await local.delete_unchanged(dict(each))
+
+    async def _count_others(self, local: _Local, path: Path) -> None:
+        for tag, _ in await local.scan(_TAGS):
+            if tag in self.tags:
+                continue
+            waiting = 0
+            for kind in _KINDS:
+                after = ""
+                while page := await local.scan(_collection(tag, kind), after=after, limit=_PAGE):
+                    after, waiting = page[-1][0], waiting + len(page)
+            if waiting:
+                self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + waiting
 
     async def close(self) -> None:
-        """Lets go of the local store."""
-        await self._local.close()
+        """Closes the file. What only the memory has is lost, unless the file takes it now."""
+        await self.save()
+        if self._file is not None:
+            await self._file.local.close()
+        await self._memory.local.close()
 
-    async def _publish(self, collection: str, write: _Write, lost: list[tuple[Key, bytes]]) -> None:
-        key = Key(write.collection, write.name)
-        if collection == _VALUES:
-            await self._main.put(key, write.value, ttl=write.ttl)
+
+class SpooledStore:
+    """A Store that goes on while `main` is away: it writes to `spool` and reads from there first.
+
+    Writes raise StoreUnavailable only where the spool takes none either. Reads raise it where neither knows a single
+    key; where the spool knows some of several keys, the others are given as missing. Logs cannot be read, nothing can
+    be deleted, and no lock be had while `main` is away. `available` says whether `main` is there.
+    """
+
+    def __init__(
+        self, main: Store, spool: Spool, *, settle: Settle = lambda *_: None, buried: Buried | None = None
+    ) -> None:
+        self._main = main
+        self.spool = spool
+        self.settle, self.buried = settle, buried
+        self._share = 1.0
+        self._publishing = asyncio.Lock()
+
+    def minor(self) -> SpooledStore:
+        """The same store for writes that may only take half of the spool, so that they leave room for compactions."""
+        other = copy.copy(self)
+        other._share = 0.5
+        return other
+
+    @property
+    def available(self) -> bool:
+        """See Store."""
+        return self._main.available
+
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        """See Store."""
+        await self.write((Put(key, value, ttl),))
+
+    async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+        """See Store. While the store is away the first claim in the spool wins."""
+        return (await self.write((Put(key, value, ttl, if_absent=True),))).get(key, value)
+
+    async def get(self, key: Key) -> bytes | None:
+        """See Store."""
+        return (await self.get_many((key,)))[0]
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """See Store."""
+        if self.spool.is_empty:
+            with suppress(StoreUnavailable):
+                return await self._main.get_many(keys)
+        found: dict[Key, bytes | None] = {**await self.spool.find(keys)}
+        missing = [key for key in keys if key not in found]
+        if missing:
+            try:
+                found |= dict(zip(missing, await self._main.get_many(missing), strict=True))
+            except StoreUnavailable:
+                if not found:
+                    raise
+        return [found.get(key) for key in keys]
+
+    async def scan(
+        self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[tuple[str, bytes]]:
+        """See Store."""
+        if self.spool.is_empty:
+            with suppress(StoreUnavailable):
+                return await self._main.scan(collection, prefix=prefix, after=after, limit=limit)
+        waiting = await self.spool.scan(collection, prefix, after, limit)
+        try:
+            stored = dict(await self._main.scan(collection, prefix=prefix, after=after, limit=limit))
+        except StoreUnavailable:
+            if not waiting:
+                raise
+            stored = {}
+        return sorted({**stored, **waiting}.items())[:limit]
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        """See Store."""
+        if self.spool.is_empty:
+            with suppress(StoreUnavailable):
+                return await self._main.write(batch)
+            return await self.spool.hold(batch, share=self._share)
+        # Until all is published, what waits under a key is newer than what the store has.
+        waiting = await self.spool.find([write.key for write in batch if isinstance(write, Put)])
+        held = {write.key: waiting[write.key] for write in batch if _yields(write) and write.key in waiting}
+        later = [write for write in batch if write.key in waiting and write.key not in held]
+        now = [write for write in batch if write.key not in waiting]
+        try:
+            held |= await self._main.write(now) if now else {}
+        except StoreUnavailable:
+            later += now
+        if later:
+            held |= await self.spool.hold(later, share=self._share)
+        return held
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        """See Store."""
+        gone = await self._main.delete(keys)
+        return gone if self.spool.is_empty else max(gone, await self.spool.delete(keys))
+
+    async def append(
+        self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
+    ) -> int:
+        """See Store."""
+        return await self._main.append(key, values, keep=keep, ttl=ttl)
+
+    async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
+        """See Store."""
+        return await self._main.read(key, start, limit)
+
+    def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
+        """See Store."""
+        return self._main.lock(key, lease=lease)
+
+    async def ping(self) -> None:
+        """See Store."""
+        await self._main.ping()
+
+    async def publish(self) -> None:
+        """Publishes what waits, where anything does. Raises StoreUnavailable; then it still waits."""
+        if self.spool.is_empty:
             return
-        winner = await self._main.put_if_absent(key, write.value, ttl=write.ttl)
-        if winner != write.value:
-            lost.append((key, winner))
+        async with self._publishing:
+            await self.spool.publish(self._main, self.settle, self.buried)
 
-    async def _unwanted(self) -> frozenset[Key]:
-        """What was erased meanwhile; all that is held is looked at, which is no more than `capacity`. Other workers may
-        hold something in the same file."""
-        if self._buried is None:
-            return frozenset()
-        writes = [_DECODER.decode(value) async for _, value in self._all()]
-        puts = [Put(Key(write.collection, write.name), write.value, write.ttl) for write in writes]
-        return await self._buried(puts) if puts else frozenset()
+    async def look(self) -> None:
+        """Publishes what waits once the store is there, and till then saves what is only in memory. To be called about
+        every second; never fails."""
+        with suppress(StoreUnavailable):
+            if self._main.available:
+                await self.publish()
+            else:
+                await self.spool.save()
 
-    async def _known(self) -> dict[Key, int]:
-        """What is held, by key; read once, since an earlier run may have left something."""
-        if self._sizes is None:
-            self._sizes = {key: len(value) + _OVERHEAD async for key, value in self._all()}
-        return self._sizes
-
-    async def _all(self) -> AsyncIterator[tuple[Key, bytes]]:
-        for collection in (_VALUES, _CLAIMS):
-            after = ""
-            while page := await self._local.scan(collection, after=after, limit=_PAGE):
-                after = page[-1][0]
-                for name, value in page:
-                    yield Key(collection, name), value
+    async def close(self) -> None:
+        """Closes the spool; the store is its owner's."""
+        await self.spool.close()
 
 
-def open_spool(
-    path: Path | None,
-    main: Store,
-    *,
-    capacity: int = 64 * 2**20,
-    timeout: float = 5.0,
-    buried: Buried | None = None,
-) -> LocalSpool:
-    """A spool in a file of its own, or in memory where `path` is None. Raises ConfigError where the file is another
-    program's."""
+def open_spool(path: Path | None, *, place: str = "", capacity: int = 64 * 2**20, timeout: float = 5.0) -> Spool:
+    """A spool in a file, or in memory where `path` is None. Raises ConfigError where the file is another program's."""
     if path is not None:
         refuse_foreign(path, SPOOL)
-    local: Store = (
-        EphemeralStore(max_bytes=4 * capacity) if path is None else SqliteStore(path, timeout=timeout, whole=True)
-    )
-    return LocalSpool(local, main, capacity=capacity, buried=buried)
+    return Spool(path, place=place, capacity=capacity, timeout=timeout)
 
 
-def _held(collection: str, put: Put) -> Put:
-    value = msgspec.msgpack.encode(_Write(put.key.collection, put.key.name, put.value, put.ttl))
-    return Put(Key(collection, f"{put.key.collection}\n{put.key.name}"), value)
+def new_identity() -> bytes:
+    """An identity for a store that has none."""
+    return secrets.token_bytes(16)
+
+
+async def _write(main: Store, kind: str, writes: Sequence[_Write], settle: Settle) -> None:
+    """Writes a page of one kind; a claim that comes second is settled."""
+    if kind == _APPENDS:
+        batch: list[Put | Append] = [Append(write.key, write.value, write.keep, write.ttl) for write in writes]
+    else:
+        batch = [Put(write.key, write.value, write.ttl, if_absent=kind == _CLAIMS) for write in writes]
+    if not batch:
+        return
+    mine = {write.key: write for write in batch}
+    for key, winner in (await main.write(batch)).items():
+        claim = mine[key]
+        if isinstance(claim, Put) and winner != claim.value and (better := settle(claim, winner)) is not None:
+            await main.put(key, better, ttl=claim.ttl)
+
+
+def _pages(rows: Sequence[tuple[Key, bytes]]) -> Iterator[list[tuple[Key, bytes]]]:
+    page: list[tuple[Key, bytes]] = []
+    size = 0
+    for key, value in rows:
+        if page and (len(page) >= _PAGE or size + len(value) > _BATCH_BYTES):
+            yield page
+            page, size = [], 0
+        page.append((key, value))
+        size += len(value)
+    if page:
+        yield page
+
+
+def _yields(write: Put | Append) -> bool:
+    return isinstance(write, Put) and write.if_absent
+
+
+def _put_of(value: bytes) -> Put:
+    write = _DECODER.decode(value)
+    return Put(write.key, write.value, write.ttl)
+
+
+def _collection(tag: str, kind: str) -> str:
+    return f"spool/{tag}/{kind}"

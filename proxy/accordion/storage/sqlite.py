@@ -7,7 +7,7 @@ import secrets
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,6 +86,10 @@ class SqliteStore:
         if count:
             self._wipe_soon()
         return count
+
+    async def delete_unchanged(self, rows_: Mapping[Key, bytes]) -> None:
+        """Remove values, each only where it is still the one given."""
+        await self._write(rows.delete_unchanged, rows_)
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None

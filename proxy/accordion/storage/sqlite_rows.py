@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -128,6 +128,11 @@ def delete(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> i
             _delete_log(connection, log[0])
         count += bool(held) or log is not None
     return count
+
+
+def delete_unchanged(connection: sqlite3.Connection, held: Mapping[Key, bytes], now: float) -> None:
+    """Values, each only where it is still the one given."""
+    connection.executemany(f"{_DELETE} AND value = ?", [(*raw(key), now, value) for key, value in held.items()])
 
 
 def append_all(connection: sqlite3.Connection, runs: Iterable[Run], now: float) -> None:

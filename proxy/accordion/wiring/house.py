@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from starlette.types import ASGIApp
 
@@ -51,6 +52,7 @@ from accordion.storage.guarded import GuardedStore
 from accordion.storage.opening import open_store
 from accordion.storage.others import Slots, others_of
 from accordion.storage.outbox import GatheringOutbox
+from accordion.storage.spool import SpooledStore
 from accordion.storage.sqlite import SqliteStore
 from accordion.upstream.client import HttpUpstream
 from accordion.upstream.routes import Routes
@@ -61,6 +63,7 @@ from accordion.wiring.mark import Mark
 from accordion.wiring.memory import Library, note
 from accordion.wiring.seats import Seats
 from accordion.wiring.shares import shares
+from accordion.wiring.spooling import is_server, owns_former, spool_of
 from accordion.wiring.tables import (
     base_models,
     counters,
@@ -97,6 +100,7 @@ class House:
             monotonic=self.clock.monotonic,
             on_change=self._store_changed,
         )
+        self.spooled = SpooledStore(self.store, spool_of(settings))
         self._mark = Mark(
             self.store,
             settings.server.tenant_key.reveal().encode(),
@@ -104,8 +108,9 @@ class House:
             # A store in memory is never emptied; where it is full it lets go of what was written first: the mark.
             emptied=self._store_emptied if url != "memory://" else lambda: None,
             replaced=lambda: store.replaced if isinstance(store, SqliteStore) else 0,
+            learned=self._store_learned,
         )
-        self.outbox = GatheringOutbox(self.store, on_drop=self.metrics.dropped)
+        self.outbox = GatheringOutbox(self.spooled.minor(), on_drop=self.metrics.dropped)
         self._lasting(settings, environ, slots)
         self._apply(settings)
 
@@ -122,9 +127,11 @@ class House:
         self._taught = Taught(self.store, self.outbox, self.clock, self._limits, self._calibrations, retention)
         others = others_of(settings.store.url.reveal(), settings.server.workers, slots)
         self._sessions = Sessions(
-            self.store, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, others
+            self.spooled, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, others
         )
-        self._vault = Vault(settings, self.store, self.tasks, self.clock, self.metrics.swept, others is None)
+        self._vault = Vault(
+            settings, self.store, self.spooled, self.tasks, self.clock, self.metrics.swept, others is None
+        )
         self._session_bounds = SessionBounds(
             self.store, lambda tenant: self.tenants.space(tenant), max_bytes=settings.store.session_bytes,
             keep=limits.exchanges_per_session,
@@ -133,10 +140,18 @@ class House:
         # Who erases has the time for it to be written, and then removes it with the rest.
         self._vault.erasures.listen(lambda *_: self.outbox.hurry())
         self._kitchen = Kitchen(
-            settings, self.store, self._vault, self.outbox, self._meter, self.counter, self.tasks, self.clock
+            settings,
+            self.store,
+            self.spooled,
+            self._vault,
+            self.outbox,
+            self._meter,
+            self.counter,
+            self.tasks,
+            self.clock,
         )
         self._seats = Seats(
-            self.store, self.outbox, self.clock, self.tasks, self._sessions, self._kitchen.reader,
+            self.spooled, self.outbox, self.clock, self.tasks, self._sessions, self._kitchen.reader,
             self._kitchen.archive, self.metrics.edge, shares(limits.cache_bytes),
         )  # fmt: skip
         self._vault.erasures.listen(self._seats.forget)
@@ -144,7 +159,7 @@ class House:
             lambda: self.settings, self._kitchen.room, self._vault.transcripts, self.counter, self.tasks, self.clock,
             lambda space: note(self.outbox, self.tenants.name_of(space)), self.metrics.wrote,
         )  # fmt: skip
-        ledger = self.outbox.patient()
+        ledger = self.outbox.patient(self.store)
         self._journal = Journal(ledger, observers, self._worker, limits.exchanges_per_session, retention)
         self._translator = LiteLLMTranslator(self._kitchen.spoken)
         self._upstream = self._connect(settings)
@@ -238,6 +253,8 @@ class House:
         # A store takes longer to open than to read, and a request has little time to wait for it.
         with suppress(StoreUnavailable):
             await self.store.ping()
+        if is_server(self.settings):
+            self._mark.recall(*await self.spooled.spool.recall(self._mark.secret))
         await self._mark.look()
         await self._taught.look()
         self.tasks.spawn(self._keep_looking(), "follow the store")
@@ -292,16 +309,25 @@ class House:
         self.metrics.store(available)
         if available:
             _log.info("the store is available again")
-            self.tasks.spawn(self._restore(), "publish the spool")
+            self.tasks.spawn(self.spooled.look(), "publish the spool")
         else:
             _log.warning(
                 "the store is unavailable; requests are forwarded without it, and the proxy keeps trying: %s",
                 self.store.problem,
             )
 
-    async def _restore(self) -> None:
-        with suppress(StoreUnavailable):  # Away again: that was said, and this is tried again when it is back.
-            await self._compactors("", False).restored()
+    async def _store_learned(self, identity: bytes, secret: bytes) -> None:
+        """The store answered, for the first time or as another one: what waits for it on this machine goes there."""
+        spool, settings = self.spooled.spool, self.settings
+        await spool.identify(identity, secret, lasting=is_server(settings))
+        former = settings.store.former_spool_path()
+        await spool.adopt(
+            self.store,
+            partial(owns_former, settings, self.store),
+            self.spooled.settle,
+            self.spooled.buried,
+            Path(former) if former else None,
+        )
 
     def _store_emptied(self) -> None:
         _log.warning(
@@ -316,6 +342,7 @@ class House:
         """Learns what other workers were asked to do, were taught and erased, and whether the store is still the one
         that it was. Never fails."""
         await self._mark.look()
+        await self.spooled.look()
         await self._kitchen.wishes.look()
         await self._vault.erasures.look()
         await self._taught.look()

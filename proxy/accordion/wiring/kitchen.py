@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import product
-from pathlib import Path
 
 from accordion.accounting.meter import Meter
 from accordion.archive.artifacts import artifact_text
@@ -26,6 +25,7 @@ from accordion.compaction.overlays import Overlays
 from accordion.compaction.planner import Planner
 from accordion.compaction.reading import WrittenReader
 from accordion.compaction.recalling import Recalling
+from accordion.compaction.records import is_compaction
 from accordion.compaction.rendering import Rendering
 from accordion.compaction.renewal import Renewals
 from accordion.compaction.replay import Folds
@@ -36,14 +36,15 @@ from accordion.compaction.weights import Weights
 from accordion.compaction.wishes import Wishes
 from accordion.compaction.writers import Writers
 from accordion.core.conversation import Message
-from accordion.core.ports import Clock, Outbox, Store, Tasks, TokenCounter
+from accordion.core.ports import Clock, Outbox, Put, Store, Tasks, TokenCounter
 from accordion.core.summarizing import Summarizer
 from accordion.dialects.base import Dialect
+from accordion.identity.points import joined_values
 from accordion.identity.sessions import Sessions
 from accordion.response_history import ResponseHistory
 from accordion.settings import Settings
 from accordion.sharing import Sharing
-from accordion.storage.spool import open_spool
+from accordion.storage.spool import SpooledStore
 from accordion.summaries.author import Author
 from accordion.summaries.digest import digest
 from accordion.summaries.extractive import Extractor
@@ -68,6 +69,7 @@ class Kitchen:
         self,
         settings: Settings,
         store: Store,
+        spooled: SpooledStore,
         vault: Vault,
         outbox: Outbox,
         meter: Meter,
@@ -76,7 +78,7 @@ class Kitchen:
         clock: Clock,
     ) -> None:
         retention = vault.retention
-        self._store, self._tasks, self._clock, self._counter = store, tasks, clock, counter
+        self._store, self._tasks, self._clock, self._counter = spooled, tasks, clock, counter
         self._outbox, self._waiting = outbox, LoopWaiting()
         self._writers = Writers(clock)
         capacity, small = settings.limits.fold_cache_bytes, shares(settings.limits.cache_bytes)
@@ -85,9 +87,9 @@ class Kitchen:
         self._archive = vault.archive
         self._extractor = Extractor(_FACTS, words=small.words)
         self._prompts = load()
-        self.renewals = Renewals(store, self._archive, tasks, clock, small.renewed)
+        self.renewals = Renewals(spooled, self._archive, tasks, clock, small.renewed)
         self.folds = Folds(
-            store,
+            spooled,
             capacity=capacity // 2,
             retention=retention,
             sealer=vault.sealer,
@@ -107,7 +109,7 @@ class Kitchen:
         self.spoken = spoken = dialects_by_name()
         self._desk = Desk(self._archive, spoken, tasks)
         self._transcripts = vault.transcripts
-        self.custody = Custody(self._archive, tasks, described, self._reads, vault.erasures, self._published)
+        self.custody = Custody(self._archive, tasks, described, self._reads, vault.erasures, spooled.publish)
         # Of words that are named, and of replies that are gone on from; each also of what was looked up.
         replies = settings.limits.reply_cache_bytes
         self.named = NamedItems(self._archive, tasks, vault.erasures, self._reads, replies // 8)
@@ -116,13 +118,8 @@ class Kitchen:
         self._bounds = Bounds(
             at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)
         )
-        path = settings.store.spool_path()
-        self._spool = open_spool(
-            Path(path) if path else None,
-            store,
-            capacity=settings.store.spool_bytes,
-            buried=vault.erasures.buried,
-        )
+        self._spooled = spooled
+        spooled.settle, spooled.buried = self._settle, vault.erasures.buried
         vault.erasures.listen(self._erased)
 
     def history(self, sessions: Sessions) -> ResponseHistory:
@@ -143,10 +140,11 @@ class Kitchen:
         self.overlays.forget()
         self.folds.forget()
 
-    async def _published(self) -> None:
-        """Writes what waits on this machine. Raises StoreUnavailable."""
-        for key, value in await self._spool.publish():
-            self.folds.adopt(key, value)
+    def _settle(self, claim: Put, winner: bytes) -> bytes | None:
+        """A claim from the spool that another machine's came before: compactions give way, places are joined."""
+        if is_compaction(claim.key):
+            self.folds.adopt(claim.key, winner)
+        return joined_values(claim.key, claim.value, winner)
 
     def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str, bool], Compactor]:
         """The compactor of each model, by the name that clients ask for, and of each kind of agent: whether it is a
@@ -221,7 +219,6 @@ class Kitchen:
             clock=self._clock,
             waiting=self._waiting,
             erasures=self.custody.erasures,
-            spool=self._spool,
         )
 
     def _compactor(self, settings: Settings, pipeline: list[Strategy], rooms: Rooms) -> Compactor:
@@ -254,4 +251,4 @@ class Kitchen:
 
     async def close(self) -> None:
         """Lets go of the spool."""
-        await self._spool.close()
+        await self._spooled.close()

@@ -18,13 +18,14 @@ from accordion.wiring.shares import shares
 
 
 class Vault:
-    """What outlives the window. `told` hears what was removed for being too old or too much; `alone`: nobody else uses
+    """What outlives the window. `spooled` is the store with the spool before it. `told` hears what was removed for being too old or too much; `alone`: nobody else uses
     the store."""
 
     def __init__(
         self,
         settings: Settings,
         store: Store,
+        spooled: Store,
         tasks: Tasks,
         clock: Clock,
         told: Callable[[Swept], None],
@@ -36,7 +37,7 @@ class Vault:
         self.bounds = Bounds(store, tasks, clock, max_bytes=kept.max_bytes, retention=self.retention, told=told)
         known = shares(settings.limits.cache_bytes).written
         self.archive = Archive(
-            store, self.retention, sealer=self.sealer, clock=clock, wrote=self.bounds.wrote, capacity=known
+            spooled, self.retention, sealer=self.sealer, clock=clock, wrote=self.bounds.wrote, capacity=known
         )
         self.erasures = Erasures(store, clock, self.retention, None if alone else asyncio.sleep)
         self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)

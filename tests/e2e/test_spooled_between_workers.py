@@ -1,0 +1,72 @@
+"""The store is away while each request of a conversation comes to another worker: what one wrote the other finds."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.agents import Run, connected
+from tests.conftest import Start
+from tests.e2e.folds import WINDOW, breaks, config, folded, rounds
+from tests.e2e.ledger import look
+from tests.loopback import Answer, Recorded
+from tests.proxying import Proxy
+from tests.strict import Strict
+from tests.valkey import Valkey, running_valkey
+
+AGENTS = 12
+AWAY = 3.0
+FAULTS: dict[str, tuple[Callable[[Valkey], None], Callable[[Valkey], None]]] = {
+    "killed": (Valkey.kill, Valkey.start),
+    "frozen": (Valkey.freeze, Valkey.thaw),
+}
+
+
+class Providers(dict[str, Strict]):
+    """One strict provider for each agent, told apart by the agent's name."""
+
+    async def __call__(self, request: Recorded, answer: Answer) -> None:
+        text = request.body.decode()
+        await next(each for name, each in self.items() if name in text)(request, answer)
+
+
+async def hopping(proxy: Proxy, run: Run, over: asyncio.Event) -> None:
+    """Lets an agent work, on a new connection for each request, so that any worker may get it."""
+    while not over.is_set():
+        async with connected(proxy.url, "chat") as client:
+            run.client = client
+            await rounds(run, 1)
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_no_prefix_breaks_but_at_compactions_while_the_store_is_away(start: Start, tmp_path: Path, fault: str):
+    names = [f"agent-{number:02}" for number in range(AGENTS)]
+    providers = Providers({name: Strict("chat", WINDOW, rounds=1_000, run=name) for name in names})
+    runs = {name: Run(None, "chat", name=name) for name in names}
+    away, back = FAULTS[fault]
+    with running_valkey(tmp_path, appendonly="yes") as valkey:
+        proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE=valkey.url)
+        await proxy.says("startup complete", 2)
+        async with proxy.provider(providers):
+            over = asyncio.Event()
+            work = [asyncio.create_task(hopping(proxy, run, over)) for run in runs.values()]
+            await asyncio.sleep(5)
+            away(valkey)
+            await asyncio.sleep(AWAY)
+            back(valkey)
+            await asyncio.sleep(4)
+            over.set()
+            await asyncio.gather(*work)
+
+        async def gone() -> list[str]:
+            ids = [name for run in runs.values() for said in run.compactions if said for name in said["artifacts"]]
+            found = [(await look(proxy, f"/accordion/artifacts/{each}")).status_code for each in ids]
+            return [each for each, status in zip(ids, found, strict=True) if status != 200]
+
+        print({name: (breaks(providers[name].taken), folded(run)) for name, run in runs.items()})
+        assert {name: breaks(providers[name].taken) for name in names} == {
+            name: folded(run) for name, run in runs.items()
+        }
+        assert [each.problems for each in providers.values()] == [[]] * AGENTS
