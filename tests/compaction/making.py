@@ -13,7 +13,7 @@ from msgspec import structs
 from accordion.accounting.meter import REPLY, Meter
 from accordion.archive.erasures import Erasures
 from accordion.archive.references import artifact_id, reference, size_of
-from accordion.archive.writing import Archive, Spool
+from accordion.archive.writing import Archive
 from accordion.compaction.background import Bounds, Preparations
 from accordion.compaction.case import Case, Outcome
 from accordion.compaction.compactor import Compactor, Rooms
@@ -29,7 +29,7 @@ from accordion.core.budget import Decision, Thresholds, Utilization, Window
 from accordion.core.conversation import Conversation, ToolCall, ToolResult
 from accordion.core.edits import Folded, unfolded
 from accordion.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize, View
-from accordion.core.ports import Route, Sealer, Store
+from accordion.core.ports import Put, Route, Sealer, Store
 from accordion.core.summarizing import Asker
 from accordion.dialects.base import Dialect
 from accordion.dialects.chat import ChatCompletions
@@ -37,6 +37,7 @@ from accordion.dialects.messages import Messages
 from accordion.dialects.reader import Reader
 from accordion.dialects.responses import Responses
 from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.spool import Spool, SpooledStore
 from accordion.summaries.author import Author, Summary, SummaryTask
 from accordion.summaries.extractive import Extractor
 from accordion.summaries.prompts import load
@@ -225,6 +226,10 @@ class House:
         self.clock, self.tasks, self.waiting = FakeClock(), LoopTasks(), Loop()
         self.meter = Meter(WordCounter())
         self.weights = Weights(self.meter)
+        main = self.store
+        if self.spool is not None:
+            self.spooled = SpooledStore(main, self.spool, settle=self._settle)
+            self.store = self.spooled
         self.archive = Archive(self.store, sealer=self.sealer, clock=self.clock)
         self.reader = WrittenReader()
         self.folds = Folds(self.store, reader=self.reader, sealer=self.sealer)
@@ -232,7 +237,7 @@ class House:
         self.author = Author(None, self.extractor, self.tasks, load())
         if self.teller:
             self.author = Teller(self.author)
-        self.erasures = Erasures(self.store, self.clock, 100.0)
+        self.erasures = Erasures(main, self.clock, 100.0)
         self.writers = Writers(self.clock)
         self.preparations = Preparations(
             self.author, self.store, self.tasks, self.waiting, self.bounds, self.archive, self.erasures,
@@ -245,9 +250,12 @@ class House:
         craft = Craft(*planners, self.archive, self.weights, self.reader)
         rooms = Rooms(
             self.folds, self.archive, self.author, self.extractor, self.preparations, self.tasks, self.clock,
-            self.waiting, self.erasures, self.spool,
+            self.waiting, self.erasures,
         )  # fmt: skip
         self.compactor = Compactor(craft, rooms, wait_seconds=self.wait_seconds)
+
+    def _settle(self, claim: Put, winner: bytes) -> None:
+        self.folds.adopt(claim.key, winner)
 
     def case(self, client: Conversation, folded: Folded | None = None, **changes: Any) -> Case:
         """A request over its trigger."""

@@ -18,7 +18,7 @@ from accordion.core.errors import StoreUnavailable
 from accordion.core.plan import Summarize
 from accordion.core.ports import Put
 from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import LocalSpool
+from accordion.storage.spool import Spool
 from tests.compaction.making import (
     DIALECTS,
     SCOPE,
@@ -49,10 +49,19 @@ class Fragile(FickleStore):
         super().__init__()
         self.claims_away = False
 
+    @property
+    def available(self):
+        return not (self.away or self.claims_away)
+
     async def put_if_absent(self, key, value, *, ttl=None):
         if self.claims_away:
             raise StoreUnavailable("away")
         return await super().put_if_absent(key, value, ttl=ttl)
+
+    async def write(self, batch):
+        if self.claims_away and any(isinstance(write, Put) and write.if_absent for write in batch):
+            raise StoreUnavailable("away")
+        return await super().write(batch)
 
 
 async def fold(house: House, client: Conversation, **changes: Any) -> Outcome:
@@ -254,7 +263,7 @@ async def test_where_nothing_can_be_kept_nothing_leaves():
 @pytest.mark.parametrize("only_claims", [False, True])
 async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only_claims: bool):
     store, client = Fragile(), conversation(long_history(6), "chat")
-    spool = LocalSpool(EphemeralStore(), store)
+    spool = Spool(None, place="here")
     house = House(store=store, spool=spool)
     store.away, store.claims_away = not only_claims, True
     outcome = await fold(house, client, decision={"must_succeed": True})
@@ -262,16 +271,16 @@ async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only
     assert outcome.folded.compaction is not None
     assert (await fold(house, client, decision={"action": "pass"})).folded.compaction == outcome.folded.compaction
     store.away = store.claims_away = False
-    await house.compactor.restored()
+    await house.spooled.publish()
     other = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, fresh=True)
     assert other.compaction == outcome.folded.compaction
     assert all(await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts))
-    assert spool.empty
+    assert spool.is_empty
 
 
 async def test_a_fold_of_the_spool_that_comes_second_gives_way():
     store, client = Fragile(), conversation(long_history(6), "chat")
-    house = House(store=store, spool=LocalSpool(EphemeralStore(), store))
+    house = House(store=store, spool=Spool(None, place="here"))
     store.away = True
     mine = await fold(house, client, decision={"must_succeed": True})
     store.away = False
@@ -279,7 +288,7 @@ async def test_a_fold_of_the_spool_that_comes_second_gives_way():
     elsewhere.clock.advance(7)
     theirs = await fold(elsewhere, client)
     assert theirs.folded.compaction != mine.folded.compaction
-    await house.compactor.restored()
+    await house.spooled.publish()
     again = await fold(house, client, decision={"action": "pass"})
     assert again.folded.compaction == theirs.folded.compaction
 
@@ -287,7 +296,7 @@ async def test_a_fold_of_the_spool_that_comes_second_gives_way():
 async def test_a_full_spool_leaves_the_request_as_it_came():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
-    house = House(store=store, spool=LocalSpool(EphemeralStore(), store, capacity=100))
+    house = House(store=store, spool=Spool(None, place="here", capacity=100))
     outcome = await fold(house, client, decision={"must_succeed": True})
     assert outcome.folded.conversation is client
     assert outcome.seen is not None

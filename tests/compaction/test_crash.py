@@ -14,8 +14,9 @@ from accordion.compaction.case import Outcome
 from accordion.compaction.strategies import SHIPPED, build
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable, SummaryFailed
+from accordion.core.ports import Key
 from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import LocalSpool
+from accordion.storage.spool import Spool
 from tests.compaction.making import DIALECTS, House, Teller, asker, conversation, long_history
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName
@@ -61,9 +62,9 @@ class FailingOnce(EphemeralStore):
         self._spend()
         return await super().get(key)
 
-    async def write(self, batch: Any) -> None:
+    async def write(self, batch: Any) -> dict[Key, bytes]:
         self._spend()
-        await super().write(batch)
+        return await super().write(batch)
 
     @asynccontextmanager
     async def lock(self, key: Any, *, lease: float) -> AsyncIterator[bool]:
@@ -134,7 +135,7 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
     assert plain.calls > 10
     for at in range(1, plain.calls + 1):
         store = FailingOnce(at, stays)
-        spool = LocalSpool(EphemeralStore(), store) if spooled else None
+        spool = Spool(None, place="here") if spooled else None
         rooms = House(store=store, pipeline=pipeline(), window=WINDOW, spool=spool, teller=True)
         outcomes = await replayed(rooms, "chat", model=True)
         assert len(outcomes) == len(requests("chat"))

@@ -309,27 +309,33 @@ async def test_a_damaged_record_is_passed_over_for_a_shallower_one():
     assert await find(Folds(store), whole, fresh=True) == fold(whole, 5).id
 
 
+class Offline(EphemeralStore):
+    """Takes what is written, as a spool does, and says that the store behind it is away."""
+
+    available = False
+
+
 async def test_a_fold_in_force_here_alone_is_replaced_by_who_was_first():
-    store, whole = EphemeralStore(), client()
-    here, there = Folds(store), Folds(store)
+    whole, store = client(), EphemeralStore()
+    here, there = Folds(Offline()), Folds(store)
     mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
-    here.take(SPACE, SCOPE, whole.chain[0], mine)
-    claim = here.claim(SPACE, SCOPE, fold(whole, 9))
+    await publish(here, whole, mine)
     assert await find(here, whole) == mine.id
     await publish(there, whole, theirs)
     [key] = [key for key in store._values if theirs.anchor.hex() in key.name]
     here.adopt(key, await store.get(key) or b"")
     assert await find(here, whole) == theirs.id
-    assert decode(claim.value) == fold(whole, 9)
 
 
 async def test_a_fold_in_force_here_alone_gives_way_also_where_others_publish_what_was_kept_on_this_machine():
     """The workers of one machine share its spool, and who publishes it may not be who is to be told."""
-    store, whole = EphemeralStore(), client()
-    here = Folds(store)
+    spool, whole = Offline(), client()
+    here = Folds(spool)
     mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
-    here.take(SPACE, SCOPE, whole.chain[0], mine)
+    await publish(here, whole, mine)
     assert await find(here, whole, fresh=True) == mine.id
+    store = EphemeralStore()
+    here._store = store
     await publish(Folds(store), whole, theirs)
     assert await find(here, whole, fresh=True) == theirs.id
     assert await find(here, client(keep=5)) == theirs.id

@@ -13,7 +13,6 @@ from accordion.compaction.background import Thread
 from accordion.compaction.case import Outcome
 from accordion.compaction.overlays import Overlays
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Put
 from accordion.core.weaves import Recall
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.sealed import AesSealer
@@ -65,6 +64,20 @@ async def everything(house: House) -> None:
     await house.tasks.done()
 
 
+class Back(EphemeralStore):
+    """A store that is away until it is told to be back."""
+
+    away = True
+
+    def _check(self):
+        if self.away:
+            raise StoreUnavailable("away")
+
+    @property
+    def available(self):
+        return not self.away
+
+
 async def test_no_word_of_a_conversation_stands_in_the_files_of_a_store_with_a_key(tmp_path: Path):
     for name, sealer, expected in (("sealed", KEY, set()), ("plain", None, set(SAID))):
         folder = tmp_path / name
@@ -78,6 +91,8 @@ async def test_no_word_of_a_conversation_stands_in_the_files_of_a_store_with_a_k
 
 
 class Away(EphemeralStore):
+    available = False
+
     async def write(self, batch):
         raise StoreUnavailable("away")
 
@@ -87,45 +102,33 @@ async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
     for name, sealer in (("sealed", KEY), ("plain", None)):
         folder = tmp_path / name
         folder.mkdir()
-        spool = open_spool(folder / "spool.db", store)
+        spool = open_spool(folder / "spool.db")
         house = House(archive_results, store=store, spool=spool, sealer=sealer)
         outcome = await house.compactor.fold(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
         assert outcome.flagged
-        assert spool.size > 1_000
         assert bool(seen(folder)) == (sealer is None)
         await spool.close()
 
 
 async def test_what_was_spooled_is_published_sealed_and_read_by_others():
-    class Back(EphemeralStore):
-        away = True
-
-        async def write(self, batch):
-            if self.away:
-                raise StoreUnavailable("away")
-            await super().write(batch)
-
     store = Back()
-    house = House(archive_results, store=store, spool=open_spool(None, store), sealer=KEY)
+    house = House(archive_results, store=store, spool=open_spool(None), sealer=KEY)
     outcome = await house.compactor.fold(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
     store.away = False
-    await house.compactor.restored()
+    await house.spooled.publish()
     found = await House(store=store, sealer=KEY).folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
     assert found.compaction == outcome.folded.compaction
     assert all(await house.archive.artifacts(SPACE, found.compaction.artifacts))
 
 
 async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_spooled():
-    store = EphemeralStore()
-    house, other = House(store=store, sealer=KEY), House(store=store, sealer=KEY)
+    store = Back()
+    house, other = House(store=store, spool=open_spool(None), sealer=KEY), House(store=store, sealer=KEY)
+    await house.compactor.fold(house.case(CLIENT), CLIENT)
+    store.away = False
+    other.clock.advance(60)
     first = (await other.compactor.fold(other.case(CLIENT), CLIENT)).folded.compaction
-    house.clock.advance(60)
-    mine = (await House(sealer=KEY).compactor.fold(house.case(CLIENT), CLIENT)).folded.compaction
-    house.folds.take(SPACE, SCOPE, CLIENT.chain[0], mine)
-    claim = house.folds.claim(SPACE, SCOPE, first)
-    assert isinstance(claim, Put)
-    kept = await store.put_if_absent(claim.key, claim.value)
-    house.folds.adopt(claim.key, kept)
+    await house.spooled.publish()
     assert house.folds.local(DIALECTS["chat"], SPACE, SCOPE, CLIENT).compaction == first
 
 

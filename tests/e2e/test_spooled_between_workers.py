@@ -16,6 +16,8 @@ from tests.strict import Strict
 from tests.valkey import Valkey, running_valkey
 
 AGENTS = 12
+WORDS = 400
+"""So many that an agent's history is compacted every few rounds."""
 AWAY = 3.0
 FAULTS: dict[str, tuple[Callable[[Valkey], None], Callable[[Valkey], None]]] = {
     "killed": (Valkey.kill, Valkey.start),
@@ -43,8 +45,8 @@ async def hopping(proxy: Proxy, run: Run, over: asyncio.Event) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_no_prefix_breaks_but_at_compactions_while_the_store_is_away(start: Start, tmp_path: Path, fault: str):
     names = [f"agent-{number:02}" for number in range(AGENTS)]
-    providers = Providers({name: Strict("chat", WINDOW, rounds=1_000, run=name) for name in names})
-    runs = {name: Run(None, "chat", name=name) for name in names}
+    providers = Providers({name: Strict("chat", WINDOW, rounds=1_000, run=name, words=WORDS) for name in names})
+    runs = {name: Run(None, "chat", name=name, words=WORDS) for name in names}
     away, back = FAULTS[fault]
     with running_valkey(tmp_path, appendonly="yes") as valkey:
         proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE=valkey.url)
@@ -52,7 +54,8 @@ async def test_no_prefix_breaks_but_at_compactions_while_the_store_is_away(start
         async with proxy.provider(providers):
             over = asyncio.Event()
             work = [asyncio.create_task(hopping(proxy, run, over)) for run in runs.values()]
-            await asyncio.sleep(5)
+            while not all(map(folded, runs.values())):
+                await asyncio.sleep(0.1)
             away(valkey)
             await asyncio.sleep(AWAY)
             back(valkey)
@@ -66,6 +69,7 @@ async def test_no_prefix_breaks_but_at_compactions_while_the_store_is_away(start
             return [each for each, status in zip(ids, found, strict=True) if status != 200]
 
         print({name: (breaks(providers[name].taken), folded(run)) for name, run in runs.items()})
+        assert all(len(folded(run)) > 1 for run in runs.values())
         assert {name: breaks(providers[name].taken) for name in names} == {
             name: folded(run) for name, run in runs.items()
         }

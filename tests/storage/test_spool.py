@@ -1,17 +1,21 @@
+"""Writes that wait on this machine: found again, published once, to the store that they are for, and never lost."""
+
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
+import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Key, Put
+from accordion.core.ports import Append, Key, Put
 from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import LocalSpool, open_spool
+from accordion.storage.spool import Spool, SpooledStore
+from accordion.storage.sqlite import SqliteStore
 
-ROW, ROW2, FOLD = Key("", "row/1"), Key("listed", "row/2"), Key("", "fold/1")
+ROW, ROW2, FOLD, LOG = Key("", "row/1"), Key("listed", "row/2"), Key("", "fold/1"), Key("", "log")
+HERE, THERE = b"h" * 16, b"t" * 16
 
 
 class Away(EphemeralStore):
@@ -26,137 +30,214 @@ class Away(EphemeralStore):
             raise StoreUnavailable("away")
         super()._check()
 
-    async def put(self, key, value, *, ttl=None):
-        self._spend()
-        await super().put(key, value, ttl=ttl)
+    @property
+    def available(self) -> bool:
+        return self.back
 
-    async def put_if_absent(self, key, value, *, ttl=None):
-        self._spend()
-        return await super().put_if_absent(key, value, ttl=ttl)
-
-    def _spend(self) -> None:
+    async def write(self, batch):
         self.writes_left -= 1
         if self.writes_left < 0:
             raise StoreUnavailable("away again")
+        return await super().write(batch)
 
 
-async def test_what_was_held_is_in_the_store_once_it_is_back():
+async def worker(path: Path | None, main: EphemeralStore, identity: bytes = HERE, **more) -> SpooledStore:
+    """The store of one worker, whose spool knows which store it is for."""
+    spool = Spool(path, place="redis", **more)
+    if identity:
+        await spool.identify(identity, b"secret", lasting=True)
+    return SpooledStore(main, spool)
+
+
+@pytest.fixture(params=["file", "memory"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path / "spool.db" if request.param == "file" else None
+
+
+async def test_what_waits_is_found_and_is_in_the_store_once_that_is_back(path: Path | None):
     main = Away()
-    spool = LocalSpool(EphemeralStore(), main)
-    assert await spool.hold([Put(ROW, b"one"), Put(ROW2, b"two")], [Put(FOLD, b"fold")])
+    store = await worker(path, main)
+    await store.write([Put(ROW, b"one"), Put(ROW2, b"two"), Append(LOG, b"a"), Append(LOG, b"b")])
+    assert await store.put_if_absent(FOLD, b"fold") == b"fold"
+    assert await store.get_many([ROW, ROW2, FOLD]) == [b"one", b"two", b"fold"]
+    assert await store.scan("listed") == [("row/2", b"two")]
     with pytest.raises(StoreUnavailable):
-        await spool.publish()
+        await store.publish()
     main.back = True
-    assert await spool.publish() == []
+    assert await store.get_many([ROW, FOLD]) == [b"one", b"fold"]
+    await store.publish()
     assert await main.get_many([ROW, ROW2, FOLD]) == [b"one", b"two", b"fold"]
-    assert await main.scan("listed") == [("row/2", b"two")]
-    assert spool.empty
-    assert spool.size == 0
+    assert [value for _, value in await main.read(LOG)] == [b"a", b"b"]
+    assert store.spool.is_empty
+    await store.close()
 
 
-async def test_the_first_writer_of_a_claim_wins_and_the_loser_is_told():
+async def test_workers_of_a_machine_find_each_others_writes_and_the_first_claim_wins(tmp_path: Path):
     main = Away()
-    spool = LocalSpool(EphemeralStore(), main)
-    await spool.hold([], [Put(FOLD, b"mine")])
+    one, two = await worker(tmp_path / "s.db", main), await worker(tmp_path / "s.db", main)
+    with pytest.raises(StoreUnavailable):
+        await two.get(FOLD)
+    assert await one.put_if_absent(FOLD, b"one") == b"one"
+    assert await two.put_if_absent(FOLD, b"two") == b"one"
+    assert await two.get(FOLD) == b"one"
+    main.back = True
+    await asyncio.gather(one.publish(), two.publish())
+    await asyncio.gather(one.publish(), two.publish())
+    assert await main.get(FOLD) == b"one"
+    assert one.spool.is_empty
+    assert two.spool.is_empty
+    await one.close()
+    await two.close()
+
+
+async def test_a_worker_notices_what_another_spools_while_its_own_store_is_there(tmp_path: Path):
+    """The first to lose its connection spools, while the others still reach the store."""
+    gone, main = Away(), EphemeralStore()
+    one, two = await worker(tmp_path / "s.db", gone), await worker(tmp_path / "s.db", main)
+    await two.publish()
+    assert two.spool.is_empty
+    await one.put_if_absent(FOLD, b"one")
+    assert await two.get(FOLD) == b"one"
+    await two.publish()
+    assert await main.get(FOLD) == b"one"
+    await one.close()
+    await two.close()
+
+
+async def test_writes_go_only_to_the_store_that_they_are_for(tmp_path: Path):
+    """Two proxies may have the same file."""
+    here, there = Away(), Away()
+    ours, theirs = await worker(tmp_path / "s.db", here), await worker(tmp_path / "s.db", there, THERE)
+    await ours.put(ROW, b"ours")
+    await theirs.put(ROW, b"theirs")
+    here.back = there.back = True
+    await ours.publish()
+    assert await there.get_many([ROW]) == [None]
+    await theirs.publish()
+    assert (await here.get(ROW), await there.get(ROW)) == (b"ours", b"theirs")
+    await ours.close()
+    await theirs.close()
+
+
+async def test_what_waits_for_a_store_that_never_answered_goes_to_the_store_with_its_secret(tmp_path: Path):
+    for secret, expected in ((b"secret", b"one"), (b"another", None)):
+        main = Away()
+        store = SpooledStore(main, Spool(tmp_path / secret.decode(), place="redis"))
+        assert await store.spool.recall(b"secret") == (b"", b"secret")
+        await store.put(ROW, b"one")
+        main.back = True
+        await store.spool.identify(HERE, secret, lasting=True)
+        await store.publish()
+        assert await main.get(ROW) == expected
+        await store.spool.adopt(main, _owns(False), store.settle, None, None)
+        assert sum(store.spool.elsewhere.values()) == (expected is None)
+        assert await store.spool.recall(b"third") == (HERE, secret)
+        await store.close()
+
+
+def _owns(answer: bool):
+    async def owns(puts):
+        return answer
+
+    return owns
+
+
+@pytest.mark.parametrize("owned", [True, False])
+async def test_what_a_former_version_left_is_taken_over_or_left_and_counted(tmp_path: Path, owned: bool):
+    former, main = tmp_path / "spool.db", EphemeralStore()
+    old = SqliteStore(former, timeout=5.0)
+    await old.put(Key("spool/values", "\nrow/1"), msgspec.msgpack.encode(("", "row/1", b"one", None)))
+    await old.put(Key("spool/claims", "\nfold/1"), msgspec.msgpack.encode(("", "fold/1", b"fold", None)))
+    store = await worker(tmp_path / "new.db", main)
+    await store.spool.adopt(main, _owns(owned), store.settle, None, former)
+    assert await main.get_many([ROW, FOLD]) == ([b"one", b"fold"] if owned else [None, None])
+    assert store.spool.elsewhere == ({} if owned else {str(former): 2})
+    assert len(await old.scan("spool/values")) == (not owned)
+    await old.close()
+    await store.close()
+
+
+async def test_the_winner_of_a_claim_stays_and_may_be_joined(path: Path | None):
+    main = Away()
+    store = await worker(path, main)
+    store.settle = lambda put, winner: put.value + winner if put.key == ROW else None
+    await store.put_if_absent(FOLD, b"mine")
+    await store.put_if_absent(ROW, b"mine+")
     main.back = True
     await main.put(FOLD, b"theirs")
-    assert await spool.publish() == [(FOLD, b"theirs")]
-    assert await main.get(FOLD) == b"theirs"
+    await main.put(ROW, b"theirs")
+    await store.publish()
+    assert await main.get_many([FOLD, ROW]) == [b"theirs", b"mine+theirs"]
+    await store.close()
 
 
-async def test_what_has_no_room_is_refused_whole_and_what_is_held_stays():
+async def test_values_come_before_claims_and_a_crash_in_between_loses_nothing(tmp_path: Path):
     main = Away()
-    spool = LocalSpool(EphemeralStore(), main, capacity=1_000)
-    assert await spool.hold([Put(ROW, b"x" * 500)], [])
-    before = spool.size
-    assert not await spool.hold([Put(ROW2, b"y" * 600)], [Put(FOLD, b"z")])
-    assert spool.size == before
-    main.back = True
-    await spool.publish()
-    assert await main.get_many([ROW, ROW2, FOLD]) == [b"x" * 500, None, None]
-
-
-async def test_the_same_write_again_takes_no_more_room():
-    spool = LocalSpool(EphemeralStore(), Away(), capacity=1_000)
-    for _ in range(10):
-        assert await spool.hold([Put(ROW, b"x" * 500)], [])
-
-
-async def test_values_come_before_claims_and_what_could_not_be_published_is_still_held():
-    main = Away()
-    spool = LocalSpool(EphemeralStore(), main)
-    await spool.hold([Put(ROW, b"one"), Put(ROW2, b"two")], [Put(FOLD, b"fold")])
-    main.back, main.writes_left = True, 2
+    store = await worker(tmp_path / "s.db", main)
+    await store.write([Put(ROW, b"one"), Put(ROW2, b"two"), Put(FOLD, b"fold", if_absent=True)])
+    main.back, main.writes_left = True, 1
     with pytest.raises(StoreUnavailable):
-        await spool.publish()
+        await store.publish()
     assert await main.get_many([ROW, ROW2, FOLD]) == [b"one", b"two", None]
-    assert not spool.empty
+    await store.close()
     main.writes_left = 10
-    await spool.publish()
-    assert await main.get(FOLD) == b"fold"
-
-
-async def test_what_an_earlier_run_left_in_the_file_is_published_and_counted(tmp_path: Path):
-    main = Away()
-    first = open_spool(tmp_path / "spool.db", main, capacity=1_000)
-    assert await first.hold([Put(ROW, b"x" * 600)], [Put(FOLD, b"fold")])
-    await first.close()
-    again = open_spool(tmp_path / "spool.db", main, capacity=1_000)
-    assert not await again.hold([Put(ROW2, b"y" * 600)], [])
-    main.back = True
+    again = await worker(tmp_path / "s.db", main)
+    assert await again.get(FOLD) == b"fold"
     await again.publish()
-    assert await main.get_many([ROW, FOLD]) == [b"x" * 600, b"fold"]
-    assert again.empty
+    assert await main.get(FOLD) == b"fold"
     await again.close()
 
 
-async def test_what_another_worker_of_the_machine_published_takes_no_room_any_more(tmp_path: Path):
-    main = Away()
-    one, other = (open_spool(tmp_path / "spool.db", main, capacity=1_000) for _ in range(2))
-    assert await one.hold([Put(ROW, b"x" * 600)], [])
+async def test_a_newer_value_that_comes_while_publishing_is_not_overwritten(tmp_path: Path):
+    class Slow(Away):
+        async def write(self, batch):
+            if self.back and not self.held.is_set():
+                self.held.set()
+                await self.may.wait()
+            return await super().write(batch)
+
+    main = Slow()
+    main.held, main.may = asyncio.Event(), asyncio.Event()
+    one, two = await worker(tmp_path / "s.db", main), await worker(tmp_path / "s.db", main)
+    await one.put(ROW, b"old")
     main.back = True
-    await other.publish()
-    await one.publish()
-    assert one.empty
-    assert await one.hold([Put(ROW2, b"y" * 600)], [])
+    publishing = asyncio.create_task(one.publish())
+    await main.held.wait()
+    await two.put(ROW, b"new")
+    main.may.set()
+    await publishing
+    await two.publish()
+    assert await main.get(ROW) == b"new"
     await one.close()
+    await two.close()
+
+
+async def test_what_has_no_room_is_refused_whole_and_minor_writes_leave_room(path: Path | None):
+    main = Away()
+    store = await worker(path, main, capacity=1_000)
+    await store.put(ROW, b"x" * 300)
+    with pytest.raises(StoreUnavailable):
+        await store.minor().put(ROW2, b"y" * 200)
+    await store.put(ROW2, b"y" * 200)
+    with pytest.raises(StoreUnavailable):
+        await store.write([Put(Key("", "row/3"), b"z" * 600), Put(FOLD, b"z")])
+    assert await store.get_many([ROW, ROW2, FOLD]) == [b"x" * 300, b"y" * 200, None]
+    await store.close()
+
+
+async def test_memory_is_the_last_resort_until_the_file_takes_writes(tmp_path: Path):
+    folder, main = tmp_path / "a", Away()
+    folder.mkdir()
+    store = await worker(folder / "s.db", main)
+    (folder / "s.db").unlink()
+    (folder / "s.db").mkdir()
+    await store.put(ROW, b"one")
+    assert store.spool.in_memory > 0
+    assert await store.get(ROW) == b"one"
+    (folder / "s.db").rmdir()
+    await store.look()
+    assert store.spool.in_memory == 0
+    other = await worker(folder / "s.db", main)
+    assert await other.get(ROW) == b"one"
+    await store.close()
     await other.close()
-
-
-async def test_a_local_store_that_cannot_be_written_holds_nothing():
-    local = Away()
-    spool = LocalSpool(local, EphemeralStore())
-    assert not await spool.hold([Put(ROW, b"one")], [])
-    local.back = True
-    assert await spool.hold([Put(ROW, b"one")], [])
-
-
-async def test_in_memory_nothing_is_dropped_before_the_bound():
-    spool = open_spool(None, Away(), capacity=10_000)
-    held = 0
-    while await spool.hold([Put(Key("", f"row/{held}"), b"x" * 100)], []):
-        held += 1
-    assert held >= 30
-    main = EphemeralStore()
-    spool._main = main
-    await spool.publish()
-    assert len([n for n in range(held) if await main.get(Key("", f"row/{n}"))]) == held
-
-
-async def test_many_writes_are_held_all_or_none(tmp_path: Path):
-    path, main = tmp_path / "spool.db", Away()
-    spool = open_spool(path, main, timeout=1.0)
-    values = [Put(Key("", f"row/{number:03}"), b"v") for number in range(300)]
-    assert await spool.hold(values[:1], [])
-    with closing(sqlite3.connect(path)) as other:
-        other.execute(
-            "CREATE TRIGGER last BEFORE INSERT ON entry WHEN instr(new.name, 'row/299') "
-            "BEGIN SELECT raise(ABORT, 'no'); END"
-        )
-        assert not await spool.hold(values, [Put(FOLD, b"fold")])
-        other.execute("DROP TRIGGER last")
-    main.back = True
-    assert await spool.publish() == []
-    held = await main.get_many([put.key for put in values])
-    assert [at for at, value in enumerate(held) if value is not None] == [0]
-    await spool.close()

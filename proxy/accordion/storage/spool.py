@@ -76,6 +76,10 @@ _KNOWN = msgspec.msgpack.Decoder(_Known)
 _Local = SqliteStore | EphemeralStore
 
 
+class _Full(StoreUnavailable):
+    """The spool has no room for a write."""
+
+
 class _Area:
     """The writes of one store in one local place, at most `capacity` bytes."""
 
@@ -99,7 +103,7 @@ class _Area:
         await self.size(tags)
         sizes = {**(self._sizes or {}), **{put.key: len(put.value) + _OVERHEAD for put in writes}}
         if sum(sizes.values()) > capacity:
-            raise StoreUnavailable("the store is away, and the spool is full")
+            raise _Full("the store is away, and the spool is full")
         held = await self.local.write(writes)
         self._sizes = sizes
         return held
@@ -227,6 +231,8 @@ class Spool:
             if self._file is None:
                 raise StoreUnavailable("there is no spool file")
             held = await self._file.add(writes, self.tags, int(self._file.capacity * share))
+        except _Full:
+            raise
         except StoreUnavailable:
             held = await self._memory.add(writes, self.tags, int(self._memory.capacity * share))
             await self._weigh()
@@ -353,10 +359,10 @@ class Spool:
         `owns` says that it is this store's; else leaves it and counts it. Counts what waits for other stores, too.
         Raises StoreUnavailable."""
         self.elsewhere.clear()
-        if self._file is not None and self.path is not None and self.path.exists():
+        if self._file is not None and self.path is not None and _is_file(self.path):
             await self._adopt_from(self._file.local, self.path, main, owns, settle, buried)
             await self._count_others(self._file.local, self.path)
-        if former is not None and former != self.path and former.is_file():
+        if former is not None and former != self.path and _is_file(former):
             local = SqliteStore(former, timeout=5.0)
             try:
                 await self._adopt_from(local, former, main, owns, settle, buried)
@@ -579,6 +585,10 @@ def _pages(rows: Sequence[tuple[Key, bytes]]) -> Iterator[list[tuple[Key, bytes]
         size += len(value)
     if page:
         yield page
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file()
 
 
 def _yields(write: Put | Append) -> bool:

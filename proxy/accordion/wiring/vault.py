@@ -18,8 +18,8 @@ from accordion.wiring.shares import shares
 
 
 class Vault:
-    """What outlives the window. `spooled` is the store with the spool before it. `told` hears what was removed for being too old or too much; `alone`: nobody else uses
-    the store."""
+    """What outlives the window. `spooled` is the store with the spool before it. `told` hears what was removed for
+    being too old or too much; `alone`: nobody else uses the store."""
 
     def __init__(
         self,
