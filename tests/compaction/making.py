@@ -21,6 +21,7 @@ from accordion.compaction.crafting import Craft
 from accordion.compaction.planner import Planner
 from accordion.compaction.policy import Options, decide
 from accordion.compaction.reading import WrittenReader
+from accordion.compaction.records import is_compaction
 from accordion.compaction.replay import Folds
 from accordion.compaction.strategies import build
 from accordion.compaction.weights import Weights
@@ -255,7 +256,8 @@ class House:
         self.compactor = Compactor(craft, rooms, wait_seconds=self.wait_seconds)
 
     def _settle(self, claim: Put, winner: bytes) -> None:
-        self.folds.adopt(claim.key, winner)
+        if is_compaction(claim.key):
+            self.folds.adopt(claim.key, winner)
 
     def case(self, client: Conversation, folded: Folded | None = None, **changes: Any) -> Case:
         """A request over its trigger."""

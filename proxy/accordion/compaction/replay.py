@@ -159,12 +159,17 @@ class Folds:
             if found is not None and (found.generation >= compaction.generation + over or level == LEVELS - 1):
                 winner = found
                 break
-        if away := not self._store.available:
-            if len(self._spooled) >= _ANSWERS:
-                self._spooled.clear()
-            self._spooled[label] = space
-        self._admit(label, root, winner, level, alone=away)
+        self._admit(label, root, winner, level, alone=self._waits(space, label))
         return winner
+
+    def _waits(self, space: bytes, label: bytes) -> bool:
+        """Whether a fold that was just written or found waits for the store; then another may win against it."""
+        if self._store.available:
+            return False
+        if len(self._spooled) >= _ANSWERS:
+            self._spooled.clear()
+        self._spooled[label] = space
+        return True
 
     async def _first(self, space: bytes, key: Key, compaction: Compaction, ttl: float) -> Compaction | None:
         """What lies at a key from now on, the first that came there; None where that cannot be read."""
@@ -273,7 +278,7 @@ class Folds:
                 values = await self._store.get_many(keys)
                 for place, value in zip(batch, values, strict=True):
                     if value is not None and (found := await self._top(space, label, chain[place])) is not None:
-                        self._admit(label, chain[0], *found)
+                        self._admit(label, chain[0], *found, alone=self._waits(space, label))
                         return place, self._held[label + chain[place]]
         except StoreUnavailable:
             pass

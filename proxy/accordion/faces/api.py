@@ -48,7 +48,7 @@ _PINS = msgspec.json.Decoder(_Pins)
 
 
 class Api:
-    """The routes outside `/v1`: its own, and `more`."""
+    """The routes outside `/v1`: its own, and `more`. `waiting` gives what `/readyz` says of writes that wait."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Api:
         version: str,
         wishes: Wishes,
         more: Sequence[Route] = (),
+        waiting: Callable[[], dict[str, object]] = dict,
     ) -> None:
         self._observe = observe
         self._tenants = tenants
@@ -66,7 +67,7 @@ class Api:
         self._error_body = error_body
         self._version = version
         self._wishes = wishes
-        self._more = more
+        self._more, self._waiting = more, waiting
 
     def app(self) -> Starlette:
         """The Starlette application."""
@@ -117,7 +118,7 @@ class Api:
     async def _ready(self, request: Request) -> Response:
         # Without its store the proxy still forwards, so it is ready all the same, and says what it lacks.
         available = self._observe().store.available
-        return answered({"status": "ok", "store": "ok" if available else "unavailable"})
+        return answered({"status": "ok", "store": "ok" if available else "unavailable", **self._waiting()})
 
     async def _page(self, request: Request) -> Response:
         # The page names the models of all tenants.

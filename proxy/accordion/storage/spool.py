@@ -405,6 +405,15 @@ class Spool:
             if waiting:
                 self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + waiting
 
+    def described(self) -> dict[str, object]:
+        """What an operator should know: bytes that only memory has, and writes that are kept for other stores."""
+        said: dict[str, object] = {}
+        if self.in_memory and self._file is not None:
+            said["in_memory_only_bytes"] = self.in_memory
+        if self.elsewhere:
+            said["kept_for_other_stores"] = [{"file": each, "writes": many} for each, many in self.elsewhere.items()]
+        return said
+
     async def close(self) -> None:
         """Closes the file. What only the memory has is lost, unless the file takes it now."""
         await self.save()

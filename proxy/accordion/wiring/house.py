@@ -294,6 +294,7 @@ class House:
             __version__,
             wishes,
             [*kept.routes(), *self.library.routes(lambda: self.tenants, __version__)],
+            self.spooled.spool.described,
         )
         sockets = Sockets(
             lambda asked, names: open_socket(asked, names, timeout=self.settings.timeouts.connect_seconds), SocketClosed
