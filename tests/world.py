@@ -25,6 +25,7 @@ from accordion.retrieving import Retrieving
 from accordion.sending import Sending
 from accordion.settings.load import build
 from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.spool import Spool, SpooledStore
 from accordion.wiring import counters, dialects, rules
 from accordion.wiring.kitchen import Kitchen
 from accordion.wiring.seats import Seats
@@ -72,8 +73,11 @@ class World:
         settings = build(config.encode(), {}, {})
         counter = self.counter = WordCounter()
         meter = Meter(counter)
-        self.vault = Vault(settings, self.store, self.tasks, self.clock, lambda _: None)
-        self.kitchen = Kitchen(settings, self.store, self.vault, self.outbox, meter, counter, self.tasks, self.clock)
+        self.spooled = SpooledStore(self.store, Spool(None, place="here"))
+        self.vault = Vault(settings, self.store, self.spooled, self.tasks, self.clock, lambda _: None)
+        self.kitchen = Kitchen(
+            settings, self.store, self.spooled, self.vault, self.outbox, meter, counter, self.tasks, self.clock
+        )
         sessions = Sessions(self.store, self.outbox, self.clock, "worker")
         seats = Seats(
             self.store, self.outbox, self.clock, self.tasks, sessions, self.kitchen.reader, self.kitchen.archive

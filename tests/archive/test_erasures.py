@@ -14,14 +14,13 @@ from accordion.archive.erasures import LOOK, Erasures
 from accordion.archive.writing import Leaving
 from accordion.core.ports import Key, Put
 from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import LocalSpool
 from tests.archive.vaults import OTHER, SPACE, Vault, wire
 from tests.fakes import FakeClock, FickleStore
 
 BOTH, MINE = wire("both"), wire("mine")
 
 
-def held(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SPACE) -> tuple[list[Put], list[Put]]:
+def held(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SPACE) -> list[Put]:
     """The writes of a fold that must wait for the store, and its claim."""
     rows = [Row(hashlib.sha256(each).digest(), each) for each in wires]
     made = [
@@ -30,7 +29,8 @@ def held(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SP
     ]
     claim = Key("", f"fold/{name}")
     puts = vault.archive.puts(space, rows, made, Leaving(f"f-{name}", session, vault.clock.now(), "", (claim,), 10))
-    return puts, [vault.archive.sealed(space, claim, b"the fold")]
+    sealed = vault.archive.sealed(space, claim, b"the fold")
+    return [*puts, Put(sealed.key, sealed.value, sealed.ttl, if_absent=True)]
 
 
 def told_by(erasures: Erasures) -> list[tuple[str, str | None]]:
@@ -98,29 +98,29 @@ async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_sin
 
 async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
     vault = Vault()
-    await vault.spool.hold(*held(vault, "one", "s-1", MINE))
+    await vault.spool.spool.hold(held(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
     erased = await vault.custody.erase(SPACE, "s-1")
     assert erased.verified
-    assert vault.spool.empty
+    assert vault.spool.spool.is_empty
     assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
 
 async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_is_kept() -> None:
     vault = Vault()
-    elsewhere = LocalSpool(EphemeralStore(), vault.store, buried=vault.erasures.buried)
+    elsewhere = vault.waiting()
     for name, session, space, wires in (
         ("one", "s-1", SPACE, (MINE, BOTH)),
         ("two", "s-2", SPACE, (BOTH,)),
         ("six", "s-1", OTHER, (wire("theirs"),)),
     ):
-        assert await elsewhere.hold(*held(vault, name, session, *wires, space=space))
+        await elsewhere.spool.hold(held(vault, name, session, *wires, space=space))
     vault.clock.advance(1.0)
     await vault.custody.erase(SPACE, "s-1")
     vault.clock.advance(1.0)
-    assert await elsewhere.hold(*held(vault, "new", "s-1", wire("said again")))
-    assert await elsewhere.publish() == []
-    assert elsewhere.empty
+    await elsewhere.spool.hold(held(vault, "new", "s-1", wire("said again")))
+    await elsewhere.publish()
+    assert elsewhere.spool.is_empty
     rows = [row_key(hashlib.sha256(each).digest()) for each in (MINE, BOTH, wire("theirs"), wire("said again"))]
     folds = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
     assert [value is not None for value in await vault.store.get_many(rows)] == [False, True, True, True]
@@ -130,20 +130,19 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
 
 async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> None:
     vault, file = Vault(), EphemeralStore()
-    one, other = (LocalSpool(file, vault.store, buried=vault.erasures.buried) for _ in range(2))
+    one, other = (vault.waiting(file) for _ in range(2))
     await one.publish()
-    await other.hold(*held(vault, "one", "s-1", MINE))
+    await other.spool.hold(held(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
     await vault.erasures.note(SPACE, "s-1")
-    assert one.empty
     await one.publish()
     assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
 
 async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:
     vault = Vault()
-    await vault.spool.hold(*held(vault, "one", "s-1", MINE))
-    assert await vault.spool.publish() == []
+    await vault.spool.spool.hold(held(vault, "one", "s-1", MINE))
+    await vault.spool.publish()
     assert await vault.store.get(Key("", "fold/one")) is not None
 
 

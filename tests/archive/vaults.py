@@ -20,7 +20,7 @@ from accordion.core.conversation import Conversation
 from accordion.core.ports import Key, Sealer, Store
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.sealed import AesSealer
-from accordion.storage.spool import LocalSpool
+from accordion.storage.spool import Spool, SpooledStore
 from tests.compaction.making import DIALECTS, LoopTasks, read
 from tests.fakes import FakeClock
 
@@ -54,12 +54,19 @@ class Vault:
         self.erasures = Erasures(self.store, self.clock, self.retention)
         self.erasures.listen(lambda tenant, session: self.archive.forget())
         self.erasures.listen(self.transcripts.forget)
-        self.spool = LocalSpool(EphemeralStore(), self.store, buried=self.erasures.buried)
+        self.spool = self.waiting()
         reader = WrittenReader()
         self.custody = Custody(
             self.archive, self.tasks, described, lambda dialect, space: reader.of(DIALECTS[dialect], space),
             self.erasures, self.spool.publish,
         )  # fmt: skip
+
+    def waiting(self, file: EphemeralStore | None = None) -> SpooledStore:
+        """The store with a spool, in `file` where that is given."""
+        spool = Spool(None, place="here")
+        if file is not None:
+            spool._memory.local = file
+        return SpooledStore(self.store, spool, buried=self.erasures.buried)
 
     async def say(self, session: str, client: Conversation, *, folded: bool = True, space: bytes = SPACE) -> None:
         """A request of a session, recorded."""

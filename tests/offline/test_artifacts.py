@@ -17,8 +17,11 @@ from accordion.cli import app
 from accordion.clockwork import LoopClock
 from accordion.core.ports import Key
 from accordion.identity.tenants import ProxyKey, Tenants
+from accordion.settings import values
+from accordion.settings.kinds import StoreUrl
 from accordion.storage.spool import open_spool
 from accordion.storage.sqlite import SqliteStore
+from accordion.wiring.mark import MARK, identity_of
 from tests.talks import FOLDS_AT, Talk, call_id, small
 from tests.world import header
 
@@ -201,21 +204,23 @@ def test_a_store_that_cannot_be_read_is_said_and_none_is_made(tmp_path: Path) ->
 def test_what_waits_on_this_machine_for_the_store_is_erased_too(tmp_path: Path) -> None:
     kept = made(tmp_path)
 
-    async def held() -> bool:
+    async def hold() -> None:
         store = SqliteStore(tmp_path / "kept.db", timeout=30.0)
         caller = Tenants(SECRET.encode(), (), loopback=True).identify({})
         puts = Archive(store, 86_400.0, clock=LoopClock()).single(
             caller.space, "s-spooled", "summary", Key("", "summary/x"), b"what was said"
         )
-        spool = open_spool(tmp_path / "kept.db.spool", store)
-        done = await spool.hold(puts, [])
+        address = values.Store(url=StoreUrl(f"sqlite:///{tmp_path}/kept.db")).address_hash()
+        spool = open_spool(tmp_path / "kept.db.spool", place=address)
+        mark = await store.get(MARK)
+        await spool.identify(identity_of(mark or b""), SECRET.encode(), lasting=False)
+        await spool.hold(puts)
         await spool.close()
         await store.close()
-        return done
 
-    assert asyncio.run(held())
+    asyncio.run(hold())
     erased = kept.run("erase", "--session", "s-spooled", "--yes")
     assert erased.exit_code == 0
     with closing(sqlite3.connect(tmp_path / "kept.db.spool")) as spool:
-        assert spool.execute("SELECT count(*) FROM entry").fetchone() == (0,)
+        assert spool.execute("SELECT collection FROM entry").fetchall() == [(b"spool/tags",)]
     assert kept.run("export", "--session", "s-spooled").exit_code == 1
