@@ -146,15 +146,15 @@ class Transcripts:
             small = sum(plan.bulk for plan in plans) <= _PACK_AT_ONCE
             writes, sizes = self._packed(plans) if small else await self._tasks.offload(self._packed, plans)
             if not any(write.erased(_name(plan.item)) for plan in plans):
-                await self._archive.write(writes)
+                await self._archive.write(writes, minor=True)
                 places.update((name, replace(places[name], size=size)) for name, size in sizes.items())
                 break
         for name, place in places.items():
             self._places.note(name, place, write)
 
     async def _plan(self, item: Item, places: dict[Name, Place], write: Write) -> Plan | None:
-        """What is to be written of a request; None where nothing is new. Notes in `places` how far it is recorded then.
-        Raises StoreUnavailable."""
+        """What is to be written of a request; None where nothing is new. Notes in `places` how far it is recorded
+        then."""
         name = _name(item)
         place = places.get(name) or self._places.get(name)
         conversation, chain, now = item.conversation, item.conversation.chain, self._clock.now()
@@ -163,7 +163,11 @@ class Transcripts:
         if place is not None and not self._stale(place, now) and _goes_on(place, conversation):
             start = place.count
         else:
-            place, known = await self._found(item)
+            try:
+                place, known = await self._found(item)
+            except StoreUnavailable:
+                # The store is away. All that the request holds is written: it may be kept on this machine till then.
+                place, known = Place(0, b"", b"", now, 0, 0), ()
             keys = [message.key for message in conversation.messages]
             there = len(known.keys) if appended else common(known.keys, keys)
             start = there if appended else await self._archive.first_missing(known.rows[:there])

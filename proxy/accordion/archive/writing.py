@@ -55,7 +55,8 @@ class Leaving:
 class Archive:
     """What left the window, of all tenants. `retention` is how long it is kept, in seconds; `wrote` is told of each
     tenant (see `tenant_of`) for whom something was kept, and of its bytes. `capacity` bounds in bytes what it
-    remembers of its writes."""
+    remembers of its writes. `minor` is the same store for writes that leave room for compactions while it is away; the
+    store itself where it is left out."""
 
     def __init__(
         self,
@@ -66,8 +67,10 @@ class Archive:
         clock: Clock | None = None,
         wrote: Callable[[str, int], None] = lambda *_: None,
         capacity: int = 8 * 2**20,
+        minor: Store | None = None,
     ) -> None:
         self.store = store
+        self._minor = minor
         self.retention = retention
         self.sealer: Sealer = sealer or Unsealed()
         self.every = min(_DAY, retention / _SHARE)
@@ -133,13 +136,14 @@ class Archive:
         content."""
         await self.write(puts)
 
-    async def write(self, writes: Sequence[Put | Append]) -> None:
-        """The same for writes of both kinds."""
+    async def write(self, writes: Sequence[Put | Append], *, minor: bool = False) -> None:
+        """The same for writes of both kinds. `minor`: what can wait for the store, where there is little room."""
+        store = self._minor if minor and self._minor is not None else self.store
         size = sum([len(write.value) for write in writes])
         at_once = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
         forgotten = self._forgotten
         for batch in (writes,) if at_once else _batches(writes):
-            await self.store.write(batch)
+            await store.write(batch)
         # What was written before something was erased, or the store emptied, may be gone again.
         if forgotten == self._forgotten:
             self._note(writes, size + OVERHEAD * len(writes))

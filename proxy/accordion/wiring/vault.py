@@ -14,6 +14,7 @@ from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Clock, Store, Tasks
 from accordion.settings import Settings
 from accordion.storage.sealed import open_sealer
+from accordion.storage.spool import SpooledStore
 from accordion.wiring.shares import shares
 
 
@@ -25,7 +26,7 @@ class Vault:
         self,
         settings: Settings,
         store: Store,
-        spooled: Store,
+        spooled: SpooledStore,
         tasks: Tasks,
         clock: Clock,
         told: Callable[[Swept], None],
@@ -37,7 +38,13 @@ class Vault:
         self.bounds = Bounds(store, tasks, clock, max_bytes=kept.max_bytes, retention=self.retention, told=told)
         known = shares(settings.limits.cache_bytes).written
         self.archive = Archive(
-            spooled, self.retention, sealer=self.sealer, clock=clock, wrote=self.bounds.wrote, capacity=known
+            spooled,
+            self.retention,
+            sealer=self.sealer,
+            clock=clock,
+            wrote=self.bounds.wrote,
+            capacity=known,
+            minor=spooled.minor(),
         )
         self.erasures = Erasures(store, clock, self.retention, None if alone else asyncio.sleep)
         self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)

@@ -1,0 +1,71 @@
+"""Transcripts while the store is away and a spool takes what is written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from accordion.archive.transcripts import Transcripts
+from accordion.archive.writing import Archive
+from accordion.core.errors import StoreUnavailable
+from accordion.core.ports import Store
+from accordion.dialects.chat import ChatCompletions
+from accordion.dialects.reader import Reader
+from accordion.storage.spool import SpooledStore, open_spool
+from tests.fakes import FakeClock, FakeTasks, FickleStore
+
+SPACE, DAY = b"tenant key " * 3, 86_400.0
+
+
+class Worker:
+    """One worker's transcripts, on a store that all share and a spool file of this machine."""
+
+    def __init__(self, main: Store, path: Path, capacity: int = 2**26) -> None:
+        self.store = SpooledStore(main, open_spool(path, capacity=capacity))
+        archive = Archive(self.store, DAY, clock=FakeClock(), minor=self.store.minor())
+        self.transcripts = Transcripts(archive, FakeTasks(), FakeClock(), "all")
+
+    async def say(self, *texts: str) -> None:
+        listed = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+        body = json.dumps({"model": "m", "messages": listed}).encode()
+        self.transcripts.record(SPACE, "s-1", Reader().read(ChatCompletions(), body, SPACE), folded=True)
+        await self.transcripts.flush()
+
+    async def said(self) -> list[str]:
+        found = await self.transcripts.read(SPACE, "s-1", 0, 999)
+        return [json.loads(wire)["content"] for wire in found if wire is not None]
+
+
+async def test_the_messages_of_a_killed_worker_are_recorded_when_the_store_is_back(tmp_path: Path):
+    main = FickleStore()
+    killed, other = (Worker(main, tmp_path / "spool.db") for _ in range(2))
+    main.away = True
+    await killed.say(*"abc")
+    await killed.say(*"abcde")
+    main.away = False
+    await other.store.publish()
+    assert await other.said() == [*"abcde"]
+
+
+async def test_what_is_written_before_the_spool_is_published_follows_what_waits_there(tmp_path: Path):
+    main = FickleStore()
+    worker = Worker(main, tmp_path / "spool.db")
+    await worker.say(*"abc")
+    main.away = True
+    await worker.say(*"abcde")
+    main.away = False
+    await worker.say(*"abcdefg")
+    await worker.store.publish()
+    assert await worker.said() == [*"abcdefg"]
+
+
+async def test_transcripts_leave_half_of_the_spool_to_compactions(tmp_path: Path):
+    main, capacity = FickleStore(), 100_000
+    worker = Worker(main, tmp_path / "spool.db", capacity)
+    main.away = True
+    texts = [f"{at}" for at in range(400)]
+    with pytest.raises(StoreUnavailable):
+        await worker.say(*texts)
+    main.away = False
+    await worker.transcripts.flush()
+    assert await worker.said() == texts
