@@ -248,9 +248,9 @@ class Reader(Strict):
         artifact = self._chosen(artifacts, at)
         name = f"{OURS}{self.given}_{at}"
         if letter == "w":
-            return Words(f"Step {self.given}.{at}: I look at what was found. ")
+            return Words(f"Step {self.given}.{at}: I look at what was found.")
         if letter == "h":
-            return self._thought(at + 1) if self.thinks else Words("It may be known. ")
+            return self._thought(at + 1) if self.thinks else Words("It may be known.")
         if letter in "tan":
             called = "read_artifact" if letter == "n" else TOOL
             value: Any = {"$artifact": artifact.id} if letter == "a" else f"src/{self.given}/{theirs}/main.py"

@@ -355,7 +355,7 @@ def test_the_sdk_makes_one_message_of_three_rounds() -> None:
              *end("tool_calls", USAGE_2)]  # fmt: skip
     done = completed(spliced(one_by_one(FIRST), one_by_one(FIRST), one_by_one(third))[0])
     message = done.choices[0].message
-    assert message.content == "I look.I look. I ask."
+    assert message.content == "I look.\n\nI look. I ask."
     assert [(each.id, each.function.arguments) for each in message.tool_calls] == [
         ("call_x", '{"x": 1}'), ("call_y", "{}")
     ]  # fmt: skip
@@ -372,6 +372,41 @@ def test_the_role_is_said_once_also_where_it_stood_beside_our_call() -> None:
         out, _ = spliced(one_by_one(first), one_by_one(SECOND))
         assert [each["choices"][0]["delta"].get("role") for each in data(out)[:2]] == ["assistant", None]
         assert completed(out).choices[0].message.content == " It is 5."
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (("Let me look.", "Found it."), "Let me look.\n\nFound it."),
+        (("Let me look. ", "Found it."), "Let me look. Found it."),
+        (("Let me look.", "\nFound it."), "Let me look.\nFound it."),
+        (("Let me look.", "", "Found it."), "Let me look.\n\nFound it."),
+        (("", "Found it."), "Found it."),
+        (("Let me look.", ""), "Let me look."),
+    ],
+)
+def test_texts_of_two_rounds_are_separate_paragraphs(texts: Sequence[str], shown: str, stream: bool) -> None:
+    out, seen = spliced(*(_saying(text, last=at == len(texts) - 1, stream=stream) for at, text in enumerate(texts)),
+                        stream=stream)  # fmt: skip
+    message = completed(out).choices[0].message.content if stream else data_of(out)["content"]
+    assert message == shown
+    assert [each.text for each in seen] == list(texts), "the provider gets back what it said"
+
+
+def _saying(text: str, *, last: bool, stream: bool) -> list[bytes]:
+    """A round that says this, the beginning piece by piece, and reads back unless it is the last."""
+    if not stream:
+        made = {} if last else {"tool_calls": [function("o", OURS)]}
+        return [document({"content": text, **made}, "stop" if last else "tool_calls")]
+    called = end("stop") if last else [*call(0, "call_o", OURS, "{}"), *end("tool_calls")]
+    return one_by_one([ROLE, *said(*text), *called])
+
+
+def data_of(raw: bytes) -> Json:
+    """The message of a completion."""
+    message: Json = json.loads(raw)["choices"][0]["message"]
+    return message
 
 
 def test_usage_is_told_only_where_the_provider_tells_it() -> None:
@@ -658,6 +693,15 @@ def shown(stream: bytes) -> Json:
 CUTS = st.lists(st.integers(0, 10_000), max_size=20)
 
 
+def joined(texts: Iterable[str]) -> str:
+    """The texts of the rounds as the client reads them."""
+    out = ""
+    for text in texts:
+        apart = out and text and not out[-1].isspace() and not text[0].isspace()
+        out += "\n\n" + text if apart else text
+    return out
+
+
 @settings(max_examples=200)
 @given(st.lists(rounds(), min_size=1, max_size=3), CUTS, st.booleans())
 def test_any_reply_is_shown_whole_without_a_byte_of_ours_wherever_it_is_cut(
@@ -673,7 +717,8 @@ def test_any_reply_is_shown_whole_without_a_byte_of_ours_wherever_it_is_cut(
     assert list(view["calls"]) == list(range(len(view["calls"])))
     whole = [shown(stream) for stream in streams]
     for name in ("content", "reasoning_content", "refusal", "new"):
-        assert view.get(name, "") == "".join(each.get(name, "") for each in whole)
+        texts = [each.get(name, "") for each in whole]
+        assert view.get(name, "") == ("".join(texts) if name == "new" else joined(texts))
     assert list(view["calls"].values()) == [
         each for one in whole for each in one["calls"].values() if each["name"] != OURS
     ]

@@ -167,7 +167,7 @@ class Transcripts:
                 place, known = await self._found(item)
             except StoreUnavailable:
                 # The store is away. All that the request holds is written: it may be kept on this machine till then.
-                place, known = Place(0, b"", b"", now, 0, 0), ()
+                place, known = Place(0, b"", b"", now, 0, 0), state_of(())
             keys = [message.key for message in conversation.messages]
             there = len(known.keys) if appended else common(known.keys, keys)
             start = there if appended else await self._archive.first_missing(known.rows[:there])

@@ -151,6 +151,13 @@ class Saying:
         told = {name: [mapping(block).get("index") for block in entries(self._fields.get(name))] for name in BLOCKS}
         return Counter({name: max([-1, *(at for at in held if type(at) is int)]) + 1 for name, held in told.items()})
 
+    def ends(self) -> dict[str, str]:
+        """The last character of each text that the round said, by its field."""
+        texts = {name: sink.text[-1:] for name, sink in self.sinks.items() if sink.raw}
+        if self._parts:
+            texts["content"] = string(mapping(self._parts[-1]).get("text"))[-1:]
+        return texts
+
     def message(self) -> dict[str, Any]:
         """The message that the deltas make."""
         said: dict[str, Any] = {name: sink.text for name, sink in self.sinks.items() if sink.given}
@@ -230,6 +237,15 @@ def _request_form(message: Mapping[str, Any]) -> tuple[bytes, ...]:
 def _text(message: Mapping[str, Any]) -> str:
     """The visible text of a message: its content, then a refusal."""
     return visible(parts(message.get("content"))) + string(message.get("refusal"))
+
+
+def paragraph_break(before: str, after: str) -> str:
+    """What stands between the texts of two rounds of one reply: an empty line, so that Markdown keeps them apart;
+    nothing where one of them is empty or white space separates them already. Copies of a reply are compared without
+    white space, so it does not matter whether a client keeps it."""
+    if not before or not after or before[-1].isspace() or after[0].isspace():
+        return ""
+    return "\n\n"
 
 
 def finished(reason: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from accordion.core.conversation import Message
 from accordion.core.weaves import Weave
 from accordion.dialects.arguments import give_to, wanted_by
-from accordion.dialects.chat_round import finished, name_of, said_of, summed, usage_places
+from accordion.dialects.chat_round import finished, name_of, paragraph_break, said_of, summed, usage_places
 from accordion.dialects.chat_stream import ChunkSplice
 from accordion.dialects.shared import encode, entries, field, mapping, string
 from accordion.dialects.spans import NULL, is_list, list_of, object_of
@@ -154,5 +154,6 @@ def _behind(before: Any, held: Any) -> Any:
     """A field of a message behind that of an earlier round."""
     if not before or not held:
         return held or before
-    joins = type(before) is type(held) and type(held) in (str, list)
-    return before + held if joins else held
+    if type(before) is str and type(held) is str:
+        return before + paragraph_break(before, held) + held
+    return before + held if type(before) is list and type(held) is list else held

@@ -11,7 +11,17 @@ from typing import Any
 
 from accordion.core.values import replace
 from accordion.dialects.chat_chunks import DONE, Run, read, write
-from accordion.dialects.chat_round import Call, Saying, behind, finished, said_of, says, summed, usage_places
+from accordion.dialects.chat_round import (
+    Call,
+    Saying,
+    behind,
+    finished,
+    paragraph_break,
+    said_of,
+    says,
+    summed,
+    usage_places,
+)
 from accordion.dialects.shared import entries, mapping, string
 from accordion.dialects.splice import RoundSeen, Splice, Wanted
 from accordion.dialects.splicing import end_of
@@ -36,6 +46,8 @@ class ChunkSplice(Splice):
         # How many rounds were ended, how many calls and thoughts they showed, and what they used.
         self._rounds = self._shown = 0
         self._blocks = Counter[str]()
+        # The end of each text that earlier rounds said, by its field, until a text continues it.
+        self._earlier: dict[str, str] = {}
         self._usages: list[dict[str, Any]] = []
         self._usage: dict[str, Any] | None = None
         self._finish, self._ended, self._failed, self._role = "", False, False, False
@@ -88,6 +100,7 @@ class ChunkSplice(Splice):
             self._usages.append(self._usage)
         self._shown += sum(call.ours is False for call in self._saying.calls)
         self._blocks += self._saying.blocks()
+        self._earlier |= self._saying.ends()
         self._rounds += 1
         self._saying, self._held, self._usage = Saying(), [], None
         self._finish, self._ended, self._failed = "", False, False
@@ -189,7 +202,7 @@ class ChunkSplice(Splice):
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         """Takes a delta in; returns what of it the client sees, the very same where that is all of it."""
         self._saying.add(delta)
-        shown, made = behind(delta, self._blocks), entries(delta.get("tool_calls"))
+        shown, made = self._apart(behind(delta, self._blocks)), entries(delta.get("tool_calls"))
         if made:
             seen = [self._entry(position, entry) for position, entry in enumerate(made)]
             if any(one is not other for one, other in zip(seen, made, strict=True)):
@@ -200,6 +213,15 @@ class ChunkSplice(Splice):
         if self._rounds and self._role and "role" in shown:
             shown = {name: held for name, held in shown.items() if name != "role"}
         return shown
+
+    def _apart(self, delta: dict[str, Any]) -> dict[str, Any]:
+        """The delta with a paragraph break before each text that continues one of an earlier round; the very same
+        where there is none."""
+        for name in [name for name in self._earlier if delta.get(name)]:
+            text, before = delta[name], self._earlier.pop(name)
+            if type(text) is str and (gap := paragraph_break(before, text)):
+                delta = {**delta, name: gap + text}
+        return delta
 
     def _entry(self, position: int, entry: Any) -> Any:
         """An entry of `tool_calls` as the client sees it; None where nothing of it is to be seen now."""
