@@ -1,4 +1,4 @@
-"""The command line: serve, check, replay, explain; what is kept: tenants, artifacts, export, erase; memory, mcp."""
+"""The command line: serve, check, replay, explain, tenants, artifacts, export, erase, memory, mcp."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ app = typer.Typer(
     name="accordion",
     help="A proxy that keeps long-running agents inside their model's context window.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -32,7 +31,7 @@ app = typer.Typer(
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help="The config file; else ACCORDION_CONFIG, else ./config.yaml.", show_default=False
+        "--config", "-c", help="Config file. Default: $ACCORDION_CONFIG, then ./config.yaml.", show_default=False
     ),
 ]
 
@@ -40,18 +39,33 @@ Tenant = Annotated[
     str | None,
     typer.Option(
         "--tenant",
-        help="Whose: a name that `accordion tenants` lists (the id of a proxy key), its beginning, or `local`.",
+        help="Tenant to use: a name from `accordion tenants`, an unambiguous prefix of one, or `local`.",
         show_default=False,
     ),
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Holds the options that stand before a command; the help of the app is above."""
+
+
 @app.command()
 def serve(
     config: Config = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (config: server.host).")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on (config: server.port).")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes (config: server.workers).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (setting: server.host).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (setting: server.port).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of worker processes (setting: server.workers).")] = None,
 ) -> None:
     """Start the proxy."""
     if hasattr(signal, "SIGHUP"):
@@ -69,10 +83,10 @@ def serve(
 @app.command()
 def check(
     config: Annotated[
-        Path | None, typer.Argument(help="The config file; else as for serve.", show_default=False)
+        Path | None, typer.Argument(help="Config file. Default: as for serve.", show_default=False)
     ] = None,
 ) -> None:
-    """Check a config file: says what is wrong and where, or what it would do."""
+    """Check a config file: report errors, warnings and the settings in effect."""
     from accordion.settings import SettingsFile, hints  # noqa: PLC0415  # see above
 
     try:
@@ -102,52 +116,59 @@ def check(
 @app.command()
 def replay(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Transcripts as JSON Lines, gzipped or not; - for the input.")
+        list[str],
+        typer.Argument(metavar="FILE...", help="Transcripts in JSON Lines, plain or gzipped; - reads standard input."),
     ],
     model: Annotated[
-        str | None, typer.Option(help="Replay for this model, in place of the recorded one.", show_default=False)
+        str | None, typer.Option(help="Use this model instead of the recorded one.", show_default=False)
     ] = None,
     window: Annotated[
-        int | None, typer.Option(min=1, help="Take this for the model's window, in tokens.", show_default=False)
+        int | None, typer.Option(min=1, help="Use this window size, in tokens.", show_default=False)
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many conversations.", show_default=False)
+        int | None, typer.Option(min=1, help="Stop after this many conversations.", show_default=False)
     ] = None,
-    fold: Annotated[bool, typer.Option("--fold", help="Fold as live: show what came, and what would be sent.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Show every request of long conversations.")] = False,
-    against_usage: Annotated[
-        bool, typer.Option("--against-usage", help="Learn from the recorded usage; show how far the estimate was off.")
+    fold: Annotated[bool, typer.Option("--fold", help="Compact as a running proxy would, and compare.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every request of long conversations, not a selection.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each request.")] = False,
+    against_usage: Annotated[
+        bool,
+        typer.Option("--against-usage", help="Compare the token estimates with the recorded usage, and learn from it."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per request.")] = False,
     config: Config = None,
 ) -> None:
-    """Show how full the window was at every request of recorded conversations, and what folding makes of them."""
+    """Replay recorded conversations: show window use per request, and the effect of compaction."""
     from accordion.offline.replaying import Options, run  # noqa: PLC0415  # see above
 
     if fold and against_usage:
-        raise typer.BadParameter("--against-usage goes without --fold: the recorded usage is of what was sent then.")
+        raise typer.BadParameter("--against-usage cannot be combined with --fold: usage was recorded without it.")
     options = Options(model, window, limit, every, against_usage, as_json, fold)
     raise typer.Exit(run(files, settings_of(config), options))
 
 
 @app.command()
 def explain(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The body of one request; - for the input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Request body in JSON; - reads standard input.")],
     path: Annotated[
-        str | None, typer.Option(help="Where it goes, such as /v1/messages; else guessed.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Path of the request, such as /v1/messages. Default: guessed from the body.", show_default=False
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", help="A header that it has: 'name: value'; repeatable.", show_default=False),
+        typer.Option("--header", "-H", help="Request header, as 'name: value'. May be repeated.", show_default=False),
     ] = None,
     window: Annotated[
-        int | None, typer.Option(min=1, help="Take this for the model's window, in tokens.", show_default=False)
+        int | None, typer.Option(min=1, help="Use this window size, in tokens.", show_default=False)
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Show the whole body that would leave.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show the complete body that would be forwarded.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     config: Config = None,
 ) -> None:
-    """Say what is understood of one request, how it is counted, what would be folded of it, and why."""
+    """Explain one request: how it is parsed and counted, what would be compacted, and why."""
     from accordion.offline.explaining import Options, run  # noqa: PLC0415  # see above
 
     raise typer.Exit(run(file, settings_of(config), Options(path, header or [], window, full, as_json)))
@@ -157,36 +178,42 @@ def explain(
 def artifacts(
     artifact: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="The artifact to show; else they are listed.", show_default=False),
+        typer.Argument(metavar="ID", help="Artifact to show. Default: list all artifacts.", show_default=False),
     ] = None,
-    session: Annotated[str | None, typer.Option(help="List those of this session.", show_default=False)] = None,
+    session: Annotated[
+        str | None, typer.Option(help="List only the artifacts of this session.", show_default=False)
+    ] = None,
     offset: Annotated[
-        int, typer.Option(help="Show from this line on; negative: from the end.", show_default=False)
+        int, typer.Option(help="First line to show; negative: counted from the end.", show_default=False)
     ] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="Show so many lines, or matches.", show_default=False)] = 0,
-    pattern: Annotated[str, typer.Option(help="Show the lines that match (RE2).", show_default=False)] = "",
-    path: Annotated[str, typer.Option(help="Show what stands at this JSON path.", show_default=False)] = "",
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of lines or matches to show.", show_default=False)
+    ] = 0,
+    pattern: Annotated[
+        str, typer.Option(help="Show only lines that match this regular expression (RE2).", show_default=False)
+    ] = "",
+    path: Annotated[str, typer.Option(help="Show only the value at this JSON path.", show_default=False)] = "",
     tenant: Tenant = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     config: Config = None,
 ) -> None:
-    """List what left windows, or show one of it, from the configured store."""
+    """List the artifacts in the store (content removed from windows), or show one."""
     from accordion.offline.artifacts import Reading, read  # noqa: PLC0415  # see above
 
     if artifact is None and (offset or limit or pattern or path):
-        raise typer.BadParameter("--offset, --limit, --pattern and --path take the ID of an artifact.")
+        raise typer.BadParameter("--offset, --limit, --pattern and --path need the ID of an artifact.")
     if artifact is not None and session is not None:
-        raise typer.BadParameter("--session lists artifacts; with an ID it means nothing.")
+        raise typer.BadParameter("--session lists artifacts; it cannot be combined with an ID.")
     wanted = Reading(artifact or "", session or "", offset, limit, pattern, path, as_json)
     raise typer.Exit(read(settings_of(config), tenant, wanted))
 
 
 @app.command()
 def tenants(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     config: Config = None,
 ) -> None:
-    """List whose things the configured store has, and how much."""
+    """List the tenants in the store, with the amount of data of each."""
     from accordion.offline.artifacts import tenants as run  # noqa: PLC0415  # see above
 
     raise typer.Exit(run(settings_of(config), as_json))
@@ -194,11 +221,11 @@ def tenants(
 
 @app.command()
 def export(
-    session: Annotated[str | None, typer.Option(help="Only of this session.", show_default=False)] = None,
+    session: Annotated[str | None, typer.Option(help="Export only this session.", show_default=False)] = None,
     tenant: Tenant = None,
     config: Config = None,
 ) -> None:
-    """Write all that is kept as JSON Lines, from the configured store."""
+    """Export everything stored for a tenant, or one session, as JSON Lines."""
     from accordion.offline.artifacts import export as run  # noqa: PLC0415  # see above
 
     raise typer.Exit(run(settings_of(config), tenant, session))
@@ -206,23 +233,23 @@ def export(
 
 @app.command()
 def erase(
-    session: Annotated[str | None, typer.Option(help="Of this session.", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Of all sessions of the tenant.")] = False,
+    session: Annotated[str | None, typer.Option(help="Erase this session.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Erase all sessions and memories of the tenant.")] = False,
     tenant: Tenant = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     config: Config = None,
 ) -> None:
-    """Remove all that is kept and known of a session, or of all, from the configured store."""
+    """Erase everything stored for a session, or for a whole tenant."""
     from accordion.offline.artifacts import erase as run  # noqa: PLC0415  # see above
 
     if (session is None) != everything:
-        raise typer.BadParameter("Say what: --session S, or --all.")
+        raise typer.BadParameter("Choose what to erase: --session S, or --all.")
     raise typer.Exit(run(settings_of(config), tenant, session, lambda question: yes or confirmed(question)))
 
 
 @app.command()
 def mcp(tenant: Tenant = None, config: Config = None) -> None:
-    """Serve memories by MCP over standard input and output, from the configured store."""
+    """Serve the memories in the store as an MCP server on standard input and output."""
     from accordion.offline.memory import Asking  # noqa: PLC0415  # see above
     from accordion.offline.memory import mcp as run  # noqa: PLC0415
 
@@ -235,22 +262,22 @@ def version() -> None:
     typer.echo(__version__)
 
 
-_MODES = {"auto": "", "observe": "only reported, nothing is changed: ", "off": "off"}
+_MODES = {"auto": "", "observe": "reported only, requests are not changed: ", "off": "off"}
 _WRITERS = {
-    "request": "by the request's own model, and without a model where that cannot be had",
-    "extractive": "without a model: what matters is picked out of the text",
+    "request": "by the request's own model; without a model if that fails",
+    "extractive": "without a model, from sentences of the text",
 }
 
 
 def _folding(settings: Settings, model: str, *, delegated: bool = False) -> str:
-    """What is folded of a model's requests, or of its sub-agents', by which strategies."""
+    """The mode and the strategies for a model's requests, or for those of its sub-agents."""
     mode = settings.compaction.mode_of(model, delegated=delegated)
     strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model, delegated=delegated))
     return _MODES[mode] + (strategies if mode != "off" else "")
 
 
 def _writer(settings: Settings, model: str) -> str:
-    """Who writes summaries for a model."""
+    """The writer of summaries for a model."""
     writer = settings.compaction.writer_of(model) or settings.summaries.writer
     return _WRITERS.get(writer, f"by the model {writer}")
 
@@ -277,4 +304,4 @@ def main() -> None:
             raise
         # What is still held for the output cannot be written at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(f"the output cannot be written: {error.strerror}")
+        sys.exit(f"cannot write the output: {error.strerror}")

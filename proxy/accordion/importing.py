@@ -29,8 +29,8 @@ _log = logging.getLogger("accordion")
 
 EVERYWHERE = "*"
 """Stands for all projects."""
-_MARK = b"CMEM-"
-"""How the id of a session memory begins, as it is shown."""
+_MARKS = (b"CMEM-", b"cmem-", b"Cmem-")
+"""How the id of a session memory begins, as it is shown and as people type it."""
 _WIRE = attrgetter("wire")
 _SHARE = 2
 """What is imported takes this part of the room that is left, at most: there is work to be done with it."""
@@ -60,13 +60,17 @@ class Mentions:
         conversation, at = place.conversation, place.base_index
         before = self._known.get(place.label + conversation.chain[at]) if at >= 0 else None
         if before is None:
-            # Not by `in`, which first takes bytes for a number: that takes ten times as long.
-            found = plain.find(_MARK) >= 0
+            found = _names_one(plain)
         else:
-            found = before or b"\n".join(map(_WIRE, conversation.messages[at + 1 :])).find(_MARK) >= 0
+            found = before or _names_one(b"\n".join(map(_WIRE, conversation.messages[at + 1 :])))
         if conversation.chain:
             self._known.put(place.label + conversation.chain[-1], found, ENTRY)
         return found
+
+
+def _names_one(text: bytes) -> bool:
+    # Not by `in`, which first takes bytes for a number: that takes ten times as long.
+    return any(text.find(mark) >= 0 for mark in _MARKS)
 
 
 @dataclass(frozen=True, slots=True)

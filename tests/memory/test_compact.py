@@ -164,12 +164,12 @@ async def test_topics_that_are_no_texts_are_refused():
 
 async def test_without_a_search_first_it_is_refused_and_says_what_to_do():
     house = await house_of()
-    with pytest.raises(BadRequest, match="search with its conversation_id") as error:
+    with pytest.raises(BadRequest, match="First search the memories") as error:
         await house.compact(*ALL, search=False)
     assert error.value.code == "search_required"
     assert kept(house) == []
     await house.compact(0, 8)
-    with pytest.raises(BadRequest, match="Look first"):
+    with pytest.raises(BadRequest, match="First search"):
         await house.compact(9, 16, search=False)
     done = await house.compactions.search(SPACE, ID)
     assert [(each.start_index, each.end_index) for each in done] == [(0, 8)]

@@ -80,9 +80,20 @@ def test_what_left_windows_is_listed_in_the_order_in_which_it_stood(kept: Kept) 
     assert "read" in table
 
 
+@pytest.mark.parametrize("columns", ["80", "30", ""])
+def test_ids_are_complete_at_every_width(kept: Kept, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    table = kept.run("artifacts").stdout.splitlines()
+    assert table[0] == kept.tenants["default"]
+    assert [line.split()[0] for line in table[2:]] == [each["id"] for each in kept.listed()]
+    if columns == "80":
+        assert max(map(len, table)) <= 80
+        assert table[1].split() == ["id", "messages", "content", "characters"]
+
+
 def test_nothing_is_listed_of_a_session_that_there_is_not(kept: Kept) -> None:
     shown = kept.run("artifacts", "--session", "s-unknown")
-    assert (shown.exit_code, shown.stdout.strip()) == (0, "nothing is archived")
+    assert (shown.exit_code, shown.stdout.strip()) == (0, "there are no artifacts")
 
 
 def test_an_artifact_is_shown_whole_and_in_parts(kept: Kept) -> None:
@@ -108,11 +119,11 @@ def test_an_artifact_is_shown_whole_and_in_parts(kept: Kept) -> None:
     [
         (("artifacts", "art_000000000000"), 1, "no such artifact"),
         (("artifacts", "ID", "--path", "$.x"), 2, "JSON"),
-        (("artifacts", "--offset", "3"), 2, "take the ID"),
+        (("artifacts", "--offset", "3"), 2, "need the ID"),
         (("artifacts", "ID", "--session", "s"), 2, "lists artifacts"),
-        (("export", "--session", "s-mistyped"), 1, "s-mistyped: there is no such session of the tenant 'default'"),
-        (("export", "--session", ""), 1, "there is no such session"),
-        (("erase", "--session", "s-mistyped", "--yes"), 1, "there is no such session"),
+        (("export", "--session", "s-mistyped"), 1, "s-mistyped: tenant 'default' has no such session"),
+        (("export", "--session", ""), 1, "has no such session"),
+        (("erase", "--session", "s-mistyped", "--yes"), 1, "has no such session"),
         (("erase",), 2, "--session S, or --all"),
         (("erase", "--all", "--session", "s"), 2, "--session S, or --all"),
     ],
@@ -139,7 +150,7 @@ def test_with_proxy_keys_it_must_be_said_whose(tmp_path: Path) -> None:
     kept = made(tmp_path, KEYS)
     unsaid = kept.run("artifacts")
     assert unsaid.exit_code == 2
-    assert "--tenant: one, two" in unsaid.stderr
+    assert "--tenant: choose one of one, two" in unsaid.stderr
     one, two = (kept.listed("--tenant", name) for name in ("one", "two"))
     assert {each["session"] for each in one} == {kept.tenants["one"]}
     assert {each["session"] for each in two} == {kept.tenants["two"]}
@@ -169,10 +180,10 @@ def test_a_tenant_is_named_as_its_owner_knows_it(tmp_path: Path, kept: Kept) -> 
     assert keyed.listed("--tenant", "tw")
     unsaid = keyed.run("artifacts")
     assert unsaid.exit_code == 2
-    assert "--tenant: one, two" in unsaid.stderr
+    assert "--tenant: choose one of one, two" in unsaid.stderr
     unknown = keyed.run("artifacts", "--tenant", "three")
     assert unknown.exit_code == 2
-    assert "there are one, two" in " ".join(unknown.stderr.split())
+    assert "--tenant: there is no tenant 'three'; the tenants are one, two" in " ".join(unknown.stderr.split())
 
 
 def test_nothing_is_erased_without_a_yes(tmp_path: Path) -> None:
@@ -184,7 +195,7 @@ def test_nothing_is_erased_without_a_yes(tmp_path: Path) -> None:
     assert kept.listed("--tenant", "one")
     done = kept.run("erase", "--session", kept.tenants["one"], "--tenant", "one", given="y\n")
     assert done.exit_code == 0
-    assert "erased: 1 sessions" in done.stdout
+    assert "erased: 1 session," in done.stdout
     assert kept.listed("--tenant", "one") == []
     assert kept.listed("--tenant", "two")
     assert kept.run("erase", "--all", "--tenant", "two", "--yes").exit_code == 0

@@ -19,7 +19,7 @@ def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None
     shipped = "stale_reasoning, superseded, compact_tool_results, delegated_digests, summarize, fixed_limits"
     assert f"folding {shipped}" in said
     assert not any("sub-agents" in line for line in said)
-    assert "summaries by the request's own model, and without a model where that cannot be had" in said
+    assert "summaries by the request's own model; without a model if that fails" in said
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None
         ("compaction: {mode: 'off'}", "folding off"),
         (
             "compaction: {mode: observe, pipeline: [stale_reasoning]}",
-            "folding only reported, nothing is changed: stale_reasoning",
+            "folding reported only, requests are not changed: stale_reasoning",
         ),
         ("compaction: {models: {small: {pipeline: [fixed_limits]}}}", "folding small: fixed_limits"),
         ("compaction: {models: {small: {mode: 'off'}}}", "folding small: off"),
         ("compaction: {delegated: {pipeline: [fixed_limits]}}", "folding sub-agents: fixed_limits"),
         ("compaction: {models: {small: {delegated: {mode: 'off'}}}}", "folding small: sub-agents: off"),
-        ("summaries: {writer: extractive}", "summaries without a model: what matters is picked out of the text"),
+        ("summaries: {writer: extractive}", "summaries without a model, from sentences of the text"),
         ("summaries: {writer: gpt-4o-mini}", "summaries by the model gpt-4o-mini"),
         ("compaction: {pipeline: [{summarize: {model: gpt-4o-mini}}]}", "summaries by the model gpt-4o-mini"),
         (
@@ -43,7 +43,7 @@ def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None
         ),
         (
             "compaction: {pipeline: [{summarize: {model: gpt-4o}}], models: {small: {pipeline: [summarize]}}}",
-            "summaries small: by the request's own model, and without a model where that cannot be had",
+            "summaries small: by the request's own model; without a model if that fails",
         ),
     ],
 )

@@ -52,7 +52,8 @@ def fresh(folder: Path) -> Kept:
 def test_messages_become_memories_that_are_found_and_shown_with_what_they_were_made_of(kept: Kept):
     early = kept.run("compact", kept.session, "0", "7")
     assert (early.exit_code, early.stdout) == (2, "")
-    assert "search" in early.stderr
+    assert "--session" in early.stderr
+    assert "conversation_id" not in early.stderr
     assert kept.told("search", "--session", kept.session)["compactions"] == []
     made = kept.told("compact", kept.session, "0", "7")["memories_created"]
     about = next(each for each in made if "PostgreSQL 16" in each["content"])
@@ -61,7 +62,11 @@ def test_messages_become_memories_that_are_found_and_shown_with_what_they_were_m
     assert "relevance" in found[0]["scores"]
     table = kept.run("search", "why PostgreSQL for the ledger").stdout
     assert about["id"] in table
-    assert "proof: " in table
+    assert "proof" not in table
+    assert "candidates" not in table
+    assert "relevance" not in table
+    assert "relevance 0." in kept.run("search", "why PostgreSQL for the ledger", "--explain").stdout
+    assert [line for line in table.splitlines() if about["id"] in line], "the id is complete"
     shown = kept.run("show", about["id"], "--originals")
     assert shown.exit_code == 0
     assert about["content"] in shown.stdout
@@ -149,7 +154,7 @@ def test_a_memory_is_reworded_and_deleted(tmp_path: Path):
     assert kept.run("delete", first["id"]).exit_code == 1
     gone = kept.run("show", first["id"])
     assert gone.exit_code == 1
-    assert f"there is no {first['id']}" in gone.stderr
+    assert f"not found: {first['id']}" in gone.stderr
 
 
 def test_all_memories_are_exported_erased_with_proof_and_taken_in_again(tmp_path: Path):

@@ -45,7 +45,7 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure(request_file: P
     with open("/dev/full", "w") as full:
         done = run(request_file.parent, *command.split(), str(file), output=full.fileno())
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "the output cannot be written: No space left on device"
+    assert done.stderr.splitlines()[-1] == "cannot write the output: No space left on device"
     assert "Traceback" not in done.stderr
 
 

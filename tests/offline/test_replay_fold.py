@@ -135,7 +135,7 @@ def test_several_conversations_have_a_line_each_and_sums() -> None:
 def test_recorded_usage_is_of_what_was_sent_then_so_both_together_are_refused() -> None:
     result = replay(*FOLDED, "--against-usage")
     assert result.exit_code == 2
-    assert "--against-usage goes without --fold" in " ".join(re.sub("[│╭╮╰╯─]", " ", result.stderr).split())
+    assert "--against-usage cannot be combined with --fold" in " ".join(re.sub("[│╭╮╰╯─]", " ", result.stderr).split())
 
 
 def test_mode_and_pipeline_are_those_of_the_config(tmp_path: Path) -> None:

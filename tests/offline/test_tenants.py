@@ -98,12 +98,12 @@ def test_all_tenants_memories_are_sealed_by_a_command(tmp_path: Path) -> None:
     assert (unkeyed.exit_code, unkeyed.stdout) == (2, "")
     assert "no key" in unkeyed.stderr
     done = kept.run("memory", "seal", key=KEY)
-    assert (done.exit_code, done.stdout) == (0, "sealed: the memories of one, two\n")
-    assert kept.run("memory", "seal", key=KEY).stdout == "there was nothing to seal\n"
+    assert (done.exit_code, done.stdout) == (0, "encrypted: the memories of one, two\n")
+    assert kept.run("memory", "seal", key=KEY).stdout == "nothing to encrypt\n"
     held = everything(tmp_path / "kept.db.memories")
     assert not [word for word in (b"ledger", b"PostgreSQL", b"postgresql", b"deploy", b"Ann") if word in held]
     assert kept.tenants(KEY) == {"one": 1, "two": 1}
-    assert kept.run("memory", "seal", key=f"{OTHER},{KEY}").stdout == "sealed: the memories of one, two\n"
+    assert kept.run("memory", "seal", key=f"{OTHER},{KEY}").stdout == "encrypted: the memories of one, two\n"
     found = kept.run("memory", "search", "deploy", "--tenant", "two", "--json", key=OTHER)
     assert len(json.loads(found.stdout)["results"]) == 1
 

@@ -7,7 +7,7 @@ there never was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -27,6 +27,8 @@ AT_ONCE: Final = 8_000_000
 _QUICK: Final = 200_000
 """Bytes that are read without a thread."""
 _LOOKS: Final = 32
+_SCANNED: Final = 1_000
+"""Records that are read from the store at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +88,35 @@ class ReadingRoom:
         return None
 
     async def listed(self, space: bytes, session: str, after: str = "", limit: int = 100) -> Page:
-        """The artifacts of a session, from where another page ended. Raises ValueError where none ended there, and
-        StoreUnavailable."""
-        found = await self._archive.listed(space, session, after=_place(session, after), limit=limit + 1)
-        page = found[:limit]
-        more = f"{page[-1].id}/{page[-1].scope.hex()}" if len(found) > limit else ""
-        return Page(tuple({each.id: each for each in page}.values()), more)
+        """The artifacts of a session in the order of its conversation, each once, from where another page ended. The
+        cursor holds the place of the last one, so a page does not depend on what was added or erased meanwhile. Raises
+        ValueError for an `after` that no page gave, and StoreUnavailable.
+
+        The store lists by id, so every page reads the whole list; a session has some thousands of records at most.
+        """
+        found = await self._in_order(space, session)
+        behind = _place_after(after, found) if after else None
+        left = [each for each in found if behind is None or _place(each) > behind]
+        more = _cursor(left[limit - 1]) if len(left) > limit else ""
+        return Page(tuple(left[:limit]), more)
 
     async def holds(self, space: bytes, session: str) -> bool:
         """Whether anything is kept of a session. Raises StoreUnavailable."""
         async for page in holdings.entries(self._archive.store, holdings.tenant_of(space), session):
             if page:
                 return True
-        return bool((await self.listed(space, session, limit=1)).artifacts)
+        return bool(await self._archive.listed(space, session, limit=1))
+
+    async def _in_order(self, space: bytes, session: str) -> list[Artifact]:
+        """All artifacts of a session, in order. One that left several scopes has the first of its places."""
+        found: dict[str, Artifact] = {}
+        after: Artifact | None = None
+        while page := await self._archive.listed(space, session, after=after, limit=_SCANNED):
+            after = page[-1]
+            for each in page:
+                known = found.get(each.id)
+                found[each.id] = each if known is None else min(known, each, key=_place)
+        return sorted(found.values(), key=_place)
 
     async def _part(self, artifact: Artifact, rows: Mapping[bytes, bytes], wish: Wish) -> Lent | None:
         if sum(map(len, rows.values())) <= _QUICK and not (wish.pattern or wish.path):
@@ -116,9 +134,27 @@ class ReadingRoom:
         return Lent(artifact, held.what, part, held.input, (), wires)
 
 
-def _place(session: str, after: str) -> Artifact | None:
-    """What another page ended with, as far as it takes to go on behind it. Raises ValueError."""
-    if not after:
-        return None
-    name, _, scope = after.partition("/")
-    return Artifact(name, "part", "", (), 0, 0, scope=bytes.fromhex(scope), session=session)
+Place = tuple[int, int, int, int, str]
+
+
+def _place(artifact: Artifact) -> Place:
+    """Where an artifact stands in the order of its conversation."""
+    return artifact.first, artifact.last, artifact.part, artifact.slice, artifact.id
+
+
+def _cursor(artifact: Artifact) -> str:
+    """What asks for the page behind this artifact. Releases before this one gave `id/scope`."""
+    return ".".join(map(str, _place(artifact)))
+
+
+def _place_after(cursor: str, found: Sequence[Artifact]) -> Place:
+    """The place that a cursor names, of this form or the former. Raises ValueError."""
+    if "/" in cursor:
+        name, _, scope = cursor.partition("/")
+        bytes.fromhex(scope)
+        known = next((each for each in found if each.id == name), None)
+        if known is None:
+            raise ValueError("the artifact that this page ended with is no longer there")
+        return _place(known)
+    first, last, part, slice_, name = cursor.split(".")
+    return int(first), int(last), int(part), int(slice_), name

@@ -11,6 +11,9 @@ from accordion.core.values import dataclass
 MemoryType = Literal["fact", "decision", "preference", "solution", "question", "summary", "summary_archived", "session"]
 """`summary` is a topic's one active summary, `summary_archived` a former one, `session` one for recovery."""
 
+Grain = Literal["fact", "decision", "preference", "solution", "question"]
+"""The types that people and agents may write."""
+
 Source = Literal["compaction", "consolidation", "manual", "fold", "session", "import"]
 """Who wrote a memory: the compaction of a range, a consolidation, somebody by hand, a fold, `core_memory`, an
 import."""

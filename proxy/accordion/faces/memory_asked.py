@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from accordion.core.errors import BadRequest
-from accordion.core.memories import Filter, MemoryType
+from accordion.core.memories import Filter, Grain, MemoryType
 from accordion.memory.core_memory import MOST
 from accordion.memory.entries import CONTENT_MOST, NAME_MOST, NAMES_MOST
 from accordion.memory.reading import MOST_IDS
@@ -21,7 +21,6 @@ from accordion.memory.search import DEEP_RESULTS, QUERY_MOST, RESULTS
 SESSION_MOST = CONTENT_MOST * 10
 """Characters of a session memory."""
 
-Grain = Literal["fact", "decision", "preference", "solution", "question"]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MOST)]
 Id = Annotated[str, Meta(min_length=1, max_length=100)]
 Conversation = Annotated[str, Meta(min_length=1, max_length=256)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
 from accordion.core.errors import AccordionError, BadRequest
+from accordion.core.memories import Grain, MemoryType
 from accordion.core.values import dataclass
 from accordion.faces import memory_asked as asked
 from accordion.faces import memory_calls as calls
@@ -49,6 +50,9 @@ class Call:
             raise
 
 
+_TYPES = {"type": get_args(Grain), "type_filter": get_args(MemoryType)}
+
+
 def _given(kind: type[Any], arguments: object) -> Any:
     try:
         return msgspec.convert(arguments, kind)
@@ -57,8 +61,9 @@ def _given(kind: type[Any], arguments: object) -> Any:
         field_name = place.strip("`.").split("[")[0].split(".")[0]
         missing = what.partition("field `")[2].partition("`")[0]
         where = f" (at `{place.strip('`.')}`)" if place.strip("`.") else ""
+        types = f" The types are: {', '.join(_TYPES[field_name])}." if field_name in _TYPES else ""
         raise BadRequest(
-            f"{what}{where}. The arguments are: {', '.join(_fields(kind))}.",
+            f"{what}{where}.{types} The arguments are: {', '.join(_fields(kind))}.",
             code="invalid_arguments",
             param=field_name or missing or None,
         ) from error

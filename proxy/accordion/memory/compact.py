@@ -294,7 +294,7 @@ def _placed(each: Candidate, shift: int) -> Candidate:
 
 def _unsearched(conversation: str) -> BadRequest:
     return BadRequest(
-        f"Look first at what is remembered of conversation {conversation!r} already: search with its conversation_id, "
-        "read what is found, then compact this range. A search lets one compaction through.",
+        f"First search the memories of conversation {conversation!r} (with conversation_id), read what is found, then "
+        "compact this range. Each compaction needs a search of its own.",
         code=SEARCH_REQUIRED,
     )

@@ -39,6 +39,7 @@ from accordion.identity.tenants import Caller
 from accordion.models.embedder import StaticEmbedder
 from accordion.observe import Observe, forget_memories
 from accordion.observe import erase as erased_of
+from accordion.offline.listing import counted, print_table
 from accordion.offline.tenants import caller_of, named, rows
 from accordion.settings import Settings
 from accordion.storage.opening import open_memories, open_store
@@ -51,7 +52,7 @@ from accordion.wiring.spooling import spool_of
 from accordion.wiring.tables import dialects, thresholds, windows
 
 TIMEOUT = 60.0
-_PAGE = 500
+_ALL = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,20 @@ def tenants(settings: Settings, as_json: bool) -> int:
                 found = await rows(settings, store, memories)
         finally:
             await store.close()
-        table = Table("tenant", "sessions", "bytes", "memories", box=None, pad_edge=False, header_style="dim")
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("tenant", no_wrap=True)
+        for name in ("sessions", "bytes", "memories"):
+            table.add_column(name, no_wrap=True, justify="right")
         for row in found:
             memories_of = "sealed" if row.memories is None else f"{row.memories:,}"
             table.add_row(row.tenant, f"{row.sessions:,}", f"{row.held:,}", memories_of)
             if as_json:
                 _line(row)
         if not as_json:
-            Console(highlight=False).print(table if found else "nobody has used this store")
+            if found:
+                print_table(table)
+            else:
+                sys.stdout.write("the store has no tenants\n")
         return 0
 
     return told(settings, run)
@@ -147,9 +154,9 @@ def _say(text: str, style: str = "red") -> None:
 def _check(settings: Settings, creates: bool) -> None:
     """Raises ConfigError where there is no store to read."""
     if settings.store.url.reveal() == "memory://":
-        raise ConfigError("what is in memory can be had from the running proxy only, by its API", path="$.store.url")
+        raise ConfigError("a store in memory can only be read through the API of its running proxy", path="$.store.url")
     if not creates and (file := settings.store.file()) and not Path(file).exists():
-        raise ConfigError(f"there is no file {file}; a proxy makes it", path="$.store.url")
+        raise ConfigError(f"there is no file {file}; the proxy creates it when it first starts", path="$.store.url")
 
 
 @asynccontextmanager
@@ -207,7 +214,7 @@ async def _read(shelves: Shelves, wanted: Reading) -> int:
     wish = Wish(wanted.id, wanted.offset, wanted.limit, wanted.pattern, wanted.path)
     lent = await shelves.room.read(shelves.caller.space, wish)
     if lent is None:
-        _say(f"{wanted.id}: there is no such artifact, or not any more")
+        _say(f"{wanted.id}: there is no such artifact; it may have expired or been erased")
         return 1
     if wanted.as_json:
         _line(shown_lent(lent))
@@ -215,21 +222,21 @@ async def _read(shelves: Shelves, wanted: Reading) -> int:
     _say(f"{wanted.id}: {lent.what}; {lent.part.shown}", "dim")
     sys.stdout.write(lent.part.text + "\n")
     if lent.part.next:
-        _say(f"more with --offset {lent.part.next}", "dim")
+        _say(f"continue with --offset {lent.part.next}", "dim")
     return 0
 
 
 async def _list(shelves: Shelves, wanted: Reading) -> int:
-    found, console = await _all(shelves, wanted.session), Console(highlight=False)
+    found = await _all(shelves, wanted.session)
     if wanted.as_json:
         for each in found:
             _line(shown_artifact(each))
     elif not found:
-        console.print("nothing is archived")
+        sys.stdout.write("there are no artifacts\n")
     else:
         for session, artifacts in groupby(found, key=lambda each: each.session):
-            console.print(Text(session, style="bold"))
-            console.print(_table(artifacts))
+            Console(highlight=False, soft_wrap=True).print(Text(session, style="bold"))
+            print_table(_table(artifacts))
     return 0
 
 
@@ -237,31 +244,30 @@ def _table(artifacts: Iterable[Artifact]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("id", no_wrap=True)
     table.add_column("messages", no_wrap=True, justify="right")
-    table.add_column("what it was", no_wrap=True, overflow="ellipsis")
+    table.add_column("content")
     table.add_column("characters", no_wrap=True, justify="right")
     for each in artifacts:
         about = " ".join((each.arguments or each.description).split())
         what = f"{each.tool}({about})" if each.tool else f"{each.kind}: {about}"
         place = f"{each.first}-{each.last}" if each.last > each.first else str(each.last)
-        table.add_row(each.id, place, Text(what), f"{each.characters:,}")
+        table.add_row(each.id, place, Text(what, no_wrap=True, overflow="ellipsis"), f"{each.characters:,}")
     return table
 
 
 async def _all(shelves: Shelves, session: str) -> list[Artifact]:
-    """The artifacts of a session, or of all, in the order in which they stood."""
-    space, room, found = shelves.caller.space, shelves.room, list[Artifact]()
-    for name in [session] if session else sorted(await room.custody.sessions(space)):
-        page = await room.listed(space, name, limit=_PAGE)
-        artifacts = [*page.artifacts]
-        while page.next:
-            page = await room.listed(space, name, page.next, _PAGE)
-            artifacts += page.artifacts
-        found += sorted(artifacts, key=lambda each: (each.first, each.last, each.part))
-    return found
+    """The artifacts of a session, or of all (the session with the oldest artifact first), in the order of the
+    conversation."""
+    space, room, found = shelves.caller.space, shelves.room, list[tuple[Artifact, ...]]()
+    for name in [session] if session else await room.custody.sessions(space):
+        page = await room.listed(space, name, limit=_ALL)
+        if page.artifacts:
+            found.append(page.artifacts)
+    found.sort(key=lambda each: min(artifact.at for artifact in each))
+    return [artifact for each in found for artifact in each]
 
 
 def _missing(shelves: Shelves, session: str) -> int:
-    _say(f"{session}: there is no such session of the tenant {shelves.caller.tenant!r}")
+    _say(f"{session}: tenant {shelves.caller.tenant!r} has no such session")
     return 1
 
 
@@ -278,15 +284,16 @@ async def _export(shelves: Shelves, session: str | None) -> int:
 
 async def _erase(shelves: Shelves, memories: Memories, session: str | None, sure: Callable[[str], bool]) -> int:
     caller = shelves.caller
-    whose = f"of session {session}" if session is not None else "of all sessions, and all memories,"
-    if not sure(f"Erase all that is kept {whose} of the tenant {caller.tenant!r}? It cannot be had again."):
+    whose = f"session {session}" if session is not None else "all sessions and all memories"
+    if not sure(f"Erase {whose} of tenant {caller.tenant!r}? This cannot be undone."):
         return 1
     sessions, erased = await erased_of(shelves.observe, shelves.room.custody, shelves.wishes, caller, session)
     if session is not None and erased.verified and not (sessions or erased.entries or erased.values):
         return _missing(shelves, session)
-    left = "" if erased.verified else "; some is being written meanwhile, so try again"
-    shared = f"; {erased.shared:,} values stay, for other sessions' sake" if erased.shared else ""
-    said = f"erased: {sessions:,} sessions, {erased.entries:,} entries, {erased.values:,} values"
+    left = "" if erased.verified else "; new data was written in the meantime, run the command again"
+    shared = f"; {counted(erased.shared, 'value')} used by other sessions kept" if erased.shared else ""
+    parts = counted(sessions, "session"), counted(erased.entries, "entry", "entries"), counted(erased.values, "value")
+    said = f"erased: {', '.join(parts)}"
     sys.stdout.write(f"{said}{shared}{left}\n")
     forgotten = session is not None or await _forget(shelves, memories)
     return 0 if erased.verified and forgotten else 1

@@ -5,6 +5,7 @@ A proxy may be running beside it. The calls are those of REST and MCP.
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -30,12 +31,25 @@ from accordion.memory.core_answers import Exported, Imported, Shown, box
 from accordion.memory.core_memory import Options
 from accordion.models.tokens import TiktokenCounter
 from accordion.offline.artifacts import TIMEOUT, opened, told
+from accordion.offline.listing import counted, print_table
 from accordion.settings import Settings
 from accordion.storage.opening import open_store
 from accordion.wiring.mark import TENANT_SECRET
 from accordion.wiring.memory import Library, note
 
 _CALLS = {call.name: call for call in CALLS}
+_OPTIONS = {
+    "conversation_id": "--session",
+    "start_index": "FIRST",
+    "end_index": "LAST",
+    "focus_topics": "--topic",
+    "topics": "--topic",
+    "tags": "--tag",
+    "type_filter": "--type",
+    "replace_id": "--replace",
+}
+"""What the command line calls the arguments of the API."""
+_ARGUMENT = re.compile(rf"\b(?:{'|'.join(_OPTIONS)})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +60,14 @@ class Desk:
     caller: Caller
 
     async def ask(self, name: str, arguments: Mapping[str, object]) -> Any:
-        """What a call answers; arguments that say nothing are left out. Raises AccordionError."""
+        """What a call answers; empty arguments are left out. Raises AccordionError, whose text names the options of the
+        command line."""
         given = {key: value for key, value in arguments.items() if value not in (None, "", [])}
-        return await _CALLS[name](self.rooms, self.caller, given)
+        try:
+            return await _CALLS[name](self.rooms, self.caller, given)
+        except BadRequest as error:
+            text = _ARGUMENT.sub(lambda found: _OPTIONS[found[0]], error.message)
+            raise BadRequest(text, code=error.code, param=error.param) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +147,7 @@ def erase(asking: Asking, sure: Callable[[str], bool]) -> int:
     """Removes all memories of a tenant once `sure` says so; returns the exit code: 1 where something is left."""
 
     async def work(desk: Desk) -> int:
-        if not sure(f"Erase all memories of the tenant {desk.caller.tenant!r}? They cannot be had again."):
+        if not sure(f"Erase all memories of tenant {desk.caller.tenant!r}? This cannot be undone."):
             return 1
         done = await erased(desk.rooms, desk.caller)
         _show(done, asking)
@@ -144,7 +163,9 @@ def mcp(asking: Asking) -> int:
 
         from accordion.faces.mcp_server import server  # noqa: PLC0415
     except ImportError:
-        Console(stderr=True, highlight=False).print(Text("install accordion-proxy[mcp] for this", style="red"))
+        Console(stderr=True, highlight=False).print(
+            Text("`accordion mcp` needs an extra: pip install 'accordion-proxy[mcp]'", style="red")
+        )
         return 2
 
     async def work(desk: Desk) -> int:
@@ -171,7 +192,7 @@ def _run(asking: Asking, work: Callable[[Desk], Awaitable[int]], *, creates: boo
 async def _desk(asking: Asking, *, creates: bool) -> AsyncIterator[Desk]:
     settings = asking.settings
     if not settings.memory.enabled:
-        raise ConfigError("there are no memories", path="$.memory.enabled")
+        raise ConfigError("memories are switched off", path="$.memory.enabled")
     if creates:
         await _prepare(settings)
     tasks = LoopTasks()
@@ -204,7 +225,7 @@ def _text(file: Path) -> str:
     try:
         return _bytes(file).decode()
     except UnicodeDecodeError as error:
-        raise BadRequest(f"{file} is not UTF-8.") from error
+        raise BadRequest(f"{file} is not encoded in UTF-8.") from error
 
 
 def _bytes(file: Path) -> bytes:
@@ -212,7 +233,7 @@ def _bytes(file: Path) -> bytes:
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        raise BadRequest(f"{file} cannot be read: {error.strerror}.") from error
+        raise BadRequest(f"Cannot read {file}: {error.strerror}.") from error
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
@@ -240,13 +261,12 @@ def _print(answer: Any) -> None:
             _aside(memory.warning)
             for wire in memory.originals or ():
                 sys.stdout.write(f"{bytes(wire).decode()}\n")
-        _aside(f"there is no {', '.join(answer.missing)}" if answer.missing else "")
-        _aside(f"proof: {answer.proof}")
+        _aside(f"not found: {', '.join(answer.missing)}" if answer.missing else "")
     elif isinstance(answer, answers.Drafted):
         sys.stdout.write(answer.text + "\n")
-        _aside(f"{answer.tokens} tokens, of {answer.memories} memories")
+        _aside(f"{counted(answer.tokens, 'token')}, from {counted(answer.memories, 'memory', 'memories')}")
     elif rows := getattr(answer, "results", getattr(answer, "memories", None)):
-        _table(out, rows if isinstance(rows, list) else [])
+        _table(rows if isinstance(rows, list) else [])
         _beside(answer)
     else:
         _beside(answer)
@@ -259,25 +279,36 @@ def _head(memory: answers.Whole) -> str:
     return f"{memory.id}  {memory.type}{topics}  {memory.created_at}{place}"
 
 
-def _table(out: Console, rows: Sequence[Any]) -> None:
+def _table(rows: Sequence[Any]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("id", no_wrap=True)
     table.add_column("type", no_wrap=True)
-    table.add_column("what it says", overflow="fold")
+    table.add_column("content", overflow="fold")
     table.add_column("topics, tags", overflow="fold")
     for row in rows:
         kind, labels = ("session", row.tags) if isinstance(row, Shown) else (row.type, [*row.topics, *row.tags])
         warning = f"\n{row.warning}" if getattr(row, "warning", "") else ""
-        table.add_row(Text(row.id), kind, Text(row.preview + warning), Text(", ".join(labels)))
-    out.print(table)
+        scores = f"\n{_scores(row.scores)}" if getattr(row, "scores", None) else ""
+        table.add_row(Text(row.id), kind, Text(row.preview + warning + scores), Text(", ".join(labels)))
+    print_table(table)
+
+
+def _scores(scores: Mapping[str, float]) -> str:
+    """How a search came to a score, on one line."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
 
 
 def _beside(answer: Any) -> None:
-    """What an answer says besides its lists, a line each."""
+    """Prints the other fields of an answer, one per line. `proof` and `candidates` are for programs: see --json."""
+    if isinstance(answer, answers.Results) and not answer.results:
+        _aside("no memories found", to=sys.stdout)
     for name, value in msgspec.to_builtins(answer).items():
-        if name not in {"results", "memories", "operation"} or isinstance(value, int):
+        if name not in _NOT_PRINTED or (isinstance(value, int) and name != "candidates"):
             shown = msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
             _aside(f"{name}: {shown}" if value not in (None, "") else "", to=sys.stdout)
+
+
+_NOT_PRINTED = frozenset({"results", "memories", "operation", "candidates", "proof"})
 
 
 def _aside(line: str, to: Any = None) -> None:

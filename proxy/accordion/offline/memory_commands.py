@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 
 import typer
 
+from accordion.core.memories import Grain, MemoryType
 from accordion.offline.configured import confirmed, settings_of
 
 if TYPE_CHECKING:
@@ -14,29 +15,44 @@ if TYPE_CHECKING:
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="The config file; else as for serve.", show_default=False),
+    typer.Option("--config", "-c", help="Config file. Default: as for serve.", show_default=False),
 ]
 Tenant = Annotated[
-    str | None, typer.Option("--tenant", help="Whose: as `accordion tenants` lists them.", show_default=False)
+    str | None, typer.Option("--tenant", help="Tenant to use: a name from `accordion tenants`.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Project = Annotated[
-    str | None, typer.Option(help="The project; * for all. Else as the config says.", show_default=False)
+    str | None, typer.Option(help="Project; * for all. Default: the setting memory.project.", show_default=False)
 ]
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="About this; may be repeated.", show_default=False)]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="With this tag; may be repeated.", show_default=False)]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Topic. May be repeated.", show_default=False)]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Tag. May be repeated.", show_default=False)]
+
+
+def _memory_type(given: str) -> str:
+    """A type of memory. Raises BadParameter with the valid ones for any other word."""
+    if given not in get_args(MemoryType):
+        raise typer.BadParameter(f"{given!r} is not one of {', '.join(get_args(MemoryType))}.")
+    return given
+
+
 Types = Annotated[
     list[str] | None,
-    typer.Option("--type", help="Of this type, such as fact or summary_archived; may be repeated.", show_default=False),
+    typer.Option(
+        "--type",
+        parser=_memory_type,
+        metavar="TYPE",
+        help=f"Type; may be repeated. One of: {', '.join(get_args(MemoryType))}.",
+        show_default=False,
+    ),
 ]
-Proof = Annotated[str, typer.Option(help="The proof of what was searched and read before.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A file; - for the input.")]
+Proof = Annotated[
+    str, typer.Option(help="Proof of an earlier search or read (from --json output).", show_default=False)
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="File; - reads standard input.")]
 
 
-memory = typer.Typer(
-    name="memory", help="Write, search and read memories, in the configured store.", no_args_is_help=True
-)
+memory = typer.Typer(name="memory", help="Write, search and read the memories in the store.", no_args_is_help=True)
 
 
 def _asking(config: Path | None, tenant: str | None, as_json: bool = False) -> Asking:
@@ -54,16 +70,19 @@ def _ask(asking: Asking, name: str, *, creates: bool = False, **given: object) -
 
 @memory.command()
 def search(
-    query: Annotated[str, typer.Argument(help="What to look for.")] = "",
-    deep: Annotated[bool, typer.Option("--deep", help="Of a larger pool, up to 100.")] = False,
+    query: Annotated[str, typer.Argument(help="Text to search for.")] = "",
+    deep: Annotated[bool, typer.Option("--deep", help="Search a larger pool and return up to 100 memories.")] = False,
     topic: Topics = None,
     tag: Tags = None,
     type_: Types = None,
     session: Annotated[
-        str | None, typer.Option(help="Made of this session; says what of it is compacted.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Only memories of this session; also shows which of its messages are compacted.", show_default=False
+        ),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say how each came to its score.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.", show_default=False)] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show how each score was computed.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of memories.", show_default=False)] = None,
     proof: Proof = "",
     project: Project = None,
     tenant: Tenant = None,
@@ -72,7 +91,7 @@ def search(
 ) -> None:
     """Search memories."""
     if deep and session is not None:
-        raise typer.BadParameter("--deep searches all; with --session it means nothing.")
+        raise typer.BadParameter("--deep searches all sessions; it cannot be combined with --session.")
     _ask(
         _asking(config, tenant, as_json), "memory_deep_search" if deep else "memory_search",
         query=query, topics=topic, tags=tag, type_filter=type_, conversation_id=session, explain=explain, limit=limit,
@@ -82,8 +101,10 @@ def search(
 
 @memory.command()
 def show(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The memories.")],
-    originals: Annotated[bool, typer.Option("--originals", help="With the messages that each was made of.")] = False,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of memories.")],
+    originals: Annotated[
+        bool, typer.Option("--originals", help="Also show the messages each memory was made from.")
+    ] = False,
     proof: Proof = "",
     tenant: Tenant = None,
     as_json: AsJson = False,
@@ -98,15 +119,17 @@ def list_(
     topic: Topics = None,
     tag: Tags = None,
     type_: Types = None,
-    session: Annotated[str | None, typer.Option(help="Made of this session.", show_default=False)] = None,
-    after: Annotated[str | None, typer.Option(help="What `next` of the page before says.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    session: Annotated[str | None, typer.Option(help="Only memories of this session.", show_default=False)] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Continue after this page: its `next` value.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of memories.")] = 100,
     project: Project = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """List memories, newest first; sessions with --type session."""
+    """List memories, newest first. For session memories, use --type session."""
     _ask(
         _asking(config, tenant, as_json), "memory_list", topics=topic, tags=tag, type_filter=type_,
         conversation_id=session, after=after, limit=limit, project=project,
@@ -115,26 +138,24 @@ def list_(
 
 @memory.command()
 def add(
-    content: Annotated[str, typer.Argument(help="What is to be remembered.")],
+    content: Annotated[str, typer.Argument(help="Text to remember.")],
     type_: Annotated[
-        str | None,
+        Grain | None,
         typer.Option(
             "--type",
-            help="fact, decision, preference, solution or question; else a fact, or what it takes the place of.",
+            help="Type. Default: fact, or the type of the memory that it replaces.",
             show_default=False,
         ),
     ] = None,
     topic: Topics = None,
     tag: Tags = None,
-    replace: Annotated[
-        str | None, typer.Option(help="In place of the memory with this id.", show_default=False)
-    ] = None,
+    replace: Annotated[str | None, typer.Option(help="Replace the memory with this id.", show_default=False)] = None,
     project: Project = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Remember one thing."""
+    """Add one memory."""
     _ask(
         _asking(config, tenant, as_json), "memory_add", creates=True, content=content, type=type_, topics=topic,
         tags=tag, replace_id=replace, project=project,
@@ -143,16 +164,16 @@ def add(
 
 @memory.command()
 def compact(
-    session: Annotated[str, typer.Argument(help="A recorded session.")],
-    first: Annotated[int, typer.Argument(help="Its first message, from 0.")],
-    last: Annotated[int, typer.Argument(help="Its last message, inclusive.")],
+    session: Annotated[str, typer.Argument(help="Id of a recorded session.")],
+    first: Annotated[int, typer.Argument(help="First message, counted from 0.")],
+    last: Annotated[int, typer.Argument(help="Last message, inclusive.")],
     topic: Topics = None,
     project: Project = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Turn messages of a session into memories; search with --session first."""
+    """Turn messages of a session into memories. First run `accordion memory search --session SESSION`."""
     _ask(
         _asking(config, tenant, as_json), "memory_compact_conversation", conversation_id=session, start_index=first,
         end_index=last, focus_topics=topic, project=project,
@@ -167,7 +188,7 @@ def draft(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Draft a topic's summary from all of its memories."""
+    """Draft a summary of a topic from all of its memories."""
     _ask(_asking(config, tenant, as_json), "memory_consolidate_draft", topic=topic, project=project)
 
 
@@ -181,7 +202,7 @@ def consolidate(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Write a topic's summary; search --deep and show its memories first."""
+    """Save the summary of a topic. First search with --deep and show its memories."""
     from accordion.offline.memory import consolidate as run  # noqa: PLC0415
 
     given = {"topic": topic, "proof": proof, "project": project}
@@ -190,19 +211,19 @@ def consolidate(
 
 @memory.command()
 def save(
-    session: Annotated[str, typer.Argument(help="A recorded session.")] = "",
+    session: Annotated[str, typer.Argument(help="Id of a recorded session.")] = "",
     text: Annotated[
-        Path | None, typer.Option(help="A file with the text, in place of what is made.", show_default=False)
+        Path | None, typer.Option(help="File with the text to save, instead of a generated one.", show_default=False)
     ] = None,
-    description: Annotated[str, typer.Option(help="What it is.", show_default=False)] = "",
+    description: Annotated[str, typer.Option(help="Description of the session.", show_default=False)] = "",
     tag: Tags = None,
-    force: Annotated[bool, typer.Option("--force", help="Do not show it and ask first.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Save without showing the text and asking.")] = False,
     project: Project = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Save what it takes to go on with a session; shows the recovery id."""
+    """Save a session so that it can be continued elsewhere; prints its recovery id."""
     from accordion.memory.core_memory import Options  # noqa: PLC0415
     from accordion.offline.memory import save as run  # noqa: PLC0415
 
@@ -212,11 +233,13 @@ def save(
 
 @memory.command()
 def export(
-    id_: Annotated[str, typer.Option("--id", help="Only the text of this session memory.", show_default=False)] = "",
+    id_: Annotated[
+        str, typer.Option("--id", help="Export only the text of this session memory.", show_default=False)
+    ] = "",
     tenant: Tenant = None,
     config: Config = None,
 ) -> None:
-    """Write all memories as JSON Lines, or one session memory as text."""
+    """Export all memories as JSON Lines, or one session memory as text."""
     from accordion.offline.memory import export as run  # noqa: PLC0415
 
     raise typer.Exit(run(_asking(config, tenant), id_))
@@ -224,7 +247,7 @@ def export(
 
 @memory.command("import")
 def import_(file: File, tenant: Tenant = None, as_json: AsJson = False, config: Config = None) -> None:
-    """Take in exported memories; what is there already stays as it is."""
+    """Import exported memories. Existing memories are not changed."""
     from accordion.offline.memory import take_in  # noqa: PLC0415
 
     raise typer.Exit(take_in(_asking(config, tenant, as_json), file))
@@ -232,18 +255,18 @@ def import_(file: File, tenant: Tenant = None, as_json: AsJson = False, config: 
 
 @memory.command()
 def delete(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The memories.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of memories.")],
     tenant: Tenant = None,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Delete memories for good."""
+    """Delete memories permanently."""
     _ask(_asking(config, tenant, as_json), "memory_delete", ids=ids)
 
 
 @memory.command()
 def erase(yes: Yes = False, tenant: Tenant = None, as_json: AsJson = False, config: Config = None) -> None:
-    """Erase all memories, and count what is left."""
+    """Erase all memories of a tenant."""
     from accordion.offline.memory import erase as run  # noqa: PLC0415
 
     raise typer.Exit(run(_asking(config, tenant, as_json), lambda question: yes or confirmed(question)))
@@ -251,7 +274,7 @@ def erase(yes: Yes = False, tenant: Tenant = None, as_json: AsJson = False, conf
 
 @memory.command()
 def seal(config: Config = None) -> None:
-    """Seal all tenants' memories with the first key of archive.key."""
+    """Encrypt the memories of all tenants with the first key in archive.key."""
     from accordion.offline.sealing import seal as run  # noqa: PLC0415
 
     raise typer.Exit(run(settings_of(config)))

@@ -16,7 +16,7 @@ def seal(settings: Settings) -> int:
 
     async def run() -> int:
         if not settings.archive.key.reveal():
-            raise ConfigError("there is no key to seal with", path="$.archive.key")
+            raise ConfigError("no key is set, so nothing can be encrypted", path="$.archive.key")
         store, done = open_store(settings.store.url.reveal(), timeout=TIMEOUT), list[str]()
         try:
             async with remembered(settings) as memories:
@@ -25,7 +25,7 @@ def seal(settings: Settings) -> int:
                         done.append(name)
         finally:
             await store.close()
-        sys.stdout.write(f"sealed: the memories of {', '.join(done)}\n" if done else "there was nothing to seal\n")
+        sys.stdout.write(f"encrypted: the memories of {', '.join(done)}\n" if done else "nothing to encrypt\n")
         return 0
 
     return told(settings, run)

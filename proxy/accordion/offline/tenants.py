@@ -7,7 +7,7 @@ from contextlib import suppress
 from accordion.accounting.journal import sessions_of
 from accordion.archive import holdings
 from accordion.archive.artifacts import tenant_of
-from accordion.core.errors import ConfigError, StoreUnavailable
+from accordion.core.errors import BadRequest, ConfigError, StoreUnavailable
 from accordion.core.memories import Filter, Memories
 from accordion.core.ports import Store
 from accordion.core.values import dataclass
@@ -56,11 +56,11 @@ async def _remembered(memories: Memories, space: bytes) -> int | None:
 
 async def named(settings: Settings, store: Store, given: str | None) -> str:
     """Whose things are meant: by name, by the beginning of one, or as `local`; where nothing is given the only tenant's
-    that there is. Raises ConfigError where that is not clear, StoreUnavailable."""
+    that there is. Raises BadRequest where that is not clear, StoreUnavailable."""
     names = await known(settings, store)
     if given is None:
         if len(names) > 1:
-            raise ConfigError(f"say whose with --tenant: {', '.join(names)}", path="$.proxy_keys")
+            raise BadRequest(f"--tenant: choose one of {', '.join(names)}")
         return names[0] if names else DEFAULT_TENANT
     if given in names or given == DEFAULT_TENANT:
         return given
@@ -69,8 +69,8 @@ async def named(settings: Settings, store: Store, given: str | None) -> str:
     begun = [name for name in names if name.startswith(given)]
     if len(begun) == 1:
         return begun[0]
-    there = f"; there are {', '.join(names)}" if names else ""
-    raise ConfigError(f"there is no tenant {given!r}{there}", path="$.proxy_keys")
+    there = f"; the tenants are {', '.join(names)}" if names else ""
+    raise BadRequest(f"--tenant: there is no tenant {given!r}{there}")
 
 
 async def rows(settings: Settings, store: Store, memories: Memories) -> list[TenantRow]:
@@ -93,5 +93,5 @@ async def caller_of(settings: Settings, store: Store, tenant: str) -> Caller:
     """Who would ask, as proxies tell him. Raises ConfigError where none has used the store yet."""
     secret = settings.server.tenant_key.reveal().encode() or await store.get(TENANT_SECRET)
     if not secret:
-        raise ConfigError("no proxy has used this store yet: there is nothing in it", path="$.store.url")
+        raise ConfigError("the store is empty: no proxy has used it yet", path="$.store.url")
     return Tenants(secret, (ProxyKey(tenant, "own"),)).identify({b"x-accordion-key": b"own"})
