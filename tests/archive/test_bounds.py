@@ -38,6 +38,19 @@ async def test_the_oldest_go_until_a_tenant_is_well_below_its_bound(store):
     assert await vault.archive.artifacts(SPACE, ["art_0_0"]) == [None]
 
 
+async def test_the_bytes_held_are_known_at_the_start_and_grow_with_every_write(store):
+    vault = Vault(store)
+    await vault.leave("old", "s-1", [big("old")])
+    await vault.bounds.round()
+    held = vault.swept[-1].held
+    assert held > 5_000
+    restarted = Vault(store, clock=vault.clock)
+    assert await restarted.bounds.round() is None, "the last round was a moment ago"
+    assert restarted.swept[-1].held == held
+    await restarted.leave("new", "s-2", [big("new")])
+    assert restarted.swept[-1].held > held + 5_000
+
+
 async def test_the_newest_entry_stays_however_large_it_is():
     vault = Vault(max_bytes=100)
     [old] = await vault.leave("old", "s-1", [big("old")])

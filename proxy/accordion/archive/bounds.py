@@ -23,6 +23,8 @@ EVERY = 1_200.0
 """Seconds between two rounds."""
 
 _LEASE = 900.0
+_HELD = b"held:"
+"""Stands before the sum of a round in its mark, for workers that begin between two rounds."""
 _LOW = 0.9
 """How far below the bound a round goes, so that not every write begins another."""
 _KEYS = 100_000
@@ -64,11 +66,15 @@ class Bounds:
         self._told = told
         self._sums: dict[str, int] = {}
         self._busy: set[str] = set()
+        self._total: int | None = None
+        """Bytes of all tenants: those of the last round, and what was written here since. None before the first."""
 
     def wrote(self, tenant: str, size: int) -> None:
         """Something was kept for a tenant. Where that may cross the bound, its round begins."""
         known = self._sums.get(tenant)
         self._sums[tenant] = (known or 0) + size
+        if self._total is not None:
+            self._report(self._total + size)
         if len(self._sums) > _TENANTS:
             self._sums.pop(next(iter(self._sums)))
         if (known is None or known + size > self._max) and tenant not in self._busy:
@@ -82,7 +88,11 @@ class Bounds:
         with suppress(StoreUnavailable):
             async with self._store.lock(Key("", "bounds"), lease=_LEASE) as mine:
                 mark = Key("", "bounds/round")
-                if not mine or await self._store.get(mark) is not None:
+                if not mine:
+                    return None
+                if (before := await self._store.get(mark)) is not None:
+                    if before.startswith(_HELD):
+                        self._report(int(before.removeprefix(_HELD)))
                     return None
                 await self._store.put(mark, b"1", ttl=EVERY * _LOW)
                 after = ""
@@ -92,10 +102,17 @@ class Bounds:
                         swept = await self.sweep(tenant)
                         held, entries, size = held + swept.held, entries + swept.entries, size + swept.size
                         tenants += 1
+                await self._store.put(mark, _HELD + str(held).encode(), ttl=EVERY * _LOW)
+            self._total = held
             swept = Swept(held, entries, size, tenants)
             self._told(swept)
             return swept
         return None
+
+    def _report(self, total: int) -> None:
+        """Says how many bytes all tenants hold, as far as that is known without looking through the archive."""
+        self._total = total
+        self._told(Swept(total, 0, 0, tenants=1))
 
     async def _crossed(self, tenant: str, *, learn: bool) -> None:
         try:
@@ -110,6 +127,8 @@ class Bounds:
                         swept = await self.sweep(tenant)
                         if swept.entries:
                             self._told(swept)
+                            if self._total is not None:
+                                self._report(max(0, self._total - swept.size))
                     else:
                         self._sums.pop(tenant, None)
         finally:
