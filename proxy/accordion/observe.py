@@ -17,7 +17,7 @@ from msgspec import structs
 from accordion.accounting.journal import ModelRow, exchanges_of, models_of, sessions_of
 from accordion.archive.custody import Custody, Erased
 from accordion.compaction.wishes import Wishes
-from accordion.core.budget import Limits, Thresholds
+from accordion.core.budget import Limits, Thresholds, Utilization
 from accordion.core.delegation import Delegation
 from accordion.core.errors import StoreUnavailable
 from accordion.core.memories import Filter, Memories
@@ -98,15 +98,27 @@ class Observe:
     """Who knows the tree of delegations; None where nobody is asked for it."""
     keep: int = 50
     """So many exchanges of a session are shown at most."""
+    has_answered: Callable[[], bool] = lambda: True
+    """Whether the store answered at least once since the start."""
+    configured: tuple[str, ...] = ()
+    """The names of the configured models."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here: the store answered at least once. Where it is away later, forwarding
+        goes on without it."""
+        return self.store.available or self.has_answered()
 
     async def models(self, tenant: str) -> list[ModelView]:
-        """Every model that the tenant used, the latest first."""
+        """Every model that the tenant used, the latest first, then the configured models that it did not use."""
         await self._flush()
         rows = [_MODEL.decode(value) async for _, value in self._rows(models_of(tenant))]
         rows.sort(key=lambda row: (row.upstream, row.model))
         merged = [_add_models(group) for _, group in groupby(rows, key=lambda row: (row.upstream, row.model))]
         merged.sort(key=lambda row: -row.updated)
-        return [self._model(tenant, row) for row in merged]
+        used = {row.model for row in merged}
+        unused = [ModelRow(name, name, 0.0, self._nothing(name)) for name in self.configured if name not in used]
+        return [self._model(tenant, row) for row in (*merged, *unused)]
 
     async def sessions(
         self, tenant: str, *, limit: int = 100, label: str = "", after: Spot | None = None
@@ -183,6 +195,10 @@ class Observe:
         """The rows of a session, one of each worker that had it."""
         found = await self.store.scan(sessions_of(tenant), prefix=f"{session_id}.")
         return [row for _, value in found if (row := _SESSION.decode(value)).id == session_id]
+
+    def _nothing(self, model: str) -> Utilization:
+        window = self.windows.window(model)
+        return Utilization(window.size, window_known=window.source != "default")
 
     def _model(self, tenant: str, row: ModelRow) -> ModelView:
         window = self.windows.window(row.model, row.upstream, "", tenant)

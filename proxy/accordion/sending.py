@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from accordion.core.errors import BadRequest, Unauthorized
+from msgspec import structs
+
+from accordion.core.errors import BadRequest, Unauthorized, Unreachable
 from accordion.core.http import Inbound
 from accordion.core.ports import Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
 from accordion.core.summarizing import Asker
@@ -14,6 +16,9 @@ from accordion.dialects.naming import named_by, renamed_by, renamed_in
 from accordion.gauged import Gauge
 from accordion.identity.tenants import CREDENTIALS, Tenants
 from accordion.rewriting import without_ours
+
+_NOT_PROCESSED = frozenset({429, 503, 529})
+"""Statuses by which a provider refuses a request because of its load (529 is Anthropic's `overloaded_error`)."""
 
 _ENCODED = (
     "The model's name cannot be put in place in a body of more than 64 KB with a content encoding. Send it without one."
@@ -30,7 +35,26 @@ class Sending:
     translator: Translator
 
     async def send(self, inbound: Inbound, gauge: Gauge) -> UpstreamReply:
-        """Sends, and waits for the head of the reply. Raises what is wrong with the request, or with the way."""
+        """Sends, and waits for the head of the reply. Raises what is wrong with the request, or with the way.
+
+        Where a model has several deployments, the next is asked if nothing could be sent to one, or it says that it
+        did not process the request (`_NOT_PROCESSED`). After a time-out, a cut connection or any other error it may
+        have been processed, and perhaps billed: that is not sent again. A body that comes in pieces is sent once.
+        """
+        if not gauge.route.others or not isinstance(inbound.body, bytes):
+            return await self._send(inbound, gauge)
+        *first, last = (gauge.route, *gauge.route.others)
+        for route in first:
+            try:
+                reply = await self._send(inbound, structs.replace(gauge, route=route))
+            except Unreachable:
+                continue
+            if reply.status not in _NOT_PROCESSED:
+                return reply
+            await reply.close()
+        return await self._send(inbound, structs.replace(gauge, route=last))
+
+    async def _send(self, inbound: Inbound, gauge: Gauge) -> UpstreamReply:
         route = gauge.route
         if route.ambient and not (gauge.caller.keyed or gauge.caller.local):
             raise Unauthorized(

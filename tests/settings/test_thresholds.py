@@ -132,7 +132,7 @@ def test_a_models_own_trigger_above_the_limit_of_its_own_window_is_refused(model
         "models: {small: {conversation: 0.85, generation: 0.85}}",
         "models: {small: {conversation: 0.9, hard: 0.9}}",
         "models: {small: {conversation: 1.0}}",
-        "models: {other: {conversation: 0.9}}",
+        "models: {gpt-4.1: {conversation: 0.9}}",
     ],
 )
 def test_a_trigger_at_its_models_limit_or_for_a_model_that_is_not_known_is_none_of_that(text: str):

@@ -169,6 +169,8 @@ class Route:
     """For `litellm`: the other `litellm_params`, handed on as they are."""
     ambient: bool = False
     """Whether the provider may be asked in the name of the machine that the proxy runs on (a cloud's identity)."""
+    others: tuple[Route, ...] = ()
+    """The other deployments of the same name, to be tried in order where this one does not take the request."""
 
 
 class Router(Protocol):

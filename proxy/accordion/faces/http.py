@@ -105,7 +105,8 @@ class Http:
             if (models := forward.gauging.router.models) and _of_models(inbound) and forward.admits(inbound):
                 anthropic, name = is_anthropic(inbound.path, inbound.fields), named_by(inbound)
                 if name is None:
-                    out = await with_configured(out, tuple(models), anthropic=anthropic)
+                    names = tuple(name for name in models if "*" not in name)
+                    out = await with_configured(out, names, anthropic=anthropic) if names else out
                 elif name in models:
                     out = await as_configured(out, name, anthropic=anthropic)
         except asyncio.CancelledError:

@@ -19,7 +19,7 @@ What the table's `max_input_tokens` means (checked over the whole table in tests
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from accordion.accounting.limits import Limits, Whose
 from accordion.core.budget import Window
@@ -30,6 +30,7 @@ from accordion.models.table import LONGEST_ID, ModelTable, names
 DEFAULT_WINDOW = 120_000
 LEARNT_FOR = 24 * 3600.0
 REMEMBERED = 1_024
+REPORTED = 100
 
 INPUT_LIMITS = {272_000: 400_000, 922_000: 1_050_000, 111_616: 128_000}
 WHOLE_WINDOWS = {400_000: 272_000, 1_050_000: 922_000}
@@ -47,7 +48,8 @@ class ModelWindows:
 
     `overrides` maps a model id to its `max_input_tokens` and, where wanted, `max_output_tokens`, as the config has
     them; they are taken literally. `base_models` says which id of the table a configured name stands for. What is
-    learnt goes into `limits` for `learnt_for` seconds.
+    learnt goes into `limits` for `learnt_for` seconds. `on_unknown` gets each model whose window is the default, once,
+    with that window.
     Raises ConfigError for an override that is not a number above 0.
     """
 
@@ -60,6 +62,7 @@ class ModelWindows:
         learnt_for: float = LEARNT_FOR,
         base_models: Mapping[str, str] | None = None,
         table: ModelTable | None = None,
+        on_unknown: Callable[[str, int], None] = lambda model, size: None,
     ) -> None:
         self._limits = limits
         self._overrides = {model: _override(model, values) for model, values in (overrides or {}).items()}
@@ -70,6 +73,8 @@ class ModelWindows:
         self._base_models = dict(base_models or {})
         self._table = table if table is not None else ModelTable()
         self._known: dict[tuple[str, bool], Window] = {}
+        self._on_unknown = on_unknown
+        self._reported: set[str] = set()
 
     def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
         """The window of `model` at `upstream`; `beta` holds beta flags, of which the window-changing ones are read."""
@@ -88,11 +93,19 @@ class ModelWindows:
 
     def _look_up(self, model: str, long: bool) -> Window:
         window = self._configured(model) or self._listed(model, long) or self._default
+        if window is self._default:
+            self._report(model)
         if len(model) <= LONGEST_ID:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             self._known[model, long] = window
         return window
+
+    def _report(self, model: str) -> None:
+        """Says once of each model that its window is not known; of some models only, since clients choose the names."""
+        if model and len(model) <= LONGEST_ID and len(self._reported) < REPORTED and model not in self._reported:
+            self._reported.add(model)
+            self._on_unknown(model, self._default.size)
 
     def _configured(self, model: str) -> Window | None:
         if model in self._overrides or not self._overrides or len(model) > LONGEST_ID:

@@ -9,10 +9,12 @@ from accordion.compaction.strategies.compact_tool_results import REFERENCE, Comp
 from accordion.core.errors import ConfigError
 from accordion.models.table import ModelTable
 from accordion.models.windows import shape
+from accordion.settings.litellm_file import ignored_keys
 from accordion.settings.pipelines import Strategy
 from accordion.settings.text import step
 from accordion.settings.thresholds import SMALL, stated_at
 from accordion.settings.values import Settings
+from accordion.settings.warnings import unknown_names, unknown_windows, unlikely_base_urls, unusable_store_path
 from accordion.upstream.providers import AMBIENT
 from accordion.upstream.routes import DEFAULT_NAMES, family_of, provider_of
 
@@ -41,7 +43,8 @@ def hints(settings: Settings) -> tuple[str, ...]:
         params = model.litellm_params
         if params.api_key and not settings.proxy_keys and model.model_name not in remembering:
             found.append(f"{path}: its own key is {_NEVER_USED}")
-        options = [name for name in params.options if name != "custom_llm_provider"]
+        everywhere = ("drop_params",) if "drop_params" in settings.litellm_settings else ()
+        options = [name for name in params.options if name not in ("custom_llm_provider", *everywhere)]
         if options and family_of(model.entry())[0] != "litellm":
             found.append(f"{path}: only requests that need translating use {', '.join(options)}")
     for path, (own, message) in _late(settings).items():
@@ -50,6 +53,8 @@ def hints(settings: Settings) -> tuple[str, ...]:
     for path, strategy in _strategies(settings):
         if _digest_is_lost(strategy.options):
             found.append(f"{path}.digest_characters: only `replacement: {REFERENCE}` has a digest")
+    for warnings in (ignored_keys, unlikely_base_urls, unknown_windows, unknown_names, unusable_store_path):
+        found += warnings(settings)
     return tuple(found)
 
 
@@ -78,16 +83,10 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _models(settings: Settings) -> Iterator[tuple[str, str]]:
-    seen: dict[str, int] = {}
     for index, model in enumerate(settings.model_list):
         path, name = f"$.model_list[{index}].model_name", model.model_name
-        if name in seen:
-            yield path, f"`{name}` is already the name of model_list[{seen[name]}]; each model needs a name of its own"
         if name in DEFAULT_NAMES:
             yield path, f"`{name}` is the name of a default upstream; choose another"
-        if "*" in name:
-            yield path, "a name stands for one model; there are no patterns"
-        seen[name] = index
         info = model.model_info
         if info.max_output_tokens is not None and info.max_input_tokens is None:
             path = f"$.model_list[{index}].model_info.max_output_tokens"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -13,9 +13,10 @@ import msgspec
 from accordion.core.errors import ConfigError
 from accordion.settings.checks import check
 from accordion.settings.convert import convert
+from accordion.settings.litellm_file import take_over, variables_of
 from accordion.settings.pipelines import read_pipelines
 from accordion.settings.text import read_tree, step
-from accordion.settings.values import LitellmParams, Logging, Settings
+from accordion.settings.values import LitellmParams, Logging, ModelInfo, Settings
 
 ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_HOST": "server.host",
@@ -30,6 +31,9 @@ ENVIRONMENT: Mapping[str, str] = {
 DEFAULT_FILE = Path("config.yaml")
 
 _LEVELS, _FORMATS = (get_args(kind.type) for kind in msgspec.structs.fields(Logging))
+_INFO = frozenset(field.name for field in msgspec.structs.fields(ModelInfo)) - {"options"}
+_LITELLMS = frozenset({"max_tokens", "db_model"})
+"""Keys of LiteLLM's `model_info` that look like keys of ours."""
 _PARAMS = frozenset(field.name for field in msgspec.structs.fields(LitellmParams)) - {"options"}
 
 
@@ -73,9 +77,11 @@ def read(file: Path, required: bool) -> bytes:
 def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Settings:
     """Checked settings from a file's bytes and what goes over them. Raises ConfigError."""
     try:
-        tree = read_tree(data.decode("utf-8-sig"), environ)
+        text = data.decode("utf-8-sig")
+        tree = read_tree(text, {**variables_of(text), **environ})
     except UnicodeDecodeError:
         raise ConfigError("the file is not UTF-8") from None
+    take_over(tree)
     layers = [*_from_environment(environ), *_from_command_line(overrides)]
     for layer in layers:
         _put(tree, layer)
@@ -118,16 +124,21 @@ def _put(tree: dict[str, Any], layer: _Layer) -> None:
 
 
 def _gather_options(tree: dict[str, Any]) -> None:
-    """Moves LiteLLM's own keys of `litellm_params` below `options`. One that is nearly a key of ours is an error."""
+    """Moves LiteLLM's own keys of an entry below `options`. One that is nearly a key of ours is an error."""
     models = tree.get("model_list")
     for index, model in enumerate(models if isinstance(models, list) else ()):
         params = model.get("litellm_params") if isinstance(model, dict) else None
         if not isinstance(params, dict):
             continue
-        options = {name: params.pop(name) for name in list(params) if name not in _PARAMS}
-        for name in options:
-            if meant := difflib.get_close_matches(name, _PARAMS, n=1, cutoff=0.85):
-                path = step(f"$.model_list[{index}].litellm_params", name)
-                raise ConfigError(f"unknown key; did you mean `{meant[0]}`?", path=path)
-        if options:
-            params["options"] = options
+        _gather(params, _PARAMS, f"$.model_list[{index}].litellm_params", 0.85)
+        if isinstance(info := model.get("model_info"), dict):
+            _gather(info, _INFO, f"$.model_list[{index}].model_info", 0.7)
+
+
+def _gather(section: dict[str, Any], known: Collection[str], path: str, cutoff: float) -> None:
+    options = {name: section.pop(name) for name in list(section) if name not in known}
+    for name in options:
+        if name not in _LITELLMS and (meant := difflib.get_close_matches(name, known, n=1, cutoff=cutoff)):
+            raise ConfigError(f"unknown key; did you mean `{meant[0]}`?", path=step(path, name))
+    if options:
+        section["options"] = options

@@ -91,6 +91,8 @@ class ModelInfo(Section, frozen=True):
     base_model: Name | None = None
     id: Name | None = None
     mode: Name | None = None
+    options: Hidden = Hidden()
+    """All other keys: prices, features and the like, of which LiteLLM makes use."""
 
 
 class Model(Section, frozen=True):
@@ -200,6 +202,10 @@ class Settings(Section, frozen=True):
     timeouts: Timeouts = Timeouts()
     retries: Retries = Retries()
     model_list: tuple[Model, ...] = ()
+    litellm_settings: Hidden = Hidden()
+    router_settings: Hidden = Hidden()
+    general_settings: Hidden = Hidden()
+    environment_variables: Hidden = Hidden()
     proxy_keys: tuple[ProxyKey, ...] = ()
     windows: Windows = Windows()
     thresholds: AllThresholds = AllThresholds()

@@ -7,7 +7,8 @@ to the OpenAI one. `litellm_params.model` is LiteLLM's "provider/name"; what the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote
@@ -22,6 +23,13 @@ Family = Literal["openai", "anthropic", "litellm"]
 DEFAULT_NAMES = frozenset({"openai", "anthropic"})
 """The names of the two default upstreams; no configured model may have them."""
 
+Pattern = Callable[[str], Route | None]
+"""Gives the route of a model by its name; None where the name does not fit."""
+
+Upstreams = Mapping[str, tuple[str, str]]
+"""Base URL and key of the default upstream, by family."""
+
+_RESOLVED = 1_000
 _NATIVE: Mapping[str, Family] = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
 
 
@@ -41,7 +49,7 @@ class ModelEntry:
 class Routes:
     """Where requests go: the configured models, and the two default upstreams for all others."""
 
-    __slots__ = ("_anthropic", "_openai", "models")
+    __slots__ = ("_anthropic", "_openai", "_patterns", "_resolved", "models")
 
     def __init__(
         self,
@@ -51,7 +59,9 @@ class Routes:
         *,
         openai_key: str = "",
         anthropic_key: str = "",
+        patterns: Sequence[Pattern] = (),
     ) -> None:
+        self._patterns, self._resolved = tuple(patterns), dict[str, Route | None]()
         self._openai = Route("openai", "openai", _base("openai", openai_base), api_key=openai_key)
         self._anthropic = Route("anthropic", "anthropic", _base("anthropic", anthropic_base), api_key=anthropic_key)
         self.models: Mapping[str, Route] = dict(models)
@@ -62,9 +72,20 @@ class Routes:
 
         `anthropic` says that the request carries `anthropic-version`; a path below /v1/messages needs no header.
         """
-        if model is not None and (configured := self.models.get(model)) is not None:
-            return configured
+        if model is not None:
+            configured = self.models.get(model) or (self._by_pattern(model) if self._patterns else None)
+            if configured is not None:
+                return configured
         return self._anthropic if anthropic or _is_messages(path) else self._openai
+
+    def _by_pattern(self, model: str) -> Route | None:
+        """The route of the first pattern that fits a name: the most particular pattern comes first."""
+        if model not in self._resolved:
+            if len(self._resolved) >= _RESOLVED:
+                self._resolved.clear()
+            found = (pattern(model) for pattern in self._patterns)
+            self._resolved[model] = next((route for route in found if route is not None), None)
+        return self._resolved[model]
 
     def for_dialect(self, route: Route, dialect: str) -> Route:
         """`for_dialect` as a method, for the Router port."""
@@ -83,10 +104,54 @@ def routes_from(
     openai_key: str = "",
     anthropic_key: str = "",
 ) -> Routes:
-    """Routes for the entries of `model_list`. Raises ValueError for an entry that `family_of` does not understand."""
-    bases: dict[Family, str] = {"openai": openai_base, "anthropic": anthropic_base, "litellm": ""}
-    routes = {entry.name: _route(entry, bases) for entry in models}
-    return Routes(openai_base, anthropic_base, routes, openai_key=openai_key, anthropic_key=anthropic_key)
+    """Routes for the entries of `model_list`; entries of one name are its deployments, in their order. Raises
+    ValueError for an entry that `family_of` does not understand."""
+    upstreams: Upstreams = {"openai": (openai_base, openai_key), "anthropic": (anthropic_base, anthropic_key)}
+    named: dict[str, list[ModelEntry]] = {}
+    for entry in models:
+        named.setdefault(entry.name, []).append(entry)
+    routes = {name: _deployments([_route(entry, upstreams) for entry in entries]) for name, entries in named.items()}
+    wild = sorted((name for name in named if "*" in name), key=lambda name: -len(name.replace("*", "")))
+    return Routes(
+        openai_base,
+        anthropic_base,
+        routes,
+        openai_key=openai_key,
+        anthropic_key=anthropic_key,
+        patterns=[_pattern(name, named[name], upstreams) for name in wild],
+    )
+
+
+def _deployments(routes: Sequence[Route]) -> Route:
+    return replace(routes[0], others=tuple(routes[1:])) if len(routes) > 1 else routes[0]
+
+
+def _pattern(name: str, entries: Sequence[ModelEntry], upstreams: Upstreams) -> Pattern:
+    """What gives the route of a model whose name fits `name`, in which each `*` stands for any text. The texts stand
+    for the stars of the entry's `model`; `*` alone is the whole name, with its provider, as LiteLLM has it."""
+    shape = re.compile("(.*)".join(re.escape(part) for part in name.split("*")), re.DOTALL)
+
+    def route(model: str) -> Route | None:
+        found = shape.fullmatch(model)
+        if found is None:
+            return None
+        try:
+            return _deployments(
+                [
+                    _route(replace(entry, model=_filled(entry.model, found.groups())), upstreams, model)
+                    for entry in entries
+                ]
+            )
+        except ValueError:
+            return None
+
+    return route
+
+
+def _filled(model: str, texts: Sequence[str]) -> str:
+    """The pattern `model` with these texts for its stars; stars that are left over stay out."""
+    parts, given = model.split("*"), iter(texts)
+    return parts[0] + "".join(next(given, "") + part for part in parts[1:])
 
 
 def family_of(entry: ModelEntry) -> tuple[Family, str]:
@@ -115,9 +180,13 @@ def for_dialect(route: Route, dialect: str) -> Route:
     translated for: what is sent there is what the client meant for them.
     """
     native = _NATIVE.get(dialect)
-    if native is None or route.family in (native, "litellm") or route.name in DEFAULT_NAMES:
+    if native is None or route.name in DEFAULT_NAMES:
         return route
-    return replace(route, family="litellm", model=f"{route.family}/{route.model or route.name}")
+    if route.family in (native, "litellm"):
+        others = tuple(for_dialect(other, dialect) for other in route.others)
+        return replace(route, others=others) if others != route.others else route
+    others = tuple(for_dialect(other, dialect) for other in route.others)
+    return replace(route, family="litellm", model=f"{route.family}/{route.model or route.name}", others=others)
 
 
 def url(route: Route, path_and_query: str) -> str:
@@ -142,15 +211,18 @@ def url(route: Route, path_and_query: str) -> str:
     return f"{route.base_url}{path_and_query}"
 
 
-def _route(entry: ModelEntry, bases: Mapping[Family, str]) -> Route:
+def _route(entry: ModelEntry, upstreams: Upstreams, asked: str = "") -> Route:
+    """The route of an entry; `asked` is the name that the client uses, where the entry's is a pattern. An entry without
+    an `api_base` goes to its family's upstream, and without a key of its own with the key of that."""
     family, name = family_of(entry)
+    base, key = upstreams.get(family, ("", ""))
     return Route(
         name=entry.name,
         family=family,
-        base_url=_base(family, entry.api_base or bases[family]),
+        base_url=_base(family, entry.api_base or base),
         # A name that need not change is not written again: such a request leaves byte for byte.
-        model=None if family != "litellm" and name == entry.name else name,
-        api_key=entry.api_key,
+        model=None if family != "litellm" and name == (asked or entry.name) else name,
+        api_key=entry.api_key or ("" if entry.api_base else key),
         extra_headers=entry.extra_headers,
         options=entry.options,
         ambient=family == "litellm" and not entry.api_key and provider_of(entry)[0] in AMBIENT,

@@ -69,6 +69,7 @@ from accordion.wiring.tables import (
     counters,
     dialects,
     is_loopback,
+    log_unknown_window,
     routes,
     rules,
     spans,
@@ -171,7 +172,7 @@ class House:
             tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
             loopback=is_loopback(settings.server.host),
         )
-        router, known = routes(settings), windows(settings, self._limits)
+        router, known = routes(settings), windows(settings, self._limits, log_unknown_window)
         gauging = Gauging(
             dialects=self.dialects,
             counters=counters(self.dialects),
@@ -215,7 +216,8 @@ class House:
         )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, known, thresholds(settings), settings.compaction.mode_of,
-            gauging.seating.lineage, settings.limits.exchanges_per_session,
+            gauging.seating.lineage, settings.limits.exchanges_per_session, lambda: self.store.has_answered,
+            tuple(dict.fromkeys(name for name in router.models if "*" not in name)),
         )  # fmt: skip
         self.settings = settings
 

@@ -20,8 +20,9 @@ from accordion.dialects.responses import Responses
 from accordion.dialects.responses_weaving import ResponsesWeaver
 from accordion.dialects.splice import Weaver
 from accordion.gauged import Rules
-from accordion.models.windows import ModelWindows
-from accordion.settings import Settings
+from accordion.models.table import ModelTable
+from accordion.models.windows import ModelWindows, shape
+from accordion.settings import Model, Settings
 from accordion.upstream.routes import Routes, family_of, provider_of, routes_from
 
 if TYPE_CHECKING:
@@ -51,10 +52,21 @@ def weavers() -> dict[str, Weaver]:
     return {"chat": ChatWeaver(), "responses": ResponsesWeaver(), "messages": MessagesWeaver()}
 
 
-def windows(settings: Settings, limits: Limits) -> ModelWindows:
+def log_unknown_window(model: str, size: int) -> None:
+    """Warns that a model's window is not known. Each worker does so once for a model."""
+    _log.warning(
+        "the context window of model %r is not known; %d tokens are assumed (windows.default). Set "
+        "model_info.max_input_tokens for it in model_list",
+        model, size,
+    )  # fmt: skip
+
+
+def windows(
+    settings: Settings, limits: Limits, on_unknown: Callable[[str, int], None] = lambda model, size: None
+) -> ModelWindows:
     """Windows as configured, with what is learnt, and the table behind."""
     overrides: dict[str, dict[str, object]] = {}
-    for model in settings.model_list:
+    for model in _smallest(settings):
         info = model.model_info
         if info.max_input_tokens is not None:
             given = {"max_input_tokens": info.max_input_tokens, "max_output_tokens": info.max_output_tokens}
@@ -65,6 +77,7 @@ def windows(settings: Settings, limits: Limits) -> ModelWindows:
         default=settings.windows.default,
         learnt_for=settings.windows.learnt_hours * 3600,
         base_models=base_models(settings),
+        on_unknown=on_unknown,
     )
 
 
@@ -131,9 +144,27 @@ def routes(settings: Settings) -> Routes:
 
 def base_models(settings: Settings) -> dict[str, str]:
     """The model that each configured name stands for, where windows and encodings are looked up."""
-    return {
-        model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
-    }
+    return {model.model_name: _base_model(model) for model in _smallest(settings)}
+
+
+def _base_model(model: Model) -> str:
+    return model.model_info.base_model or model.litellm_params.model
+
+
+def _smallest(settings: Settings) -> list[Model]:
+    """Each configured name once: of several deployments the one with the smallest window, since any of them may get a
+    request."""
+    named: dict[str, list[Model]] = {}
+    for model in settings.model_list:
+        named.setdefault(model.model_name, []).append(model)
+    table = ModelTable() if len(named) < len(settings.model_list) else None
+
+    def size(model: Model) -> int:
+        figures = table.find(_base_model(model)) if table is not None else None
+        known = shape(_base_model(model), *figures).size if figures is not None else settings.windows.default
+        return model.model_info.max_input_tokens or known
+
+    return [models[0] if len(models) == 1 else min(models, key=size) for models in named.values()]
 
 
 def is_loopback(host: str) -> bool:
