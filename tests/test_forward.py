@@ -8,9 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from accordion.accounting.limits import Limits
 from accordion.core.errors import Unreachable, UpstreamCut, UpstreamTimeout
 from accordion.core.ports import Route
 from accordion.identity.tenants import ProxyKey
+from accordion.models.windows import ModelWindows
 from accordion.observe import erase
 from accordion.upstream.client import failure
 from tests.fakes import FakeReply, FakeRouter
@@ -47,6 +49,15 @@ async def test_the_query_goes_on() -> None:
     inbound = world.inbound("/v1/models", b"", method="GET")
     await world.forward(replace(inbound, query="limit=2&after=a%20b"))
     assert world.upstream.requests[0].url.endswith("/models?limit=2&after=a%20b")
+
+
+async def test_a_window_that_is_only_assumed_is_marked() -> None:
+    windows: Any = ModelWindows(Limits(lambda: 0.0))
+    world = World(windows=windows)
+    known, _ = await world.ask(CHAT, {**HELLO, "model": "gpt-4o"})
+    assumed, _ = await world.ask(CHAT, {**HELLO, "model": "nobodys-model"})
+    assert header(known, "x-accordion-window-source") is None
+    assert header(assumed, "x-accordion-window-source") == "default"
 
 
 async def test_every_answer_to_a_request_that_was_read_says_how_full_the_window_is() -> None:

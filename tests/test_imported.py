@@ -86,6 +86,14 @@ async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(p
     assert memories.asked == [(ID,)]
 
 
+@pytest.mark.parametrize("name", [ID.lower(), ID.capitalize()])
+async def test_the_case_of_an_id_does_not_matter(name: str):
+    made, _ = ready()
+    out, _ = await made.ask(CHAT, asking(CHAT, user(f"Please import memory {name}")))
+    assert header(out, "x-accordion-memory") == f"{ID} imported"
+    assert TOLD in json.dumps(sent(made, CHAT))
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_is_counted_in_the_gauge_and_told_in_the_ledger(path: str):
     made, _ = ready()

@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ import typer
 from accordion import __version__
 from accordion.core.errors import ConfigError
 from accordion.offline.configured import confirmed, failed, settings_of
+from accordion.offline.listing import counted
 from accordion.offline.memory_commands import memory
 
 if TYPE_CHECKING:
@@ -94,13 +96,16 @@ def check(
     except ConfigError as error:
         raise failed(error) from None
     settings = file.settings
-    typer.echo(f"{file.path}: good" if file.path.exists() else "no config file; the defaults are good")
-    typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {settings.server.workers} worker(s)")
+    typer.echo(f"{file.path}: valid" if file.path.exists() else "no config file: the defaults apply")
+    workers = counted(settings.server.workers, "worker")
+    typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {workers}")
     typer.echo(f"  OpenAI       {settings.upstreams.openai.base_url}")
     typer.echo(f"  Anthropic    {settings.upstreams.anthropic.base_url}")
     typer.echo(f"  store        {settings.store.url!r}")
     names = ", ".join(model.model_name for model in settings.model_list)
-    typer.echo(f"  models       {names or 'none configured: all are passed on as they are named'}")
+    typer.echo(f"  models       {names or 'none configured: every request goes to the upstream of its protocol'}")
+    for line in _windows(settings):
+        typer.echo(f"  window       {line}")
     for model in ("", *settings.compaction.models):
         whose, own = f"{model}: " if model else "", _folding(settings, model)
         typer.echo(f"  folding      {whose}{own}")
@@ -110,7 +115,7 @@ def check(
         if not model or settings.compaction.writer_of(model) != settings.compaction.writer_of(""):
             typer.echo(f"  summaries    {f'{model}: ' if model else ''}{_writer(settings, model)}")
     for hint in hints(settings):
-        typer.echo(f"  note         {hint}")
+        typer.echo(f"  warning      {hint}")
 
 
 @app.command()
@@ -274,6 +279,22 @@ def _folding(settings: Settings, model: str, *, delegated: bool = False) -> str:
     mode = settings.compaction.mode_of(model, delegated=delegated)
     strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model, delegated=delegated))
     return _MODES[mode] + (strategies if mode != "off" else "")
+
+
+_SOURCES = {"config": "from the config", "table": "from LiteLLM's table", "default": "assumed: it is not known"}
+
+
+def _windows(settings: Settings) -> Iterator[str]:
+    """The window of each configured model, how it is known, and from how many tokens on requests are compacted."""
+    from accordion.accounting.limits import Limits  # noqa: PLC0415  # see above
+    from accordion.wiring.tables import windows  # noqa: PLC0415
+
+    known = windows(settings, Limits(lambda: 0.0))
+    for name in dict.fromkeys(model.model_name for model in settings.model_list):
+        window = known.window(name)
+        limits = settings.thresholds.of(name).limits(window.size)
+        triggers = f"turn start {limits.conversation:,}, mid-turn {limits.generation:,}, hard limit {limits.hard:,}"
+        yield f"{name}: {window.size:,} tokens ({_SOURCES[window.source]}); compacts at: {triggers}"
 
 
 def _writer(settings: Settings, model: str) -> str:

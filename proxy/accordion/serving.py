@@ -252,8 +252,8 @@ def serve(path: Path | None, overrides: Mapping[str, object], say: Callable[[str
         sock = config.bind_socket()
     except SystemExit:  # Uvicorn has said what the system says.
         raise ConfigError(
-            f"nothing can listen on {server.host}:{server.port}. End what listens there, or choose another address "
-            "(--host, --port, or ACCORDION_HOST, ACCORDION_PORT)",
+            f"cannot listen on {server.host}:{server.port}. Stop the program that uses this port, or choose another "
+            "address (--host, --port, or ACCORDION_HOST, ACCORDION_PORT)",
             path="$.server",
         ) from None
     say(_greeting(server.host, sock.getsockname()[1], str(settings.store.url)))

@@ -23,6 +23,8 @@ _WORDS = 240
 _NAME = 80
 _LEAST_STEPS = 2
 _OWNERS = 16
+_ASSUMED: dict[bool, Headers] = {True: (), False: ((b"x-accordion-window-source", b"default"),)}
+"""The header of a request for a model whose window nobody knows: the default is assumed."""
 
 
 def headers_of(gauge: Gauge, *, store_available: bool) -> Headers:
@@ -42,6 +44,7 @@ def headers_of(gauge: Gauge, *, store_available: bool) -> Headers:
     return (
         *named,
         (b"x-accordion-window", b"%d" % used.window),
+        *_ASSUMED[used.window_known],
         (b"x-accordion-tokens", b"%d" % used.tokens),
         (b"x-accordion-utilization", b"%.4f" % used.ratio),
         *agent,

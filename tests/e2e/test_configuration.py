@@ -257,7 +257,7 @@ def test_a_wrong_config_is_told_with_the_keys_path_and_nothing_starts(start: Sta
 def test_an_address_that_is_taken_is_told_with_what_to_do(start: Start):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        said = rf"config: \$\.server: nothing can listen on 127\.0\.0\.1:{taken}\. .*--port"
+        said = rf"config: \$\.server: cannot listen on 127\.0\.0\.1:{taken}\. .*--port"
         with pytest.raises(RuntimeError, match=said):
             start("", "--port", str(taken))
 

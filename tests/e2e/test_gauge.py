@@ -206,5 +206,7 @@ async def test_our_own_pages(proxy: Proxy):
     assert (root["openai_base_url"], root["anthropic_base_url"]) == (f"{proxy.url}/v1", proxy.url)
     for page in root["see"]:
         assert (await look(proxy, page)).status_code == 200
+    assert (await look(proxy, root["memory"])).status_code == 200
+    assert (root["mcp"], root["artifacts"]) == (f"{proxy.url}/mcp", "/accordion/artifacts?session={id}")
     assert (await look(proxy, "/nothing")).json()["error"]["code"] == "not_found"
     assert (await look(proxy, "/readyz")).json() == {"status": "ok", "store": "ok"}

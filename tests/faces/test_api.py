@@ -1,6 +1,6 @@
 import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
@@ -117,6 +117,25 @@ async def test_errors_say_what_to_do_in_openais_shape() -> None:
     assert answer.status_code == 405
     assert answer.json()["error"]["code"] == "method_not_allowed"
     assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+async def test_configured_models_are_listed_before_any_traffic() -> None:
+    world = World()
+    world.observe = replace(world.observe, configured=("smart", "local"))
+    found = client(world).get("/accordion/models").json()["models"]
+    assert [each["model"] for each in found] == ["smart", "local"]
+    assert {(each["last"], each["updated"], each["totals"]["requests"]) for each in found} == {(None, None, 0)}
+    assert found[0]["limits"]["window"] == world.windows.window("smart").size
+
+
+async def test_a_proxy_whose_store_never_answered_is_not_ready() -> None:
+    store = FickleStore()
+    store.away = True
+    world = World(store=store)
+    world.observe = replace(world.observe, has_answered=lambda: False)
+    answer = client(world).get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "store": "unavailable"})
+    assert client(world).get("/healthz").status_code == 200
 
 
 async def test_a_store_that_is_away_is_said_and_health_stays_good() -> None:

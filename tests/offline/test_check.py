@@ -49,3 +49,16 @@ def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None
 )
 def test_what_is_configured_is_said(tmp_path: Path, text: str, line: str) -> None:
     assert line in lines(tmp_path, text + "\n")
+
+
+def test_each_configured_model_is_shown_with_its_window_and_triggers(tmp_path: Path) -> None:
+    entries = [
+        "{model_name: a, litellm_params: {model: openai/qwen-local}}",
+        "{model_name: b, litellm_params: {model: openai/qwen-local}, model_info: {max_input_tokens: 32000}}",
+        "{model_name: c, litellm_params: {model: openai/gpt-4.1}}",
+    ]
+    said = "\n".join(lines(tmp_path, f"model_list: [{', '.join(entries)}]\n"))
+    assert "window a: 120,000 tokens (assumed: it is not known); compacts at: turn start 60,000" in said
+    assert "window b: 32,000 tokens (from the config); compacts at: turn start 16,000, mid-turn 24,000" in said
+    assert "tokens (from LiteLLM's table)" in said
+    assert "warning $.model_list[0].model_info.max_input_tokens" in said

@@ -95,6 +95,10 @@ class Api:
     # -- endpoints --------------------------------------------------------------
 
     async def _root(self, request: Request) -> Response:
+        paths = {route.path for route in request.app.routes}
+        more = {"artifacts": "/accordion/artifacts?session={id}"} if "/accordion/artifacts" in paths else {}
+        if any(path.startswith("/accordion/memory") for path in paths):
+            more |= {"memory": "/accordion/memory/openapi.json", "mcp": f"{_origin(request)}/mcp"}
         return answered(
             {
                 "name": "accordion",
@@ -109,6 +113,7 @@ class Api:
                     "/healthz",
                     "/readyz",
                 ],
+                **more,
             }
         )
 
@@ -116,9 +121,13 @@ class Api:
         return answered({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
-        # Without its store the proxy still forwards, so it is ready all the same, and says what it lacks.
-        available = self._observe().store.available
-        return answered({"status": "ok", "store": "ok" if available else "unavailable", **self._waiting()})
+        # Without its store the proxy still forwards, so it stays ready and says what it lacks. A store that never
+        # answered is most likely configured wrongly: then no traffic should come here.
+        observe = self._observe()
+        if not observe.is_ready:
+            return answered({"status": "unavailable", "store": "unavailable", **self._waiting()}, 503)
+        store = "ok" if observe.store.available else "unavailable"
+        return answered({"status": "ok", "store": store, **self._waiting()})
 
     async def _page(self, request: Request) -> Response:
         # The page names the models of all tenants.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -52,10 +53,11 @@ def shown_model(view: ModelView) -> dict[str, Any]:
         "limits": shown_limits(view.limits),
         "usable_input": view.usable_input,
         "window_source": view.window_source,
-        "last": shown_utilization(row.utilization),
+        "window_known": view.window_source != "default",
+        "last": shown_utilization(row.utilization) if row.updated else None,
         "peak_utilization": round(row.peak, 4),
         "totals": structs.asdict(row.totals),
-        "updated": row.updated,
+        "updated": row.updated or None,
     }
 
 
@@ -115,6 +117,7 @@ def shown_artifact(artifact: Artifact) -> dict[str, Any]:
         "session": artifact.session,
         "child": artifact.child or None,
         "at": artifact.at,
+        "time": datetime.fromtimestamp(artifact.at, UTC).isoformat(timespec="seconds"),
     }
 
 

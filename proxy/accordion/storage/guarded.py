@@ -46,6 +46,8 @@ class GuardedStore:
         self._retry_after = retry_after
         self._on_change = on_change
         self._available = True
+        self.has_answered = False
+        """Whether any call was answered since the start."""
         self.problem = ""
         """What was wrong when a call last failed."""
         self._probe_at = 0.0
@@ -145,7 +147,9 @@ class GuardedStore:
     async def _bounded(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         try:
             async with asyncio.timeout(seconds):
-                return await method(*args, **options)
+                result = await method(*args, **options)
+            self.has_answered = True
+            return result
         except StoreUnavailable as error:
             self._fail(error.message)
             raise
