@@ -169,7 +169,7 @@ def test_what_is_no_regular_file_is_read_once(tmp_path):
     assert (file.settings.windows.default, file.changed(), file.changed()) == (5, False, False)
     reloaded = file.reload()
     assert reloaded.problem is not None
-    assert "no regular file" in reloaded.problem.message
+    assert "not a regular file" in reloaded.problem.message
     assert reloaded.settings.windows.default == 5
 
 

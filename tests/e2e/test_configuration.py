@@ -88,7 +88,7 @@ async def test_without_proxy_keys_the_callers_credential_goes_on_and_the_models_
         await post(aliased, CHAT.path, ODD, BEARER)
     assert provider.requests[0].header("authorization") == f"Bearer {KEY}"
     assert b"sk-never-used" not in provider.requests[0].raw
-    assert "litellm_params: its own key is never used" in aliased.log, "a setting without effect is named"
+    assert "litellm_params: the api_key is never used" in aliased.log, "a setting without effect is named"
 
 
 async def test_extra_headers_are_added_and_replace_the_clients(aliased: Proxy):

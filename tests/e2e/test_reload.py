@@ -55,7 +55,7 @@ async def test_a_changed_file_a_bad_one_and_a_signal(changing: Proxy):
 
     changing.config.unlink()
     changing.hup()
-    await changing.says("there is no file")
+    await changing.says("file not found")
     assert await models(changing) == ["fourth"]
 
 

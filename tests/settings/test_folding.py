@@ -88,10 +88,10 @@ def test_a_replacement_may_be_a_word_a_template_or_a_function(word):
         ("pipeline: []", "$.compaction.pipeline", "`mode: off`"),
         ("pipeline: !!set {summarize}", "$.compaction.pipeline", "expected a list"),
         ("pipeline: [sumarize]", "$.compaction.pipeline[0]", "did you mean `summarize`"),
-        ("pipeline: [summarize, {zip: {}}]", "$.compaction.pipeline[1].zip", "there are "),
-        ("pipeline: [summarize, 5]", "$.compaction.pipeline[1]", "expected a strategy"),
-        ("pipeline: [{summarize: }]", "$.compaction.pipeline[0]", "its name, or its name with a mapping"),
-        ("pipeline: [{summarize: {}, superseded: {}}]", "$.compaction.pipeline[0]", "expected a strategy"),
+        ("pipeline: [summarize, {zip: {}}]", "$.compaction.pipeline[1].zip", "the strategies are "),
+        ("pipeline: [summarize, 5]", "$.compaction.pipeline[1]", "expected the name of a strategy"),
+        ("pipeline: [{summarize: }]", "$.compaction.pipeline[0]", "or a name with a mapping"),
+        ("pipeline: [{summarize: {}, superseded: {}}]", "$.compaction.pipeline[0]", "expected the name of a strategy"),
         ("pipeline: [{summarize: 500}]", "$.compaction.pipeline[0].summarize", "mapping of options"),
         ("pipeline: [{summarize: {keep_last: 2}}]", "$.compaction.pipeline[0].summarize.keep_last", "`keep_last_n`"),
         ("pipeline: [{summarize: {keep_last_n: x}}]", "$.compaction.pipeline[0].summarize.keep_last_n", "got text"),
@@ -137,7 +137,7 @@ def test_a_writer_whose_window_nobody_knows_is_refused(place):
     for unknown in (place.format("nobody-knows-me"), MODEL.format("") + place.format("own")):
         error = refused(unknown)
         assert error.path in ("$.summaries.writer", "$.compaction.pipeline[0].summarize.model")
-        assert "its window is not known" in error.message
+        assert "window of this model is not known" in error.message
 
 
 def test_a_writer_of_one_models_pipeline_is_looked_at_too():

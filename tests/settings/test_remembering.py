@@ -49,7 +49,7 @@ def test_with_a_base_of_its_own_the_list_is_not_looked_at() -> None:
     [
         ("embeddings: {model: nobodys}", "$.memory.embeddings.model", "`api_base`"),
         ("rerank: {model: far}", "$.memory.rerank.model", "does not speak"),
-        ("rerank: {model: own, api_key: k}", "$.memory.rerank.api_key", "stands there"),
+        ("rerank: {model: own, api_key: k}", "$.memory.rerank.api_key", "set the key of this model in model_list"),
         ("rerank: {model: own, dimensions: 3}", "$.memory.rerank.dimensions", "unknown key"),
         ("embeddings: {api_base: 'http://h/v1'}", "$.memory.embeddings.model", "required"),
         ("embeddings: {model: m, api_base: here}", "$.memory.embeddings.api_base", "URL"),
@@ -70,7 +70,7 @@ def test_what_cannot_be_asked_is_an_error_at_its_key(text: str, path: str, words
 
 def test_a_key_that_only_memories_use_is_not_called_unused() -> None:
     def about(text: str) -> list[Any]:
-        return [hint for hint in hints(read(text)) if "own key" in hint]
+        return [hint for hint in hints(read(text)) if "api_key is never" in hint]
 
     assert len(about(LISTED)) == 1
     assert not about(LISTED + "memory: {embeddings: {model: vectors}}")

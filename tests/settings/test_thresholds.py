@@ -66,21 +66,29 @@ def test_a_target_that_nobody_states_is_a_quarter_or_half_of_a_lower_trigger(tex
     ("text", "path", "words"),
     [
         ("conversation: 0.2, conversation_target: 0.3", "$.thresholds.conversation_target", "at least `conversation_t"),
-        ("conversation: 0.0, conversation_target: 0.1", "$.thresholds.conversation_target", "`conversation`, the trig"),
-        ("generation: 0.5, generation_target: 0.6", "$.thresholds.generation_target", "`generation`, the trigger"),
+        ("conversation: 0.0, conversation_target: 0.1", "$.thresholds.conversation_target", "`conversation` (the trig"),
+        ("generation: 0.5, generation_target: 0.6", "$.thresholds.generation_target", "`generation` (the trigger)"),
         ("generation_target: 0.8", "$.thresholds.generation_target", "(with a window below 100,000 tokens)"),
         ("conversation_target: 0.3, models: {m: {conversation: 0.29}}", "$.thresholds.models.m.conversation", "target"),
         ("soft: 0.6", "$.thresholds.soft", "at most `conversation`"),
         ("conversation: 1.0, soft: 0.9, hard: 0.95", "$.thresholds.soft", "at most `generation`"),
         ("conversation: 0.05", "$.thresholds.soft", "at most `conversation`"),
         ("models: {m: {delegated: {soft: 0.9}}}", "$.thresholds.models.m.delegated.soft", "at most `conversation`"),
-        ("hard: 0.4", "$.thresholds.hard", "at least as much as `conversation`"),
-        ("conversation: 0.96", "$.thresholds.conversation", "`hard` to be at least as much as `conversation`"),
-        ("generation: 0.96", "$.thresholds.generation", "`hard` to be at least as much as `generation`"),
-        ("generation: 0.8, models: {m: {hard: 0.7}}", "$.thresholds.models.m.hard", "as much as `generation`"),
-        ("hard: 0.8, models: {m-1.5: {generation: 0.9}}", '$.thresholds.models["m-1.5"].generation', "as `generation`"),
-        ("hard: 0.8, delegated: {generation: 0.9}", "$.thresholds.delegated.generation", "as much as `generation`"),
-        ("delegated: {generation: 0.8}, models: {m: {hard: 0.7}}", "$.thresholds.models.m.hard", "as `generation`"),
+        ("hard: 0.4", "$.thresholds.hard", "at least `conversation`"),
+        ("conversation: 0.96", "$.thresholds.conversation", "`hard` must be at least `conversation`"),
+        ("generation: 0.96", "$.thresholds.generation", "`hard` must be at least `generation`"),
+        ("generation: 0.8, models: {m: {hard: 0.7}}", "$.thresholds.models.m.hard", "at least `generation`"),
+        (
+            "hard: 0.8, models: {m-1.5: {generation: 0.9}}",
+            '$.thresholds.models["m-1.5"].generation',
+            "at least `generation`",
+        ),
+        ("hard: 0.8, delegated: {generation: 0.9}", "$.thresholds.delegated.generation", "at least `generation`"),
+        (
+            "delegated: {generation: 0.8}, models: {m: {hard: 0.7}}",
+            "$.thresholds.models.m.hard",
+            "at least `generation`",
+        ),
         ("delegated: {hard: 2}", "$.thresholds.delegated.hard", "<= 1"),
         ("models: {a: {}, m: {delegated: {hrad: 1}}}", "$.thresholds.models.m.delegated.hrad", "did you mean `hard`"),
         ("reserved_output: -1", "$.thresholds.reserved_output", ">= 0"),
@@ -142,7 +150,9 @@ def test_a_trigger_at_its_models_limit_or_for_a_model_that_is_not_known_is_none_
 def test_a_trigger_for_all_models_above_the_limit_of_a_small_one_is_said():
     """Large models may have it; the small one is folded at its limit all the same."""
     (hint,) = hints(read(SMALL + "thresholds: {conversation: 0.9}"))
-    assert hint.startswith("$.thresholds.conversation: `small` is folded from its hard limit on, 0.85 of its window")
+    assert hint.startswith(
+        "$.thresholds.conversation: `small` is compacted at its hard limit instead, 0.85 of its window"
+    )
     own = "models: {small: {conversation: 0.6}}"
     assert hints(read(SMALL + f"thresholds: {{conversation: 0.9, {own}}}")) == ()
     (hint,) = hints(read(SMALL + "thresholds: {delegated: {generation: 0.9}}"))

@@ -18,7 +18,7 @@ from accordion.settings.warnings import unknown_names, unknown_windows, unlikely
 from accordion.upstream.providers import AMBIENT
 from accordion.upstream.routes import DEFAULT_NAMES, family_of, provider_of
 
-_NEVER_USED = "never used; it is for callers that present a proxy key, and there are no `proxy_keys`"
+_NEVER_USED = "never used: it is sent for callers with a proxy key, and `proxy_keys` is empty"
 
 
 def check(settings: Settings) -> None:
@@ -32,7 +32,9 @@ def hints(settings: Settings) -> tuple[str, ...]:
     and `accordion check`."""
     found = []
     if settings.server.workers > 1 and settings.store.url.reveal() == "memory://":
-        found.append("$.store.url: with memory:// each worker knows its own conversations only")
+        found.append(
+            "$.store.url: with memory:// workers do not share conversations; use SQLite or Redis with several workers"
+        )
     for name in ("openai", "anthropic"):
         if getattr(settings.upstreams, name).api_key and not settings.proxy_keys:
             found.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
@@ -42,17 +44,17 @@ def hints(settings: Settings) -> tuple[str, ...]:
         path = f"$.model_list[{index}].litellm_params"
         params = model.litellm_params
         if params.api_key and not settings.proxy_keys and model.model_name not in remembering:
-            found.append(f"{path}: its own key is {_NEVER_USED}")
+            found.append(f"{path}: the api_key is {_NEVER_USED}")
         everywhere = ("drop_params",) if "drop_params" in settings.litellm_settings else ()
         options = [name for name in params.options if name not in ("custom_llm_provider", *everywhere)]
         if options and family_of(model.entry())[0] != "litellm":
-            found.append(f"{path}: only requests that need translating use {', '.join(options)}")
+            found.append(f"{path}: used only for translated requests: {', '.join(options)}")
     for path, (own, message) in _late(settings).items():
         if not own:
             found.append(f"{path}: {message}")
     for path, strategy in _strategies(settings):
         if _digest_is_lost(strategy.options):
-            found.append(f"{path}.digest_characters: only `replacement: {REFERENCE}` has a digest")
+            found.append(f"{path}.digest_characters: has an effect only with `replacement: {REFERENCE}`")
     for warnings in (ignored_keys, unlikely_base_urls, unknown_windows, unknown_names, unusable_store_path):
         found += warnings(settings)
     return tuple(found)
@@ -73,7 +75,7 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         if "\0" in text:
             yield path, "expected a text without null characters"
     if (file := settings.store.file()) and os.path.realpath(settings.store.spool_path()) == os.path.realpath(file):
-        yield "$.store.spool", "expected another file than that of the store, for which it stands in"
+        yield "$.store.spool", "must not be the store's own file"
     yield from _models(settings)
     yield from _keys(settings)
     yield from _thresholds(settings)
@@ -86,11 +88,11 @@ def _models(settings: Settings) -> Iterator[tuple[str, str]]:
     for index, model in enumerate(settings.model_list):
         path, name = f"$.model_list[{index}].model_name", model.model_name
         if name in DEFAULT_NAMES:
-            yield path, f"`{name}` is the name of a default upstream; choose another"
+            yield path, f"`{name}` is reserved for a default upstream; choose another name"
         info = model.model_info
         if info.max_output_tokens is not None and info.max_input_tokens is None:
             path = f"$.model_list[{index}].model_info.max_output_tokens"
-            yield path, "it takes max_input_tokens beside it to describe a window"
+            yield path, "needs max_input_tokens as well, to describe a window"
         try:
             family_of(model.entry())
         except ValueError as error:
@@ -105,9 +107,9 @@ def _keys(settings: Settings) -> Iterator[tuple[str, str]]:
         if entry.id in ids:
             yield f"{path}.id", f"`{entry.id}` is already the id of proxy_keys[{ids[entry.id]}]"
         if not key or " " in key or "\t" in key:
-            yield f"{path}.key", "expected a text without spaces that is not empty"
+            yield f"{path}.key", "expected a non-empty text without spaces"
         if key in keys:
-            yield f"{path}.key", f"it is the same as that of proxy_keys[{keys[key]}]"
+            yield f"{path}.key", f"the same key is already used by proxy_keys[{keys[key]}]"
         ids[entry.id] = keys[key] = index
 
 
@@ -121,7 +123,7 @@ def _thresholds(settings: Settings) -> Iterator[tuple[str, str]]:
                 places = everywhere.places(model.model_name, delegated=delegated)
                 yield (
                     stated_at(places, "reserved_output")[0],
-                    f"it leaves nothing of the window of `{model.model_name}`",
+                    f"uses up the whole window of `{model.model_name}`",
                 )
     yield from ((path, message) for path, (own, message) in _late(settings).items() if own)
 
@@ -143,9 +145,9 @@ def _late(settings: Settings) -> dict[str, tuple[bool, str]]:
         for path, own, hard in settings.thresholds.late(name, size) if size else ():
             window = f"{hard:g} of its window of {size:,} tokens"
             if own:
-                found[path] = True, f"expected at most {hard:g}, the hard limit of `{name}`, which has {size:,} tokens"
+                found[path] = True, f"expected at most {hard:g}, the hard limit of `{name}` (window: {size:,} tokens)"
             else:
-                told = f"`{name}` is folded from its hard limit on, {window}, where requests wait for their summaries"
+                told = f"`{name}` is compacted at its hard limit instead, {window}; requests wait there for summaries"
                 found.setdefault(path, (False, told))
     return found
 
@@ -161,24 +163,30 @@ def _summarizers(settings: Settings) -> Iterator[tuple[str, str]]:
         if sizes.get(model) is None and table.find(base.get(model, model)) is None:
             yield (
                 path,
-                "its window is not known: expected a model of model_list with `max_input_tokens`, or one that "
-                "LiteLLM's table knows",
+                "the window of this model is not known: set `max_input_tokens` for it in model_list, or use a "
+                "model in LiteLLM's table",
             )
 
 
 def _remembered(settings: Settings) -> Iterator[tuple[str, str]]:
     """The model that is to write memories, which is asked in its own name; their project, and recall."""
     if settings.memory.recall.enabled and not settings.memory.enabled:
-        yield "$.memory.recall.enabled", "expected `false` where `memory.enabled` is false: there is nothing to recall"
+        yield "$.memory.recall.enabled", "must be `false` while `memory.enabled` is false"
     if settings.memory.project.strip() == "*":
-        yield "$.memory.project", "expected the name of one project, or nothing; in calls `*` stands for all"
+        yield (
+            "$.memory.project",
+            "expected the name of one project, or nothing; `*` (all projects) is allowed in calls only",
+        )
     entry = next((each.entry() for each in settings.model_list if each.model_name == settings.memory.model), None)
     if not settings.memory.model:
         return
     if entry is None:
         yield "$.memory.writer", "expected `rules`, or the name of a model of model_list"
     elif not (entry.api_key or entry.api_base or entry.extra_headers or provider_of(entry)[0] in AMBIENT):
-        yield "$.memory.writer", "expected a model with an `api_key` of its own: it is asked in nobody else's name"
+        yield (
+            "$.memory.writer",
+            "expected a model with its own `api_key`; memories are never written with a caller's key",
+        )
 
 
 def _asked(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -189,11 +197,11 @@ def _asked(settings: Settings) -> Iterator[tuple[str, str]]:
         if asked.api_base is not None:
             continue
         if asked.model not in families:
-            yield f"{path}.model", "expected a model of model_list, or an `api_base` beside it"
+            yield f"{path}.model", "expected a model of model_list; for any other model, set `api_base` as well"
         elif families[asked.model] != "openai":
-            yield f"{path}.model", "its provider does not speak OpenAI's protocol; expected an `api_base` beside it"
+            yield f"{path}.model", "the provider does not speak OpenAI's protocol; set `api_base` to a server that does"
         elif asked.api_key:
-            yield f"{path}.api_key", "the key of a model of model_list stands there"
+            yield f"{path}.api_key", "set the key of this model in model_list instead"
 
 
 def _writers(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -87,7 +87,7 @@ class Secret:
     def read(cls, value: object) -> Secret:
         """Raises ValueError for anything but a text that can stand in a header."""
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value) or value != value.strip():
-            raise ValueError("Expected a text of printable ASCII characters (a number needs quotes)")
+            raise ValueError("Expected a text of printable ASCII characters (put a number in quotes)")
         return cls(value)
 
     def reveal(self) -> str:

@@ -69,9 +69,9 @@ def read(file: Path, required: bool) -> bytes:
     except FileNotFoundError:
         if not required:
             return b""
-        raise ConfigError(f"there is no file {file}") from None
+        raise ConfigError(f"file not found: {file}") from None
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
 
 
 def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Settings:
@@ -80,7 +80,7 @@ def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, objec
         text = data.decode("utf-8-sig")
         tree = read_tree(text, {**variables_of(text), **environ})
     except UnicodeDecodeError:
-        raise ConfigError("the file is not UTF-8") from None
+        raise ConfigError("the file is not encoded in UTF-8") from None
     take_over(tree)
     layers = [*_from_environment(environ), *_from_command_line(overrides)]
     for layer in layers:
@@ -104,7 +104,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[_Layer]:
         if word not in (*_LEVELS, *_FORMATS):
             allowed = ", ".join((*_LEVELS, *_FORMATS))
             raise ConfigError(
-                f"expected some of {allowed}, with a comma between (from ACCORDION_LOG)", path="$.logging"
+                f"expected one or more of {allowed}, separated by commas (from ACCORDION_LOG)", path="$.logging"
             )
         layers.append(_Layer("logging.level" if word in _LEVELS else "logging.format", word, "ACCORDION_LOG"))
     return layers

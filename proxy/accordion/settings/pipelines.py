@@ -51,7 +51,9 @@ def _with_delegated(path: str, place: dict[str, Any]) -> Iterator[tuple[str, dic
 
 def _pipeline(entries: object, path: str) -> tuple[Strategy, ...]:
     if not isinstance(entries, list) or not entries:
-        raise ConfigError("expected a list with at least one strategy; `mode: off` switches folding off", path=path)
+        raise ConfigError(
+            "expected a list with at least one strategy; to switch compaction off, set `mode: off`", path=path
+        )
     return tuple(_strategy(entry, f"{path}[{index}]") for index, entry in enumerate(entries))
 
 
@@ -63,10 +65,10 @@ def _strategy(entry: object, path: str) -> Strategy:
         ((name, options),) = entry.items()
         at = step(path, name)
     else:
-        raise ConfigError("expected a strategy: its name, or its name with a mapping of options below it", path=path)
+        raise ConfigError("expected the name of a strategy, or a name with a mapping of options", path=path)
     if name not in STRATEGIES:
         meant = difflib.get_close_matches(name, STRATEGIES, n=1)
-        rest = f"did you mean `{meant[0]}`?" if meant else f"there are {', '.join(STRATEGIES)}"
+        rest = f"did you mean `{meant[0]}`?" if meant else f"the strategies are {', '.join(STRATEGIES)}"
         raise ConfigError(f"unknown strategy; {rest}", path=at)
     if not isinstance(options, dict):
         raise ConfigError("expected a mapping of options", path=at)

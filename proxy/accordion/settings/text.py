@@ -30,7 +30,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise ConfigError(f"key `{key.value}` on line {line} already stands on line {seen[key.value]}")
+                raise ConfigError(f"key `{key.value}` on line {line} is already set on line {seen[key.value]}")
             if isinstance(key, yaml.ScalarNode):
                 seen[key.value] = line
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
@@ -64,9 +64,9 @@ def read_tree(text: str, environ: Mapping[str, str]) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_describe(error)) from None
     except yaml.YAMLError:
-        raise ConfigError("this is not YAML: it holds a character that may not stand in a text file") from None
+        raise ConfigError("invalid YAML: the file contains a control character") from None
     except RecursionError:
-        raise ConfigError("it is nested too deeply, or an alias contains itself") from None
+        raise ConfigError("invalid YAML: nested too deeply, or an alias that contains itself") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -83,7 +83,7 @@ def expand(text: str, environ: Mapping[str, str], path: str) -> str:
     if text.startswith(_LITELLM):
         name = text[len(_LITELLM) :]
         if not _NAME.fullmatch(name):
-            raise ConfigError("`os.environ/` must be followed by the name of a variable, and nothing else", path=path)
+            raise ConfigError("`os.environ/` must be followed by the name of one variable", path=path)
         return _variable(name, environ, path)
 
     def put_in(match: re.Match[str]) -> str:
@@ -122,7 +122,7 @@ def _expanded(node: Any, environ: Mapping[str, str], path: str) -> Any:
         return node
     for key in node:
         if not isinstance(key, str):
-            raise ConfigError(f"key `{key}` is no text; put it in quotes", path=path)
+            raise ConfigError(f"key `{key}` is not a text; put it in quotes", path=path)
     return {key: _expanded(value, environ, step(path, key)) for key, value in node.items() if value is not None}
 
 

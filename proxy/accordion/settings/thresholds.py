@@ -139,9 +139,9 @@ def _broken(kind: str, limits: Limits) -> Iterator[_Rule]:
     """The rules that one trigger breaks."""
     trigger, target = getattr(limits, kind), getattr(limits, f"{kind}_target")
     if trigger < target:
-        yield (f"{kind}_target", kind, "hard"), f"expected `{kind}`, the trigger, to be at least `{kind}_target`"
+        yield (f"{kind}_target", kind, "hard"), f"`{kind}` (the trigger) must be at least `{kind}_target`"
     # What is always folded needs no preparing.
     if 0 < trigger < limits.soft:
-        yield ("soft", kind, "hard"), f"expected `soft` to be at most `{kind}`, the trigger that it stands before"
+        yield ("soft", kind, "hard"), f"`soft` must be at most `{kind}` (the trigger)"
     if trigger > limits.hard:
-        yield ("hard", kind), f"expected `hard` to be at least as much as `{kind}`, which would come too late otherwise"
+        yield ("hard", kind), f"`hard` must be at least `{kind}`; otherwise that trigger comes too late"

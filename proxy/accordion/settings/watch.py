@@ -107,7 +107,7 @@ class SettingsFile:
         """Reads the file again, whether it has changed or not. Never raises."""
         if self._once:
             return Reloaded(
-                self.settings, ConfigError(f"{self.path} is no regular file, and is read at the start only")
+                self.settings, ConfigError(f"{self.path} is not a regular file, so it is read only once, at the start")
             )
         self._seen = self._settled = self._stamp()
         try:
@@ -116,7 +116,7 @@ class SettingsFile:
             return Reloaded(self.settings, problem)
         except Exception as error:
             # What nobody thought of must not end the following. Its words might show a value.
-            return Reloaded(self.settings, ConfigError(f"it cannot be read ({type(error).__name__})"))
+            return Reloaded(self.settings, ConfigError(f"the file cannot be read ({type(error).__name__})"))
         ignored = tuple(key for key in RESTART if _get(fresh, key) != _get(self.settings, key))
         for key in ignored:
             section, name = key.split(".")
@@ -129,7 +129,7 @@ class SettingsFile:
         data = read(self.path, self._required)
         self._digest = _digest(data)
         if self._filled and not data.strip():
-            raise ConfigError("the file is empty; for the defaults, leave a section such as `server:` in it")
+            raise ConfigError("the file is empty; to use the defaults, keep a section such as `server:` in it")
         settings = build(data, self._environ, self._overrides)
         # A file that was there once is missed when it goes, and what it held when that goes: without it, proxy keys
         # would be gone too.
