@@ -54,3 +54,11 @@ async def test_the_last_deployments_answer_is_the_clients(start: Start):
     async with proxy.provider(replies_json({"error": {"message": "busy"}}, 429)) as provider:
         reply = await post(proxy, CHAT.path, BODY, BEARER)
     assert (reply.status, len(provider.requests)) == (429, 2)
+
+
+async def test_a_model_whose_window_nobody_knows_is_logged_once(start: Start):
+    proxy = start("")
+    async with proxy.provider(CHAT.answers()):
+        for _ in range(3):
+            await post(proxy, CHAT.path, CHAT.body("Hello.").replace(CHAT.model.encode(), b"nobodys-model"), BEARER)
+    assert proxy.log.count("the context window of model 'nobodys-model' is not known; 120000 tokens are assumed") == 1

@@ -1,5 +1,9 @@
 """Prometheus metrics. With several workers each writes to files that any of them adds up (prometheus-client's
-multiprocess mode, on where PROMETHEUS_MULTIPROC_DIR is set)."""
+multiprocess mode, on where PROMETHEUS_MULTIPROC_DIR is set).
+
+No metric has a tenant label: tenants may be many (a keyed hash for each credential), every label multiplies the time
+series of each model, and whoever reads the page would learn of all of them. What a tenant used, its own API says.
+"""
 
 from __future__ import annotations
 
