@@ -200,7 +200,8 @@ async def test_what_nobody_has_named_yet_is_bounded_in_memory() -> None:
 
 async def test_the_oldest_words_go_first_where_a_store_stays_away_for_long() -> None:
     store = FickleStore()
-    talk = Talk(world(store=store))
+    talk = Talk(made := world(store=store))
+    made.spooled.spool._memory.capacity = 0
     store.away = True
     for number in range(200):
         await talk.turn(number, f"{number} " + "long words " * 4_000)
