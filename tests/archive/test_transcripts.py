@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from accordion.archive.artifacts import packer, row_key, tenant_of
 from accordion.archive.holdings import Recorded, transcript_key
 from accordion.archive.transcripts import Transcripts
-from accordion.archive.writing import Archive
+from accordion.archive.writing import Archive, Leaving, Row
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Append, Put
@@ -327,6 +327,37 @@ def test_the_original_is_byte_for_byte_what_was_sent(turns: list[list[str]], res
             assert (await vault.transcripts.original(SPACE, "s-1")).body == raw
 
     asyncio.run(run())
+
+
+async def keep_as_a_compaction_does(vault: Vault, client: Conversation) -> None:
+    rows = [Row(message.key, message.wire) for message in client.messages]
+    await vault.archive.keep(vault.archive.puts(SPACE, rows, (), Leaving("c-1", "s-1", vault.clock.now())))
+
+
+async def test_a_transcript_shares_the_rows_of_a_compaction():
+    store = Counting()
+    vault = Vault(store=store)
+    client = chat("a", "b", "c")
+    await keep_as_a_compaction_does(vault, client)
+    assert store.rows() == 3
+    await vault.say("s-1", client)
+    assert store.rows() == 1, "only the record of what stands beside the list"
+    assert (await all_of(vault))[-3:] == ["a", "b", "c"]
+
+
+async def test_a_transcript_has_a_row_of_its_own_for_other_bytes():
+    store = Counting()
+    vault = Vault(store=store)
+    await keep_as_a_compaction_does(vault, Reader(0).read(Responses(), one_item(b'"msg_1"'), SPACE))
+    store.rows()
+    sent = one_item(b'"msg_2"')
+    await vault.say("s-1", Reader(0).read(Responses(), sent, SPACE))
+    assert store.rows() == 1
+    assert (await vault.transcripts.original(SPACE, "s-1")).body == sent
+
+
+def one_item(name: bytes) -> bytes:
+    return b'{"model":"gpt-5","input":[{"id":%s,"role":"user","content":"OK."}]}' % name
 
 
 async def test_the_newest_system_prompt_and_tools_count():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
+from hashlib import sha256
 from typing import Literal, TypeVar
 
 import msgspec
@@ -92,7 +93,8 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     other than before.
 
     `variants` and `lead_variants` tell messages apart that say the same in other bytes, 8 bytes for each key; a row is
-    kept under both. Earlier entries have none, and their rows are kept under the key alone.
+    kept under both. Where they are zeros the row is that of a compaction, under the key alone, with the same bytes.
+    Earlier entries have none, and their rows are kept under the key alone.
     """
 
     start: int
@@ -130,10 +132,18 @@ KEY = 32
 """Bytes of a message's key."""
 VARIANT = 8
 """Bytes of a variant. Those of one message are few."""
+SHARED = bytes(VARIANT)
+"""The variant of a message whose row under the key alone has its very bytes."""
 
 
 def _rows(keys: list[bytes], variants: bytes) -> list[bytes]:
-    return [key + variants[at * VARIANT : (at + 1) * VARIANT] for at, key in enumerate(keys)]
+    each = [variants[at : at + VARIANT] for at in range(0, len(keys) * VARIANT, VARIANT)]
+    return [key if variant == SHARED else key + variant for key, variant in zip(keys, each, strict=True)]
+
+
+def variant_of(wire: bytes) -> bytes:
+    """What tells a message of these bytes apart from others that say the same."""
+    return sha256(wire).digest()[:VARIANT]
 
 
 def is_exact(row: bytes) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import sha256
 from itertools import islice
 
 from accordion.archive import holdings
 from accordion.archive.artifacts import packer, row_key
-from accordion.archive.holdings import OVERHEAD, VARIANT
+from accordion.archive.holdings import OVERHEAD
 from accordion.archive.transcript_log import head_json
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Conversation, Message
@@ -106,15 +105,6 @@ class Plan:
         return fields + sum([len(message.wire) for message in (*self.lead, *self.messages)])
 
 
-def variants_of(messages: Iterable[Message]) -> bytes:
-    """What tells messages apart that say the same in other bytes (see Recorded)."""
-    return b"".join([_variant(message) for message in messages])
-
-
-def _variant(message: Message) -> bytes:
-    return sha256(message.wire).digest()[:VARIANT]
-
-
 class Rows:
     """The rows of a batch, each packed once. Gives what each takes, 0 where another entry counts it."""
 
@@ -122,10 +112,24 @@ class Rows:
         self.puts: dict[Key, Put] = {}
         self._archive = archive
         self._pack: Callable[[bytes], bytes] = packer()
+        self._variants: dict[tuple[bytes, bytes], bytes] = {}
+
+    def variants(self, messages: Iterable[Message]) -> bytes:
+        """What tells messages apart that say the same in other bytes (see Recorded)."""
+        return b"".join([self._variant(message) for message in messages])
+
+    def _variant(self, message: Message) -> bytes:
+        exact = message.key, holdings.variant_of(message.wire)
+        known = self._variants.get(exact)
+        if known is None:
+            # Asked once: the archive may forget meanwhile.
+            known = self._variants[exact] = holdings.SHARED if self._archive.has(*exact) else exact[1]
+        return known
 
     def row(self, plan: Plan, message: Message) -> int:
         """Takes a message."""
-        key = row_key(message.key + _variant(message))
+        variant = self._variant(message)
+        key = row_key(message.key if variant == holdings.SHARED else message.key + variant)
         if not plan.fresh and self._archive.knows(key):
             return 0
         return self._put(plan, key, message.wire)

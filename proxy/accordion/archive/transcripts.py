@@ -17,7 +17,7 @@ from accordion.archive.differences import common
 from accordion.archive.holdings import BEHIND, Entry, Recorded
 from accordion.archive.transcript_log import Original, State, Transcript, body_of, state_of, system_json, transcript_of
 from accordion.archive.transcript_places import Place, Places, Write
-from accordion.archive.transcript_rows import Item, Name, Plan, Rows, WaitingRequests, variants_of
+from accordion.archive.transcript_rows import Item, Name, Plan, Rows, WaitingRequests
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
@@ -224,8 +224,8 @@ class Transcripts:
                 [pack.row(plan, message) for message in plan.lead],
                 conversation.chain[-1],
                 item.after if plan.start == BEHIND else conversation.chain[plan.start - 1] if plan.start else b"",
-                variants_of(plan.messages),
-                variants_of(plan.lead),
+                pack.variants(plan.messages),
+                pack.variants(plan.lead),
             )
             sizes[name] = entry.size + (0 if plan.fresh else sizes.get(name, plan.size))
             rows += self._listed(plan, entry, sizes[name])

@@ -77,7 +77,9 @@ class Archive:
         """Seconds after which what is in use is written anew, so that it is kept for longer."""
         self._clock = clock
         self._wrote = wrote
-        self._known = Cache[str, float](capacity * 7 // 8, weigh_entry)
+        self._known = Cache[str, float](capacity * 5 // 8, weigh_entry)
+        self._exact = Cache[bytes, bytes](capacity // 4, weigh_entry)
+        """By the key of a message: the variant of the bytes that a compaction keeps of it."""
         self._holders = Cache[str, float](capacity // 8, weigh_entry)
         self._forgotten = 0
 
@@ -89,7 +91,10 @@ class Archive:
         """The writes that keep these, and list them as belonging to `fold`. Slow where there is much to compress; safe
         to call in a thread."""
         pack, artifacts = packer(), tuple(artifacts)
-        kept = {row.key: self.sealed(space, row_key(row.key), pack(row.wire)) for row in rows}
+        kept = dict[bytes, Put]()
+        for row in rows:
+            kept[row.key] = self.sealed(space, row_key(row.key), pack(row.wire))
+            self._exact[row.key] = holdings.variant_of(row.wire)
         told = [
             self.sealed(space, key, value)
             for artifact in artifacts
@@ -168,10 +173,15 @@ class Archive:
         since = self._known.get(key.name)
         return since is not None and self._now() - since < self.every
 
+    def has(self, key: bytes, variant: bytes) -> bool:
+        """Whether this worker kept the row of a message of late, in the very bytes of this variant."""
+        return self._exact.get(key) == variant and self.knows(row_key(key))
+
     def forget(self) -> None:
         """Something was erased: what is in the store is not known any more."""
         self._forgotten += 1
         self._known.clear()
+        self._exact.clear()
         self._holders.clear()
 
     # -- in use -------------------------------------------------------------------
