@@ -101,6 +101,8 @@ class Completing:
         asked, caller = client_of(gauge), gauge.caller
         try:
             before = await self.links.before(caller.space, asked.previous or "")
+            if before is None and not self.links.is_available:
+                return f"the store is unavailable, {_PASSES}"
             if before is None:
                 return f"the history that the provider keeps is not completely on record, {_PASSES}"
             fields = {name: value for name, value in inbound.fields.items() if name != b"content-encoding"}

@@ -71,7 +71,7 @@ async def test_a_config_that_comes_through_a_pipe_holds_for_all_workers_and_thos
     await proxy.says("startup complete", 2)
     assert (await ask(proxy, "GET", "/v1/models")).status == 401
     proxy.hup()
-    await proxy.says("is read at the start only", 2)
+    await proxy.says("is read only once, at the start", 2)
     await all_replaced(proxy)
     assert (await ask(proxy, "GET", "/v1/models")).status == 401
 

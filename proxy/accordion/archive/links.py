@@ -127,6 +127,11 @@ class Links:
                 links[first] = beginning
         return await self._written(space, session, links, None)
 
+    @property
+    def is_available(self) -> bool:
+        """Whether the store is there, so that what is not found is not on record."""
+        return self._archive.store.available
+
     async def before(self, space: bytes, reply: str) -> list[bytes] | None:
         """All that the provider keeps up to a response and with it, as entries of a list; None where not all of it is
         on record. Raises StoreUnavailable."""
