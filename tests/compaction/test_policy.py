@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from accordion.compaction.policy import Attempt, Options, ceiling, decide, refuse
 from accordion.core.budget import Decision, Thresholds, Utilization, Window
 from accordion.core.conversation import Message, Text
-from accordion.core.edits import Folded
+from accordion.core.edits import Compaction, Folded
 from accordion.core.plan import OURS
 from tests.compaction.viewing import answers, batch, listed, says
 from tests.core.test_budget import WORKED
@@ -97,6 +97,14 @@ def test_one_kind_that_is_switched_off_leaves_the_other() -> None:
     never = Thresholds(conversation=1.0)
     assert decided(150_000, thresholds=never).action == "pass"
     assert decided(170_000, MID_TURN, thresholds=never).action == "compact"
+
+
+def test_compactions_on_request_in_a_row_do_not_halve_what_is_left() -> None:
+    before = Compaction("c", b"", 0, (), "conversation", "manual", None, (), 40_000, 20_000, 1, 0.0)
+    again = decided(21_000, replace(TURN_START, compaction=before), options=Options(word="now"))
+    assert (again.action, again.target) == ("compact", 20_000)
+    grown = decided(60_000, replace(TURN_START, compaction=before), options=Options(word="now"))
+    assert grown.target == 30_000
 
 
 def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:

@@ -281,10 +281,13 @@ def _futile(case: _Case) -> str:
 
 
 def _fold(case: _Case, why: str, *, must: bool = False, deep: bool = False) -> Decision:
-    """A fold. `deep`: it is to take something away whatever the size."""
+    """A compaction. `deep`: it is to remove something whatever the size, but no more than the one before it left."""
     target = _target(case, case.kind)
     if deep:
-        target = min(target, case.fixed + (case.tokens - case.fixed) // 2)
+        half = case.fixed + (case.tokens - case.fixed) // 2
+        before = case.folded.compaction
+        # What an earlier compaction left is no longer than it must be: to halve it again and again would leave nothing.
+        target = min(target, max(half, before.after) if before is not None else half)
     return Decision(
         "compact", f"{case.share}, {why}", target=target, must_succeed=must, kind=case.kind, trigger=case.trigger
     )
