@@ -11,6 +11,7 @@ from bench.scenarios import (
     offered,
     quality,
     recall,
+    rules,
     small,
     soak,
     startup,
@@ -31,5 +32,6 @@ SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "folding": folding.run,
     "quality": quality.run,
     "recall": recall.run,
+    "rules": rules.run,
     "soak": soak.run,
 }
