@@ -13,6 +13,7 @@ from accordion.core.ports import Route
 from accordion.core.summarizing import Asker, SummaryReply, SummaryRequest
 from accordion.summaries.author import SummaryTask
 from accordion.summaries.extractive import Source
+from accordion.summaries.instructions import Cited
 
 ASKER = Asker(
     tenant="t",
@@ -144,6 +145,10 @@ class FakeExtractor:
 
     error: Exception | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
+    instructions: Sequence[Cited] = ()
+
+    def standing(self, covered: Sequence[Source], kept: Sequence[Message]) -> list[Cited]:
+        return list(self.instructions)
 
     def write(
         self,
@@ -153,6 +158,7 @@ class FakeExtractor:
         budget: int,
         count: Callable[[str], int],
         kind: str,
+        told: frozenset[str] = frozenset(),
     ) -> str:
         self.calls.append({"covered": covered, "kept": kept, "budget": budget, "kind": kind})
         if self.error is not None:

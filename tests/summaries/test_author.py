@@ -13,6 +13,7 @@ from accordion.core.errors import SummaryFailed
 from accordion.summaries.author import LEAST, TOLD, Author, Summary, SummaryRejected, SummaryTask
 from accordion.summaries.block import label
 from accordion.summaries.extractive import Extractor, Source
+from accordion.summaries.instructions import TITLE, Cited, instructions_of
 from accordion.summaries.prompts import load, pieces, show, transcript
 from accordion.summaries.schema import cited
 from tests.fakes import FakeTasks
@@ -79,6 +80,42 @@ def test_where_nothing_can_be_extracted_the_messages_are_counted(extractor: Fake
     assert "9 messages: 1 of the user's, 5 of the assistant's, 3 with tool results. [0-8]" in summary.text
     assert len(summary.dropped) == (1 if extractor.error else 0)
     assert "boom" not in str(summary.dropped)
+
+
+def rules(count: int) -> list[Cited]:
+    texts = [f"Never touch module {'x' * (at + 1)} of the parser." for at in range(count)]
+    return [Cited(at, *instructions_of(text)) for at, text in enumerate(texts)]
+
+
+def test_standing_instructions_come_first_and_word_for_word() -> None:
+    given = rules(3)
+    summary = author(None, FakeExtractor(instructions=given)).extractive(
+        task(prior="Overview: a login [0]", prior_until=3)
+    )
+    _, instructions, narrative, *_ = summary.text.split("\n\n")
+    assert instructions.split("\n") == [f"## {TITLE}", *map(str, given)]
+    assert narrative == "Overview: a login [0]"
+
+
+async def test_a_model_can_neither_drop_nor_reword_a_standing_instruction() -> None:
+    given = rules(4)
+    extractor = FakeExtractor(instructions=given)
+    summary = await author(FakeSummarizer(), extractor).write(task(references=("art-1: log",)))
+    assert all(str(each) in summary.text for each in given)
+    assert all(str(each) not in summary.narrative for each in given)
+
+
+@pytest.mark.parametrize("budget", [150, 250, 400])
+def test_instructions_have_half_of_the_room_before_a_narrative(budget: int) -> None:
+    prior = "\n".join(f"Done: step number {n} of many [{n}]" for n in range(60))
+    made = author(None, FakeExtractor(instructions=rules(60))).extractive(
+        task(budget=budget, prior=prior, prior_until=60)
+    )
+    _, instructions, *_ = made.text.split("\n\n")
+    assert words(made.text) <= budget
+    room = budget - words(label("conversation", 0, 8))
+    assert room * 0.3 <= words(instructions) <= room
+    assert "read_artifact has them" in instructions
 
 
 def test_the_real_extractor_fills_the_rest() -> None:

@@ -30,5 +30,5 @@ def test_the_same_range_has_the_same_label() -> None:
 
 
 def test_empty_parts_leave_no_gap() -> None:
-    assert block("head", "", "extract", ()) == "head\n\nextract"
-    assert block("head", "told", "", ("a1: log", "a2: file")) == "head\n\ntold\n\na1: log\na2: file"
+    assert block("head", "", "", "extract", ()) == "head\n\nextract"
+    assert block("head", "rules", "told", "", ("a1: log", "a2: file")) == "head\n\nrules\n\ntold\n\na1: log\na2: file"

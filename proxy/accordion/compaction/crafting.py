@@ -73,6 +73,7 @@ class Craft:
         *,
         pinned_tools: frozenset[str] = frozenset(),
         digest: Digest = no_digest,
+        instructions: Callable[[Message], int] = lambda _message: 0,
         skipped: Sequence[str] = HANDOFFS,
     ) -> None:
         self._planner = planner
@@ -82,13 +83,17 @@ class Craft:
         self._reader = reader
         self._pinned_tools = pinned_tools
         self._digest = digest
+        self._instructions = instructions
         self._skipped = tuple(skipped)
 
     def plan(self, case: Case, plain: bool = False) -> tuple[Plan, int]:
         """What would be done, and how often the pipeline ran for it."""
         planner, decision = self._plain if plain else self._planner, case.decision
         kinds: tuple[Kind, ...] = ("generation", "conversation") if decision.kind == "generation" else ("conversation",)
-        view = partial(view_for, case, count=self._weigher(case), pinned_tools=self._pinned_tools, digest=self._digest)
+        view = partial(
+            view_for, case, count=self._weigher(case), pinned_tools=self._pinned_tools, digest=self._digest,
+            instructions=self._instructions,
+        )  # fmt: skip
         return planner.plan_for(view, kinds, must_succeed=decision.must_succeed)
 
     def work(self, case: Case, client: Conversation, *, at: float, plain: bool) -> Work:

@@ -54,6 +54,7 @@ def view_of(
     limit: int = 0,
     space: bytes = b"",
     digest: Digest = no_digest,
+    instructions: Callable[[Message], int] = lambda _message: 0,
     size: int = 0,
     budgets: Budgets = _ANYTHING,
     writable: Writable = anything,
@@ -114,6 +115,7 @@ def view_of(
         space=space,
         digest=digest,
         count=count,
+        instructions=instructions,
         scale=scale,
         images=images,
         images_at_most=budgets.images,
@@ -134,6 +136,7 @@ def view_for(
     count: Callable[[Message], int],
     pinned_tools: frozenset[str] = frozenset(),
     digest: Digest = no_digest,
+    instructions: Callable[[Message], int] = lambda _message: 0,
 ) -> Draft:
     """The view of a request as the compactor has it. A kind that is not the decision's has the target of its own."""
     used, decision, limits = case.utilization, case.decision, case.limits
@@ -156,6 +159,7 @@ def view_for(
         limit=ceiling(used, limits, case.window),
         space=case.space,
         digest=digest,
+        instructions=instructions,
         size=case.size,
         budgets=case.budgets,
         writable=partial(_writable, case.dialect),

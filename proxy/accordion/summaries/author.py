@@ -20,11 +20,14 @@ from accordion.summaries.block import block, label
 from accordion.summaries.checks import Checked, check
 from accordion.summaries.evidence import Evidence, gather
 from accordion.summaries.extractive import Extractor, Source
+from accordion.summaries.instructions import render
 from accordion.summaries.prompts import Piece, Prompts, cut, pieces, repaired, transcript
 from accordion.summaries.schema import decode
 
 TOLD: Final = 0.4
 """The share of a budget that a model's narrative may take; the rest is for what is extracted."""
+FLOOR: Final = 0.5
+"""The share of a block's room that standing instructions have before anything else."""
 LISTED: Final = 0.4
 """The share that references may take."""
 LEAST: Final = 80
@@ -233,20 +236,33 @@ class Author:
             return told
         head = label(task.kind, task.covered[0].index, task.covered[-1].index)
         references = _listed(task.references, int(task.budget * LISTED), task.count)
-        room = task.budget - task.count(block(head, "", "", references)) - _SEAMS
-        narrative = _clipped(told.narrative, max(0, room), task.count)
-        room, dropped = room - task.count(narrative), told.dropped
+        room = task.budget - task.count(block(head, "", "", "", references)) - _SEAMS
+        instructions, texts, dropped = "", frozenset[str](), told.dropped
         try:
-            extract = self._extractor.write(
-                task.covered, kept=_visible(task, narrative), budget=room, count=task.count, kind=task.kind
-            )
+            instructions, texts = self._instructions(task, told, room)
         except Exception as error:
             # A fold must not fail for what is only an aid to memory.
+            dropped = (*dropped, f"no instructions could be extracted: {type(error).__name__}")
+        room -= task.count(instructions)
+        narrative = _clipped(told.narrative, max(0, room), task.count)
+        room -= task.count(narrative)
+        try:
+            extract = self._extractor.write(
+                task.covered, kept=_visible(task, narrative), budget=room, count=task.count, kind=task.kind, told=texts
+            )
+        except Exception as error:
             extract, dropped = "", (*dropped, f"nothing could be extracted: {type(error).__name__}")
         extract = _clipped(extract, max(0, room), task.count)
-        if not extract and not narrative:
+        if not extract and not narrative and not instructions:
             extract = _plainly(task.covered)
-        return replace(told, text=block(head, narrative, extract, references), dropped=dropped)
+        return replace(told, text=block(head, instructions, narrative, extract, references), dropped=dropped)
+
+    def _instructions(self, task: SummaryTask, told: Summary, room: int) -> tuple[str, frozenset[str]]:
+        """The section of standing instructions, and the texts in it: all that a narrative leaves, never less than
+        `FLOOR` of the room."""
+        found = self._extractor.standing(task.covered, task.kept)
+        most = max(int(room * FLOOR), room - task.count(told.narrative)) if told.narrative else room
+        return render(found, most, task.count)
 
 
 def _judged(answer: str, job: _Job, upto: int) -> tuple[Checked, bool]:

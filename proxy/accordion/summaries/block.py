@@ -15,12 +15,11 @@ def label(kind: Kind, first: int, last: int) -> str:
     which = f"message {first}" if first == last else f"messages {first} to {last}"
     below = "The work" if kind == "generation" else "The conversation"
     return (
-        f"[Record of {which} of this conversation, written by the proxy. It is data, not a request. Numbers in "
-        "brackets are messages. Nothing was lost: read_artifact gives what is archived, where offered. "
-        f"{below} goes on below.]"
+        f"[Record of {which} of this conversation, written by the proxy: data, not a request. Numbers in brackets are "
+        f"messages; read_artifact, where offered, gives what is archived. {below} goes on below.]"
     )
 
 
-def block(head: str, narrative: str, extract: str, references: Sequence[str]) -> str:
-    """The whole text of the block: label, what a model told, what was extracted, where the archive has it."""
-    return "\n\n".join(text for text in (head, narrative, extract, "\n".join(references)) if text)
+def block(head: str, instructions: str, narrative: str, extract: str, references: Sequence[str]) -> str:
+    """The whole text of the block: label, standing instructions, a model's narrative, the extract, the references."""
+    return "\n\n".join(text for text in (head, instructions, narrative, extract, "\n".join(references)) if text)

@@ -13,9 +13,12 @@ from accordion.summaries.facts import Facts, facts_of
 from accordion.summaries.facts_lines import FILES, SHARES, TITLES, WORDS, Line, cited, lines
 from accordion.summaries.facts_rank import Uses, material, words_of
 from accordion.summaries.facts_words import Judge
+from accordion.summaries.instructions import Cited, standing
 
 _CHARACTERS: Final = 3.4
 """Of one token, as a first guess; corrected by counting."""
+_CITATION: Final = 8
+"""Characters of a line's citation, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +52,31 @@ class Extractor:
         budget: int,
         count: Callable[[str], int],
         kind: Literal["conversation", "generation"],
+        told: frozenset[str] = frozenset(),
     ) -> str:
         """The text that stands for `covered`, of at most `budget` tokens as `count` counts them; "" where nothing fits.
 
-        `kept` stays visible and is not repeated. Every line names its source messages.
+        `kept` stays visible and is not repeated, nor are the lines `told` elsewhere. Every line names its messages.
         """
         if budget <= 0 or not covered:
             return ""
         facts = [(s.index, self._of(s.message)) for s in covered]
         visible = words_of(self._of(m) for m in kept)
         found = material(facts)
-        candidates = lines(found, Uses(found), visible)
+        said = {line.strip() for message in kept for line in self._of(message).said.split("\n")}
+        candidates = lines(found, Uses(found), visible, said | told)
         return _fitted(candidates, budget, count)
+
+    def instructed(self, message: Message) -> int:
+        """Tokens that the standing instructions in a message take, about; those in an earlier summary included."""
+        found = self._of(message).instructions
+        return int(sum(len(each.text) + _CITATION for each in found) / _CHARACTERS)
+
+    def standing(self, covered: Sequence[Source], kept: Sequence[Message]) -> list[Cited]:
+        """The instructions of users in `covered` that are in force and do not stand in `kept`."""
+        stated = [(source.index, each) for source in covered for each in self._of(source.message).instructions]
+        visible = "\n".join(self._of(message).said for message in kept) if stated else ""
+        return standing(stated, visible.__contains__)
 
     def _of(self, message: Message) -> Facts:
         with self._lock:

@@ -15,6 +15,7 @@ import msgspec
 from accordion.core.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
 from accordion.core.values import dataclass
 from accordion.summaries.facts_words import NO_WORDS, Judge, Words, clipped
+from accordion.summaries.instructions import Instruction, instructions_of
 
 Field = tuple[str, str]
 """The key and the value of a scalar in JSON; key "" where there is none."""
@@ -71,7 +72,7 @@ class ResultFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One message: what its author said, the calls it makes, the results it brings."""
+    """One message: what its author said, the calls it makes, the results it brings, and a user's instructions."""
 
     role: str
     said: str
@@ -79,12 +80,14 @@ class Facts:
     calls: tuple[CallFacts, ...]
     results: tuple[ResultFacts, ...]
     media: tuple[str, ...]
+    instructions: tuple[Instruction, ...] = ()
 
     @property
     def size(self) -> int:
         """About how many bytes this holds; `said` is shared with the message."""
         inner = sum(c.words.size + 150 * len(c.fields) for c in self.calls)
         inner += sum(r.words.size + 400 + 150 * (len(r.fields) + len(r.trouble) + len(r.outline)) for r in self.results)
+        inner += sum(instruction.size for instruction in self.instructions)
         return 400 + self.words.size + inner
 
 
@@ -94,7 +97,9 @@ def facts_of(message: Message, judge: Judge) -> Facts:
     calls = tuple(_call(p, judge) for p in message.parts if isinstance(p, ToolCall))
     results = tuple(_result(p, judge) for p in message.parts if isinstance(p, ToolResult))
     media = tuple(_media(p) for p in message.parts if isinstance(p, Media | Opaque))
-    return Facts(message.role, said, judge.words(said, numbers=True) if said else NO_WORDS, calls, results, media)
+    words = judge.words(said, numbers=True) if said else NO_WORDS
+    instructions = instructions_of(said) if said and message.role == "user" else ()
+    return Facts(message.role, said, words, calls, results, media, instructions)
 
 
 def text_of(result: ToolResult) -> str:

@@ -5,18 +5,19 @@ A line has a head and, appended to it, any number of extras. Both are taken word
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from accordion.summaries.facts import ResultFacts
 from accordion.summaries.facts_rank import Material, Saying, Step, Uses
 from accordion.summaries.facts_words import NO_WORDS
 
-REQUESTS, STATED, FILES, STEPS = 0, 1, 2, 3
-TITLES: Final = ("Said by the user", "Said by the assistant", "Files", "Calls and results")
+REQUESTS, OPEN, STATED, FILES, STEPS = 0, 1, 2, 3, 4
+TITLES: Final = ("Said by the user", "Promised and open", "Said by the assistant", "Files", "Calls and results")
 WORDS: Final = frozenset({"paths", "names", "ids", "links", "fields"})
 """Labels of extras that are single words; the others are lines."""
-SHARES: Final = (0.35, 0.2, 1.0, 1.0)
+SHARES: Final = (0.35, 0.15, 0.2, 1.0, 1.0)
 """The most of the room that each section may have."""
 _ARGUMENT: Final = 160
 _CITES: Final = 6
@@ -25,12 +26,24 @@ _NAME: Final = 0.012
 _ID: Final = 0.02
 _FIELD: Final = 0.04
 _HEADLINE: Final = 3.0
+_PROMISED: Final = 1.0
 _USER: Final = 1.2
 _ASSISTANT: Final = 0.2
 _TOLD: Final = 0.15
 _OPENED: Final = 0.01
 _DONE: Final = 0.15
 _FADE: Final = 40_000
+
+
+_PROMISE = re.compile(
+    r"\b(?:I(?:['’]ll| will|['’]m going to)|we(?:['’]ll| will)|you(?:['’]ll| will) (?:receive|get|hear|be)|"
+    r"will be \w+ed|promised?|follow(?:ing)? up|pending|awaiting|waiting for|to-?dos?|remaining|(?:still|left) to|"
+    r"still (?:open|missing)|next steps?|ich werde|wir werden|steht noch aus|je vais|nous allons|reste à|voy a|vamos a|"
+    r"queda pendiente|vou|vamos|falta|farò|faremo|resta da|ik zal|we zullen|nog te)\b|"
+    "(?:сделаю|отправлю|осталось)|我会|我将|待办|予定です|しておきます|하겠습니다",
+    re.IGNORECASE,
+)
+"""What an assistant says of what it will do, or of what is still to be done."""
 
 
 class Line:
@@ -65,9 +78,11 @@ def one_line(text: str, most: int = _ARGUMENT) -> str:
     return first if len(first) == len(stripped) else f"{first} …"
 
 
-def lines(material: Material, uses: Uses, visible: set[str]) -> list[Line]:
-    """Everything that could be written, unordered. `visible` words stand in the kept messages and are left out."""
-    out: list[Line] = [line for s in material.sayings for line in _saying(s, uses)]
+def lines(material: Material, uses: Uses, visible: set[str], told: Collection[str] = ()) -> list[Line]:
+    """Everything that could be written, unordered. `visible` words stand in the kept messages and are left out, and so
+    are the lines that are `told` there or elsewhere. A line that was said twice is told once, the last time."""
+    once = set(told)
+    out: list[Line] = [line for s in reversed(material.sayings) for line in _saying(s, uses, once)]
     made = _Steps(uses, visible)
     for number, step in enumerate(material.steps):
         made.add(number, step)
@@ -75,15 +90,21 @@ def lines(material: Material, uses: Uses, visible: set[str]) -> list[Line]:
     return out + made.lines()
 
 
-def _saying(saying: Saying, uses: Uses) -> Iterator[Line]:
+def _saying(saying: Saying, uses: Uses, once: set[str]) -> Iterator[Line]:
     facts = saying.facts
     user = facts.role != "assistant"
     fade = 1 / (1 + saying.age / _FADE)
     line = Line(REQUESTS if user else STATED, "", 0.0, [(saying.at, saying.at)])
     if facts.media:
         line.extras.append((0.3 * fade, "", f"({', '.join(facts.media)})"))
+    # Beside a call it is the call that is announced.
+    promised, may_promise = Line(OPEN, "", 0.0, [(saying.at, saying.at)]), not user and not facts.calls
     for number, text in enumerate(map(str.strip, facts.said.split("\n")[:200])):
-        if len(text) < 3 or text.startswith("```"):
+        if len(text) < 3 or text.startswith("```") or text in once:
+            continue
+        once.add(text)
+        if may_promise and len(text) <= 300 and _PROMISE.search(text):
+            promised.extras.append((_PROMISED * fade, "", text))
             continue
         worth = (_USER if user else _ASSISTANT) * fade / (1 + number / (8 if user else 2))
         if not user:
@@ -92,6 +113,8 @@ def _saying(saying: Saying, uses: Uses) -> Iterator[Line]:
         line.extras.append((worth * min(1.0, len(text) / 40), "", text if len(text) < 600 else one_line(text, 400)))
     if line.extras:
         yield line
+    if promised.extras:
+        yield promised
 
 
 class _Steps:

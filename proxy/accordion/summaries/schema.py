@@ -112,6 +112,7 @@ class GenerationSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     gist: Few
     intent: Few = ()
+    constraints: Few = ()
     decisions: Few = ()
     open_questions: Few = ()
     next_steps: Few = ()
@@ -140,7 +141,7 @@ class Section:
 CONVERSATION: Final = (
     Section("overview", "Overview", 0, core=True),
     Section("goals.primary", "Goal", 0, user=True),
-    Section("goals.secondary", "Also wanted", 3, user=True),
+    Section("goals.secondary", "Also wanted", 1, user=True),
     Section("outcomes.completed", "Done", 1),
     Section("outcomes.partial", "Partly done", 1),
     Section("outcomes.discoveries", "Found", 2),
@@ -159,6 +160,7 @@ CONVERSATION: Final = (
 GENERATION: Final = (
     Section("gist", "Gist", 0, core=True),
     Section("intent", "Intent", 0, user=True, core=True),
+    Section("constraints", "Constraint", 1),
     Section("decisions", "Decision", 1, orders=True),
     Section("open_questions", "Open question", 2),
     Section("next_steps", "Next", 1, orders=True),

@@ -233,6 +233,7 @@ class Kitchen:
             self._reader,
             pinned_tools=frozenset(settings.compaction.pinned_tools),
             digest=digest,
+            instructions=self._extractor.instructed,
             skipped=next((each.skip for each in pipeline if isinstance(each, CompactToolResults)), HANDOFFS),
         )
         return Compactor(craft, rooms, wait_seconds=settings.summaries.wait_seconds)

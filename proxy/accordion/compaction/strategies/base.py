@@ -61,6 +61,8 @@ class Draft(View):
     digest: Digest = no_digest
     count: Callable[[Message], int] = lambda _message: 0
     """Counts a message, before any correction; `scale` corrects it."""
+    instructions: Callable[[Message], int] = lambda _message: 0
+    """Tokens that the standing instructions in a message take, about."""
     scale: float = 1.0
     part_tokens: Callable[[int], Sequence[int]] = lambda _slot: ()
     """What each part of a slot counts now."""

@@ -13,6 +13,8 @@ from accordion.core.plan import Step, Summarize
 
 _LEAST_BUDGET = 128
 """Tokens under which a summary can say nothing."""
+_FRAME = 120
+"""Tokens of a summary's label, headings and references, about."""
 _LEAST_SHARE = 0.1
 """Of the target, which a summary may have in any case where the limit leaves twice as much."""
 
@@ -21,15 +23,15 @@ class SummarizeOptions(Section, frozen=True):
     """`threshold`: nothing is done at or below so many messages. `model` writes the summary; without one it is what
     the settings for summaries say. `keep_last_n` messages stay verbatim in any case.
 
-    Of the room that the target leaves beside what is protected, `budget_share` is for the summary, at most
-    `max_summary_tokens`; the verbatim tail has the rest. Where hardly any is left, the summary has a tenth of the
-    target above it.
+    Of the room that the target leaves beside what is protected, `budget_share` is for the summary, or more where the
+    users' standing instructions need it, at most `max_summary_tokens`; the verbatim tail has the rest. Where hardly any
+    is left, the summary has a tenth of the target above it.
     """
 
     threshold: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     keep_last_n: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
-    budget_share: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.7
+    budget_share: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.85
     max_summary_tokens: Annotated[int, msgspec.Meta(ge=_LEAST_BUDGET, le=10**7)] | None = None
 
 
@@ -56,7 +58,13 @@ class Summarizing:
         room = max(0, view.target - stays)
         # Where what stays takes nearly all of the target, a little more than that is better than next to nothing told.
         least = min(int(view.target * _LEAST_SHARE), (view.limit - stays) // 2)
+        instructed = sum(
+            view.instructions(view.slots[at].message) for first, last in groups for at in range(first, last + 1)
+        )
         budget = max(_LEAST_BUDGET, int(room * options.budget_share), least)
+        if instructed:
+            # Messages in the tail are worth less than a user's instruction that has no place.
+            budget = max(budget, min(room, int(instructed * view.scale) + _FRAME))
         if options.max_summary_tokens is not None:
             budget = min(budget, options.max_summary_tokens)
         verbatim = live[-options.keep_last_n] if 0 < options.keep_last_n < len(live) else len(view.slots)
