@@ -436,6 +436,8 @@ class SpooledStore:
         self._main = main
         self.spool = spool
         self.settle, self.buried = settle, buried
+        self.confirm: Callable[[], Awaitable[object]] | None = None
+        """Learns which store answers, and identifies the spool with it. Raises StoreUnavailable."""
         self._share = 1.0
         self._publishing = asyncio.Lock()
 
@@ -540,6 +542,9 @@ class SpooledStore:
         if self.spool.is_empty:
             return
         async with self._publishing:
+            # The store that is back may be another one at the same address.
+            if self.confirm is not None:
+                await self.confirm()
             await self.spool.publish(self._main, self.settle, self.buried)
 
     async def look(self) -> None:

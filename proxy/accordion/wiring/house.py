@@ -111,6 +111,7 @@ class House:
             replaced=lambda: store.replaced if isinstance(store, SqliteStore) else 0,
             learned=self._store_learned,
         )
+        self.spooled.confirm = self._mark.check
         self.outbox = GatheringOutbox(self.spooled.minor(), on_drop=self.metrics.dropped)
         self._lasting(settings, environ, slots)
         self._apply(settings)

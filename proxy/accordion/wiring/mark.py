@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -45,6 +46,7 @@ class Mark:
         self._told = b"", b""
         self._changed, self._emptied, self._replaced = changed, emptied, replaced
         self._found: tuple[bytes, int] | None = None
+        self._checking = asyncio.Lock()
         self.secret = configured or secrets.token_bytes(32)
         """The key that tenants are told apart with."""
 
@@ -56,8 +58,13 @@ class Mark:
             self._changed()
 
     async def look(self) -> None:
-        """Takes what the store has, and puts what it has not. To be called about every second; never fails."""
+        """The same as `check`. To be called about every second; never fails."""
         with suppress(StoreUnavailable):
+            await self.check()
+
+    async def check(self) -> None:
+        """Takes what the store has, and puts what it has not. Raises StoreUnavailable."""
+        async with self._checking:
             mark, *kept = await self._store.get_many(self._keys)
             replaced = self._replaced()
             if kept and kept[0] != self.secret:
