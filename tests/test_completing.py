@@ -373,6 +373,15 @@ async def test_what_the_provider_misses_behind_a_lost_response_is_put_in(streame
     assert "a placeholder was put in" in world.seen.exchanges[-1].decision
 
 
+@pytest.mark.parametrize("mode", ["off", "observe"])
+async def test_nothing_is_put_in_where_requests_may_not_be_changed(mode: str) -> None:
+    provider = Missing()
+    world = World(upstream=provider, tasks=LoopTasks(), config=f"compaction: {{mode: {mode}}}")  # type: ignore[arg-type]
+    out, body = await world.ask(RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_lost"})
+    assert (out.status, provider.refusals) == (400, 1)
+    assert b"No tool output found for function call ours_1." in body
+
+
 async def test_a_call_that_the_client_itself_left_unanswered_is_the_clients_error() -> None:
     """Of a response that is on record, and in which nothing was read back."""
     provider = Missing()

@@ -123,12 +123,14 @@ class Completing:
 
 def _may_lack(gauge: Gauge) -> bool:
     """Whether the provider may lack what the client knows nothing of: the request goes on from a response by its id,
-    and something was read back in that, or it is not on record."""
+    and something was read back in that, or it is not on record. Where the request may not be changed, nothing was read
+    back, and the fault is the client's own."""
     place = gauge.place
     if gauge.asked is not None or place is None or place.conversation.kept != "reply":
         return False
-    base = place.base
-    return place.conversation.previous is not None and (base is None or bool(base.ids) or base.changed)
+    if (base := place.base) is None:
+        return gauge.linked
+    return place.conversation.previous is not None and (bool(base.ids) or base.changed)
 
 
 def _passed(gauge: Gauge, why: str, seen: CompactionSeen | None = None) -> Gauge:

@@ -25,7 +25,7 @@ class Dresser:
     """Finds overlays and puts them in place; offers our tool where the archive has something to read.
 
     `weavers` are by the dialect's name. `tool` gives our tool under a name that is not among those that are taken; it
-    is None where uncompaction is off. What was woven in stays all the same.
+    is None where reading back is off. What was woven in stays all the same.
     """
 
     overlays: Overlays
