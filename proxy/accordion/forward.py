@@ -24,6 +24,7 @@ from accordion.archive.erasures import Erasures
 from accordion.archive.named_items import NamedItems
 from accordion.archive.transcripts import Transcripts
 from accordion.completing import Askers, Completing
+from accordion.core.cache import LONGEST_NAME
 from accordion.core.errors import AccordionError, ContextOverflow, ThreadGone, Unauthorized, UpgradeRefused
 from accordion.core.http import Inbound, Outbound, Told, stopped
 from accordion.core.ports import Clock, Headers, UpstreamReply, UpstreamRequest
@@ -255,7 +256,7 @@ class Forward:
             at=self.clock.now(),
             request_id=inbound.request_id,
             session=place.session.id if place else "",
-            model=gauge.place.conversation.model if gauge.place else "",
+            model=gauge.place.conversation.model[:LONGEST_NAME] if gauge.place else "",
             upstream=gauge.route.name,
             path=inbound.path,
             stream=place.conversation.stream if place else False,

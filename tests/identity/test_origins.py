@@ -333,7 +333,7 @@ async def test_what_was_erased_is_not_known_any_more():
 async def test_who_fills_the_room_with_open_calls_makes_room_itself():
     worker = Worker()
     openings = worker.lineage.openings
-    openings.size = 1_000
+    openings.size = 2_000
     await worker.ask(talk(PARENT, caller=BOB), None, [made("b" * 50)], caller=BOB)
     await worker.ask(talk(PARENT), None, [made(letter * 300, call_id=letter) for letter in "wxyz"])
     assert (await worker.ask(talk([user("b" * 50)], caller=BOB), caller=BOB)).seat.delegated

@@ -113,7 +113,7 @@ def test_preparing_ahead_changes_nothing_in_the_text():
 
 
 def test_a_memory_too_small_for_anything_changes_nothing_in_the_text():
-    assert write(WORK, extractor=Extractor(at_most_bytes=1)) == write(WORK)
+    assert write(WORK, extractor=Extractor(capacity=1)) == write(WORK)
 
 
 def test_a_command_that_was_repeated_is_one_line_with_all_its_sources():
@@ -156,7 +156,7 @@ def test_results_without_a_call_and_calls_without_a_result_are_listed():
 
 
 def test_threads_may_write_at_once():
-    extractor = Extractor(at_most_bytes=5_000)
+    extractor = Extractor(capacity=5_000)
     texts = []
     threads = [threading.Thread(target=lambda: texts.append(write(WORK, extractor=extractor))) for _ in range(8)]
     for thread in threads:

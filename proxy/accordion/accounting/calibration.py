@@ -12,6 +12,7 @@ from statistics import median
 from threading import Lock
 
 from accordion.core.budget import Window
+from accordion.core.cache import LONGEST_NAME
 from accordion.core.values import dataclass
 
 UNKNOWN = 1.0
@@ -76,7 +77,7 @@ class Calibrations:
         ratio = _within(reported / counted, LEAST_RATIO, MOST_RATIO)
         with self._lock:
             known = self._models.get((upstream, model), Ratios())
-            if ratio == reported / counted:
+            if ratio == reported / counted and len(model) <= LONGEST_NAME:
                 self._models[upstream, model] = known.seen(ratio)
                 self._models.move_to_end((upstream, model))
                 self._fresh.add((upstream, model))

@@ -19,6 +19,7 @@ from accordion.accounting.media import MediaRules, media_rules
 from accordion.accounting.schemas import function_as_typescript, standing
 from accordion.core.boundaries import outlasts, passed_over, resumption
 from accordion.core.budget import Utilization, Window
+from accordion.core.cache import LONGEST_NAME
 from accordion.core.conversation import (
     Conversation,
     Media,
@@ -156,6 +157,10 @@ class Meter:
         """What one message counts, by the rules of the conversation's model."""
         return self._message(message, self._scheme(conversation, model))
 
+    def rules(self, conversation: Conversation, model: str = "") -> str:
+        """A name for how the conversation's model counts: the same for models that count alike."""
+        return self._scheme(conversation, model).name
+
     def text(self, text: str, model: str) -> int:
         """What a plain text counts in a model's encoding."""
         return self._counter.count(text, self._counter.encoding(model))
@@ -183,9 +188,11 @@ class Meter:
 
     def _new_scheme(self, model: str, dialect: str) -> _Scheme:
         encoding, media = self._counter.encoding(model), media_rules(model, dialect)
-        if len(self._schemes) >= SCHEMES_AT_MOST:
-            self._schemes.clear()
-        scheme = self._schemes[model, dialect] = _Scheme(f"{encoding}/{media.name}", encoding, media)
+        scheme = _Scheme(f"{encoding}/{media.name}", encoding, media)
+        if len(model) <= LONGEST_NAME:
+            if len(self._schemes) >= SCHEMES_AT_MOST:
+                self._schemes.clear()
+            self._schemes[model, dialect] = scheme
         return scheme
 
     def _deepest(self, conversation: Conversation, scheme: _Scheme, end: int) -> tuple[int, Sum]:

@@ -19,6 +19,7 @@ from accordion.archive.erasures import Erasures
 from accordion.archive.writing import Archive
 from accordion.compaction.waiting import Signal, Waiting
 from accordion.compaction.writers import Failure, Writer, Writers
+from accordion.core.cache import Cache, weigh
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable, SummaryFailed
 from accordion.core.ports import Key, Store, Tasks
@@ -87,7 +88,7 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """`at_once` preparations in one worker, `per_tenant` of one tenant; each ends after `longest` seconds. What is
-    prepared is kept for `keep` seconds, of `threads` conversations in memory."""
+    prepared is kept for `keep` seconds. `threads` is how many conversations' fruitless tries are in memory."""
 
     at_once: int = 8
     per_tenant: int = 4
@@ -96,6 +97,19 @@ class Bounds:
     threads: int = 2_000
 
 
+Ready = Cache[Thread, tuple[Prepared, float]]
+
+
+def ready_summaries(capacity: int) -> Ready:
+    """A cache of `capacity` bytes for summaries that wait for their compaction, each with when its request came."""
+    return Cache(capacity, lambda thread, ready: _READY + weigh(*thread, ready[0].narrative, *_texts(ready[0])))
+
+
+def _texts(prepared: Prepared) -> list[str]:
+    return [text for _, text in prepared.findings]
+
+
+_READY = 1_000
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Prepared)
 
@@ -122,9 +136,10 @@ class Preparations:
         erasures: Erasures,
         writers: Writers,
         model: str = "",
+        ready: Ready | None = None,
     ) -> None:
         """`writers`: the record of models that write; `model`: the one that is configured to, empty for the request's
-        own."""
+        own; `ready`: where summaries wait in memory."""
         self._writers, self._model = writers, model
         self._erasures = erasures
         self._author = author
@@ -134,7 +149,7 @@ class Preparations:
         self._waiting = waiting
         self._bounds = bounds
         self._running: dict[Thread, Signal] = {}
-        self._ready: OrderedDict[Thread, tuple[Prepared, float]] = OrderedDict()
+        self._ready = ready if ready is not None else ready_summaries(16 * 2**20)
         self._fruitless: OrderedDict[Thread, tuple[int, bool]] = OrderedDict()
         self._wasted: OrderedDict[Thread, Waste] = OrderedDict()
 
@@ -215,7 +230,7 @@ class Preparations:
     def used(self, thread: Thread) -> Waste:
         """A compaction was made: what is prepared has served. Gives what models took for nothing in this conversation
         since the last one."""
-        self._ready.pop(thread, None)
+        self._ready.discard(thread)
         self._fruitless.pop(thread, None)
         return self._wasted.pop(thread, Waste())
 
@@ -244,13 +259,12 @@ class Preparations:
             else:
                 self._fruitless.pop(thread, None)
                 self._ready[thread] = prepared, began
-                _bounded(self._ready, thread, self._bounds.threads)
             del self._running[thread]
             signal.set()
 
     def _held(self, thread: Thread) -> Prepared | None:
         """What is ready in memory, unless its session was erased since the request came that it was told for."""
-        prepared, began = self._ready.get(thread, (None, 0.0))
+        prepared, began = self._ready.get(thread) or (None, 0.0)
         return None if self._erasures.since(thread.space, thread.session, began) else prepared
 
     def _writer(self, asker: Asker) -> Writer:

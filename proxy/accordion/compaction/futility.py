@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from accordion.compaction.background import Thread
 from accordion.compaction.policy import WORTHWHILE
+from accordion.core.cache import Cache, weigh
 from accordion.core.conversation import Conversation
 from accordion.core.values import dataclass
 
@@ -20,20 +19,18 @@ class _Try:
 
 
 class Futile:
-    """The last tries of so many conversations."""
+    """The last tries of conversations, within `capacity` bytes."""
 
-    def __init__(self, at_most: int = 4_000) -> None:
-        self._at_most = at_most
-        self._tries: OrderedDict[Thread, _Try] = OrderedDict()
+    def __init__(self, capacity: int = 4 * 2**20) -> None:
+        self._tries = Cache[Thread, _Try](
+            capacity, lambda thread, last: weigh(*thread, last.key, last.fold, last.reason)
+        )
 
     def note(self, thread: Thread, client: Conversation, fold: str, tokens: int, reason: str) -> None:
         """A fold of this history, of `tokens` with the fold `fold` in force, came to nothing."""
         # Clients may change the newest messages; by the greater part of it a history is known again.
         place = (len(client.chain) - 1) * 3 // 4
         self._tries[thread] = _Try(tokens, place, client.chain[place], fold, reason)
-        self._tries.move_to_end(thread)
-        while len(self._tries) > self._at_most:
-            self._tries.popitem(last=False)
 
     def reason(self, thread: Thread, client: Conversation, fold: str, tokens: int) -> str:
         """Why another try is not worth it yet; empty where it is. A history that was rewound is another one."""

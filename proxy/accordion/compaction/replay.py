@@ -26,7 +26,8 @@ _BATCH = 1_024
 _REPEATED = 900.0
 """Seconds in which the same list is folded alike by all workers: clients send a request again when it took too long,
 which for most is ten minutes."""
-_ANSWERS = 16_384
+_ANSWER = 350
+"""Bytes of memory that a place takes with what was found there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Folds:
     finds. What the store keeps is sealed by `sealer`; what cannot be opened is as if it were not there.
 
     For each place where a request ended it is remembered which fold was in force there, so that a conversation that
-    goes on costs what is new of it.
+    goes on costs what is new of it. That takes `places` bytes at most.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Folds:
         reader: WrittenReader | None = None,
         used: Callable[[bytes, bytes, Conversation, Compaction], None] = lambda *_: None,
         sealer: Sealer | None = None,
+        places: int = 12 * 2**20,
     ) -> None:
         self._store = store
         self._sealer: Sealer = sealer or Unsealed()
         self._capacity = capacity
         self._retention = retention
         self._used = used
+        self._most_places = max(1, places // 3 // _ANSWER)
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
         self._size = 0
         self._answers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
@@ -166,7 +169,7 @@ class Folds:
         """Whether a fold that was just written or found waits for the store; then another may win against it."""
         if self._store.available:
             return False
-        if len(self._spooled) >= _ANSWERS:
+        if len(self._spooled) >= self._most_places:
             self._spooled.clear()
         self._spooled[label] = space
         return True
@@ -234,7 +237,7 @@ class Folds:
         name, answers = label + chain[-1], self._answers
         answers[name] = (self._count, index)
         answers.move_to_end(name)
-        if len(answers) > _ANSWERS:
+        if len(answers) > self._most_places:
             answers.popitem(last=False)
 
     def _admit(self, label: bytes, root: bytes, compaction: Compaction, level: int, *, alone: bool = False) -> None:
@@ -256,7 +259,7 @@ class Folds:
             return
         self._changes[label + root] = self._count
         self._changes.move_to_end(label + root)
-        while len(self._changes) > _ANSWERS:
+        while len(self._changes) > self._most_places:
             _, change = self._changes.popitem(last=False)
             self._floor = max(self._floor, change)
 

@@ -15,12 +15,12 @@ class Weights:
     def __init__(self, meter: Meter, at_most: int = 20_000) -> None:
         self._meter = meter
         self._at_most = at_most
-        self._known: OrderedDict[tuple[bytes, str, str], int] = OrderedDict()
+        self._known: OrderedDict[tuple[bytes, str], int] = OrderedDict()
         self._lock = Lock()
 
     def of(self, message: Message, conversation: Conversation, model: str) -> int:
         """Tokens of one message, by the rules of the conversation's model."""
-        key = (message.key, model or conversation.model, conversation.dialect)
+        key = message.key, self._meter.rules(conversation, model)
         with self._lock:
             known = self._known.get(key)
             if known is not None:

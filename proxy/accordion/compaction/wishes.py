@@ -12,6 +12,7 @@ from dataclasses import field
 
 import msgspec
 
+from accordion.core.cache import Cache, weigh
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Key, Store
 from accordion.core.values import dataclass
@@ -40,13 +41,18 @@ class Wishes:
 
     store: Store
     retention: float = 30 * 86_400.0
+    capacity: int = 1 * 2**20
+    """Bytes of the pins that are in memory: half for those that the store has, half for those that it has not."""
     _forced: set[str] = field(default_factory=set)
-    _pinned: dict[str, frozenset[str]] = field(default_factory=dict)
+    _pinned: Cache[str, frozenset[str]] = field(init=False)
     _late: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """Pins that came by header and are not in the store yet."""
     _changes: int = 0
     _deferred: dict[tuple[str, str], None] = field(default_factory=dict)
     """The sessions, by tenant, in which a fold waits for its summary."""
+
+    def __post_init__(self) -> None:
+        self._pinned = Cache(self.capacity // 2, lambda session, pins: weigh(session, *pins))
 
     # -- pins ---------------------------------------------------------------------
 
@@ -64,11 +70,11 @@ class Wishes:
         """Adds pins that a request brought along; they last as those do that were set. Never fails: while the store is
         away, this worker keeps them, and `look` hands them in. Of more than MOST_PINS in all, the last in the alphabet
         hold for their own requests only."""
-        if call_ids <= self._pinned.get(f"{tenant}|{session}", frozenset()):
+        if call_ids <= self._known(tenant, session):
             return
         late = self._late.get((tenant, session), frozenset()) | call_ids
         self._late[tenant, session] = frozenset(sorted(late)[:MOST_PINS])
-        while len(self._late) > _KNOWN:
+        while len(self._late) > 1 and sum(weigh(*pins) for pins in self._late.values()) > self.capacity // 2:
             del self._late[next(iter(self._late))]
         await self._hand_in(tenant, session)
 
@@ -77,7 +83,7 @@ class Wishes:
         with suppress(StoreUnavailable):
             self._learn(tenant, session, _read(await self.store.get(_pins(tenant, session))))
         late = self._late.get((tenant, session), frozenset())
-        return self._pinned.get(f"{tenant}|{session}", frozenset()) | late
+        return self._known(tenant, session) | late
 
     # -- folds --------------------------------------------------------------------
 
@@ -158,10 +164,10 @@ class Wishes:
             self._late.pop((tenant, session), None)
 
     def _learn(self, tenant: str, session: str, call_ids: frozenset[str]) -> None:
-        self._pinned.pop(f"{tenant}|{session}", None)
         self._pinned[f"{tenant}|{session}"] = call_ids
-        while len(self._pinned) > _KNOWN:
-            del self._pinned[next(iter(self._pinned))]
+
+    def _known(self, tenant: str, session: str) -> frozenset[str]:
+        return self._pinned.get(f"{tenant}|{session}") or frozenset()
 
 
 def _read(value: bytes | None) -> frozenset[str]:

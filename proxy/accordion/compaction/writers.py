@@ -11,9 +11,9 @@ summaries, and none can pause those of another.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from accordion.core.cache import Cache, weigh
 from accordion.core.ports import Clock
 from accordion.core.values import dataclass
 
@@ -25,7 +25,9 @@ TOKENS_BETWEEN: Final = 400_000
 most: 2 % of them."""
 WARNED_AFTER: Final = 3
 """So many failures in a row are worth a warning, and so many more another."""
-_AT_MOST: Final = 4_000
+
+_RECORD: Final = 700
+"""Bytes of a record, and of the name of its session."""
 
 _log = logging.getLogger("accordion")
 
@@ -64,11 +66,11 @@ class _Record:
 
 
 class Writers:
-    """The record of one process, of the writers and sessions that were used last."""
+    """The record of one process, of the writers and sessions that were used last, within `capacity` bytes."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, capacity: int = 4 * 2**20) -> None:
         self._clock = clock
-        self._records: OrderedDict[tuple[Writer, object], _Record] = OrderedDict()
+        self._records = Cache[tuple[Writer, object], _Record](capacity, lambda key, _: _RECORD + weigh(*key[0]))
 
     def may_try(self, writer: Writer, session: object) -> bool:
         """Whether neither the model nor the session is paused."""
@@ -89,7 +91,7 @@ class Writers:
 
     def succeeded(self, writer: Writer, session: object) -> None:
         """The model wrote a good summary."""
-        self._records.pop((writer, session), None)
+        self._records.discard((writer, session))
         known = self._record(writer, None)
         known.proven, known.failures, known.useless, known.until, known.tokens = True, 0, 0, 0.0, 0
 
@@ -122,8 +124,7 @@ class Writers:
 
     def _record(self, writer: Writer, session: object) -> _Record:
         key = (writer, session)
-        known = self._records.setdefault(key, _Record())
-        self._records.move_to_end(key)
-        while len(self._records) > _AT_MOST:
-            self._records.popitem(last=False)
+        known = self._records.get(key)
+        if known is None:
+            known = self._records[key] = _Record()
         return known

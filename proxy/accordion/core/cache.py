@@ -1,4 +1,4 @@
-"""A cache that is bounded by bytes. Every bounded cache of the package is one of these, see docs/adr/0020."""
+"""A cache that is bounded by bytes, for all whose entries differ in size. Which caches are others: docs/adr/0020."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ V = TypeVar("V")
 
 ENTRY: Final = 350
 """Bytes that an entry takes with a short key: its slot, its link, its size, the key and a tuple around them."""
+
+
+LONGEST_NAME: Final = 512
+"""Names of models with more characters are not remembered, so that a number of entries is a bound in bytes too."""
 
 
 def weigh(*parts: str | bytes) -> int:

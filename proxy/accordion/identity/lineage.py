@@ -40,12 +40,16 @@ _SESSION = re.compile(r"s-[0-9a-f]{24}")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The bytes that may be held in memory of delegations, of calls, of places, and of sessions."""
+    """The bytes that may be held in memory of delegations, of calls, of places, of sessions, of decisions what is
+    shown, of calls that are open, and of conversations that wait for their call."""
 
     nodes: int = 4 * 2**20
     scopes: int = 12 * 2**20
     places: int = 8 * 2**20
     origins: int = 4 * 2**20
+    shown: int = 4 * 2**20
+    openings: int = 4 * 2**20
+    waiting: int = 3 * 2**20
 
 
 @dataclass(frozen=False, slots=True)
@@ -81,12 +85,13 @@ class Lineage:
         sizes = sizes or Sizes()
         nodes = Nodes(store, outbox, clock, max_depth, max_agents, retention, sizes.nodes, told)
         scopes = Scopes(store, outbox, retention, sizes.scopes)
-        openings = Openings(store, outbox)
+        openings = Openings(store, outbox, size=sizes.openings)
         return cls(
             store, outbox, clock, nodes, scopes,
-            Shown(store, outbox, nodes, scopes, retention=retention),
+            Shown(store, outbox, nodes, scopes, sizes.shown, retention),
             Passing(store, outbox, Patterns(handoff_tools), max_agents, sizes.places, retention),
-            openings, Origins(clock, tasks, nodes, openings, wait, sizes.origins), Patterns(tools), retention,
+            openings, Origins(clock, tasks, nodes, openings, wait, sizes.origins, sizes.waiting), Patterns(tools),
+            retention,
         )  # fmt: skip
 
     def top(self, marks: Marks, conversation: Conversation) -> Seat | None:

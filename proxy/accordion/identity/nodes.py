@@ -22,6 +22,8 @@ _AGAIN = 1.0
 # From the weakest to the strongest: an edge gives way to a stronger one.
 _STRENGTH: dict[Evidence, int] = {"none": 0, "argument": 1, "tool": 1, "handoff": 2, "mark": 3, "header": 4}
 
+_VERSIONS = 4_096
+"""Of so many tenants it is known when an edge was last found late; of the others, when that of any was."""
 _NODE = 1_024
 """Bytes that a delegation takes with its path and its place below its parent."""
 
@@ -65,6 +67,8 @@ class Nodes:
     _paths: dict[tuple[str, str], Path] = field(default_factory=dict)
     _sizes: Cache[tuple[str, str], int] = field(init=False)
     _versions: dict[str, int] = field(default_factory=dict)
+    _changes: int = 0
+    _others: int = 0
     _seats: Cache[tuple[str, str], str] = field(init=False)
     """The nodes that sessions are."""
 
@@ -80,7 +84,7 @@ class Nodes:
 
     def version(self, tenant: str) -> int:
         """Grows with each edge of a tenant that is found late: paths that were known are others now."""
-        return self._versions.get(tenant, 0)
+        return self._versions.get(tenant, self._others)
 
     @property
     def known(self) -> bool:
@@ -242,15 +246,23 @@ class Nodes:
         known = self._held.get((tenant, node))
         return known is None or (known[0] is None and now - known[1] >= _AGAIN)
 
+    def _found_late(self, tenant: str) -> None:
+        """Counts an edge that was found late. Tenants that are forgotten get a newer version, never an older one."""
+        self._changes += 1
+        if tenant not in self._versions and len(self._versions) >= _VERSIONS:
+            self._versions.clear()
+            self._others = self._changes
+        self._versions[tenant] = self._changes
+
     def _take(self, tenant: str, node: str, value: Delegation | None, now: float) -> None:
         known = self.get(tenant, node)
         if known is not None:
             if value is not None and value.parent != known.parent:
                 self._below.get((tenant, known.parent), {}).pop(node, None)
                 self._paths.clear()
-                self._versions[tenant] = self.version(tenant) + 1
+                self._found_late(tenant)
         elif value is not None and value.parent and (tenant, node) in self._below:
-            self._versions[tenant] = self.version(tenant) + 1
+            self._found_late(tenant)
         self._held[tenant, node] = value, now
         if value is not None and value.parent:
             self._below.setdefault((tenant, value.parent), {})[node] = None

@@ -32,6 +32,8 @@ _HEAD = 32
 _STRINGS, _TEXTS, _ROWS, _PAGES = 32, 16, 2_000, 10
 # Tools by which an agent hands its plan to itself: some clients go on with it in a new conversation, which is no
 # delegation.
+_TEXT = 400
+"""Bytes of memory that an argument takes beside its characters."""
 _OWN_PLAN = frozenset({"ExitPlanMode", "exit_plan_mode"})
 
 
@@ -74,12 +76,12 @@ class _Open:
 
 @dataclass(frozen=False, slots=True)
 class Openings:
-    """The open calls of one worker: at most `capacity` of each tenant, and `size` characters of arguments in all."""
+    """The open calls of one worker: at most `capacity` of each tenant, and `size` bytes of arguments in all."""
 
     store: Store
     outbox: Outbox
     capacity: int = 1_000
-    size: int = 16_000_000
+    size: int = 4 * 2**20
     _tenants: OrderedDict[str, _Open] = field(default_factory=OrderedDict)
     _held: int = 0
 
@@ -99,7 +101,7 @@ class Openings:
             if (length := len(text)) not in held.texts:
                 insort(held.lengths, length)
             held.texts.setdefault(length, []).append((text, made))
-            self._held += length
+            self._held += _TEXT + length
         self.outbox.put(_key(tenant, made), lambda: _row(space, made, texts), LIFE)
         while len(held.calls) > self.capacity:
             self._drop(tenant, next(iter(held.calls)))
@@ -184,7 +186,7 @@ class Openings:
         for made, texts in gone:
             for text in texts:
                 length = len(text)
-                self._held -= length
+                self._held -= _TEXT + length
                 left = held.texts[length] = [one for one in held.texts[length] if one[1] is not made or one[0] != text]
                 if not left:
                     del held.texts[length]

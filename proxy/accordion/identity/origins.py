@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -16,7 +15,6 @@ from accordion.identity.nodes import Nodes, Refused
 from accordion.identity.openings import LEAST, Call, Openings, opening
 
 # How many conversations may still wait for another worker's word.
-_WAITING = 1_000
 # Seconds that a conversation waits for its look at the open calls of other workers: by then they have written what they
 # saw just before, and others have begun that are looked for together. A look for each would take as long as the rest of
 # a small request, and most are nobody's.
@@ -24,6 +22,8 @@ _GATHER = 0.15
 # Seconds after which what others knew is known here: another worker's look has come, and what was asked for in vain may
 # be asked for again (nodes.py).
 _FINAL = 1.5
+_MET = 400
+"""Bytes of memory that a conversation takes beside its session and texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,18 @@ class Origins:
     openings: Openings
     wait: Callable[[float], Awaitable[object]] | None = None
     capacity: int = 4 * 2**20
+    waiting: int = 3 * 2**20
     _sessions: Cache[str, str] = field(init=False)
     """The node of each session; empty where it is none. Within `capacity` bytes."""
-    _waiting: OrderedDict[str, _Met] = field(default_factory=OrderedDict)
-    """By session, conversations whose call was not found: another worker may not have written it yet."""
+    _waiting: Cache[str, _Met] = field(init=False)
+    """By session, conversations whose call was not found: another worker may not have written it yet. Within `waiting`
+    bytes, since how they opened is part of it."""
     _behind: dict[str, list[str]] = field(default_factory=dict)
     """By tenant, the sessions that wait for their first look, which is under way."""
 
     def __post_init__(self) -> None:
         self._sessions = Cache(self.capacity, weigh)
+        self._waiting = Cache(self.waiting, lambda session, met: _MET + weigh(session, *met.texts))
 
     async def of(
         self, space: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, new: bool
@@ -72,7 +75,7 @@ class Origins:
                 await self._recalled(tenant, session_id)
             # Something may have been erased meanwhile.
             known = self._sessions.get(session_id) or TOP
-        elif self._waiting and (met := self._waiting.get(session_id)) is not None:
+        elif len(self._waiting) and (met := self._waiting.get(session_id)) is not None:
             self._look_again(space, tenant, session_id, met)
         if not known:
             return None
@@ -113,7 +116,7 @@ class Origins:
     def _look_again(self, space: bytes, tenant: str, session_id: str, met: _Met) -> None:
         now = self.clock.monotonic()
         if now - met.at >= _FINAL:
-            del self._waiting[session_id]
+            self._waiting.discard(session_id)
         elif now - met.looked >= _GATHER:
             self._waiting[session_id] = replace(met, looked=now)
         else:
@@ -127,7 +130,7 @@ class Origins:
             await self.wait(_GATHER)
         behind = self._behind.pop(tenant, ())
         # Some had it done by their own second requests.
-        if new := {session: self._waiting[session] for session in behind if session in self._waiting}:
+        if new := {session: met for session in behind if (met := self._waiting.get(session)) is not None}:
             await self._late(space, tenant, new)
 
     async def _recalled(self, tenant: str, session_id: str) -> None:
@@ -135,7 +138,7 @@ class Origins:
         node = f"s:{session_id}"
         await self.nodes.load(tenant, (node,))
         if self.nodes.get(tenant, node) is not None:
-            self._waiting.pop(session_id, None)
+            self._waiting.discard(session_id)
             self._know(session_id, node)
 
     async def _late(self, space: bytes, tenant: str, met: Mapping[str, _Met]) -> None:
@@ -143,7 +146,7 @@ class Origins:
         opened = {session: each.texts for session, each in met.items()}
         found = await self.openings.elsewhere(space, tenant, opened, self.clock.now())
         for session, calls in found.items():
-            self._waiting.pop(session, None)
+            self._waiting.discard(session)
             await self._infer(tenant, session, met[session].agent, calls)
 
     async def _infer(self, tenant: str, session_id: str, agent: str, found: Sequence[Call]) -> None:
@@ -161,8 +164,6 @@ class Origins:
     def _wait(self, session_id: str, agent: str, texts: list[str]) -> None:
         now = self.clock.monotonic()
         self._waiting[session_id] = _Met(agent, texts, now, now)
-        if len(self._waiting) > _WAITING:
-            self._waiting.popitem(last=False)
 
     def _know(self, session_id: str, node: str) -> None:
         self._sessions[session_id] = node

@@ -17,6 +17,7 @@ from itertools import accumulate
 
 from msgspec import structs
 
+from accordion.core.cache import LONGEST_NAME
 from accordion.core.conversation import Conversation
 from accordion.core.ports import Clock, Key, Others, Outbox, Put, Store
 from accordion.core.records import Session
@@ -126,7 +127,7 @@ class Sessions:
                     reported=reported,
                     counted=counted,
                     overhead_key=place.conversation.overhead_key,
-                    model=place.conversation.model,
+                    model=place.conversation.model[:LONGEST_NAME],
                     fold=fold,
                 )
                 self.record.write(name, place_id(name), told)

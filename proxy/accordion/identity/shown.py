@@ -8,7 +8,6 @@ so that a request's costs are those of its new messages.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -16,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from accordion.core.cache import Cache, weigh
 from accordion.core.conversation import Conversation, ToolCall, ToolResult
 from accordion.core.delegation import TOP, Path, visible
 from accordion.core.errors import StoreUnavailable
@@ -29,8 +29,8 @@ Spot = tuple[int, int, str]
 
 # How many of the newest places are asked for in the store.
 _LOOK = 64
-# How many hidden results the decisions in memory may name in all.
-_WEIGHT = 2_000_000
+_SPOT = 120
+"""Bytes of memory that a hidden result takes: a tuple of two numbers and a shared name, and its place in another."""
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
@@ -92,16 +92,18 @@ class _Kept(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=False, slots=True)
 class Shown:
-    """The decisions of one worker; behind them the store, where anything was hidden."""
+    """The decisions of one worker, within `capacity` bytes; behind them the store, where anything was hidden."""
 
     store: Store
     outbox: Outbox
     nodes: Nodes
     scopes: Scopes
-    capacity: int = 20_000
+    capacity: int = 6 * 2**20
     retention: float = 30 * 86_400.0
-    _kept: OrderedDict[bytes, _Kept] = field(default_factory=OrderedDict)
-    _weight: int = 0
+    _kept: Cache[bytes, _Kept] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kept = Cache(self.capacity, lambda name, kept: weigh(name) + _SPOT * len(kept.spots))
 
     async def decide(self, viewer: Viewer, conversation: Conversation, shown: int, *, anew: bool) -> Hidden:
         """What of a list the viewer does not see. Up to the index `shown` it was shown all that no decision hides.
@@ -141,7 +143,6 @@ class Shown:
     def forget(self) -> None:
         """Asks the store anew for everything: something was erased there."""
         self._kept.clear()
-        self._weight = 0
 
     async def _hide(self, viewer: Viewer, conversation: Conversation, start: int, end: int) -> list[Spot]:
         """The results between two messages that are not for this viewer, by what is known today."""
@@ -198,12 +199,8 @@ class Shown:
 
     def _keep(self, viewer: Viewer, chain_key: bytes, kept: _Kept) -> None:
         name = viewer.name(chain_key)
-        known = self._kept.pop(name, None)
-        self._weight += len(kept.spots) - (len(known.spots) if known is not None else 0)
+        known = self._kept.get(name)
         self._kept[name] = kept
-        while len(self._kept) > self.capacity or (self._weight > _WEIGHT and len(self._kept) > 1):
-            _, gone = self._kept.popitem(last=False)
-            self._weight -= len(gone.spots)
         if kept.spots or (known is not None and known.spots):
             packed = partial(_packed, kept.spots, viewer.node)
             self.outbox.put(_key(viewer, chain_key), packed, self.retention)

@@ -28,6 +28,8 @@ QUESTIONS: Final = 3
 """Sentences of one turn that are searched for: the first, and the last ones."""
 _LOOKED_THROUGH: Final = 16_000
 """Characters of one text of the user's."""
+_LONGEST: Final = 200
+"""So many characters of a word tell what it is; they are what is remembered of it."""
 _SAYS_ENOUGH: Final = 3
 """Words that a sentence needs which say what it is about: with fewer, half the world answers it."""
 _BEHIND: Final = 0.1
@@ -158,7 +160,7 @@ def _texts(parts: Sequence[Part]) -> Iterator[str]:
 
 def _says_enough(sentence: str) -> bool:
     # A path, however many words it has, says where, and counts once.
-    subjects = (each for each in dict.fromkeys(sentence.lower().split()) if _tells(each))
+    subjects = (each for each in dict.fromkeys(sentence.lower().split()) if _tells(each[:_LONGEST]))
     return sum(1 for _ in islice(subjects, _SAYS_ENOUGH)) == _SAYS_ENOUGH
 
 

@@ -20,6 +20,8 @@ import tiktoken
 from tiktoken.model import encoding_name_for_model
 from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS  # type: ignore[import-untyped]  # a plugin of tiktoken's own
 
+from accordion.core.cache import LONGEST_NAME
+
 DEFAULT_ENCODING = "o200k_base"
 
 # Names of the files in litellm's package data (tiktoken's cache names: a hash of the address they come from).
@@ -64,9 +66,10 @@ class TiktokenCounter:
         name = self._names.get(model)
         if name is None:
             name = _encoding_name(model)
-            if len(self._names) >= REMEMBERED_MODELS:
-                self._names.clear()
-            self._names[model] = name
+            if len(model) <= LONGEST_NAME:
+                if len(self._names) >= REMEMBERED_MODELS:
+                    self._names.clear()
+                self._names[model] = name
         return name
 
     def warm(self, encoding: str = DEFAULT_ENCODING) -> None:

@@ -182,9 +182,9 @@ class Limits(Section, frozen=True):
     count_cache_entries: Count = 20_000
     sessions_in_memory: Count = 2_000
     exchanges_per_session: Count = 50
-    fold_cache_bytes: Size = Size(64 << 20)
+    fold_cache_bytes: Size = Size(128 << 20)
     reply_cache_bytes: Size = Size(32 << 20)
-    cache_bytes: Size = Size(64 << 20)
+    cache_bytes: Size = Size(96 << 20)
 
 
 class Logging(Section, frozen=True):

@@ -50,10 +50,17 @@ class Entry:
     vector: bytes
 
 
-@functools.lru_cache(maxsize=20_000)
 def digest(name: str) -> bytes:
     """What a stem or a label is in a chunk."""
+    return _remembered(name) if len(name) <= _REMEMBERED else _digest(name)
+
+
+def _digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_NUMBER).digest()
+
+
+_REMEMBERED = 64
+_remembered = functools.lru_cache(maxsize=20_000)(_digest)
 
 
 def entry(lead: bytes, stems: Mapping[str, Sequence[int]], labels: Sequence[str], vector: bytes) -> Entry:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
+from accordion.core.cache import ENTRY, Cache
 from accordion.core.conversation import Message
 from accordion.core.values import dataclass
 from accordion.summaries.facts import Facts, facts_of
@@ -30,14 +29,12 @@ class Source:
 
 
 class Extractor:
-    """Writes extractive summaries; remembers the facts of messages, up to a bound. Safe to use from threads."""
+    """Writes extractive summaries. Remembers the facts of messages within `capacity` bytes, and what kind a word is
+    within `words` bytes. Safe to use from threads."""
 
-    def __init__(self, at_most_bytes: int = 64_000_000, words: int = 7 * 2**20) -> None:
-        self._most = at_most_bytes
-        self._held = 0
-        self._facts: OrderedDict[bytes, Facts] = OrderedDict()
+    def __init__(self, capacity: int = 16 * 2**20, words: int = 7 * 2**20) -> None:
+        self._facts = Cache[bytes, Facts](capacity, lambda _, facts: ENTRY + facts.size)
         self._judge = Judge(words)
-        self._lock = threading.Lock()
 
     def prepare(self, messages: Sequence[Message]) -> None:
         """Extracts the facts of messages ahead, so that a fold need not."""
@@ -79,18 +76,9 @@ class Extractor:
         return standing(stated, visible.__contains__)
 
     def _of(self, message: Message) -> Facts:
-        with self._lock:
-            facts = self._facts.get(message.key)
-            if facts is not None:
-                self._facts.move_to_end(message.key)
-                return facts
-        facts = facts_of(message, self._judge)
-        with self._lock:
-            if message.key not in self._facts:
-                self._facts[message.key] = facts
-                self._held += facts.size
-            while self._held > self._most and len(self._facts) > 1:
-                self._held -= self._facts.popitem(last=False)[1].size
+        facts = self._facts.get(message.key)
+        if facts is None:
+            facts = self._facts[message.key] = facts_of(message, self._judge)
         return facts
 
 

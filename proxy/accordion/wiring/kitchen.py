@@ -15,12 +15,13 @@ from accordion.archive.reading_room import ReadingRoom
 from accordion.archive.recall import Recaller
 from accordion.archive.tool import offer
 from accordion.clockwork import LoopWaiting
-from accordion.compaction.background import Bounds, Preparations
+from accordion.compaction.background import Bounds, Preparations, ready_summaries
 from accordion.compaction.compactor import Compactor, Rooms
 from accordion.compaction.crafting import HANDOFFS, Craft
 from accordion.compaction.dresser import Dresser
 from accordion.compaction.dressing import Wardrobe
 from accordion.compaction.exporting import described
+from accordion.compaction.futility import Futile
 from accordion.compaction.overlays import Overlays
 from accordion.compaction.planner import Planner
 from accordion.compaction.reading import WrittenReader
@@ -38,6 +39,7 @@ from accordion.compaction.writers import Writers
 from accordion.core.conversation import Message
 from accordion.core.ports import Clock, Outbox, Put, Store, Tasks, TokenCounter
 from accordion.core.summarizing import Summarizer
+from accordion.core.values import replace
 from accordion.dialects.base import Dialect
 from accordion.identity.points import joined_values
 from accordion.identity.sessions import Sessions
@@ -54,9 +56,6 @@ from accordion.unfolding import Unfolding
 from accordion.wiring.shares import shares
 from accordion.wiring.tables import dialects_by_name, weavers
 from accordion.wiring.vault import Vault
-
-# Facts of messages that were read for a summary; they are quick to find again.
-_FACTS = 16 * 2**20
 
 Summarizers = Callable[[str], Summarizer | None]
 """The model that writes, by its name (empty: as the settings for summaries say); None where none does."""
@@ -80,31 +79,32 @@ class Kitchen:
         retention = vault.retention
         self._store, self._tasks, self._clock, self._counter = spooled, tasks, clock, counter
         self._outbox, self._waiting = outbox, LoopWaiting()
-        self._writers = Writers(clock)
-        capacity, small = settings.limits.fold_cache_bytes, shares(settings.limits.cache_bytes)
-        self._reader = WrittenReader(capacity // 4)
+        eighth, small = settings.limits.fold_cache_bytes // 8, shares(settings.limits.cache_bytes)
+        self._futile, self._writers = small.futile, Writers(clock, small.writers)
+        self._reader = WrittenReader(eighth)
         self._weights = Weights(meter, settings.limits.count_cache_entries)
         self._archive = vault.archive
-        self._extractor = Extractor(_FACTS, words=small.words)
+        self._extractor = Extractor(small.facts, words=small.words)
         self._prompts = load()
         self.renewals = Renewals(spooled, self._archive, tasks, clock, small.renewed)
         self.folds = Folds(
             spooled,
-            capacity=capacity // 2,
+            # Half as much again is for lists that it made with them.
+            capacity=2 * eighth,
             retention=retention,
             sealer=vault.sealer,
             reader=self._reader,
             used=self.renewals.used,
+            places=small.found,
         )
-        self.rendering = Rendering(capacity // 4)
-        self.wishes = Wishes(store, settings.store.retention_days * 86_400)
+        self.rendering = Rendering(eighth)
+        self.wishes = Wishes(store, settings.store.retention_days * 86_400, small.pins)
         self.archive = self._archive
         self.reader = self._reader
-        self.overlays = Overlays(
-            self._archive, outbox, clock, vault.erasures, capacity=capacity // 4, retention=retention
-        )
-        self._wardrobe = Wardrobe()
-        self._recaller = Recaller(Judge(small.words).claims, capacity // 4)
+        self.overlays = Overlays(self._archive, outbox, clock, vault.erasures, capacity=eighth, retention=retention)
+        self._wardrobe = Wardrobe(eighth // 2)
+        self._ready = ready_summaries(eighth // 2)
+        self._recaller = Recaller(Judge(small.words).claims, eighth)
         self._weavers = weavers()
         self.spoken = spoken = dialects_by_name()
         self._desk = Desk(self._archive, spoken, tasks)
@@ -158,7 +158,8 @@ class Kitchen:
             writer = next((each.model for each in pipeline if isinstance(each, Summarizing)), "")
             if writer not in rooms:
                 rooms[writer] = self._rooms(summarizer(writer), writer)
-            made[model, delegated] = self._compactor(settings, pipeline, rooms[writer])
+            share = self._futile // (2 + 2 * len(settings.compaction.models))
+            made[model, delegated] = self._compactor(settings, pipeline, rooms[writer], Futile(share))
         return lambda model, delegated: made.get((model, delegated)) or made["", delegated]
 
     def dresser(self, settings: Settings) -> Dresser:
@@ -214,6 +215,7 @@ class Kitchen:
                 self.custody.erasures,
                 self._writers,
                 model,
+                self._ready,
             ),
             tasks=self._tasks,
             clock=self._clock,
@@ -221,7 +223,7 @@ class Kitchen:
             erasures=self.custody.erasures,
         )
 
-    def _compactor(self, settings: Settings, pipeline: list[Strategy], rooms: Rooms) -> Compactor:
+    def _compactor(self, settings: Settings, pipeline: list[Strategy], rooms: Rooms, futile: Futile) -> Compactor:
         plain = [strategy for strategy in pipeline if strategy.name != Summarizing.name]
         if all(strategy.name != "fixed_limits" for strategy in plain):
             plain.append(build("fixed_limits"))
@@ -236,6 +238,7 @@ class Kitchen:
             instructions=self._extractor.instructed,
             skipped=next((each.skip for each in pipeline if isinstance(each, CompactToolResults)), HANDOFFS),
         )
+        rooms = replace(rooms, futile=futile)
         return Compactor(craft, rooms, wait_seconds=settings.summaries.wait_seconds)
 
     async def text_of(self, artifact_id: str, space: bytes, dialects: Mapping[str, Dialect]) -> str | None:

@@ -38,7 +38,8 @@ class Seats:
         self._rooms = store, outbox, clock, tasks
         self._archive = archive
         self._sessions, self._told = sessions, told
-        self._filter, self._shares = Filter(reader), sizes or shares(DEFAULT)
+        self._shares = sizes or shares(DEFAULT)
+        self._filter = Filter(reader, self._shares.filtered)
         self._made: tuple[Delegation, Lineage, Sharing] | None = None
 
     def seating(self, settings: Settings) -> Seating:
@@ -55,7 +56,9 @@ class Seats:
                 retention=settings.store.retention_days * 86_400,
                 told=self._told,
                 wait=asyncio.sleep,
-                sizes=Sizes(sizes.nodes, sizes.scopes, sizes.places, sizes.origins),
+                sizes=Sizes(
+                    sizes.nodes, sizes.scopes, sizes.places, sizes.origins, sizes.shown, sizes.openings, sizes.waiting
+                ),
             )
             store, _, clock, tasks = self._rooms
             kinship = Kinship(store, lineage.nodes, lineage.scopes)

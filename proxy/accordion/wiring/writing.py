@@ -14,6 +14,7 @@ from accordion.models.summarizer import ModelSummarizer
 from accordion.settings import Settings
 from accordion.summaries.extractive import Extractor
 from accordion.summaries.prompts import load
+from accordion.wiring.shares import shares
 from accordion.wiring.tables import dialects_by_name, routes, windows
 
 _SECONDS: Final = 120.0
@@ -42,4 +43,4 @@ def narrator(
     asker = Asker("", route, "messages" if route.family == "anthropic" else "chat", name, (), keyed=True)
     model = ModelSummarizer(upstream, translator, router, windows(settings, Limits(clock.now)), spoken, model=name)
     bounded = BoundedSummarizer(model, spent, at_once=_AT_ONCE, seconds=_SECONDS)
-    return Narrator(bounded, asker, Extractor(_FACTS), tasks, load(), count)
+    return Narrator(bounded, asker, Extractor(_FACTS, shares(settings.limits.cache_bytes).words), tasks, load(), count)
