@@ -53,6 +53,10 @@ def test_the_record_has_the_true_name_of_each_strategy_and_all_figures() -> None
         "writer": "extractive",
         "summary_input": 0,
         "summary_output": 0,
+        "summary_failed_answers": 0,
+        "summary_failed_input": 0,
+        "summary_failed_output": 0,
+        "artifacts": 0,
         "reason": "over the trigger",
     }
 

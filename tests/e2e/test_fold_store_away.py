@@ -95,6 +95,9 @@ async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes
 
 async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(start: Start, tmp_path: Path):
     async with nowhere_to_keep(start, tmp_path, Strict("chat", WINDOW, rounds=1_000)) as run:
+        # The proxy itself refuses only what is too much by its own count, too, and not by the reported usage alone.
+        await rounds(run, 10)
+        run.words = 20_000
         with pytest.raises(openai.BadRequestError, match="Compaction failed: ") as raised:
             await rounds(run, 60)
     assert raised.value.code == "context_length_exceeded"
