@@ -6,6 +6,7 @@ The API and the CLI ask here; what they show is what the journal recorded, of ev
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby
@@ -19,7 +20,7 @@ from accordion.archive.custody import Custody, Erased
 from accordion.compaction.wishes import Wishes
 from accordion.core.budget import Limits, Thresholds, Utilization
 from accordion.core.delegation import Delegation
-from accordion.core.errors import StoreUnavailable
+from accordion.core.errors import StoreFull, StoreUnavailable
 from accordion.core.memories import Filter, Memories
 from accordion.core.ports import Key, Outbox, Store, Windows
 from accordion.core.records import Exchange, Session, Totals
@@ -102,6 +103,13 @@ class Observe:
     """Whether the store answered at least once since the start."""
     configured: tuple[str, ...] = ()
     """The names of the configured models."""
+    spooled: Store | None = None
+    """The store with the writes that wait for it on this machine, which are erased with the rest."""
+
+    @property
+    def erasable(self) -> Store:
+        """The store from which content is erased."""
+        return self.spooled or self.store
 
     @property
     def is_ready(self) -> bool:
@@ -170,22 +178,23 @@ class Observe:
         Sums by model stay: they tell of no conversation."""
         await self._flush()
         found: dict[str, list[Key]] = {}
-        async for name, value in self._rows(sessions_of(tenant), f"{session_id}." if session_id is not None else ""):
+        prefix = f"{session_id}." if session_id is not None else ""
+        async for name, value in self._rows(sessions_of(tenant), prefix, self.erasable):
             each = _HEAD.decode(value).id
             if session_id in (None, each):
                 found.setdefault(each, [exchanges_of(tenant, each)]).append(Key(sessions_of(tenant), name))
         for keys in found.values():
-            await self.store.delete(keys)
+            await self.erasable.delete(keys)
         return list(found)
 
     async def unlist(self, tenant: str) -> None:
         """Takes a tenant from the list of those that there are."""
-        await self.store.delete([Key(LISTED, tenant)])
+        await self.erasable.delete([Key(LISTED, tenant)])
 
     async def forget_places(self, session_id: str, *, lists: bool = True) -> None:
         """Removes the places by which requests of a session are found, and where it `lists` their list; those that
         another session took over stay."""
-        await forget_places(self.store, session_id, lists=lists)
+        await forget_places(self.erasable, session_id, lists=lists)
 
     async def _session(self, tenant: str, session_id: str) -> Session | None:
         rows = await self._worked(tenant, session_id)
@@ -216,10 +225,12 @@ class Observe:
             # What could be read is still worth showing; reading says so itself where it cannot.
             return
 
-    async def _rows(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, bytes]]:
+    async def _rows(
+        self, collection: str, prefix: str = "", store: Store | None = None
+    ) -> AsyncIterator[tuple[str, bytes]]:
         """Names and values of a collection, ordered by name."""
         after = ""
-        while page := await self.store.scan(collection, prefix=prefix, after=after, limit=_PAGE):
+        while page := await (store or self.store).scan(collection, prefix=prefix, after=after, limit=_PAGE):
             for row in page:
                 yield row
             if len(page) < _PAGE:
@@ -234,7 +245,9 @@ async def erase(
     record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
     space, erasures, sessions = caller.space, custody.erasures, set[str]()
     # What waits for the store on this machine is found there then, and counted.
-    await custody.publish()
+    # On a full disk it cannot be published, and is erased where it lies.
+    with suppress(StoreFull):
+        await custody.publish()
     # From here on replies that were under way leave nothing any more.
     await erasures.note(space, session_id)
     known = {session_id} if session_id is not None else set(await custody.sessions(space))
@@ -257,7 +270,7 @@ async def _off_record(
         await wishes.pin(caller.tenant, each, frozenset())
         await wishes.done(caller.tenant, each)
         await observe.forget_places(each, lists=lists)
-    await forget_delegations(observe.store, caller.space, session_id)
+    await forget_delegations(observe.erasable, caller.space, session_id)
     if session_id is None:
         await observe.unlist(caller.tenant)
     return sessions

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Key
+from accordion.core.errors import StoreFull, StoreUnavailable
+from accordion.core.ports import Key, Put
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.guarded import GuardedStore
 
@@ -42,10 +42,10 @@ class Flaky(EphemeralStore):
 class Bench:
     """A guarded flaky store, and the time."""
 
-    def __init__(self, timeout: float = 20.0, write_timeout: float = 20.0) -> None:
+    def __init__(self, timeout: float = 20.0, write_timeout: float = 20.0, inner: type[Flaky] = Flaky) -> None:
         self.time = 100.0
         self.changes: list[bool] = []
-        self.inner = Flaky()
+        self.inner = inner()
         self.store = GuardedStore(
             self.inner,
             timeout=timeout,
@@ -251,3 +251,32 @@ async def test_a_store_that_is_away_can_be_closed():
     await refused(lambda: bench.store.get(KEY))
     await bench.store.close()
     await refused(bench.inner.ping)
+
+
+class Full(Flaky):
+    """A store on a full disk: it refuses usual writes, and takes what an erasure needs."""
+
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        if self.full:
+            raise StoreFull("the disk is full")
+        await super().put(key, value, ttl=ttl)
+
+
+async def test_a_full_store_is_read_and_erased_while_its_writes_are_refused():
+    bench = Bench(inner=Full)
+    await bench.store.put(KEY, b"1")
+    bench.inner.full = True
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            await bench.store.put(KEY, b"2")
+        assert not bench.store.available
+        assert await bench.store.get(KEY) == b"1"
+        bench.time += 2.0
+    assert await bench.store.write([Put(Key("n", "note"), b"1", for_erasing=True)]) == {}
+    assert await bench.store.delete([KEY]) == 1
+    assert not bench.store.available
+    bench.inner.full = False
+    bench.time += 2.0
+    # Any read tries whether it takes writes again.
+    assert await bench.store.get(KEY) is None
+    assert bench.store.available

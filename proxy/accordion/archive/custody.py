@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from accordion.archive.naming import Named
 from accordion.archive.transcript_log import Transcript, transcript_of
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Message
+from accordion.core.errors import StoreFull
 from accordion.core.ports import Key, Tasks
 from accordion.core.values import dataclass
 
@@ -155,7 +157,9 @@ class Custody:
         # Noted before, so that what waits for the store elsewhere does not come back; and behind it, so that nobody has
         # what he read again meanwhile.
         await self.erasures.note(space, session)
-        await self.publish()
+        # On a full disk nothing can be published. What waits here is erased where it lies, the rest by the note.
+        with suppress(StoreFull):
+            await self.publish()
         for _ in range(_TRIES):
             found, removed, stays = await (self._all(space) if session is None else self._one(space, session))
             entries, values, shared = entries + found, values + removed, max(shared, stays)

@@ -73,8 +73,9 @@ class Erasures:
         and what begins from here on is kept. Raises StoreUnavailable."""
         note = Note(tenant_of(space), session, self._clock.now(), over)
         value = _ENCODER.encode(note)
-        await self._store.put(Key(_NOTES, _name(note)), value, ttl=self._retention)
-        await self._store.put(_LAST, hashlib.sha256(value).digest(), ttl=self._retention)
+        digest = hashlib.sha256(value).digest()
+        for key, written in ((Key(_NOTES, _name(note)), value), (_LAST, digest)):
+            await self._store.write([Put(key, written, self._retention, for_erasing=True)])
         self._seen = {**self._seen, _name(note): value}
         self._tell(note)
 

@@ -20,6 +20,7 @@ AccordionError
 │   └── TooLong             it holds too much to be read
 ├── SummaryFailed           no summary could be had of a model; another form of fold is used
 ├── StoreUnavailable        the store is away or slow; forwarding goes on without it
+│   └── StoreFull           its disk is full; it can be read, and content can be deleted
 └── ConfigError             config.yaml is wrong; names the path of the key
 """
 
@@ -204,6 +205,10 @@ class StoreUnavailable(AccordionError):
 
     status = 503
     code = "store_unavailable"
+
+
+class StoreFull(StoreUnavailable):
+    """The disk of the store is full: it takes no more writes, but can be read, and content can be deleted."""
 
 
 class ConfigError(AccordionError):

@@ -38,12 +38,13 @@ class Key:
 @dataclass(frozen=True, slots=True)
 class Put:
     """One write of a batch: `value` replaces what `key` held, or, `if_absent`, gives way to it. `ttl` in seconds, None
-    for ever."""
+    for ever. `for_erasing`: an erasure needs it, so it may use the space that a store reserves for that."""
 
     key: Key
     value: bytes
     ttl: float | None = None
     if_absent: bool = False
+    for_erasing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,14 +169,16 @@ async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelve
     try:
         caller = await caller_of(settings, store, await named(settings, store, tenant))
         sealer = open_sealer(settings.archive.key.reveal(), lasting=False)
-        archive = Archive(store, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
+        archive = Archive(spool, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
         spoken, reader = {dialect.name: dialect for dialect in dialects().values()}, WrittenReader()
         custody = Custody(
             archive, tasks, described, lambda name, space: reader.of(spoken[name], space), erasures, spool.publish
         )
         transcripts = Transcripts(archive, tasks, clock, "off")
         room = ReadingRoom(archive, transcripts, custody, spoken, tasks, clock)
-        observe = Observe(store, GatheringOutbox(store), windows(settings, Limits(clock.now)), thresholds(settings))
+        observe = Observe(
+            store, GatheringOutbox(store), windows(settings, Limits(clock.now)), thresholds(settings), spooled=spool
+        )
         yield Shelves(room, observe, Wishes(store), caller)
     finally:
         await tasks.close()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-from accordion.core.errors import StoreUnavailable
+from accordion.core.errors import StoreFull, StoreUnavailable
 from accordion.core.ports import Append, Key, Put, Store
 
 T = TypeVar("T")
@@ -25,8 +25,9 @@ class GuardedStore:
 
     A read takes at most `timeout` seconds, anything else `write_timeout`. After a failure calls fail at once for
     `retry_after` seconds; then one call is let through as a probe, behind a small write, while the others still fail at
-    once. `monotonic` gives seconds that never go back. `on_change` is called with True or False when the store becomes
-    available or unavailable; it must not raise.
+    once. A store whose disk is full is still read, and content is still deleted. `monotonic` gives seconds that never
+    go back. `on_change` is called with True or False when the store becomes available or unavailable; it must not
+    raise.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class GuardedStore:
         self._retry_after = retry_after
         self._on_change = on_change
         self._available = True
+        self._full = False
         self.has_answered = False
         """Whether any call was answered since the start."""
         self.problem = ""
@@ -77,7 +79,7 @@ class GuardedStore:
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See Store."""
-        return await self._call(self._store.delete, keys)
+        return await self._let(self._write_timeout, self._store.delete, keys, needs_room=False)
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
@@ -97,7 +99,8 @@ class GuardedStore:
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See Store."""
-        return await self._call(self._store.write, batch)
+        erases = bool(batch) and all(isinstance(each, Put) and each.for_erasing for each in batch)
+        return await self._let(self._write_timeout, self._store.write, batch, needs_room=not erases)
 
     def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
         """See Store. A release that fails is left to the end of the lease."""
@@ -122,16 +125,27 @@ class GuardedStore:
             await self._bounded(self._write_timeout, self._store.close)
 
     async def _read(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        return await self._let(self._timeout, method, *args, **options)
+        return await self._let(self._timeout, method, *args, needs_room=False, **options)
 
     async def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         return await self._let(self._write_timeout, method, *args, **options)
 
-    async def _let(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+    async def _let(
+        self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, needs_room: bool = True, **options: Any
+    ) -> T:
         if self._available:
             return await self._bounded(seconds, method, *args, **options)
-        if self._probing or self._monotonic() < self._probe_at:
-            raise StoreUnavailable("the store is unavailable")
+        due = not self._probing and self._monotonic() >= self._probe_at
+        if self._full and not needs_room:
+            if due:
+                with suppress(StoreUnavailable):
+                    await self._probe(seconds, self._store.ping)
+            return await self._bounded(seconds, method, *args, **options)
+        if not due:
+            raise (StoreFull if self._full else StoreUnavailable)(f"the store is unavailable: {self.problem}")
+        return await self._probe(seconds, method, *args, **options)
+
+    async def _probe(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         self._probing = True
         try:
             result: T = await self._bounded(seconds, self._probed, method, *args, **options)
@@ -151,7 +165,7 @@ class GuardedStore:
             self.has_answered = True
             return result
         except StoreUnavailable as error:
-            self._fail(error.message)
+            self._fail(error.message, full=isinstance(error, StoreFull))
             raise
         except TimeoutError as error:
             raise self._fail(f"the store did not answer within {seconds:g} s") from error
@@ -174,7 +188,8 @@ class GuardedStore:
             return self._fail(why)
         return StoreUnavailable(why)
 
-    def _fail(self, why: str) -> StoreUnavailable:
+    def _fail(self, why: str, *, full: bool = False) -> StoreUnavailable:
+        self._full = full
         self._probe_at = self._monotonic() + self._retry_after
         self.problem = why
         self._turn(False)

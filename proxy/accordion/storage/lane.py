@@ -7,6 +7,7 @@ order, and lets nobody else touch the connection.
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -15,12 +16,14 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from accordion.core.errors import StoreUnavailable
+from accordion.core.errors import StoreFull, StoreUnavailable
+from accordion.storage.reserve import is_full
 
 T = TypeVar("T")
 
 _PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT})
 """Errors that say nothing against the connection itself."""
+_READ_ONLY = "the store is read-only, so that nothing can be stored or erased"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class Lane:
                 if not self._current(connection):
                     raise StoreUnavailable("SQLite: the file was deleted or replaced meanwhile")
             except (sqlite3.Error, OSError) as cause:
-                error = StoreUnavailable(f"SQLite: {cause}")
+                error = _unavailable(cause)
                 error.__cause__ = cause
                 connection = _sound(connection, cause)
             except Exception as cause:
@@ -129,6 +132,15 @@ class Lane:
             with suppress(sqlite3.Error):
                 connection.close()
         _answer(job, None, None)
+
+
+def _unavailable(cause: Exception) -> StoreUnavailable:
+    if is_full(cause):
+        return StoreFull(f"the disk of the store is full (SQLite: {cause})")
+    code = getattr(cause, "sqlite_errorcode", -1) & 0xFF
+    if code == sqlite3.SQLITE_READONLY or getattr(cause, "errno", None) == errno.EROFS:
+        return StoreUnavailable(f"{_READ_ONLY} (SQLite: {cause})")
+    return StoreUnavailable(f"SQLite: {cause}")
 
 
 def _sound(connection: sqlite3.Connection | None, error: Exception) -> sqlite3.Connection | None:

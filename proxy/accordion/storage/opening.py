@@ -12,6 +12,7 @@ from accordion.core.memories import Embedder, Memories
 from accordion.core.ports import Sealer, Store
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.storage.reserve import Reserve
 from accordion.storage.sqlite import SqliteStore
 
 _REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
@@ -71,7 +72,7 @@ def _sqlite(rest: str, timeout: float) -> Store:
         raise ConfigError(
             "write sqlite:///relative/path or sqlite:////absolute/path (three or four slashes)", path="$.store.url"
         )
-    return SqliteStore(Path(path), timeout=timeout)
+    return SqliteStore(Path(path), timeout=timeout, reserve=Reserve(Path(path)))
 
 
 def _redis(url: str, cluster: bool, timeout: float) -> Store:

@@ -26,6 +26,7 @@ import msgspec
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Append, Key, Put, Store
 from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.reserve import MARGIN, SIZE, free_bytes
 from accordion.storage.sqlite import SqliteStore
 from accordion.storage.sqlite_file import refuse_foreign
 
@@ -228,8 +229,8 @@ class Spool:
 
     async def _add(self, writes: Sequence[Put], share: float) -> dict[Key, bytes]:
         try:
-            if self._file is None:
-                raise StoreUnavailable("there is no spool file")
+            if self._file is None or not self._has_room():
+                raise StoreUnavailable("there is no spool file, or its disk is full")
             held = await self._file.add(writes, self.tags, int(self._file.capacity * share))
         except _Full:
             raise
@@ -237,6 +238,16 @@ class Spool:
             held = await self._memory.add(writes, self.tags, int(self._memory.capacity * share))
             await self._weigh()
         return {write.key: write.value for write in map(_DECODER.decode, held.values())}
+
+    def _has_room(self) -> bool:
+        """Whether the file's disk has more free space than a store on the same disk reserves for erasing."""
+        if self.path is None:
+            return False
+        try:
+            return free_bytes(self.path.parent) >= SIZE + MARGIN
+        except OSError:
+            # The folder may be missing yet; the write says whether it can be made.
+            return True
 
     async def _weigh(self) -> None:
         before, self.in_memory = self.in_memory, await self._memory.size(self.tags)
@@ -296,9 +307,16 @@ class Spool:
             for tag in self.tags:
                 places = [Key(_collection(tag, kind), name) for kind in (_VALUES, _CLAIMS) for name in names]
                 gone += await area.local.delete(places)
+            await self._delete_appends(area, frozenset(keys))
             area.recount()
         self.in_memory = await self._memory.size(self.tags)
         return gone
+
+    async def _delete_appends(self, area: _Area, keys: frozenset[Key]) -> None:
+        """Removes what waits to be appended to these logs."""
+        rows = [key async for key, value in area.rows(self.tags, (_APPENDS,)) if _DECODER.decode(value).key in keys]
+        if rows:
+            await area.local.delete(rows)
 
     def _areas(self) -> list[_Area]:
         """Where writes may be; the newest last."""
@@ -343,7 +361,7 @@ class Spool:
 
     async def save(self) -> None:
         """Moves to the file what only the memory has, as soon as the file takes it. Never fails."""
-        if self._file is None or not self.in_memory:
+        if self._file is None or not self.in_memory or not self._has_room():
             return
         with suppress(StoreUnavailable):
             rows = {key: value async for key, value in self._memory.rows(self.tags)}

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +18,9 @@ from accordion.core.ports import Append, Key, Put
 from accordion.storage import sqlite_rows as rows
 from accordion.storage.batches import Run, split
 from accordion.storage.lane import Lane
+from accordion.storage.reserve import Reserve, is_full
 from accordion.storage.sqlite_file import checkpoint, refuse_foreign, transact, wipe
-from accordion.storage.sqlite_place import StoreFile
+from accordion.storage.sqlite_place import Opened, StoreFile
 
 T = TypeVar("T")
 
@@ -37,25 +39,33 @@ _LARGE = 128
 class SqliteStore:
     """The Store port over one file in WAL mode.
 
-    One thread writes, another reads, a third keeps house, each with a connection of its own, so that nobody waits
-    for a large write to read, nor for the disk to write. The file is opened at the first call, and again after it
-    broke. Every write is a transaction; what a caller no longer waits for is done whole or not at all. A large batch is
-    several, in its order, unless batches have to be `whole`. `now` gives seconds since the epoch, the same for all
-    workers. Raises ConfigError for a file of a newer version or of another program.
+    One thread writes, another reads, a third keeps house, each with a connection of its own, so that nobody waits for a
+    large write to read, nor for the disk to write. The file is opened at the first call, and again after it broke.
+    Every write is a transaction; what a caller no longer waits for is done whole or not at all. A large batch is
+    several, in its order, unless batches have to be `whole`. `reserve` is disk space that only erasing may use: where
+    the disk is full, usual writes raise StoreFull, and deletions use that space. `now` gives seconds since the epoch,
+    the same for all workers. Raises ConfigError for a file of a newer version or of another program.
     """
 
     def __init__(
-        self, path: Path, *, timeout: float, whole: bool = False, now: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        timeout: float,
+        whole: bool = False,
+        reserve: Reserve | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         refuse_foreign(path)
         self._most = sys.maxsize if whole else _LARGE
+        self._reserve = reserve
         self._now = now
         self._keep_at = 0.0
         self._purged = (0, 0)
         self._wiping: asyncio.TimerHandle | None = None
         self._file = file = StoreFile(path, timeout=timeout)
         self._writer, self._reader, self._keeper = (
-            Lane(f"store-{name}", file.connect, timeout=timeout, current=file.current)
+            Lane(f"store-{name}", self._connect, timeout=timeout, current=file.current)
             for name in ("writer", "reader", "keeper")
         )
 
@@ -66,11 +76,11 @@ class SqliteStore:
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
         """See Store."""
-        await self._write(rows.put_all, (Put(key, value, ttl),))
+        await self._write(rows.put_all, (Put(key, value, ttl),), size=len(value))
 
     async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
         """See Store."""
-        return await self._write(rows.put_if_absent, Put(key, value, ttl))
+        return await self._write(rows.put_if_absent, Put(key, value, ttl), size=len(value))
 
     async def get(self, key: Key) -> bytes | None:
         """See Store."""
@@ -82,7 +92,7 @@ class SqliteStore:
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See Store. Soon after, nothing of it stands in the files any more."""
-        count = await self._write(rows.delete, keys)
+        count: int = await self._run(self._with_reserve, Deletion(keys))
         if count:
             self._wipe_soon()
         return count
@@ -97,7 +107,7 @@ class SqliteStore:
         """See Store. Appending nothing changes nothing, and returns -1 where there is no log."""
         if not values:
             return await self._reader.run(rows.last_position, key, self._now())
-        return await self._write(rows.append, Run(key, keep, ttl, list(values)))
+        return await self._write(rows.append, Run(key, keep, ttl, list(values)), size=sum(map(len, values)))
 
     async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
         """See Store."""
@@ -116,7 +126,10 @@ class SqliteStore:
         # In the order of the batch: what lists a thing may be in front of it, so that it can be found and erased.
         size = _STEP if len(batch) > self._most else max(1, len(batch))
         steps = [split(batch[at : at + size]) for at in range(0, len(batch), size)]
-        return await self._run(_write_in_steps, steps)
+        if batch and all(isinstance(each, Put) and each.for_erasing for each in batch):
+            return await self._run(self._with_reserve, lambda connection, now: _write_in_steps(connection, steps, now))
+        most = sum(len(each.value) for each in batch)
+        return await self._run(self._within_room, most, _write_in_steps, steps)
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
@@ -147,9 +160,9 @@ class SqliteStore:
         for lane in (self._reader, self._keeper, self._writer):
             await lane.close()
 
-    async def _write(self, call: Callable[..., T], *args: Any) -> T:
+    async def _write(self, call: Callable[..., T], *args: Any, size: int = 0) -> T:
         """`call(connection, *args, now)` in one transaction, and now and then some housekeeping behind it."""
-        return await self._run(_transaction, call, *args)
+        return await self._run(self._within_room, size, _transaction, call, *args)
 
     async def _run(self, work: Callable[..., T], *args: Any) -> T:
         """`work(connection, *args, now)`, which sees to its transactions, and the same housekeeping."""
@@ -159,6 +172,31 @@ class SqliteStore:
             self._keep_at = now + KEEP_EVERY
             self._keeper.post(self._keep, now)
         return result
+
+    def _connect(self) -> Opened:
+        try:
+            return self._file.connect()
+        except (sqlite3.Error, OSError) as error:
+            # Even to open the file takes a little room.
+            if self._reserve is None or not is_full(error):
+                raise
+            self._reserve.release()
+            return self._file.connect()
+
+    def _within_room(self, connection: sqlite3.Connection, size: int, work: Callable[..., T], *args: Any) -> T:
+        """A usual write of so many bytes, which leaves the reserve alone. Raises StoreFull."""
+        if self._reserve is not None:
+            self._reserve.check(connection, size)
+        return _with_empty_log(connection, lambda: work(connection, *args))
+
+    def _with_reserve(
+        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, float], T], now: float
+    ) -> T:
+        """A write that erases, which may use the reserve. `work` is called again where the disk was full."""
+        if self._reserve is not None and self._reserve.release():
+            # First of all the log goes to the file, which grows by it.
+            wipe(connection)
+        return _with_empty_log(connection, lambda: work(connection, now))
 
     def _wipe_soon(self) -> None:
         if self._wiping is None:
@@ -175,6 +213,49 @@ class SqliteStore:
     def _keep(self, connection: sqlite3.Connection, now: float) -> None:
         self._purged = _transaction(connection, rows.purge, self._purged, PURGE_ROWS, now)
         checkpoint(connection)
+
+
+class Deletion:
+    """The removal of values and logs, in steps that need little of the write-ahead log where the disk is full."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self._left = list(reversed(keys))
+        self._count = 0
+
+    def __call__(self, connection: sqlite3.Connection, now: float) -> int:
+        """Removes all keys at once, or each in small steps where that does not fit; gives how many held something."""
+        try:
+            self._count += _transaction(connection, rows.delete, self._left, now)
+            self._left.clear()
+        except sqlite3.OperationalError as error:
+            if not is_full(error):
+                raise
+            wipe(connection)
+        while self._left:
+            self._count += _with_empty_log(connection, lambda: _delete_in_steps(connection, self._left[-1], now))
+            self._left.pop()
+        return self._count
+
+
+def _delete_in_steps(connection: sqlite3.Connection, key: Key, now: float) -> int:
+    """Removes a key, a large value and a long log piece by piece; gives 1 if it held something."""
+    blanked = 0
+    while blank := _with_empty_log(connection, partial(_transaction, connection, rows.blank, key, blanked, now)):
+        blanked += blank
+    while _with_empty_log(connection, partial(_transaction, connection, rows.shorten, key, now)):
+        pass
+    return _transaction(connection, rows.delete, (key,), now)
+
+
+def _with_empty_log(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
+    """`work`; where the disk is full, once more after the write-ahead log was emptied."""
+    try:
+        return work()
+    except sqlite3.OperationalError as error:
+        if not is_full(error):
+            raise
+    wipe(connection)
+    return work()
 
 
 def _transaction(connection: sqlite3.Connection, call: Callable[..., T], *args: Any) -> T:

@@ -54,6 +54,10 @@ _TRIM = _wide(
     "(?, ?)",
     ") AS given CROSS JOIN log_entry ON log_entry.id >= given.column1 AND log_entry.id < given.column2)",
 )
+_PIECE = 256 * 1024
+"""Bytes of a large value that one transaction overwrites where the disk is full."""
+_SOME = 16
+"""Entries of a log that one transaction removes there."""
 _LIVE = "collection = ? AND name = ? AND (expires IS NULL OR expires > ?)"
 _GET = f"SELECT value FROM entry WHERE {_LIVE}"  # noqa: S608
 _DELETE = f"DELETE FROM entry WHERE {_LIVE}"  # noqa: S608
@@ -128,6 +132,34 @@ def delete(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> i
             _delete_log(connection, log[0])
         count += bool(held) or log is not None
     return count
+
+
+def blank(connection: sqlite3.Connection, key: Key, at: int, now: float) -> int:
+    """Overwrites `_PIECE` bytes of a large value from `at` on, and gives how many; 0 once all of it is overwritten, and
+    the value empty, or where it is not large. Its pages are not overwritten again then."""
+    row = connection.execute(f"SELECT id, length(value) FROM entry WHERE {_LIVE}", (*raw(key), now)).fetchone()  # noqa: S608
+    if row is None or row[1] <= _PIECE:
+        return 0
+    if at < row[1]:
+        size = min(_PIECE, row[1] - at)
+        with connection.blobopen("entry", "value", row[0]) as value:
+            value.seek(at)
+            value.write(bytes(size))
+        return int(size)
+    connection.execute("PRAGMA secure_delete = FAST")
+    try:
+        connection.execute("UPDATE entry SET value = zeroblob(0) WHERE id = ?", (row[0],))
+    finally:
+        connection.execute("PRAGMA secure_delete = ON")
+    return 0
+
+
+def shorten(connection: sqlite3.Connection, key: Key, now: float) -> int:
+    """Removes some entries of a log; gives how many, 0 where it has none."""
+    log = connection.execute(_LOG, (*raw(key), now)).fetchone()
+    if log is None:
+        return 0
+    return connection.execute(_PURGE_LOG, (log[0] * _STRIDE, (log[0] + 1) * _STRIDE, _SOME)).rowcount
 
 
 def delete_unchanged(connection: sqlite3.Connection, held: Mapping[Key, bytes], now: float) -> None:

@@ -218,7 +218,7 @@ class House:
         self.observe = Observe(
             self.store, self.outbox, known, thresholds(settings), settings.compaction.mode_of,
             gauging.seating.lineage, settings.limits.exchanges_per_session, lambda: self.store.has_answered,
-            tuple(dict.fromkeys(name for name in router.models if "*" not in name)),
+            tuple(dict.fromkeys(name for name in router.models if "*" not in name)), self.spooled,
         )  # fmt: skip
         self.settings = settings
 

@@ -1,0 +1,61 @@
+"""A proxy whose disk is full: it goes on compacting, its archive can be erased, and then it stores everything."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import Start
+from tests.disks import fill, small_disk
+from tests.e2e.folds import WINDOW, agent, config, folded, rounds
+from tests.e2e.ledger import look, until
+from tests.proxying import Proxy
+from tests.strict import Strict
+
+ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
+
+
+async def delete(proxy: Proxy, path: str) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=proxy.url, timeout=60) as client:
+        return await client.delete(path)
+
+
+async def waiting(proxy: Proxy) -> int:
+    page = (await look(proxy, "/readyz")).json()
+    return int(page.get("in_memory_only_bytes", 0))
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["session", "tenant"])
+async def test_compaction_goes_on_and_erasing_works_while_the_disk_is_full(start: Start, tmp_path: Path, whole: bool):
+    provider = Strict("chat", WINDOW, rounds=1_000, words=400)
+    with small_disk(tmp_path / "disk") as disk:
+        proxy = start(config("chat"), ACCORDION_STORE=f"sqlite:///{disk}/store.db")
+        async with proxy.provider(provider), agent(proxy, "chat", words=400) as run:
+            while len(folded(run)) < 2:
+                await rounds(run, 1)
+            session = run.answers[-1]["x-accordion-session"]
+            others = fill(disk)
+            before = len(folded(run))
+            while len(folded(run)) < before + 3:
+                await rounds(run, 1)
+            await proxy.says("the disk of the store is full")
+            assert (await look(proxy, "/readyz")).json()["store"] == "unavailable"
+            assert await waiting(proxy) > 0
+            assert "is kept in memory only" in proxy.log
+            reply = await delete(proxy, "/accordion/archive" if whole else f"/accordion/sessions/{session}")
+            assert (reply.status_code, reply.json()["verified"]) == (200, True)
+            others.unlink()
+            await rounds(run, 30)
+
+            async def stored() -> bool:
+                return (await look(proxy, "/readyz")).json()["store"] == "ok" and await waiting(proxy) == 0
+
+            await until(stored)
+            sent = set(ARTIFACT.findall(repr(provider.taken[-1].request.body)))
+            assert sent
+            for each in sent:
+                assert (await look(proxy, f"/accordion/artifacts/{each}")).status_code == 200
+    assert provider.problems == []
