@@ -33,7 +33,7 @@ class Away(EphemeralStore):
 
     @property
     def available(self) -> bool:
-        return self.back
+        return self.back and self.writes_left >= 0
 
     async def write(self, batch):
         self.writes_left -= 1
@@ -255,4 +255,31 @@ async def test_what_waits_to_be_appended_to_a_log_is_deleted_with_it(path: Path 
     await store.publish()
     assert await main.read(LOG) == []
     assert [value for _, value in await main.read(Key("", "other"))] == [b"b"]
+    await store.close()
+
+
+class Refusing(Away):
+    """A store that refuses one key for good, and takes all others."""
+
+    async def write(self, batch):
+        if any(each.key == ROW for each in batch):
+            raise StoreUnavailable("the value is too large")
+        return await super().write(batch)
+
+
+async def test_a_write_that_the_store_refuses_does_not_hold_up_others(
+    path: Path | None, caplog: pytest.LogCaptureFixture
+):
+    main = Refusing()
+    store = await worker(path, main)
+    await store.write([Put(ROW, b"one"), Put(ROW2, b"two"), Append(LOG, b"a"), Put(FOLD, b"fold", if_absent=True)])
+    main.back = True
+    for _ in range(3):
+        await store.publish()
+    assert await main.get_many([ROW, ROW2, FOLD]) == [None, b"two", b"fold"]
+    assert [value for _, value in await main.read(LOG)] == [b"a"]
+    # It is not lost: it can be read here, and the log says so once.
+    assert await store.get(ROW) == b"one"
+    assert caplog.text.count("the store refused a write") == 1
+    assert store.spool.described()["refused_by_the_store"] == 1
     await store.close()

@@ -146,6 +146,8 @@ class Spool:
         self.capacity = capacity
         self.elsewhere: dict[str, int] = {}
         """Writes that are kept for other stores, or for one that cannot be told: how many, by file."""
+        self.refused: frozenset[Key] = frozenset()
+        """Writes, by local key, that the store refused although it took others."""
         self.in_memory = 0
         """Bytes of writes that only the memory of this process has."""
         self._tags: list[str] = []
@@ -355,9 +357,36 @@ class Spool:
         for kind in _KINDS:
             rows = [row async for row in area.rows(self.tags, (kind,))]
             for page in _pages(rows):
-                writes = [write for _, value in page if (write := _DECODER.decode(value)).key not in gone]
-                await _write(main, kind, writes, settle)
-                await area.remove(dict(page))
+                stays = await self._write_page(main, kind, page, gone, settle)
+                await area.remove({key: value for key, value in page if key not in stays})
+
+    async def _write_page(
+        self, main: Store, kind: str, page: Sequence[tuple[Key, bytes]], gone: frozenset[Key], settle: Settle
+    ) -> frozenset[Key]:
+        """Writes a page to the store. A write that the store refuses alone, while it is there for others, stays in the
+        spool and is tried again after a restart; gives the local keys of those. Raises StoreUnavailable."""
+        decoded = [(local, _DECODER.decode(value)) for local, value in page if local not in self.refused]
+        writes = [(local, write) for local, write in decoded if write.key not in gone]
+        try:
+            await _write(main, kind, [write for _, write in writes], settle)
+        except StoreUnavailable:
+            if not main.available:
+                raise
+            for local, write in writes:
+                await self._write_alone(main, kind, local, write, settle)
+        return self.refused.intersection(local for local, _ in page)
+
+    async def _write_alone(self, main: Store, kind: str, local: Key, write: _Write, settle: Settle) -> None:
+        try:
+            await _write(main, kind, [write], settle)
+        except StoreUnavailable as error:
+            if not main.available:
+                raise
+            self.refused |= {local}
+            _log.error(
+                "the store refused a write of %d bytes, which stays in the spool until the next start: %s",
+                len(write.value), error.message,
+            )  # fmt: skip
 
     async def save(self) -> None:
         """Moves to the file what only the memory has, as soon as the file takes it. Never fails."""
@@ -430,6 +459,8 @@ class Spool:
             said["in_memory_only_bytes"] = self.in_memory
         if self.elsewhere:
             said["kept_for_other_stores"] = [{"file": each, "writes": many} for each, many in self.elsewhere.items()]
+        if self.refused:
+            said["refused_by_the_store"] = len(self.refused)
         return said
 
     async def close(self) -> None:
