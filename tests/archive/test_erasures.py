@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from accordion.archive.artifacts import Artifact, Row, row_key, tenant_of
 from accordion.archive.erasures import LOOK, Erasures
-from accordion.archive.writing import Leaving
+from accordion.archive.transcripts import Transcripts
+from accordion.archive.writing import Archive, Leaving
 from accordion.core.ports import Key, Put
 from accordion.storage.ephemeral import EphemeralStore
-from tests.archive.vaults import OTHER, SPACE, Vault, wire
+from accordion.storage.spool import SpooledStore
+from tests.archive.vaults import OTHER, SPACE, Vault, chat, wire
 from tests.fakes import FakeClock, FickleStore
 
 BOTH, MINE = wire("both"), wire("mine")
@@ -137,6 +140,50 @@ async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> 
     await vault.erasures.note(SPACE, "s-1")
     await one.publish()
     assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
+
+
+async def say_away(vault: Vault, elsewhere: SpooledStore, session: str, *texts: str) -> None:
+    """A request whose transcript waits in the spool of another machine."""
+    archive = Archive(elsewhere, vault.retention, sealer=vault.sealer, clock=vault.clock)
+    transcripts = Transcripts(archive, vault.tasks, vault.clock, "all")
+    transcripts.record(SPACE, session, chat(*texts, system=None), folded=True)
+    await transcripts.flush()
+
+
+async def said(vault: Vault, session: str) -> list[str]:
+    found = await vault.transcripts.read(SPACE, session, 0, 99)
+    return [json.loads(each)["content"] for each in found if each is not None]
+
+
+async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -> None:
+    vault = Vault(store=(store := FickleStore()))
+    elsewhere = vault.waiting()
+    store.away = True
+    await say_away(vault, elsewhere, "s-1", "mine", "both")
+    await say_away(vault, elsewhere, "s-2", "said", "both")
+    store.away = False
+    vault.clock.advance(1.0)
+    await vault.custody.erase(SPACE, "s-1")
+    vault.clock.advance(1.0)
+    store.away = True
+    await say_away(vault, elsewhere, "s-1", "said again")
+    store.away = False
+    await elsewhere.publish()
+    assert elsewhere.spool.is_empty
+    assert (await said(vault, "s-1"), await said(vault, "s-2")) == (["said again"], ["said", "both"])
+    rows = [value for key, value in vault.store._values.items() if key.name.startswith("row/")]
+    assert len(rows) == 3
+
+
+async def test_erased_links_that_waited_elsewhere_do_not_come_back() -> None:
+    vault = Vault()
+    elsewhere, key = vault.waiting(), Key("", "link/1")
+    await elsewhere.spool.hold(vault.archive.single(SPACE, "s-1", "link", key, b"said"))
+    vault.clock.advance(1.0)
+    await vault.custody.erase(SPACE, "s-1")
+    await elsewhere.publish()
+    assert elsewhere.spool.is_empty
+    assert await vault.store.get(key) is None
 
 
 async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:

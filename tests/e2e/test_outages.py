@@ -1,4 +1,4 @@
-"""Agents that end while the store is away: all that they sent stands in their transcripts afterwards."""
+"""Agents whose requests hop between workers while the store is away: nothing breaks, and nothing is missing later."""
 
 import asyncio
 import os
@@ -57,3 +57,29 @@ async def test_the_last_messages_of_agents_that_ended_in_an_outage_are_recorded_
             assert (await whole(proxy, agent)).messages > 12
             assert not agent.gave_up
             await agent.run.client.close()
+
+
+async def test_conversations_go_on_at_other_workers_while_the_store_is_away(start: Start, valkey: Valkey):
+    text = outages.CONFIG.format(window=outages.WINDOW, record="all") + PATIENT
+    proxy = start(text, "--workers", "2", ACCORDION_STORE=valkey.url)
+    await proxy.says("startup complete", 2)
+    kinds = ("chain", "chain", "chain", "chain", *KINDS)
+    agents = [agent_of(at + 1, kind, proxy.url, reconnect=True) for at, kind in enumerate(kinds)]
+    provider = Provider({agent.run.name: agent for agent in agents})
+    async with proxy.provider(provider) as provider.behind:
+        for agent in agents:
+            agent.run.begin()
+        for before in (30, 6):
+            await asyncio.gather(*(work(agent, before) for agent in agents))
+            os.kill(valkey.pid, signal.SIGKILL)
+            valkey.kill()
+            await asyncio.gather(*(work(agent, 8) for agent in agents))
+            valkey.start()
+            await proxy.says("the store is available again", 2)
+        for agent in agents:
+            assert (agent.model.problems, agent.model.refusals, agent.odd, agent.breaks()) == ([], [], [], [])
+            assert (await whole(proxy, agent)).messages > 50
+            assert not agent.gave_up
+            assert agent.compactions
+            await agent.run.client.close()
+    assert sum(agent.read_backs for agent in agents) > len(agents)

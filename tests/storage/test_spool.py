@@ -226,6 +226,17 @@ async def test_what_has_no_room_is_refused_whole_and_minor_writes_leave_room(pat
     await store.close()
 
 
+async def test_a_log_that_is_deleted_while_it_waits_is_not_published(tmp_path: Path):
+    main = Away()
+    store = await worker(tmp_path / "s.db", main)
+    await store.write([Append(LOG, b"a"), Append(ROW2, b"b"), Append(LOG, b"c")])
+    main.back = True
+    await store.delete([LOG])
+    await store.publish()
+    assert (await main.read(LOG), [value for _, value in await main.read(ROW2)]) == ([], [b"b"])
+    await store.close()
+
+
 async def test_memory_is_the_last_resort_until_the_file_takes_writes(tmp_path: Path):
     folder, main = tmp_path / "a", Away()
     folder.mkdir()

@@ -16,7 +16,7 @@ from accordion.archive import holdings
 from accordion.archive.artifacts import tenant_of
 from accordion.archive.naming import Named
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Clock, Key, Put, Store
+from accordion.core.ports import Append, Clock, Key, Put, Store
 
 Listener = Callable[[str, str | None], None]
 """Hears a tenant (see `tenant_of`) and the session that was erased; None: all of them."""
@@ -115,33 +115,42 @@ class Erasures:
                 if not first or note.at > self._began:
                     self._tell(note, self._ago(note))
 
-    async def buried(self, puts: Sequence[Put]) -> frozenset[Key]:
+    async def buried(self, writes: Sequence[Put | Append]) -> frozenset[Put | Append]:
         """Which of these writes, made while the store was away, would bring back what was erased since. What others of
         them need too is not among them. Raises StoreUnavailable."""
         notes = _read((await self._notes()).values())
         if not notes:
             return frozenset()
-        values = {put.key: put.value for put in puts}
+        values = {write.key: write.value for write in writes if isinstance(write, Put)}
+        logs = dict[Key, list[Append]]()
+        for write in writes:
+            if isinstance(write, Append):
+                logs.setdefault(write.key, []).append(write)
         gone: dict[str, Named] = {}
         stays = list[tuple[str, holdings.Contents]]()
-        keys = set[Key]()
-        for key in list(values):
-            tenant, entry = key.collection.removeprefix("held/"), holdings.decode_entry(values[key])
+        keys, appends = set[Key](), set[Append]()
+        for key, value in values.items():
+            tenant, entry = key.collection.removeprefix("held/"), holdings.decode_entry(value)
             if entry is None or key.collection != holdings.collection_of(tenant):
                 continue
-            place = holdings.contents_key(tenant, entry.id)
-            contents = holdings.decode_contents(values.get(place)) or holdings.Contents(entry.session)
-            if any(_covers(note, tenant, entry) for note in notes):
-                gone.setdefault(tenant, Named()).add(contents)
-                keys |= {key, place}
-            else:
-                stays.append((tenant, contents))
-        for tenant, contents in stays:
-            if tenant in gone:
-                gone[tenant].spare(contents)
-        for tenant, named in gone.items():
-            keys.update(named.places(tenant))
-        return frozenset(keys.intersection(values))
+            place, is_gone = holdings.contents_key(tenant, entry.id), _covers(notes, tenant, entry.session, entry.at)
+            keys.update([key, place] if is_gone else [])
+            named = [(_contents(entry, values.get(place)), is_gone)]
+            # A session that goes on has one entry, and what was said before and after the erasure is in one log.
+            for append in logs.get(holdings.transcript_key(tenant, entry.session), ()):
+                said = holdings.decode_recorded([(0, append.value)])
+                is_gone = _covers(notes, tenant, entry.session, said[0].at if said else 0.0)
+                appends.update([append] if is_gone else [])
+                named.append((holdings.contents_of_log(tenant, entry.session, said), is_gone))
+            for contents, is_gone in named:
+                if is_gone:
+                    gone.setdefault(tenant, Named()).add(contents)
+                else:
+                    stays.append((tenant, contents))
+        for tenant, each in gone.items():
+            each.spare_all(contents for other, contents in stays if other == tenant)
+            keys.update(each.places(tenant))
+        return frozenset(each for each in writes if (each in appends if isinstance(each, Append) else each.key in keys))
 
     async def _notes(self) -> dict[str, bytes]:
         found, after = dict[str, bytes](), ""
@@ -177,8 +186,14 @@ def _name(note: Note) -> str:
     return f"{note.tenant}/{holdings.prefix(note.session) if note.session is not None else ''}"
 
 
-def _covers(note: Note, tenant: str, entry: holdings.Entry) -> bool:
-    return note.tenant == tenant and note.session in (None, entry.session) and entry.at <= note.at
+def _covers(notes: Iterable[Note], tenant: str, session: str, at: float) -> bool:
+    return any(note.tenant == tenant and note.session in (None, session) and at <= note.at for note in notes)
+
+
+def _contents(entry: holdings.Entry, value: bytes | None) -> holdings.Contents:
+    """What belongs to an entry, except for a transcript's log; `value` is the record of its contents, if any."""
+    keys = [(*entry.place, entry.size)] if entry.place is not None else []
+    return holdings.decode_contents(value) or holdings.Contents(entry.session, keys=keys)
 
 
 def _read(values: Iterable[bytes]) -> list[Note]:

@@ -251,7 +251,7 @@ async def contents(store: Store, tenant: str, found: Sequence[Entry]) -> list[Co
     for entry in found:
         if entry.kind == "transcript":
             log = decode_recorded(await store.read(transcript_key(tenant, entry.session)))
-            made.append(_recorded(tenant, entry.session, log))
+            made.append(contents_of_log(tenant, entry.session, log))
         elif entry.place is not None:
             made.append(Contents(entry.session, keys=[(*entry.place, entry.size)]))
         else:
@@ -270,7 +270,8 @@ async def fold_of(store: Store, tenant: str, fold: str) -> tuple[Entry, Contents
     return (entry, found) if entry is not None else None
 
 
-def _recorded(tenant: str, session: str, log: Sequence[Recorded]) -> Contents:
+def contents_of_log(tenant: str, session: str, log: Sequence[Recorded]) -> Contents:
+    """The contents of a transcript's entry, by the entries of its log."""
     rows: dict[bytes, int] = {}
     keys = {transcript_key(tenant, session): sum(OVERHEAD + 40 * len(each.keys) for each in log)}
     for each in log:

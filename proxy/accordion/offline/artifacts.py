@@ -166,6 +166,7 @@ async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelve
     # A proxy may be running.
     erasures = Erasures(store, clock, settings.archive.retention_days * 86_400, asyncio.sleep)
     spool = await _spooled(settings, store, erasures)
+    erasures.listen(lambda *_: tasks.spawn(spool.spool.clear_recent(), "remove the copies of recent records"))
     try:
         caller = await caller_of(settings, store, await named(settings, store, tenant))
         sealer = open_sealer(settings.archive.key.reveal(), lasting=False)

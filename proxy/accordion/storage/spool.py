@@ -2,7 +2,8 @@
 
 `SpooledStore` stands between the guarded store and its users. While the store is there, it hands every call on. While
 the store is away, writes go to the spool, a file that all workers of the machine share, and reads look there first: so
-the workers find each other's compactions. When the store is back, one worker at a time publishes what waits.
+the workers find each other's compactions. When the store is back, one worker at a time publishes what waits. What was
+written shortly before the store went away is read from local copies (see RecentRecords).
 
 Each write carries the identity of the store that it is for, and is published to that store alone.
 """
@@ -16,7 +17,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from itertools import count
 from pathlib import Path
@@ -26,6 +27,7 @@ import msgspec
 from accordion.core.errors import StoreUnavailable
 from accordion.core.ports import Append, Key, Put, Store
 from accordion.storage.ephemeral import EphemeralStore
+from accordion.storage.recent import RecentRecords
 from accordion.storage.reserve import MARGIN, SIZE, free_bytes
 from accordion.storage.sqlite import SqliteStore
 from accordion.storage.sqlite_file import refuse_foreign
@@ -47,8 +49,8 @@ _BATCH_BYTES = 2 * 2**20
 _MEMORY = 16 * 2**20
 """Bytes of writes kept in memory where no file takes them."""
 
-Buried = Callable[[Sequence[Put]], Awaitable[frozenset[Key]]]
-"""Which of these writes were erased meanwhile, by key. Raises StoreUnavailable."""
+Buried = Callable[[Sequence[Put | Append]], Awaitable[frozenset[Put | Append]]]
+"""Which of these writes were erased meanwhile. Raises StoreUnavailable."""
 Settle = Callable[[Put, bytes], bytes | None]
 """Gets a claim that lost, and the value that another made first; gives the value to write instead, if any."""
 Owns = Callable[[Sequence[Put]], Awaitable[bool]]
@@ -131,11 +133,20 @@ class Spool:
     """The writes of this machine that wait for the store at an address (`place`, see `place_of`).
 
     They lie in a file at `path`, at most `capacity` bytes; in memory where `path` is None, or, as the last resort,
-    where the file takes none. What is in memory is lost with the process.
+    where the file takes none. What is in memory is lost with the process. `recent` has the copies of recent records
+    that are read while the store is away; None where there are none.
     """
 
-    def __init__(self, path: Path | None, *, place: str, capacity: int = 64 * 2**20, timeout: float = 5.0) -> None:
-        self.path, self.place = path, place
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        place: str,
+        capacity: int = 64 * 2**20,
+        timeout: float = 5.0,
+        recent: RecentRecords | None = None,
+    ) -> None:
+        self.path, self.place, self.recent = path, place, recent
         self._wal = f"{path}-wal" if path is not None else ""
         self._memory = _Area(EphemeralStore(max_bytes=4 * capacity + 2**20), min(capacity, _MEMORY))
         self._file: _Area | None = None
@@ -301,6 +312,22 @@ class Spool:
                         found |= {name.removeprefix(head): _DECODER.decode(value).value for name, value in rows}
         return found
 
+    # -- copies -------------------------------------------------------------------
+
+    async def find_recent(self, keys: Sequence[Key]) -> dict[Key, bytes]:
+        """The copies of recent records that there are under these keys. Never fails."""
+        return await self.recent.find(self.tags[0], keys) if self.recent is not None and keys else {}
+
+    def add_recent(self, puts: Iterable[Put]) -> None:
+        """Copies records, soon. Never fails."""
+        if self.recent is not None:
+            self.recent.add(self.tags[0], puts)
+
+    async def clear_recent(self) -> None:
+        """Removes all copies: something was erased, and they do not tell whose they are. Never fails."""
+        if self.recent is not None:
+            await self.recent.clear(self.tags[0])
+
     async def delete(self, keys: Sequence[Key]) -> int:
         """Removes what waits under these keys. Raises StoreUnavailable."""
         gone = 0
@@ -308,17 +335,12 @@ class Spool:
         for area in self._areas():
             for tag in self.tags:
                 places = [Key(_collection(tag, kind), name) for kind in (_VALUES, _CLAIMS) for name in names]
+                logs = [(at, value) async for at, value in area.rows([tag], (_APPENDS,))]
+                places += [at for at, value in logs if _DECODER.decode(value).key in keys]
                 gone += await area.local.delete(places)
-            await self._delete_appends(area, frozenset(keys))
             area.recount()
         self.in_memory = await self._memory.size(self.tags)
         return gone
-
-    async def _delete_appends(self, area: _Area, keys: frozenset[Key]) -> None:
-        """Removes what waits to be appended to these logs."""
-        rows = [key async for key, value in area.rows(self.tags, (_APPENDS,)) if _DECODER.decode(value).key in keys]
-        if rows:
-            await area.local.delete(rows)
 
     def _areas(self) -> list[_Area]:
         """Where writes may be; the newest last."""
@@ -352,33 +374,33 @@ class Spool:
         self._empty_at = before
 
     async def _publish(self, area: _Area, main: Store, settle: Settle, buried: Buried | None) -> None:
-        puts = [_put_of(value) async for _, value in area.rows(self.tags, (_VALUES, _CLAIMS))]
-        gone = await buried(puts) if buried is not None and puts else frozenset()
+        waiting = [(key, value) async for key, value in area.rows(self.tags)]
+        gone = await buried([_write_of(*row) for row in waiting]) if buried is not None and waiting else frozenset()
         for kind in _KINDS:
             rows = [row async for row in area.rows(self.tags, (kind,))]
             for page in _pages(rows):
-                stays = await self._write_page(main, kind, page, gone, settle)
+                stays = await self._write_page(main, page, gone, settle)
                 await area.remove({key: value for key, value in page if key not in stays})
 
     async def _write_page(
-        self, main: Store, kind: str, page: Sequence[tuple[Key, bytes]], gone: frozenset[Key], settle: Settle
+        self, main: Store, page: Sequence[tuple[Key, bytes]], gone: frozenset[Put | Append], settle: Settle
     ) -> frozenset[Key]:
         """Writes a page to the store. A write that the store refuses alone, while it is there for others, stays in the
         spool and is tried again after a restart; gives the local keys of those. Raises StoreUnavailable."""
-        decoded = [(local, _DECODER.decode(value)) for local, value in page if local not in self.refused]
-        writes = [(local, write) for local, write in decoded if write.key not in gone]
+        tried = [(local, _write_of(local, value)) for local, value in page if local not in self.refused]
+        writes = [(local, write) for local, write in tried if write not in gone]
         try:
-            await _write(main, kind, [write for _, write in writes], settle)
+            await _write(main, [write for _, write in writes], settle)
         except StoreUnavailable:
             if not main.available:
                 raise
             for local, write in writes:
-                await self._write_alone(main, kind, local, write, settle)
+                await self._write_alone(main, local, write, settle)
         return self.refused.intersection(local for local, _ in page)
 
-    async def _write_alone(self, main: Store, kind: str, local: Key, write: _Write, settle: Settle) -> None:
+    async def _write_alone(self, main: Store, local: Key, write: Put | Append, settle: Settle) -> None:
         try:
-            await _write(main, kind, [write], settle)
+            await _write(main, [write], settle)
         except StoreUnavailable as error:
             if not main.available:
                 raise
@@ -429,15 +451,14 @@ class Spool:
                 rows.setdefault(kind, []).extend((Key(collection, name), value) for name, value in page)
         if not rows:
             return
-        puts = [_put_of(value) for kept in rows.values() for _, value in kept]
+        puts = [_former(kind, value) for kind, kept in rows.items() for _, value in kept]
         if not await owns(puts):
             self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + len(puts)
             return
         gone = await buried(puts) if buried is not None else frozenset()
         for kind, kept in rows.items():
             for each in _pages(kept):
-                writes = [write for _, value in each if (write := _DECODER.decode(value)).key not in gone]
-                await _write(main, kind, writes, settle)
+                await _write(main, [put for _, value in each if (put := _former(kind, value)) not in gone], settle)
                 await local.delete_unchanged(dict(each))
 
     async def _count_others(self, local: _Local, path: Path) -> None:
@@ -466,6 +487,8 @@ class Spool:
     async def close(self) -> None:
         """Closes the file. What only the memory has is lost, unless the file takes it now."""
         await self.save()
+        if self.recent is not None:
+            await self.recent.close()
         if self._file is not None:
             await self._file.local.close()
         await self._memory.local.close()
@@ -476,14 +499,22 @@ class SpooledStore:
 
     Writes raise StoreUnavailable only where the spool takes none either. Reads raise it where neither knows a single
     key; where the spool knows some of several keys, the others are given as missing. Logs cannot be read, nothing can
-    be deleted, and no lock be had while `main` is away. `available` says whether `main` is there.
+    be deleted, and no lock be had while `main` is away. `available` says whether `main` is there. `is_copied` says of
+    which keys the spool's `recent` gets copies.
     """
 
     def __init__(
-        self, main: Store, spool: Spool, *, settle: Settle = lambda *_: None, buried: Buried | None = None
+        self,
+        main: Store,
+        spool: Spool,
+        *,
+        settle: Settle = lambda *_: None,
+        buried: Buried | None = None,
+        is_copied: Callable[[Key], bool] = lambda _: False,
     ) -> None:
         self._main = main
         self.spool = spool
+        self._is_copied = is_copied
         self.settle, self.buried = settle, buried
         self.confirm: Callable[[], Awaitable[object]] | None = None
         """Learns which store answers, and identifies the spool with it. Raises StoreUnavailable."""
@@ -524,6 +555,7 @@ class SpooledStore:
             try:
                 found |= dict(zip(missing, await self._main.get_many(missing), strict=True))
             except StoreUnavailable:
+                found |= await self.spool.find_recent(missing)
                 if not found:
                     raise
         return [found.get(key) for key in keys]
@@ -546,10 +578,18 @@ class SpooledStore:
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See Store."""
+        held = await self._written(batch)
+        if self.spool.recent is not None and self._share == 1.0:
+            # What waits is copied, too: once it is published, only the store has it.
+            copied = [write for write in batch if isinstance(write, Put) and self._is_copied(write.key)]
+            self.spool.add_recent([Put(put.key, held.get(put.key, put.value), put.ttl) for put in copied])
+        return held
+
+    async def _written(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         if self.spool.is_empty:
             with suppress(StoreUnavailable):
                 return await self._main.write(batch)
-            return await self.spool.hold(batch, share=self._share)
+            return await self._spooled(batch)
         # Until all is published, what waits under a key is newer than what the store has.
         waiting = await self.spool.find([write.key for write in batch if isinstance(write, Put)])
         held = {write.key: waiting[write.key] for write in batch if _yields(write) and write.key in waiting}
@@ -560,12 +600,19 @@ class SpooledStore:
         except StoreUnavailable:
             later += now
         if later:
-            held |= await self.spool.hold(later, share=self._share)
+            held |= await self._spooled(later)
         return held
+
+    async def _spooled(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        """Writes that wait for the store. Who made a claim before the store went away was first."""
+        held = await self.spool.find_recent([write.key for write in batch if _yields(write)])
+        return held | await self.spool.hold([write for write in batch if write.key not in held], share=self._share)
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See Store."""
         gone = await self._main.delete(keys)
+        if self.spool.recent is not None:
+            await self.spool.recent.delete(self.spool.tags[0], keys)
         return gone if self.spool.is_empty else max(gone, await self.spool.delete(keys))
 
     async def append(
@@ -610,11 +657,24 @@ class SpooledStore:
         await self.spool.close()
 
 
-def open_spool(path: Path | None, *, place: str = "", capacity: int = 64 * 2**20, timeout: float = 5.0) -> Spool:
-    """A spool in a file, or in memory where `path` is None. Raises ConfigError where the file is another program's."""
+def open_spool(
+    path: Path | None,
+    *,
+    place: str = "",
+    capacity: int = 64 * 2**20,
+    timeout: float = 5.0,
+    has_copies: bool = False,
+) -> Spool:
+    """A spool in a file, or in memory where `path` is None. `has_copies`: recent records are copied to a file beside
+    it, by each worker at most an eighth of `capacity`. Raises ConfigError where a file is another program's."""
+    recent = None
     if path is not None:
         refuse_foreign(path, SPOOL)
-    return Spool(path, place=place, capacity=capacity, timeout=timeout)
+        if has_copies:
+            beside = path.with_name(f"{path.name}.recent")
+            refuse_foreign(beside, SPOOL)
+            recent = RecentRecords(beside, capacity=capacity // 8, timeout=timeout)
+    return Spool(path, place=place, capacity=capacity, timeout=timeout, recent=recent)
 
 
 def new_identity() -> bytes:
@@ -622,12 +682,8 @@ def new_identity() -> bytes:
     return secrets.token_bytes(16)
 
 
-async def _write(main: Store, kind: str, writes: Sequence[_Write], settle: Settle) -> None:
+async def _write(main: Store, batch: Sequence[Put | Append], settle: Settle) -> None:
     """Writes a page of one kind; a claim that comes second is settled."""
-    if kind == _APPENDS:
-        batch: list[Put | Append] = [Append(write.key, write.value, write.keep, write.ttl) for write in writes]
-    else:
-        batch = [Put(write.key, write.value, write.ttl, if_absent=kind == _CLAIMS) for write in writes]
     if not batch:
         return
     mine = {write.key: write for write in batch}
@@ -658,9 +714,18 @@ def _yields(write: Put | Append) -> bool:
     return isinstance(write, Put) and write.if_absent
 
 
-def _put_of(value: bytes) -> Put:
+def _write_of(place: Key, value: bytes) -> Put | Append:
+    """What is to be written of a row of the spool."""
+    write, kind = _DECODER.decode(value), place.collection.rpartition("/")[2]
+    if kind == _APPENDS:
+        return Append(write.key, write.value, write.keep, write.ttl)
+    return Put(write.key, write.value, write.ttl, if_absent=kind == _CLAIMS)
+
+
+def _former(kind: str, value: bytes) -> Put:
+    """The same of a former version's."""
     write = _DECODER.decode(value)
-    return Put(write.key, write.value, write.ttl)
+    return Put(write.key, write.value, write.ttl, if_absent=kind == _CLAIMS)
 
 
 def _collection(tag: str, kind: str) -> str:

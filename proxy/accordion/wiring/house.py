@@ -63,7 +63,7 @@ from accordion.wiring.mark import Mark
 from accordion.wiring.memory import Library, note
 from accordion.wiring.seats import Seats
 from accordion.wiring.shares import shares
-from accordion.wiring.spooling import is_server, owns_former, spool_of
+from accordion.wiring.spooling import is_needed_away, is_server, owns_former, spool_of
 from accordion.wiring.tables import (
     base_models,
     counters,
@@ -101,7 +101,7 @@ class House:
             monotonic=self.clock.monotonic,
             on_change=self._store_changed,
         )
-        self.spooled = SpooledStore(self.store, spool_of(settings))
+        self.spooled = SpooledStore(self.store, spool_of(settings), is_copied=is_needed_away)
         self._mark = Mark(
             self.store,
             settings.server.tenant_key.reveal().encode(),
@@ -141,6 +141,7 @@ class House:
         self._vault.erasures.listen(self._sessions.forget)
         # Who erases has the time for it to be written, and then removes it with the rest.
         self._vault.erasures.listen(lambda *_: self.outbox.hurry())
+        self._vault.erasures.listen(lambda *_: self._clear_recent())
         self._kitchen = Kitchen(
             settings,
             self.store,
@@ -338,9 +339,13 @@ class House:
             "the store was emptied or replaced; the proxy stores everything that it compacts from now on again"
         )
         self._kitchen.forget()
+        self._clear_recent()
         self._vault.transcripts.begin_anew()
         self._sessions.forget("", None)
         self._seats.forget("", None)
+
+    def _clear_recent(self) -> None:
+        self.tasks.spawn(self.spooled.spool.clear_recent(), "remove the copies of recent records")
 
     async def look(self) -> None:
         """Learns what other workers were asked to do, were taught and erased, and whether the store is still the one

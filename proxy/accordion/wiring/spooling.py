@@ -10,13 +10,26 @@ from accordion.core.ports import Key, Put, Store
 from accordion.settings import Settings
 from accordion.storage.spool import Spool, open_spool
 
+_NEEDED = ("fold/", "folding/", "overlay/", "link/", "point/")
+"""How the names of such keys begin (compaction/records.py, compaction/overlays.py, archive/links.py,
+identity/points.py)."""
+
 
 def spool_of(settings: Settings) -> Spool:
     """The spool of the configured store. Raises ConfigError where its file is another program's."""
     path = settings.store.spool_path()
     return open_spool(
-        Path(path) if path else None, place=settings.store.address_hash(), capacity=settings.store.spool_bytes
+        Path(path) if path else None,
+        place=settings.store.address_hash(),
+        capacity=settings.store.spool_bytes,
+        has_copies=is_server(settings),
     )
+
+
+def is_needed_away(key: Key) -> bool:
+    """Whether the next request of a conversation cannot do without what is stored under a key: a compaction, what was
+    read back, what a response's id stands for, and what the provider keeps under it."""
+    return not key.collection and key.name.startswith(_NEEDED)
 
 
 def is_server(settings: Settings) -> bool:
