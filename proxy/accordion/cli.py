@@ -108,9 +108,9 @@ def check(
         typer.echo(f"  window       {line}")
     for model in ("", *settings.compaction.models):
         whose, own = f"{model}: " if model else "", _folding(settings, model)
-        typer.echo(f"  folding      {whose}{own}")
+        typer.echo(f"  compaction   {whose}{own}")
         if (theirs := _folding(settings, model, delegated=True)) != own:
-            typer.echo(f"  folding      {whose}sub-agents: {theirs}")
+            typer.echo(f"  compaction   {whose}sub-agents: {theirs}")
     for model in ("", *settings.compaction.models):
         if not model or settings.compaction.writer_of(model) != settings.compaction.writer_of(""):
             typer.echo(f"  summaries    {f'{model}: ' if model else ''}{_writer(settings, model)}")
@@ -281,7 +281,7 @@ def _folding(settings: Settings, model: str, *, delegated: bool = False) -> str:
     return _MODES[mode] + (strategies if mode != "off" else "")
 
 
-_SOURCES = {"config": "from the config", "table": "from LiteLLM's table", "default": "assumed: it is not known"}
+_SOURCES = {"config": "from the config", "table": "from LiteLLM's table", "default": "assumed: the model is unknown"}
 
 
 def _windows(settings: Settings) -> Iterator[str]:

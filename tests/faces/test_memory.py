@@ -314,7 +314,7 @@ async def test_a_line_whose_numbers_could_not_be_told_again_is_not_taken_in(tmp_
         ({"marker": {"name": "a"}}, "missing required field `value`"),
         ({"marker": {"name": "a", "value": "a!"}}, "Invalid base64"),
         ({"marker": 5}, "Expected `object`, got `int`"),
-        ({"memory": {"id": "m", "type": "fact", "content": "x", "project": " * "}}, "one project, or to none"),
+        ({"memory": {"id": "m", "type": "fact", "content": "x", "project": " * "}}, "one project, or none"),
         (b'{"memory":{"id":"m","type":"fact","content":"\xff"}}', "It is not UTF-8"),
     ],
 )

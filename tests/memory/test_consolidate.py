@@ -381,7 +381,7 @@ async def test_memories_that_a_summary_names_are_its_sources_though_not_proven_r
 
 @pytest.mark.parametrize("topic", ["", "  ", "x" * 201, None, 3])
 async def test_what_is_no_topic_is_refused(topic):
-    with pytest.raises(BadRequest, match="A topic is"):
+    with pytest.raises(BadRequest, match="A topic must be"):
         await Room().consolidate(topic=topic)
 
 

@@ -254,7 +254,7 @@ async def test_another_tenants_memory_and_one_that_never_was_are_answered_alike(
     for name in (FIRST, "CMEM-19990101-000000"):
         with pytest.raises(NotFound) as raised:
             await house.core.export(SPACE, name)
-        assert raised.value.message == f"No memory {name} is saved here. `list` names those that are."
+        assert raised.value.message == f"There is no session memory {name}. `list` shows the saved ones."
 
 
 async def test_a_memory_of_another_kind_is_no_session_memory(house: House) -> None:

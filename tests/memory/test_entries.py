@@ -81,7 +81,7 @@ def test_a_memory_of_any_text_is_read_back_as_it_was(text):
     "text", [b"", b"{}", b"[]", b'{"memory": {}}', b'{"other": 1}', b'{"marker": {"name": "x"}}', b"\xff"]
 )
 def test_a_line_that_is_none_is_refused(text):
-    with pytest.raises(BadRequest, match="no line"):
+    with pytest.raises(BadRequest, match="not a line"):
         parsed(text)
 
 

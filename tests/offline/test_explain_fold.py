@@ -135,8 +135,9 @@ def test_the_tool_that_a_fold_brings_along_is_told_with_its_name_and_tokens(
     counts = [explained(each)["counted"]["parts"]["tools"] for each in (leaving, without)]
     assert fold["offered"]["tokens"] == counts[0] - counts[1] > 0
     text = lines_of(explain(body, *WINDOW))
-    assert text["offered"] == f"{said} from this fold on, to read what left: {fold['offered']['tokens']:,} tokens"
-    assert f"folded, and {said} stands last among its tools; every other field" in text["body"]
+    assert text["tool added"].startswith(f"{said}, in each request from now on")
+    assert text["tool added"].endswith(f": {fold['offered']['tokens']:,} tokens")
+    assert f"compacted; the tool {said} is added as the last one; everything else" in text["body"]
 
 
 @ALL
@@ -155,11 +156,11 @@ def test_the_record_of_a_fold_says_what_the_request_counts_afterwards(
 def test_where_no_tool_is_offered_none_is_told() -> None:
     switched_off = explained(chat(), *WINDOW, *configured("unfold: {tool: false}\n"))
     assert (switched_off["folding"]["state"], switched_off["folding"]["offered"]) == ("folded", None)
-    assert "tools" not in switched_off["changed"]["body"]
+    assert "the tool" not in switched_off["changed"]["body"]
     several = explained(chat() | {"n": 2}, *WINDOW)["folding"]
     assert (several["state"], several["offered"]) == ("folded", None)
     assert explained(chat())["folding"]["offered"] is None
-    assert "offered" not in lines_of(explain(chat()))
+    assert "tool added" not in lines_of(explain(chat()))
 
 
 @ALL
@@ -191,7 +192,7 @@ def test_what_goes_to_the_archive_is_told_with_id_and_size(body: dict[str, Any])
 def test_the_text_says_what_the_json_says(body: dict[str, Any]) -> None:
     fold, result = explained(body, *WINDOW)["folding"], explain(body, *WINDOW)
     text, out = lines_of(result), " ".join(result.stdout.split())
-    assert (text["folded"], text["because"], text["trigger"]) == ("yes", fold["why"], "2,500 tokens")
+    assert (text["compacted"], text["reason"], text["trigger"]) == ("yes", fold["why"], "2,500 tokens")
     assert text["tokens"].startswith(f"{fold['before']:,} to {fold['after']:,}, ")
     step = fold["steps"][0]
     assert text["steps"] == f"{step['strategy']}: {step['before']:,} to {step['after']:,}"
@@ -201,7 +202,7 @@ def test_the_text_says_what_the_json_says(body: dict[str, Any]) -> None:
     assert re.search(rf"\[{block['first']}-{block['last']}\] .* block 1 +{block['tokens']:,}", result.stdout)
     for artifact in fold["artifacts"][:3]:
         assert artifact["id"] in out
-    assert ("without the system prompt" in out) is (fold["listed"][0]["index"] > 0)
+    assert ("leave out the system prompt" in out) is (fold["listed"][0]["index"] > 0)
 
 
 @ALL
@@ -221,7 +222,7 @@ def test_what_leaves_the_list_without_a_trace_is_told_as_left_out() -> None:
     given = configured("compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: drop}}]}\n")
     fold = explained(chat(), *WINDOW, *given)["folding"]
     assert [row["role"] for row in fold["listed"] if row["became"] == "left out"] == ["assistant", "tool"] * 5
-    assert "left out" in explain(chat(), *WINDOW, *given).stdout
+    assert re.search(r"\[1-2\] .* removed *$", explain(chat(), *WINDOW, *given).stdout, re.MULTILINE)
 
 
 @ALL
@@ -231,7 +232,7 @@ def test_a_request_that_needs_no_fold_says_so_and_why(body: dict[str, Any]) -> N
     assert "under the conversation trigger" in told["folding"]["why"]
     assert told["folding"]["listed"] == []
     text = lines_of(explain(body))
-    assert (text["folded"], text["because"]) == ("nothing", told["reason"])
+    assert (text["compacted"], text["reason"]) == ("no", told["reason"])
     assert "before and after" not in explain(body).stdout
 
 
@@ -239,25 +240,25 @@ def test_a_request_near_its_trigger_says_that_a_summary_is_prepared() -> None:
     tokens = explained(chat())["counted"]["tokens"]
     told = explained(chat(), "--window", str(round(tokens / 0.45)))
     assert (told["action"], told["folding"]["state"]) == ("prepare", "none")
-    assert "a summary is prepared" in told["folding"]["why"]
+    assert "a summary is being prepared" in told["folding"]["why"]
 
 
 def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
     now = explained(chat(), "-H", "x-accordion-compact: now")["folding"]
     assert (now["state"], now["forced"]) == ("folded", True)
     off = explained(chat(), *WINDOW, "-H", "x-accordion-compact: off")
-    assert (off["folding"]["state"], off["changed"]["body"][:7]) == ("none", "nothing")
+    assert (off["folding"]["state"], off["changed"]["body"]) == ("none", "unchanged, byte for byte")
     assert "compaction is off" in off["folding"]["why"]
     observed = explained(chat(), *WINDOW, "-H", "x-accordion-compact: observe")
     assert observed["folding"]["state"] == "observed"
     assert observed["folding"]["after"] == observed["folding"]["steps"][-1]["after"] < observed["folding"]["before"]
-    assert observed["changed"]["body"].startswith("nothing")
+    assert observed["changed"]["body"] == "unchanged, byte for byte"
     text = lines_of(explain(chat(), *WINDOW, "-H", "x-accordion-compact: observe"))
-    assert text["folded"] == "nothing: it is only reported"
-    assert text["tokens"].endswith("as planned")
+    assert text["compacted"] == "no, it is only reported"
+    assert text["tokens"].endswith("less (planned)")
     tool = observed["folding"]["offered"]
     assert tool == explained(chat(), *WINDOW)["folding"]["offered"]
-    assert text["offered"] == f"read_artifact would be, to read what left: {tool['tokens']:,} tokens"
+    assert text["tool added"] == f"read_artifact, only reported, to read the archive: {tool['tokens']:,} tokens"
 
 
 def test_what_the_provider_keeps_is_not_folded() -> None:
@@ -270,27 +271,27 @@ def test_what_the_provider_keeps_is_not_folded() -> None:
 
 def test_what_fits_in_no_form_would_be_refused_with_the_figures() -> None:
     told = explained(chat(), "--window", "40")
-    assert (told["action"], told["changed"]["body"]) == ("refuse", "nothing leaves")
+    assert (told["action"], told["changed"]["body"]) == ("refuse", "nothing is sent")
     assert told["folding"]["refused"] == told["changed"]["refused"] == told["reason"]
     assert "40 of the window" in told["reason"]
     assert told["counted"]["tokens"] > told["folding"]["after"] > 40
     text = lines_of(explain(chat(), "--window", "40"))
-    assert text["but"] == f"it would be refused: {told['reason']}"
+    assert text["refused"] == told["reason"]
     assert explained(chat(), "--window", "40", "--full")["folding"]["body"] == ""
 
 
 def test_what_was_not_read_is_not_folded() -> None:
     told = explained(b'{"messages":', *WINDOW)
-    assert (told["folding"]["state"], told["folding"]["why"]) == ("none", "it was not read")
+    assert (told["folding"]["state"], told["folding"]["why"]) == ("none", "it was not parsed")
 
 
 def test_the_change_of_a_body_says_that_it_was_folded_and_renamed() -> None:
     given = configured("model_list: [{model_name: some-model, litellm_params: {model: openai/gpt-4o}}]\n")
     changed = explained(chat(), *WINDOW, *given)["changed"]["body"]
-    assert changed.startswith("its list is written anew, folded")
-    assert changed.endswith("but the model's name: 'gpt-4o' in place of 'some-model'")
+    assert changed.startswith("the message list is compacted; ")
+    assert changed.endswith("the model name 'some-model' becomes 'gpt-4o'; everything else is unchanged")
     given = configured("model_list: [{model_name: some-model, litellm_params: {model: gemini/gemini-2.5-pro}}]\n")
-    assert explained(chat(), *WINDOW, *given)["changed"]["body"].startswith("all: folded, then translated")
+    assert explained(chat(), *WINDOW, *given)["changed"]["body"].startswith("compacted, then translated")
 
 
 def test_no_credential_is_shown_in_a_body_or_block() -> None:

@@ -91,7 +91,7 @@ def test_a_saved_session_is_shown_first_and_its_recovery_id_stands_in_a_box(kept
     assert found[0] in kept.run("list", "--type", "session", "--tag", "db").stdout
     unknown = kept.run("export", "--id", "CMEM-20200101-000000")
     assert (unknown.exit_code, unknown.stdout) == (2, "")
-    assert "No memory CMEM-20200101-000000" in unknown.stderr
+    assert "There is no session memory CMEM-20200101-000000" in unknown.stderr
 
 
 def test_saved_sessions_are_listed_by_what_they_were_for_with_their_tags(tmp_path: Path):

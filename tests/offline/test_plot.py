@@ -82,7 +82,7 @@ def test_a_shadow_stands_above_the_bars_and_is_cut_off_where_it_is_much_higher()
     tops = [line[7:].split(" conv")[0] for line in lines[:HEIGHT]]
     assert ["░" in line for line in tops] == [True] * 8 + [False] * 4
     assert all(not line.startswith("░") for line in tops)
-    assert lines[-1].endswith("░ came")
+    assert lines[-1].endswith("░ received")
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 50)), min_size=1, max_size=200), st.integers(20, 200))

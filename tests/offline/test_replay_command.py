@@ -73,7 +73,7 @@ def test_the_summary_agrees_with_the_requests() -> None:
         over = sum(row["tokens"] >= row["limits"][key] for row in rows)
         assert re.search(rf"{name} \(\d+%\): {over}\b", said)
     share = sum(row["tokens"] * row["unchanged_prefix"] for row in rows) / total
-    assert f"Input in all {total:,} tokens, of which {share:.1%} the unchanged beginning" in said
+    assert f"Total input: {total:,} tokens; {share:.1%} of them repeat the beginning" in said
 
 
 def test_json_is_one_object_a_request_and_nothing_else() -> None:
@@ -123,7 +123,7 @@ def test_a_transcript_without_a_reply_has_no_requests_and_stops_nothing(tmp_path
     file.write_text('{"messages": [{"role": "user", "content": "a"}]}\n{"messages": []}\n')
     result = replay(str(file), OWN, *options)
     assert result.exit_code == 0
-    assert "3 in all" in result.stdout
+    assert "3 in total" in result.stdout
 
 
 def test_model_and_limit_and_the_standard_input() -> None:
@@ -136,7 +136,7 @@ def test_model_and_limit_and_the_standard_input() -> None:
 def test_several_conversations_are_summed_up_at_the_end() -> None:
     result = replay("-", stdin=Path(OWN).read_text() * 2)
     count = requests_of(OWN)
-    assert re.search(rf"2 in all +{2 * count} ", result.stdout)
+    assert re.search(rf"2 in total +{2 * count} ", result.stdout)
 
 
 def test_lines_that_cannot_be_read_are_named_the_others_shown_and_the_exit_code_is_1(tmp_path: Path) -> None:

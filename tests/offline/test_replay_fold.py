@@ -80,20 +80,20 @@ def test_the_text_says_what_the_json_says() -> None:
     rows, totals = told(*FOLDED)
     result = replay(*FOLDED)
     out = plain(result)
-    assert f"Sent {totals['sent']:,} tokens in place of {totals['came']:,}" in out
-    assert f"Cost {totals['cost']:.2f} of sending everything" in out
-    assert f"takes {totals['tool']:,} of what was sent, in {totals['offered']:,} requests" in out
-    assert f"{totals['over']:,} would not have fitted the window as they came" in out
-    assert "Between folds every request began with the whole of the one before" in out
+    assert f"Sent {totals['sent']:,} tokens instead of {totals['came']:,}" in out
+    assert f"The input costs {totals['cost']:.2f} times that of sending everything" in out
+    assert f"takes {totals['tool']:,} of the sent tokens, in {totals['offered']:,} requests" in out
+    assert f"Without compaction, {totals['over']:,} requests would not have fitted the window; with it, all did" in out
+    assert "Between compactions, each request began with the whole previous request" in out
     for row in rows:
         if row["state"] == "folded":
             made = row["compaction"]
             assert f"#{row['request']} generation {made['generation']}, {made['kind']}: {made['before']:,} to" in out
             brought = row["tool"]["tokens"] if row["tool"]["new"] else 0
             for step, more in zip(made["steps"], (brought, *[0] * len(made["steps"])), strict=False):
-                assert f"{step['compactor']} {step['before'] - step['after'] + more:,}" in out
-            assert not brought or f"; read_artifact added, {brought:,})" in out
-            assert re.search(rf"^ *{row['request']} .* folded, {made['kind']}", result.stdout, re.MULTILINE)
+                assert f"{step['compactor']} -{step['before'] - step['after'] + more:,}" in out
+            assert not brought or f", the tool read_artifact +{brought:,})" in out
+            assert re.search(rf"^ *{row['request']} .* compacted, {made['kind']}", result.stdout, re.MULTILINE)
     assert all(len(line) <= 100 for line in result.stdout.splitlines())
 
 
@@ -103,7 +103,7 @@ def test_the_plot_shows_what_came_behind_what_was_sent() -> None:
     assert both
     # Where the last fold stands, what came is above what was sent.
     assert any(re.search("█░+[▁-█]", line) for line in both)
-    assert any("░ came" in line for line in lines)
+    assert any("░ received" in line for line in lines)
     assert "░" not in replay(OWN, "--window", "24000").stdout
 
 
@@ -128,7 +128,7 @@ def test_without_the_option_nothing_is_folded() -> None:
 def test_several_conversations_have_a_line_each_and_sums() -> None:
     out = replay("-", "--fold", "--window", "24000", stdin=Path(OWN).read_text() * 2).stdout
     count = requests_of(OWN)
-    assert re.search(rf"2 in all +{2 * count} ", out)
+    assert re.search(rf"2 in total +{2 * count} ", out)
     assert f"{2 * count} requests: " in out
 
 
@@ -160,7 +160,7 @@ def test_a_broken_beginning_is_said_in_the_table_and_in_the_sums() -> None:
     out = console.export_text()
     assert "beginning changed" in out
     assert "request 2." in summary(sums(rows)).plain
-    assert "Between folds every" not in out
+    assert "Between compactions, each" not in out
 
 
 def test_a_refused_and_a_failed_request_are_said_with_their_reasons() -> None:
@@ -172,10 +172,10 @@ def test_a_refused_and_a_failed_request_are_said_with_their_reasons() -> None:
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(conversation(Refolded("f", 1, "c", rows), console, every=True))
     out = console.export_text()
-    assert "#1 not folded: the store is away" in out
+    assert "#1 not compacted: the store is away" in out
     assert "#2 refused: it is too long" in out
-    assert "as it came, not read" in out
-    assert "1 not even folded" in out
+    assert "unchanged, not parsed" in out
+    assert "with it, 1 did not fit" in out
 
 
 def test_a_terminal_without_unicode_gets_the_plot_all_the_same() -> None:

@@ -138,7 +138,7 @@ def test_compressed_data_that_breaks_off_is_said_after_what_could_be_read(tmp_pa
     assert len(read) > 100
     assert isinstance(last, Malformed)
     assert last.line == len(read) + 1
-    assert "breaks off" in last.why
+    assert "incomplete or damaged" in last.why
 
 
 def test_a_file_that_is_not_there_is_said_and_is_no_exception(tmp_path: Path) -> None:

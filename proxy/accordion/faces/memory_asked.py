@@ -249,7 +249,7 @@ def filter_of(asked: Searching | List, project: str | None) -> Filter:
     if isinstance(asked, Searching):
         since, until = moment(asked.since, "since"), moment(asked.until, "until")
         if since is not None and until is not None and since > until:
-            raise BadRequest("since lies behind until: give the earlier as since.", code="invalid_time", param="since")
+            raise BadRequest("since is later than until. Swap them.", code="invalid_time", param="since")
     conversation = asked.conversation_id if isinstance(asked, Search | List) else None
     return Filter(
         types=tuple(asked.type_filter),
@@ -271,7 +271,7 @@ def moment(given: str | None, param: str) -> float | None:
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as error:
         raise BadRequest(
-            f"{param} is a date or a time, as in ISO 8601: 2026-01-31 or 2026-01-31T14:25:00Z.",
+            f"{param} must be a date or a time in ISO 8601: 2026-01-31 or 2026-01-31T14:25:00Z.",
             code="invalid_time",
             param=param,
         ) from error

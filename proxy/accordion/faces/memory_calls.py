@@ -77,8 +77,8 @@ async def read(rooms: Rooms, caller: Caller, given: asked.Read) -> told.Reading:
         room -= sum(map(len, wires or ()))
         if room < 0:
             raise BadRequest(
-                f"The messages of these memories have more than {ORIGINALS_MOST:,} bytes. Read fewer at once, or "
-                "without `originals`.",
+                f"The messages of these memories have more than {ORIGINALS_MOST:,} bytes. Read fewer "
+                "memories at once, or leave out `originals`.",
                 code="originals_too_long",
                 param="ids",
             )

@@ -126,13 +126,13 @@ def _parsed(number: int, line: bytes, now: float) -> entries.Line:
         if not 0 < len(found.id) <= _LONGEST_ID or entries.name(found.id) != found.id:
             raise BadRequest("a memory needs an id.", code="bad_line")
         if entries.name(found.project) == EVERY_PROJECT:
-            raise BadRequest("a memory belongs to one project, or to none.", code="bad_line")
+            raise BadRequest("a memory has one project, or none.", code="bad_line")
         times, counts = (found.created, found.updated), (found.first, found.last, found.counted)
         if not all(int(at) in _TIMES for at in times) or max(map(abs, counts)) > _COUNT_MOST:
-            raise BadRequest("a memory's times are seconds since 1970, its counts at most 10^9.", code="bad_line")
+            raise BadRequest("times must be seconds since 1970, and counts at most 10^9.", code="bad_line")
         return replace(entries.finished(found, now=now), updated=found.updated or now)
     except (BadRequest, RecursionError) as error:
-        told = error if isinstance(error, BadRequest) else BadRequest("It is nested too deep.", code="bad_line")
+        told = error if isinstance(error, BadRequest) else BadRequest("the JSON is nested too deep.", code="bad_line")
         raise BadRequest(
             f"Line {number:,}: {told.message} Nothing was imported.", code=told.code, param=f"line {number}"
         ) from error

@@ -28,13 +28,13 @@ def check_host(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Raises InvalidHost for more than one Host header, and for a target that names another host (RFC 9112 3.2)."""
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1:
-        raise InvalidHost("it has more than one Host header")
+        raise InvalidHost("the request has more than one Host header")
     if target[:1] != b"/" and hosts and b"://" in target:
         scheme, _, rest = target.partition(b"://")
         port = b":443" if scheme.lower() == b"https" else b":80"
         named = _AUTHORITY_END.split(rest, maxsplit=1)[0]
         if named.lower().removesuffix(port) != hosts[0].lower().removesuffix(port):
-            raise InvalidHost("its target names another host than its Host header")
+            raise InvalidHost("the request target names another host than the Host header")
 
 
 def reason_of(error: Exception, data: bytes) -> str:

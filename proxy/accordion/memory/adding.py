@@ -40,13 +40,14 @@ class Adding:
         (held,) = await self.memories.get(space, [name])
         if held is None:
             raise NotFound(
-                f"There is no memory {name!r} to be replaced. memory_search finds the ids.",
+                f"There is no memory {name!r} to replace. memory_search finds the ids.",
                 code="memory_not_found",
                 param="replace_id",
             )
         if held.type not in GRAIN:
             raise BadRequest(
-                "A summary is replaced by memory_consolidate, and a session memory stays as it is.",
+                "This memory cannot be replaced here: memory_consolidate replaces summaries, and session memories "
+                "never change.",
                 code="not_replaceable",
                 param="replace_id",
             )

@@ -268,7 +268,7 @@ def checked_topics(topics: Sequence[Any]) -> tuple[str, ...]:
     fit = (isinstance(topic, str) and 0 < len(topic.strip()) <= _TOPIC for topic in topics)
     if isinstance(topics, str) or not all(fit):
         raise BadRequest(
-            f"focus_topics must be a list of texts of 1 to {_TOPIC} characters each.",
+            f"focus_topics must be a list of strings of 1 to {_TOPIC} characters each.",
             code="invalid_topics",
             param="focus_topics",
         )
@@ -294,7 +294,7 @@ def _placed(each: Candidate, shift: int) -> Candidate:
 
 def _unsearched(conversation: str) -> BadRequest:
     return BadRequest(
-        f"First search the memories of conversation {conversation!r} (with conversation_id), read what is found, then "
-        "compact this range. Each compaction needs a search of its own.",
+        f"First search the memories of conversation {conversation!r} (with conversation_id), read the results, then "
+        "compact this range. Each compaction needs its own search.",
         code=SEARCH_REQUIRED,
     )

@@ -73,8 +73,7 @@ class Consolidation:
         count = await self._memories.count(space, wanted(topic, project))
         if count < FEWEST:
             raise BadRequest(
-                f"Topic {topic!r} has {count} memories; a summary needs at least {FEWEST}. Read them instead: "
-                "there is nothing to sum up yet.",
+                f"Topic {topic!r} has {count} memories; a summary needs at least {FEWEST}. Read them instead.",
                 code="too_few_memories",
                 param="topic",
             )
@@ -89,8 +88,8 @@ class Consolidation:
         """The tokens of a text that count. Raises BadRequest."""
         if len(content) > _LONGEST:
             raise BadRequest(
-                f"The summary has {len(content):,} characters; at most {_LONGEST:,} are kept. 300 to 500 tokens "
-                "are best.",
+                f"The summary has {len(content):,} characters; it may have at most {_LONGEST:,}. 300 to 500 "
+                "tokens are best.",
                 code="content_too_long",
                 param="content",
             )
@@ -164,7 +163,7 @@ def summary_id(topic: str, project: str | None) -> str:
 def written(content: object) -> str:
     """A summary's own text: without the footer and the warnings that earlier ones carry. Raises BadRequest."""
     if not isinstance(content, str):
-        raise BadRequest("content must be a text.", code="invalid_content", param="content")
+        raise BadRequest("content must be a string.", code="invalid_content", param="content")
     return _FOOTER.sub("", _WARNED.sub("", content)).strip()
 
 
@@ -190,7 +189,7 @@ def _proven(proof: Proof, topic: str, held: Sequence[Memory], old: Memory | None
     if not proof.searched_deeply(topic):
         raise BadRequest(
             f"Run memory_deep_search on topic {topic!r} first, then read at least {min(READS, len(held))} of its "
-            "memories in full, and give the reading token that these calls return.",
+            "memories in full, and pass on the reading token that these calls return.",
             code="deep_search_required",
             param="proof",
         )
@@ -201,16 +200,16 @@ def _proven(proof: Proof, topic: str, held: Sequence[Memory], old: Memory | None
         known = {memory.id for memory in read}
         unread = [memory.id for memory in held if memory.id not in known][: min(5, more)]
         raise BadRequest(
-            f"{len(read)} of the {len(held)} memories on {topic!r} were read in full, as they are now; "
-            f"{needed} must be. Read {more} more, such as {', '.join(unread)}, and give the reading token that reading "
+            f"{len(read)} of the {len(held)} memories on {topic!r} were read in full in their present version; "
+            f"{needed} must be. Read {more} more, such as {', '.join(unread)}, and pass on the reading token that this "
             "returns.",
             code="reads_required",
             param="proof",
         )
     if old is not None and old.type == "summary" and not proof.read([old]):
         raise BadRequest(
-            f"Topic {topic!r} has a summary already. Read it first ({old.id}) and extend it, then give the "
-            "reading token that reading returns.",
+            f"Topic {topic!r} already has a summary. Read it first ({old.id}) and extend it, then pass on "
+            "the reading token that this returns.",
             code="summary_unread",
             param="proof",
         )

@@ -87,7 +87,7 @@ class CoreMemory:
         memory = await self.find(space, name)
         if memory is None:
             raise NotFound(
-                f"No memory {name_of(name)} is saved here. `list` names those that are.", code="memory_not_found"
+                f"There is no session memory {name_of(name)}. `list` shows the saved ones.", code="memory_not_found"
             )
         return Exported(
             memory.id,
@@ -144,8 +144,8 @@ class CoreMemory:
         if stretch is None:
             if not text.strip():
                 raise BadRequest(
-                    "Give `text`, a session memory of fourteen sections, or `conversation_id`, a recorded conversation "
-                    "that one is made of.",
+                    "Give `text` (a session memory of fourteen sections) or `conversation_id` (a recorded conversation "
+                    "to make one from).",
                     code="nothing_to_save",
                     param="text",
                 )
@@ -156,8 +156,8 @@ class CoreMemory:
         text = text.replace("\r\n", "\n")
         if plan is not None and plan.source in _KEPT_WHOLE and plan.text.replace("\r\n", "\n") not in text:
             raise BadRequest(
-                f"The plan of this conversation ({plan.label}) must stand in the text complete and word for word. "
-                "Leave `text` out to have the text made, or copy the plan as it is.",
+                f"The plan of this conversation ({plan.label}) must be in the text, complete and word for word. "
+                "Copy the plan unchanged, or leave out `text` to have it written.",
                 code="plan_not_verbatim",
                 param="text",
             )
@@ -208,7 +208,7 @@ def name_of(given: str) -> str:
     """The id that somebody gave, in its own spelling. Raises BadRequest for what is none."""
     name = given.strip().strip("\"'`<>").upper()
     if _ID.fullmatch(name) is None:
-        wrong = f"{given[:80]!r} is not the id of a session memory. One looks like CMEM-20260131-142500."
+        wrong = f"{given[:80]!r} is not the id of a session memory. An id looks like CMEM-20260131-142500."
         raise BadRequest(wrong, code="invalid_memory_id", param="id")
     return name
 
@@ -217,7 +217,7 @@ def checked(options: Options) -> Options:
     """Options with their tags made even. Raises BadRequest for what is too long or too many."""
     description = " ".join(options.description.split())
     if len(description) > _DESCRIPTION:
-        wrong = f"A description may have {_DESCRIPTION} characters; this has {len(description)}."
+        wrong = f"A description has at most {_DESCRIPTION} characters; this one has {len(description)}."
         raise BadRequest(wrong, code="description_too_long", param="description")
     return replace(options, description=description, tags=_tags(options.tags))
 

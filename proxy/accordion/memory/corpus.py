@@ -17,7 +17,9 @@ def topic_of(topic: object) -> str:
     """A topic as it is compared: in small letters, on one line. Raises BadRequest where it is none."""
     bare = name(topic).lower() if isinstance(topic, str) and len(topic) <= NAME_MOST else ""
     if not bare:
-        raise BadRequest(f"A topic is a text of 1 to {NAME_MOST} characters.", code="invalid_topic", param="topic")
+        raise BadRequest(
+            f"A topic must be a string of 1 to {NAME_MOST} characters.", code="invalid_topic", param="topic"
+        )
     return bare
 
 

@@ -60,15 +60,17 @@ def finished(memory: Memory, *, now: float) -> Memory:
     """
     content = clean(memory.content).strip()
     if not content:
-        raise BadRequest("A memory needs a content: say in it what is to be remembered.", code="memory_empty")
+        raise BadRequest("A memory needs `content`: the text to remember.", code="memory_empty")
     most = CONTENT_MOST * (_SESSION_TIMES if memory.type == "session" else 1)
     if len(content) > most:
         raise BadRequest(
-            f"A memory has at most {most:,} characters, and this one has {len(content):,}: divide it.",
+            f"A memory has at most {most:,} characters; this one has {len(content):,}. Split it.",
             code="memory_too_long",
         )
     if (memory.first < 0) != (memory.last < 0) or memory.first > memory.last:
-        raise BadRequest("A memory's messages are a range from 0 on, first to last.", code="memory_bad_range")
+        raise BadRequest(
+            "The messages of a memory must be a range [first, last], counted from 0.", code="memory_bad_range"
+        )
     made = replace(
         memory,
         content=content,
@@ -104,7 +106,7 @@ def names(values: Iterable[str], *, lower: bool = False) -> tuple[str, ...]:
             found.setdefault(one.casefold(), one.lower() if lower else one)
     if len(found) > NAMES_MOST:
         raise BadRequest(
-            f"A memory has at most {NAMES_MOST} topics, tags or entities, and this one has {len(found)}.",
+            f"A memory has at most {NAMES_MOST} topics, tags or entities; this one has {len(found)}.",
             code="memory_bad_name",
         )
     return tuple(found.values())
@@ -141,7 +143,7 @@ def parsed(text: bytes) -> Line:
         found = msgspec.convert(value, _KINDS[kind])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         why = "It is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
-        raise BadRequest(f"This is no line of an export of memories: {why}.", code="bad_line") from error
+        raise BadRequest(f"This is not a line of a memory export: {why}.", code="bad_line") from error
     return (found.name, found.value) if isinstance(found, _Marker) else found
 
 

@@ -110,11 +110,11 @@ class Reader:
         wanted = list(dict.fromkeys(ids))
         if not wanted:
             raise BadRequest(
-                "Name at least one memory by its id, such as a search returns.", code="no_ids", param="ids"
+                "Name at least one memory by its id. memory_search finds the ids.", code="no_ids", param="ids"
             )
         if len(wanted) > MOST_IDS:
             raise BadRequest(
-                f"At most {MOST_IDS} memories are read at once; {len(wanted)} were named.",
+                f"At most {MOST_IDS} memories can be read at once; {len(wanted)} were named.",
                 code="too_many_ids",
                 param="ids",
             )
@@ -145,13 +145,13 @@ def _opened(space: bytes, token: str, now: float) -> list[bytes]:
     sound = len(body) >= _HEAD and body[:1] == _VERSION and len(seen) % _MARK == 0
     if not sound or not hmac.compare_digest(signature, _signature(space, body)):
         raise BadRequest(
-            "This reading token was not given here, or was altered: pass on what the search or the read returned.",
+            "This reading token is not valid here. Pass on the token that the search or the read returned, unchanged.",
             code="reading_token_invalid",
             param="token",
         )
     if int.from_bytes(body[1:_HEAD], "big") < now:
         raise BadRequest(
-            "This reading token has expired: search and read again, and pass on the new one.",
+            "This reading token has expired. Search and read again, and pass on the new one.",
             code="reading_token_expired",
             param="token",
         )

@@ -147,14 +147,14 @@ def _checked(text: str) -> tuple[str, ...]:
     """The words of a query. Raises BadRequest."""
     if len(text) > QUERY_MOST:
         raise BadRequest(
-            f"A query has at most {QUERY_MOST:,} characters, and this one has {len(text):,}.",
+            f"A query has at most {QUERY_MOST:,} characters; this one has {len(text):,}.",
             code="query_too_long",
             param="query",
         )
     asked = words(text)
     if not asked:
         raise BadRequest(
-            "There are no words in this query: say what to search for, or list the memories instead.",
+            "This query has no words. Give words to search for, or list the memories instead.",
             code="search_without_words",
             param="query",
         )

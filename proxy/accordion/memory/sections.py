@@ -73,7 +73,9 @@ def parsed(text: str) -> dict[str, str]:
     places = [starts[title] for title in TITLES]
     if places[0] != 0 or any(one >= two for one, two in pairwise(places)) or min(places) < 0:
         order = ", ".join(TITLES)
-        wrong = f"The sections of a session memory must stand in this order, the first at the very beginning: {order}."
+        wrong = (
+            f"The sections of a session memory must be in this order, and the text must begin with the first: {order}."
+        )
         raise BadRequest(wrong, code="not_a_session_memory", param="text")
     ends = [*places[1:], len(body)]
     out = {
@@ -104,7 +106,7 @@ def _missing(body: str) -> str:
 def _check(contents: Mapping[str, str]) -> None:
     empty = [title for title, content in contents.items() if not content.strip()]
     if empty:
-        wrong = f"These sections are empty: {', '.join(empty)}. One without content says {NONE}."
+        wrong = f"These sections are empty: {', '.join(empty)}. Write {NONE} in a section without content."
         raise BadRequest(wrong, code="not_a_session_memory", param="text")
     plan = contents[PLAN]
     if plan.strip() == NONE:
@@ -112,8 +114,8 @@ def _check(contents: Mapping[str, str]) -> None:
     source = plan.removeprefix(_SOURCE).split("\n", 1)[0]
     if not plan.startswith(_SOURCE) or not source.startswith(_SOURCES) or not plan_in(plan).strip():
         wrong = (
-            f'The section "{PLAN}" must begin with "{_SOURCE}" and one of {", ".join(_SOURCES)}, and hold the whole '
-            f"plan between <details> and </details>, under its <summary>; or say {NONE}."
+            f'The section "{PLAN}" must begin with "{_SOURCE}" and one of {", ".join(_SOURCES)}, and contain the whole '
+            f"plan between <details> and </details>, under its <summary>. Without a plan, write {NONE}."
         )
         raise BadRequest(wrong, code="not_a_session_memory", param="text")
 

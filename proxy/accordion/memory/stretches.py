@@ -56,8 +56,8 @@ class Conversations:
         found = await self.recordings.find(space, session) if session else None
         if found is None or not len(found):
             raise NotFound(
-                f"Nothing is recorded of a conversation {session[:200]!r}. Give the id of one that went through this "
-                "proxy while transcripts were recorded (archive.record in the configuration says whose are).",
+                f"There is no recorded conversation {session[:200]!r}. Give the id of a conversation that this proxy "
+                "recorded. The setting archive.record chooses which ones are.",
                 code="conversation_not_recorded",
                 param="conversation_id",
             )
@@ -71,7 +71,7 @@ class Conversations:
         wires = await self.recordings.read(space, session, 0, last)
         if gone := [first + at for at, wire in enumerate(wires[first : last + 1]) if wire is None]:
             raise NotFound(
-                f"Of messages {first} to {last} these are not kept any more: {_listed(gone)}. Give a range without "
+                f"Of messages {first} to {last}, these are no longer stored: {_listed(gone)}. Give a range without "
                 "them.",
                 code="range_not_recorded",
             )
@@ -93,7 +93,7 @@ def checked_range(first: Any, last: Any, length: int) -> tuple[int, int]:
         )
     if first > last:
         raise BadRequest(
-            f"start_index {first} lies behind end_index {last}. Both are inclusive: give the smaller one first.",
+            f"start_index {first} is greater than end_index {last}. Both are inclusive. Swap them.",
             code="invalid_range",
             param="start_index",
         )

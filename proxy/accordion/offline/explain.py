@@ -20,6 +20,7 @@ from accordion.identity.marks import Marks, read_marks
 from accordion.identity.tenants import Caller
 from accordion.offline.explain_fold import Folding, entries, folding, kinds, tool_name
 from accordion.offline.explain_seat import Sitting, sitting
+from accordion.offline.listing import counted
 from accordion.offline.rooms import Rooms
 from accordion.upstream.headers import end_to_end
 
@@ -95,7 +96,7 @@ class Going:
 class Changed:
     """What differs between what came and what leaves; of headers the names only. `refused` says why nothing leaves."""
 
-    body: str = "nothing: it leaves byte for byte as it came"
+    body: str = "unchanged, byte for byte"
     headers_removed: tuple[str, ...] = ()
     headers_set: tuple[str, ...] = ()
     refused: str = ""
@@ -138,7 +139,7 @@ async def explain(inbound: Inbound, rooms: Rooms, *, full: bool = False) -> Expl
         going=_going(inbound, gauge.route, rooms),
         action="refuse" if refused else gauge.decision.action,
         reason=refused or gauge.decision.reason,
-        changed=Changed("nothing leaves", refused=done.decision.reason) if kept else _changed(inbound, done, rooms),
+        changed=Changed("nothing is sent", refused=done.decision.reason) if kept else _changed(inbound, done, rooms),
         understood=_understood(inbound, gauge),
         counted=_counted(gauge, rooms),
         sitting=await sitting(gauge, dict(inbound.fields), rooms),
@@ -204,7 +205,7 @@ def _tokens(rooms: Rooms, message: Message, conversation: Conversation, model: s
 
 def _going(inbound: Inbound, route: Route, rooms: Rooms) -> Going:
     if route.family == "litellm":
-        return Going(route.name, route.family, f"{route.model} by LiteLLM's translation")
+        return Going(route.name, route.family, f"{route.model}, translated by LiteLLM")
     return Going(route.name, route.family, rooms.gauging.router.url(route, inbound.target))
 
 
@@ -212,12 +213,12 @@ def _changed(inbound: Inbound, gauge: Gauge, rooms: Rooms) -> Changed:
     """Compares what came with what forward.py would send."""
     if gauge.route.family == "litellm":
         removed = tuple(sorted({name.decode("latin-1") for name, _ in inbound.headers}))
-        folded = "folded, then " if gauge.sent is not None else ""
-        return Changed(f"all: {folded}translated by LiteLLM for {gauge.route.model}", headers_removed=removed)
+        compacted = "compacted, then " if gauge.sent is not None else ""
+        return Changed(f"{compacted}translated by LiteLLM for {gauge.route.model}", headers_removed=removed)
     try:
         leaving = rooms.forward.sending.outgoing(inbound, gauge)
     except AccordionError as error:
-        return Changed("nothing leaves", refused=f"{error.status}: {error.message}")
+        return Changed("nothing is sent", refused=f"{error.status}: {error.message}")
     came, goes = dict(inbound.headers), dict(end_to_end(leaving.headers))
     return Changed(
         _body_change(inbound, gauge, leaving),
@@ -229,32 +230,35 @@ def _changed(inbound: Inbound, gauge: Gauge, rooms: Rooms) -> Changed:
 def _body_change(inbound: Inbound, gauge: Gauge, leaving: UpstreamRequest) -> str:
     if leaving.body == inbound.body:
         return Changed().body
-    asked = gauge.place.conversation.model if gauge.place else ""
-    undone = ", without its content encoding" if b"content-encoding" in inbound.fields else ""
-    named = f"the model's name: {gauge.route.model!r} in place of {asked!r}" if gauge.route.model is not None else ""
+    changes = []
+    if gauge.sent is not None:
+        changes.append("the message list is compacted")
+    if gauge.offered and gauge.sent is not None:
+        changes.append(f"the tool {gauge.offered} is added as the last one")
+    if gauge.route.model is not None:
+        asked = gauge.place.conversation.model if gauge.place else ""
+        changes.append(f"the model name {asked!r} becomes {gauge.route.model!r}")
     seated = gauge.seated
     if seated is not None and seated.changed:
-        results = f"{len(seated.taken)} results that it is not shown, with their calls" if seated.taken else ""
+        if seated.taken:
+            changes.append(f"{counted(len(seated.taken), 'result')} and their calls are hidden from this agent")
         before, after = (each.envelope.get("metadata") for each in (seated.client, seated.conversation))
-        gone = " and ".join(filter(None, (results, "names of ours in its metadata" if before != after else "")))
-        named = "; ".join(filter(None, (named, f"left out: {gone}")))
-    if gauge.sent is None:
-        return f"{named}; every other byte as it came{undone}"
-    tool = f", and {gauge.offered} stands last among its tools" if gauge.offered else ""
-    return f"its list is written anew, folded{tool}; every other field as it came{undone}" + (
-        f", but {named}" if named else ""
-    )
+        if before != after:
+            changes.append("Accordion's own fields are removed from its metadata")
+    if b"content-encoding" in inbound.fields:
+        changes.append("its content-encoding is removed")
+    return "; ".join([*changes, "everything else is unchanged"])
 
 
 def _why_unread(inbound: Inbound, body: bytes, gauge: Gauge, rooms: Rooms, caller: Caller) -> str:
     if gauge.place is not None:
         return ""
     if inbound.path not in rooms.gauging.dialects:
-        return f"{inbound.path} is passed through without being read"
+        return f"Accordion forwards {inbound.path} without parsing it"
     if b"content-encoding" in inbound.fields:
-        return "its content encoding cannot be undone, or what is in it cannot be read"
+        return "its content-encoding cannot be decoded, or the decoded body cannot be parsed"
     try:
         rooms.gauging.reader.read(gauge.dialect, body, caller.space)
     except Unreadable as error:
         return error.message
-    return "it was not read"
+    return "it was not parsed"

@@ -164,9 +164,9 @@ async def _offered(gauge: Gauge, done: Gauge, rooms: Rooms) -> Offered | None:
 
 def _why_not(gauge: Gauge) -> str:
     if gauge.place is None:
-        return "it was not read"
+        return "it was not parsed"
     if gauge.decision.action == "prepare":
-        return f"{gauge.decision.reason}; a summary is prepared meanwhile"
+        return f"{gauge.decision.reason}; a summary is being prepared in the background"
     return gauge.decision.reason
 
 

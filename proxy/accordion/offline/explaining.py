@@ -21,6 +21,7 @@ from accordion.offline import explaining_fold, explaining_seat
 from accordion.offline.beside import beside
 from accordion.offline.explain import Counted, Explanation, Understood, explain
 from accordion.offline.guess import guess_path
+from accordion.offline.listing import counted
 from accordion.offline.plot import levels, style_of
 from accordion.offline.rooms import Rooms
 from accordion.settings import Settings
@@ -31,16 +32,16 @@ _KINDS = {
     "ToolCall": "tool call",
     "ToolResult": "tool result",
     "Media": "media",
-    "Opaque": "not understood",
+    "Opaque": "unknown type",
 }
 _SOURCES = {
-    "config": "as configured",
-    "learnt": "learnt from an overflow error",
+    "config": "from the config",
+    "learnt": "learned from an overflow error",
     "table": "from LiteLLM's table",
-    "default": "assumed, since nothing is known of this model",
+    "default": "assumed: the model is unknown",
 }
 _DIALECTS = {"chat": "Chat Completions", "responses": "Responses", "messages": "Anthropic Messages"}
-_WAYS = {"openai": "natively", "anthropic": "natively", "litellm": "translated"}
+_WAYS = {"openai": "native API", "anthropic": "native API", "litellm": "translated by LiteLLM"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def run(file: str, settings: Settings, options: Options) -> int:
     try:
         found = asyncio.run(_explain(inbound, settings, options))
     except AccordionError as error:
-        err.print(Text(f"It would be answered with {error.status}: {error.message}", style="red"))
+        err.print(Text(f"Accordion would answer with {error.status}: {error.message}", style="red"))
         return 0
     if options.as_json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
@@ -110,19 +111,20 @@ def _text(found: Explanation, file: str, options: Options) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text("request", style="bold"), f"{file}, {found.bytes:,} bytes")
-    guessed = " (guessed from the body; --path says it)" if options.path is None else ""
-    table.add_row("to", f"POST {found.path}{guessed}")
-    sections: list[tuple[str, Iterable[tuple[str, str | Text]]]] = [("who asks", _who(found))]
+    guessed = " (guessed from the body; --path sets it)" if options.path is None else ""
+    table.add_row("endpoint", f"POST {found.path}{guessed}")
+    sections: list[tuple[str, Iterable[tuple[str, str | Text]]]] = [("caller", _who(found))]
     if found.sitting is not None and found.sitting.told:
-        sections.append(("among the agents", explaining_seat.rows(found.sitting, full=options.full)))
+        sections.append(("agents", explaining_seat.rows(found.sitting, full=options.full)))
     if found.understood is not None and found.counted is not None:
-        sections += [("understood", _understood(found.understood)), ("counted", _counted(found.counted))]
+        sections += [("content", _understood(found.understood)), ("size", _counted(found.counted))]
     else:
-        sections.append(("not read", [("why", found.unread), ("so", "it is forwarded as it came, and not counted")]))
-    sections.append(("done with it", _done(found)))
+        result = "it is forwarded unchanged, and its tokens are not counted"
+        sections.append(("not parsed", [("reason", found.unread), ("result", result)]))
+    sections.append(("decision", _done(found)))
     if found.understood is not None and found.folding is not None:
-        sections.append(("folding", explaining_fold.rows(found.folding)))
-    sections.append(("changed", _changed(found)))
+        sections.append(("compaction", explaining_fold.rows(found.folding)))
+    sections.append(("changes", _changed(found)))
     for title, rows in sections:
         table.add_row()
         table.add_row(Text(title, style="bold"), "")
@@ -133,27 +135,30 @@ def _text(found: Explanation, file: str, options: Options) -> Table:
 
 def _who(found: Explanation) -> Iterable[tuple[str, str]]:
     if found.asked.refused:
-        yield "caller", "would be refused; the rest is as for a caller who is let in"
+        yield "access", "refused; the rest of this report assumes that it is granted"
         return
-    yield "tenant", found.asked.tenant + (", by a proxy key" if found.asked.proxy_key else "")
-    yield "credential", "the caller's own" if found.asked.credential else "none of the caller's own"
+    yield "tenant", found.asked.tenant + (", identified by a proxy key" if found.asked.proxy_key else "")
+    yield "credential", "the caller sends its own" if found.asked.credential else "the caller sends none"
 
 
 def _understood(said: Understood) -> Iterable[tuple[str, str]]:
-    yield "dialect", _DIALECTS[said.dialect]
+    yield "protocol", _DIALECTS[said.dialect]
     yield "model", (said.model or "none named") + (", streamed" if said.stream else ", not streamed")
-    yield "system prompt", f"in {said.preamble_parts} part(s)" if said.preamble_parts else "none"
+    yield "system prompt", counted(said.preamble_parts, "part") if said.preamble_parts else "none"
     yield "tools", f"{len(said.tools)}: {', '.join(said.tools)}" if said.tools else "none"
-    yield "messages", f"{said.messages}, the last one " + ("starts a turn" if said.starts_turn else "is mid-generation")
+    yield (
+        "messages",
+        f"{said.messages}, " + ("at the start of a turn" if said.starts_turn else "in the middle of a turn"),
+    )
     for role, counts in said.roles.items():
         yield f"  {role}", f"{counts['messages']}: {_parts({k: n for k, n in counts.items() if k != 'messages'})}"
     if said.previous is not None:
-        yield "goes on from", f"{said.previous}, which the provider keeps"
-    yield "answer", f"at most {said.max_output:,} tokens" if said.max_output else "no limit asked for"
-    yield "fields", ", ".join(said.fields) or "none but the messages"
+        yield "continues", f"{said.previous}, stored by the provider"
+    yield "output limit", f"{said.max_output:,} tokens" if said.max_output else "none requested"
+    yield "other fields", ", ".join(said.fields) or "none"
     marks = (("client", said.marks.client), ("session", said.marks.session), ("agent", said.marks.agent))
-    yield "marks", ", ".join(f"{name} {value}" for name, value in marks if value) or "none"
-    yield "session", f"{said.session} (told by its content; named by the tenant key)"
+    yield "labels", ", ".join(f"{name} {value}" for name, value in marks if value) or "none"
+    yield "session", f"{said.session} (derived from the content and the tenant key)"
 
 
 def _counted(count: Counted) -> Iterable[tuple[str, str | Text]]:
@@ -162,17 +167,17 @@ def _counted(count: Counted) -> Iterable[tuple[str, str | Text]]:
     yield "utilization", Text(f"{count.utilization:.1%} of the window", style=f"bold {style}")
     yield "tokens", f"{count.tokens:,}"
     for name in ("preamble", "tools", "messages", "media"):
-        yield f"  {name}", f"{getattr(parts, name):,}"
+        yield f"  {'system prompt' if name == 'preamble' else name}", f"{getattr(parts, name):,}"
     if count.passed_over:
-        yield "  not counted", f"{count.passed_over:,} messages before a compaction of the provider's own"
+        yield "  not counted", f"{counted(count.passed_over, 'message')} that a compaction by the provider replaces"
     if parts.unfolded:
-        yield "  unfolded", f"{parts.unfolded:,} that were read back or recalled"
+        yield "  read back", f"{parts.unfolded:,}, with recalled excerpts"
     if parts.reserved_output:
-        yield "reserved", f"{parts.reserved_output:,} for the answer, so {count.occupied:,} are taken"
+        yield "reserved", f"{parts.reserved_output:,} for the output; {count.occupied:,} in use with it"
     yield "window", f"{count.window.size:,}, {_SOURCES[count.window.source]}"
     yield "usable input", f"{count.window.usable_input:,}"
-    yield "at a turn start", f"conversation trigger {limits.conversation:,}"
-    yield "mid-generation", f"generation trigger {limits.generation:,}"
+    yield "conversation trigger", f"{limits.conversation:,}, at the start of a turn"
+    yield "generation trigger", f"{limits.generation:,}, between tool calls"
     yield "hard limit", f"{limits.hard:,}"
     for place, large in enumerate(count.largest):
         said = f"[{large.index}] {large.role}, {_parts(large.parts)}: {large.tokens:,}"
@@ -180,10 +185,10 @@ def _counted(count: Counted) -> Iterable[tuple[str, str | Text]]:
 
 
 def _done(found: Explanation) -> Iterable[tuple[str, str | Text]]:
-    yield "decision", Text(found.action, style="bold red" if found.action in ("refuse", "resend") else "bold")
-    yield "why", found.reason
+    yield "action", Text(found.action, style="bold red" if found.action in ("refuse", "resend") else "bold")
+    yield "reason", found.reason
     yield "upstream", f"{found.going.upstream}, {_WAYS[found.going.family]}"
-    yield "goes to", found.going.url
+    yield "URL", found.going.url
 
 
 def _changed(found: Explanation) -> Iterable[tuple[str, str]]:
@@ -192,7 +197,7 @@ def _changed(found: Explanation) -> Iterable[tuple[str, str]]:
         yield "refused", changed.refused
         return
     yield "body", changed.body
-    yield "headers removed", ", ".join(changed.headers_removed) or "none of those given"
+    yield "headers removed", ", ".join(changed.headers_removed) or "none"
     yield "headers set", ", ".join(changed.headers_set) or "none"
 
 

@@ -12,53 +12,55 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.offline.explain_fold import Folding, Moved, Standing
+from accordion.offline.listing import counted
 
 ARTIFACTS = 12
 """How many artifacts are named where not all are asked for."""
 
 _LEVELS = {
-    "conversation": "conversation-level: history is folded",
-    "generation": "mid-generation: what was produced since the task",
+    "conversation": "conversation: the history is compacted",
+    "generation": "generation: only what was produced since the task is compacted",
 }
-_WRITERS = {"request": "the request's own model, where it can be asked", "extractive": "the same"}
+_WRITERS = {"request": "by the request's own model, if it can be called", "extractive": "the same way"}
+_BECAME = {"kept": "unchanged", "left out": "removed"}
 
 
 def rows(told: Folding) -> Iterator[tuple[str, str | Text]]:
     """Names and what stands behind them."""
     if told.refused:
-        yield "but", Text(f"it would be refused: {told.refused}", style="bold red")
+        yield "refused", Text(told.refused, style="bold red")
     if told.state == "none":
-        yield "folded", Text("nothing", style="bold")
-        yield "because", told.why
+        yield "compacted", Text("no", style="bold")
+        yield "reason", told.why
         return
     if told.state == "failed":
-        yield "folded", Text("nothing, although it should be", style="bold red")
-        yield "because", told.why
+        yield "compacted", Text("no, the compaction failed", style="bold red")
+        yield "reason", told.why
     else:
-        yield "folded", Text("yes" if told.state == "folded" else "nothing: it is only reported", style="bold")
-        yield "because", told.why
+        yield "compacted", Text("yes" if told.state == "folded" else "no, it is only reported", style="bold")
+        yield "reason", told.why
     if not told.kind:
         return
     yield "kind", _LEVELS.get(told.kind, told.kind)
     yield "trigger", "on request" if told.forced else f"{told.trigger:,} tokens"
-    yield "target", f"{told.target:,} tokens" + (", and it must succeed" if told.must_succeed else "")
+    yield "target", f"{told.target:,} tokens" + ("; the request does not fit without it" if told.must_succeed else "")
     if told.state == "failed":
         return
-    planned = " as planned" if told.state == "observed" else ""
+    planned = " (planned)" if told.state == "observed" else ""
     gained = 1 - told.after / told.before if told.before else 0.0
     yield "tokens", Text(f"{told.before:,} to {told.after:,}, {gained:.1%} less{planned}", style="bold")
     for place, step in enumerate(told.steps):
         yield "" if place else "steps", f"{step.strategy}: {step.before:,} to {step.after:,}"
     if (tool := told.offered) is not None:
-        when = "would be" if told.state == "observed" else "from this fold on"
-        yield "offered", f"{tool.name} {when}, to read what left: {tool.tokens:,} tokens"
+        when = "only reported" if told.state == "observed" else "in each request from now on"
+        yield "tool added", f"{tool.name}, {when}, to read the archive: {tool.tokens:,} tokens"
     if told.state == "folded":
         yield "messages", f"{told.messages[0]:,} to {told.messages[1]:,}"
         yield "body", f"{told.bytes[0]:,} to {told.bytes[1]:,} bytes"
-        yield "fold", f"{told.id}, generation {told.generation}"
+        yield "id", f"{told.id}, generation {told.generation}"
     if told.writer:
-        live = _WRITERS.get(told.live_writer, f"the model {told.live_writer}")
-        yield "summary", f"by the {told.writer} writer, which needs no model; live by {live}"
+        live = _WRITERS.get(told.live_writer, f"by the model {told.live_writer}")
+        yield "summary", f"written without a model ({told.writer}); in the running proxy, {live}"
 
 
 def below(told: Folding, *, full: bool) -> Iterator[RenderableType]:
@@ -66,13 +68,15 @@ def below(told: Folding, *, full: bool) -> Iterator[RenderableType]:
     if told.listed:
         yield _titled("before and after", _sides(told))
         if any(one.index != one.number for one in told.listed):
-            yield Padding(Text("Numbered as the block does it: without the system prompt.", style="dim"), (0, 0, 0, 2))
+            yield Padding(
+                Text("The numbers leave out the system prompt, as those in the block do.", style="dim"), (0, 0, 0, 2)
+            )
     for block in told.blocks:
         yield _titled(f"block {block.number}, {block.tokens:,} tokens", Text(block.text, overflow="fold"))
     if told.artifacts:
-        yield _titled(f"kept in the archive: {len(told.artifacts):,}", _archived(told.artifacts, full=full))
+        yield _titled(f"archived: {counted(len(told.artifacts), 'artifact')}", _archived(told.artifacts, full=full))
     if told.body:
-        yield _titled("body", Text(told.body, overflow="fold"))
+        yield _titled("forwarded body", Text(told.body, overflow="fold"))
 
 
 def _titled(title: str, what: RenderableType) -> RenderableType:
@@ -96,7 +100,7 @@ def _sides(told: Folding) -> Table:
             what = Text(f"block {number}", style="bold")
             table.add_row(_named(group), before, what, "" if again else f"{blocks[number].tokens:,}")
             continue
-        text = Text(became, style={"kept": "green", "edited": "yellow"}.get(became, "red"))
+        text = Text(_BECAME.get(became, became), style={"kept": "green", "edited": "yellow"}.get(became, "red"))
         if group[0].text:
             text.append(f": {_short(group[0].text)}", style="default")
         after = sum(one.after for one in group)
@@ -134,5 +138,5 @@ def _archived(artifacts: Iterable[Moved], *, full: bool) -> Table:
         what = {"range": "messages", "result": f"result of {one.tool or 'a tool'}"}.get(one.kind, "part")
         table.add_row(one.id, f"{what} {place}", f"{one.tokens:,} tokens", f"{one.characters:,} characters")
     if not full and len(ordered) > ARTIFACTS:
-        table.add_row(f"and {len(ordered) - ARTIFACTS:,} more", "--full shows all", "", "")
+        table.add_row(f"and {len(ordered) - ARTIFACTS:,} more", "--full lists all", "", "")
     return table

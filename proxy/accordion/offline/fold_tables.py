@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.core.records import CompactionSeen
+from accordion.offline.listing import counted
 from accordion.offline.plot import levels, plot, sparkline, style_of
 from accordion.offline.refolding import Carried, Sums, sums
 from accordion.offline.tables import ROWS, Requests, filled, grid, heading
@@ -41,10 +42,10 @@ def overview(all_refolded: Sequence[Refolded], console: Console) -> RenderableTy
     """A line for each of many conversations, and their sums."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_footer=True)
     whole = sums([row for refolded in all_refolded for row in refolded.rows])
-    shape = max(6, min(30, console.width - 72))
-    table.add_column("conversation", f"{len(all_refolded)} in all", overflow="fold", max_width=30)
+    shape = max(6, min(30, console.width - 80))
+    table.add_column("conversation", f"{len(all_refolded)} in total", overflow="fold", max_width=30)
     table.add_column("requests", f"{whole.requests:,}", justify="right", no_wrap=True)
-    for name, total in zip(("folds", "came", "sent", "same", "cost"), _figures(whole), strict=True):
+    for name, total in zip(("folds", "received", "sent", "cacheable", "cost"), _figures(whole), strict=True):
         table.add_column(name, total, justify="right", no_wrap=True)
     table.add_column("utilization", no_wrap=True)
     for refolded in all_refolded:
@@ -52,7 +53,10 @@ def overview(all_refolded: Sequence[Refolded], console: Console) -> RenderableTy
         limits, ratios = read[-1].limits if read else None, [row.sent.used.ratio for row in read]
         line = sparkline(ratios, limits, shape, ascii_only=console.options.ascii_only)
         table.add_row(refolded.name, f"{found.requests:,}", *_figures(found), line)
-    note = "came, sent: tokens. same: of what was sent, the unchanged beginning of the request before. cost: see below."
+    note = (
+        "folds: compactions. received, sent: tokens. cacheable: the share of the sent tokens that repeats the "
+        "beginning of the previous request. cost: see below."
+    )
     return Padding(Group(table, "", Text(note, style="dim"), "", summary(whole)), (1, 1))
 
 
@@ -60,38 +64,47 @@ def summary(found: Sums) -> Text:
     """What there is to say of requests that were folded, or not: a line for each thing."""
     text, states, saved = Text(overflow="fold"), found.states, found.came - found.sent
     if not found.came:
-        return Text("No request could be counted, so nothing was folded; each goes on as it came, or is refused.")
+        return Text(
+            "No request could be measured, so none was compacted. Each would be forwarded unchanged, or refused."
+        )
     counts = (f"{number:,} {_WORDS.get(state, state)}" for state, number in states.items())
     text.append(f"{found.requests:,} requests: {', '.join(counts)}.\n")
-    text.append(f"Sent {found.sent:,} tokens in place of {found.came:,}", style="bold")
+    text.append(f"Sent {found.sent:,} tokens instead of {found.came:,}", style="bold")
     took = (f"{name} {tokens:,}" for name, tokens in sorted(found.took.items(), key=lambda one: -one[1]))
-    by = f"; the folds took out: {', '.join(took)}" if found.took else ""
+    by = f"; removed by {', '.join(took)}" if found.took else ""
     text.append(f": {saved:,} saved ({saved / found.came:.1%}){by}.\n")
     if found.offered:
-        text.append(f"The tool to read that back takes {found.tool:,} of what was sent")
+        text.append(f"The tool for reading the archive takes {found.tool:,} of the sent tokens")
         text.append(f", in {found.offered:,} requests.\n")
-    text.append(f"Cost {found.cost:.2f} of sending everything", style="bold")
-    text.append(", cached input at a tenth of the price: the unchanged beginning is ")
+    text.append(f"The input costs {found.cost:.2f} times that of sending everything", style="bold")
     same = found.sent_cached / max(1, found.sent)
-    text.append(f"{same:.1%} of what was sent (of everything {found.came_cached / found.came:.1%}).\n")
+    text.append(f", if cached input costs a tenth: {same:.1%} of the sent tokens repeat the beginning of the previous ")
+    text.append(f"request ({found.came_cached / found.came:.1%} when everything is sent).\n")
     text.append_text(_fits(found))
     if found.broken:
         numbers = ", ".join(map(str, found.broken[:ROWS]))
-        text.append(f"The beginning changed without a new fold, which must not be: request {numbers}.", "bold red")
+        text.append(f"Error: the beginning changed without a new compaction in request {numbers}.", "bold red")
     else:
-        text.append("Between folds every request began with the whole of the one before, byte for byte.")
+        text.append("Between compactions, each request began with the whole previous request, byte for byte.")
     return text
 
 
 def _fits(found: Sums) -> Text:
     missed = found.still_over + found.states.get("refused", 0)
     if not found.over and not missed:
-        return Text("All would have fitted the window as they came.\n")
-    text = Text(f"{found.over:,} would not have fitted the window as they came; ")
-    return text.append(f"{missed:,} not even folded.\n", "red") if missed else text.append("all that was sent does.\n")
+        return Text("All requests would have fitted the window without compaction.\n")
+    text = Text(f"Without compaction, {counted(found.over, 'request')} would not have fitted the window; with it, ")
+    return text.append(f"{missed:,} did not fit.\n", "red") if missed else text.append("all did.\n")
 
 
-_WORDS = {"replayed": "with an earlier fold", "unread": "not read", "observed": "that would be folded"}
+_WORDS = {
+    "as it came": "unchanged",
+    "folded": "compacted",
+    "replayed": "with an earlier compaction",
+    "observed": "would be compacted",
+    "failed": "not compacted",
+    "unread": "not parsed",
+}
 
 
 def _figures(found: Sums) -> tuple[str, ...]:
@@ -110,13 +123,13 @@ def _folds(rows: Sequence[Carried]) -> Iterator[Text]:
             continue
         line = Text(f"#{row.number} ", overflow="fold")
         if seen.state == "failed":
-            yield line.append(f"not folded: {seen.reason}", style="red")
+            yield line.append(f"not compacted: {seen.reason}", style="red")
             continue
-        took = ", ".join(f"{name} {tokens:,}" for name, tokens in _steps(row, seen))
-        would = "would be " if seen.state == "observed" else f"generation {seen.generation}, "
+        took = ", ".join(f"{name} {-tokens:+,}" for name, tokens in _steps(row, seen))
+        would = "would be compacted, " if seen.state == "observed" else f"generation {seen.generation}, "
         line.append(f"{would}{seen.kind}: {seen.before:,} to {seen.after:,} tokens", style="bold")
-        tool = f"; {row.offered} added, {row.brought:,}" if row.brought else ""
-        yield line.append(f" ({took or 'nothing to take out'}{tool}); {seen.reason}")
+        tool = f", the tool {row.offered} {row.brought:+,}" if row.brought else ""
+        yield line.append(f" ({took or 'no step'}{tool}); {seen.reason}")
 
 
 def _steps(row: Carried, seen: CompactionSeen) -> Sequence[tuple[str, int]]:
@@ -126,13 +139,13 @@ def _steps(row: Carried, seen: CompactionSeen) -> Sequence[tuple[str, int]]:
 
 def _table(rows: Sequence[Carried], *, every: bool) -> Table:
     shown = rows if every else _condensed(rows)
-    names = ("#", "turn", "came", "sent", "saved", "same", "cost", "used", "fold")
-    return grid(names, ("fold",), [_cells(row) for row in shown], len(rows))
+    names = ("#", "turn", "received", "sent", "saved", "cacheable", "cost", "used", "compaction")
+    return grid(names, ("compaction",), [_cells(row) for row in shown], len(rows))
 
 
 def _cells(row: Carried) -> tuple[str | Text, ...]:
     if row.limits is None:
-        return (str(row.number), str(row.turn), "", "", "", "", "", "", "as it came, not read")
+        return (str(row.number), str(row.turn), "", "", "", "", "", "", "unchanged, not parsed")
     if row.refused:
         came = f"{row.came.tokens:,}"
         return (str(row.number), str(row.turn), came, "", "", "", "", "", Text("refused", style="bold red"))
@@ -152,16 +165,16 @@ def _cells(row: Carried) -> tuple[str | Text, ...]:
 
 def _what(row: Carried) -> Text:
     if row.broken:
-        return Text(f"{row.state}, beginning changed", style="bold red")
+        return Text(f"{_WORDS.get(row.state, row.state)}, beginning changed", style="bold red")
     seen = row.seen
     if seen is None:
-        return Text("preparing" if row.decision.action == "prepare" else "as it came", style="dim")
+        return Text("preparing" if row.decision.action == "prepare" else "unchanged", style="dim")
     if seen.state == "failed":
-        return Text("not folded", style="red")
+        return Text("not compacted", style="red")
     if seen.state == "observed":
-        return Text(f"would be {seen.kind}", style="bold")
+        return Text(f"would be compacted, {seen.kind}", style="bold")
     if seen.state == "folded":
-        return Text(f"folded, {seen.kind}", style="bold")
+        return Text(f"compacted, {seen.kind}", style="bold")
     return Text(f"generation {seen.generation}")
 
 

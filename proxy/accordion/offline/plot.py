@@ -144,9 +144,9 @@ def _foot(columns: int, places: set[int], requests: int, width: int, *, shadow: 
     axis = "".join("┬" if column in places else "─" for column in range(columns))
     numbers = f"1{requests:>{max(2, columns - 1)}}" if requests > 1 else "1"
     left = width - _AXIS - len(numbers)
-    legends = ["  requests; ┬ begins a turn", "  requests"]
+    legends = ["  requests; ┬ starts a turn", "  requests"]
     if shadow:
-        legends = [f"  requests; {_SHADOW} came", *legends]
+        legends = [f"  requests; {_SHADOW} received", *legends]
     legend = next((text for text in legends if len(text) <= left), "")
     return [
         Text(f"{'0%':>5} └{axis}", style="dim", no_wrap=True),

@@ -103,7 +103,7 @@ async def _replay(files: Sequence[str], settings: Settings, options: Options) ->
         bar.stop()
         await rooms.close()
     if not (done or problems):
-        bar.say("No conversation stands in what was read.")
+        bar.say("No conversation found in the input.")
     if options.as_json:
         for said in _last(done, options):
             _write(said)

@@ -77,7 +77,7 @@ def conversation(replayed: Replayed, console: Console, *, every: bool) -> Render
 
 def without_requests(requests: Requests[Any]) -> RenderableType:
     """A conversation in which nothing was asked."""
-    said = "It holds no request: a request is what stands before a message of the assistant's."
+    said = "It holds no request: a request is the list of messages before an assistant message."
     return Padding(Group(*heading(requests), "", said), (1, 1))
 
 
@@ -96,17 +96,17 @@ def summary(replayed: Replayed) -> Text:
     """What there is to say of a conversation in a line or two."""
     read, peak = replayed.read, replayed.peak
     if peak is None or peak.limits is None:
-        return Text("No request could be read; each would be forwarded as it came.")
+        return Text("No request could be parsed. Each would be forwarded unchanged.")
     ratio, marks = peak.utilization.ratio, levels(peak.limits)
     text = Text(overflow="fold")
     text.append(f"Peak {ratio:.1%}", style=f"bold {style_of(ratio, marks)}")
     text.append(f" at request {peak.number} ({peak.tokens:,} tokens). ")
     over = [f"{level.name} ({level.share:.0%}): {_over(read, level.name)}" for level in marks]
-    text.append(f"Of {len(replayed.rows)} requests, at or over the {', '.join(over)}. ")
+    text.append(f"Requests at or over the {', '.join(over)}; {len(replayed.rows)} in total. ")
     text.append(
-        f"Input in all {sum(row.tokens for row in read):,} tokens, of which {cacheable(read):.1%} the unchanged "
+        f"Total input: {sum(row.tokens for row in read):,} tokens; {cacheable(read):.1%} of them repeat the beginning "
     )
-    text.append("beginning of the request before (a provider can cache it).")
+    text.append("of the previous request, which a provider can cache.")
     return text
 
 
@@ -114,13 +114,13 @@ def overview(all_replayed: Sequence[Replayed], console: Console) -> RenderableTy
     """A line for each of many conversations, and their sums."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_footer=True, title_justify="left")
     rows = [row for replayed in all_replayed for row in replayed.read]
-    shape = max(8, min(30, console.width - 60))
-    table.add_column("conversation", f"{len(all_replayed)} in all", overflow="fold", max_width=32)
+    shape = max(8, min(30, console.width - 65))
+    table.add_column("conversation", f"{len(all_replayed)} in total", overflow="fold", max_width=32)
     table.add_column("requests", f"{sum(len(r.rows) for r in all_replayed):,}", justify="right", no_wrap=True)
     fullest = max((row.utilization.ratio for row in rows), default=0.0)
     table.add_column("peak", f"{fullest:.1%}", justify="right", no_wrap=True)
     table.add_column("input tokens", f"{sum(row.tokens for row in rows):,}", justify="right", no_wrap=True)
-    table.add_column("same", f"{cacheable(rows):.1%}", justify="right", no_wrap=True)
+    table.add_column("cacheable", f"{cacheable(rows):.1%}", justify="right", no_wrap=True)
     table.add_column("utilization", no_wrap=True)
     for replayed in all_replayed:
         read, peak = replayed.read, replayed.peak
@@ -137,14 +137,14 @@ def overview(all_replayed: Sequence[Replayed], console: Console) -> RenderableTy
         )
     over = [f"{name} {_over(rows, name):,}" for name in ("conversation trigger", "generation trigger", "hard limit")]
     note = Text(f"Requests at or over the {', '.join(over)}. ")
-    note.append("same: of the input, the unchanged beginning of the request before.")
+    note.append("cacheable: the share of the input that repeats the beginning of the previous request.")
     return Padding(Group(table, "", note), (1, 1))
 
 
 def accuracy(measured: Sequence[Accuracy]) -> RenderableType:
     """How far the estimates were from what the providers reported, by file: before and after correction."""
     if not any(one.plain.requests for one in measured):
-        return Padding(Text("No usage is recorded in what was read, so there is nothing to compare with."), (1, 1))
+        return Padding(Text("No usage is recorded in the transcripts, so there is nothing to compare with."), (1, 1))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left", title_style="bold")
     table.title = "Error of the estimate against reported usage"
     for name in ("", "estimate"):
@@ -157,18 +157,18 @@ def accuracy(measured: Sequence[Accuracy]) -> RenderableType:
             figures = (f"{share:.2%}" for share in (found.median, found.p90, found.most))
             table.add_row(one.name if found is one.plain else "", what, f"{found.requests:,}", *figures)
     note = Text(
-        "Corrected: by what earlier replies reported. later ones: all but the first requests of conversations,",
+        "corrected: with the usage that earlier responses reported. later ones: without the first request of each ",
         style="dim",
     )
-    note.append(" which have at best what others taught.")
+    note.append("conversation, for which only other conversations can supply a correction.")
     return Padding(Group(table, "", note), (1, 1))
 
 
 def _of_window(model: str, window: Window, limits: Limits) -> str:
     """The model's window, how it is known, and its limits."""
-    named = model or "no model named"
-    source = {"config": "as given", "learnt": "learnt from an error", "table": "LiteLLM's table"}
-    known = source.get(window.source, "assumed: the model is not known")
+    named = model or "no model"
+    source = {"config": "as given", "learnt": "learned from an error", "table": "LiteLLM's table"}
+    known = source.get(window.source, "assumed: the model is unknown")
     shares = (f"{name} {tokens:,}" for name, tokens in _figures(limits))
     return f"{named}, window {window.size:,} tokens ({known}); {', '.join(shares)}"
 
@@ -209,7 +209,7 @@ def grid(names: Sequence[str], words: Sequence[str], cells: Sequence[Sequence[st
 
 def _cells(row: Measured) -> tuple[str | Text, ...]:
     if row.limits is None:
-        return (str(row.number), str(row.turn), str(row.messages), "", "", "", "", "pass, not read")
+        return (str(row.number), str(row.turn), str(row.messages), "", "", "", "", "pass, not parsed")
     style = style_of(row.utilization.ratio, levels(row.limits))
     return (
         str(row.number),

@@ -96,7 +96,7 @@ class Source:
         except OSError as error:
             yield Malformed(self.name, 0, error.strerror or str(error))
         except (EOFError, zlib.error) as error:
-            yield Malformed(self.name, number + 1, f"the compressed data ends or breaks off here ({error})")
+            yield Malformed(self.name, number + 1, f"the compressed data is incomplete or damaged here ({error})")
 
     @contextmanager
     def _open(self) -> Iterator[Iterable[bytes]]:
@@ -168,7 +168,7 @@ def _check(transcript: Transcript) -> None:
     replies = sum(message["role"] == "assistant" for message in transcript.messages)
     if len(transcript.usage) != replies:
         raise ValueError(
-            f"{len(transcript.usage)} entries for {replies} assistant messages (null where nothing was reported)"
+            f"{len(transcript.usage)} entries for {replies} assistant messages (use null where no usage was reported)"
             " - at `$.usage`"
         )
     for index, usage in enumerate(transcript.usage):
