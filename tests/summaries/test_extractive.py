@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.core.values import replace
 from accordion.summaries.extractive import Extractor, Source
 
 
@@ -188,3 +189,11 @@ _messages = st.builds(
 def test_any_conversation_gives_a_text_within_its_budget(messages, kept, budget):
     text = write(messages, budget, kept)
     assert tokens(text) <= max(0, budget)
+
+
+def test_planning_with_an_edited_message_leaves_the_facts_of_the_original() -> None:
+    """An edited message has the key of the original."""
+    extractor = Extractor()
+    call, original = step(1, "read", {"path": "a"}, "src/auth/token.py: 41 errors in validate_token")
+    extractor.instructed(replace(original, parts=(ToolResult("c1", (Text("(archived as art_1)"),)),)))
+    assert "src/auth/token.py" in write([call, original], extractor=extractor)

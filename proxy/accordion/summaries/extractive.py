@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
-from accordion.core.cache import ENTRY, Cache
+from accordion.core.cache import ENTRY, Cache, weigh_entry
 from accordion.core.conversation import Message
 from accordion.core.values import dataclass
-from accordion.summaries.facts import Facts, facts_of
+from accordion.summaries.facts import Facts, facts_of, said_in
 from accordion.summaries.facts_lines import FILES, SHARES, TITLES, WORDS, Line, cited, lines
 from accordion.summaries.facts_rank import Uses, material, words_of
 from accordion.summaries.facts_words import Judge
-from accordion.summaries.instructions import Cited, standing
+from accordion.summaries.instructions import Cited, instructions_of, standing
 
 _CHARACTERS: Final = 3.4
 """Of one token, as a first guess; corrected by counting."""
@@ -33,7 +33,8 @@ class Extractor:
     within `words` bytes. Safe to use from threads."""
 
     def __init__(self, capacity: int = 16 * 2**20, words: int = 7 * 2**20) -> None:
-        self._facts = Cache[bytes, Facts](capacity, lambda _, facts: ENTRY + facts.size)
+        self._facts = Cache[bytes, Facts](capacity * 7 // 8, lambda _, facts: ENTRY + facts.size)
+        self._instructed = Cache[str, int](capacity // 8, weigh_entry)
         self._judge = Judge(words)
 
     def prepare(self, messages: Sequence[Message]) -> None:
@@ -66,8 +67,14 @@ class Extractor:
 
     def instructed(self, message: Message) -> int:
         """Tokens that the standing instructions in a message take, about; those in an earlier summary included."""
-        found = self._of(message).instructions
-        return int(sum(len(each.text) + _CITATION for each in found) / _CHARACTERS)
+        if message.role != "user" or not (said := said_in(message)):
+            return 0
+        # By the text: while a compaction is planned, an edited message has the key of the original.
+        known = self._instructed.get(said)
+        if known is None:
+            found = instructions_of(said)
+            known = self._instructed[said] = int(sum(len(each.text) + _CITATION for each in found) / _CHARACTERS)
+        return known
 
     def standing(self, covered: Sequence[Source], kept: Sequence[Message]) -> list[Cited]:
         """The instructions of users in `covered` that are in force and do not stand in `kept`."""

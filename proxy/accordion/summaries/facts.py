@@ -93,13 +93,18 @@ class Facts:
 
 def facts_of(message: Message, judge: Judge) -> Facts:
     """Extracts the facts of one message. Never raises on odd content; reasoning is left out."""
-    said = "\n".join(p.text for p in message.parts if isinstance(p, Text))
+    said = said_in(message)
     calls = tuple(_call(p, judge) for p in message.parts if isinstance(p, ToolCall))
     results = tuple(_result(p, judge) for p in message.parts if isinstance(p, ToolResult))
     media = tuple(_media(p) for p in message.parts if isinstance(p, Media | Opaque))
     words = judge.words(said, numbers=True) if said else NO_WORDS
     instructions = instructions_of(said) if said and message.role == "user" else ()
     return Facts(message.role, said, words, calls, results, media, instructions)
+
+
+def said_in(message: Message) -> str:
+    """What a message's author wrote: its texts, joined by line breaks."""
+    return "\n".join(part.text for part in message.parts if isinstance(part, Text))
 
 
 def text_of(result: ToolResult) -> str:
