@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from accordion.core.errors import StoreFull
-from accordion.storage.sqlite_file import wipe
+from accordion.storage.sqlite_file import empty_log
 
 SIZE = 2 * 2**20
 """Bytes of the reserve: what a deletion overwrites is written to the write-ahead log first, in small steps."""
@@ -67,7 +67,7 @@ class Reserve:
         log = _size(self._wal)
         if log + size <= SIZE // 2 or free_bytes(self._wal.parent) >= log + 2 * size:
             return True
-        wipe(connection)
+        empty_log(connection)
         return free_bytes(self._wal.parent) >= 2 * size
 
     def _exists(self) -> bool:

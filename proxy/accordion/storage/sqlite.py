@@ -19,7 +19,7 @@ from accordion.storage import sqlite_rows as rows
 from accordion.storage.batches import Run, split
 from accordion.storage.lane import Lane
 from accordion.storage.reserve import Reserve, is_full
-from accordion.storage.sqlite_file import checkpoint, refuse_foreign, transact, wipe
+from accordion.storage.sqlite_file import checkpoint, empty_log, refuse_foreign, transact, wipe
 from accordion.storage.sqlite_place import Opened, StoreFile
 
 T = TypeVar("T")
@@ -195,7 +195,7 @@ class SqliteStore:
         """A write that erases, which may use the reserve. `work` is called again where the disk was full."""
         if self._reserve is not None and self._reserve.release():
             # First of all the log goes to the file, which grows by it.
-            wipe(connection)
+            empty_log(connection)
         return _with_empty_log(connection, lambda: work(connection, now))
 
     def _wipe_soon(self) -> None:
@@ -230,7 +230,7 @@ class Deletion:
         except sqlite3.OperationalError as error:
             if not is_full(error):
                 raise
-            wipe(connection)
+            empty_log(connection)
         while self._left:
             self._count += _with_empty_log(connection, lambda: _delete_in_steps(connection, self._left[-1], now))
             self._left.pop()
@@ -254,7 +254,7 @@ def _with_empty_log(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
     except sqlite3.OperationalError as error:
         if not is_full(error):
             raise
-    wipe(connection)
+    empty_log(connection)
     return work()
 
 

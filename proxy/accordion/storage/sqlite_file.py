@@ -80,6 +80,14 @@ def wipe(connection: sqlite3.Connection) -> bool:
     return not busy
 
 
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Empties the log, and waits up to a second for a checkpoint or a reader that stands in the way."""
+    for _ in range(100):
+        if wipe(connection):
+            return
+        time.sleep(0.01)
+
+
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Sets up a new connection; the tables are made if they are missing. Raises sqlite3.Error."""
     connection.execute("PRAGMA journal_mode = WAL")
