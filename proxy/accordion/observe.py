@@ -6,7 +6,6 @@ The API and the CLI ask here; what they show is what the journal recorded, of ev
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby
@@ -24,6 +23,7 @@ from accordion.core.errors import StoreFull, StoreUnavailable
 from accordion.core.memories import Filter, Memories
 from accordion.core.ports import Key, Outbox, Store, Windows
 from accordion.core.records import Exchange, Session, Totals
+from accordion.core.values import replace
 from accordion.identity.erasing import forget_delegations, forget_places
 from accordion.identity.lineage import Lineage
 from accordion.identity.nodes import tenant_of
@@ -244,10 +244,13 @@ async def erase(
     """Removes all that is kept and known of a session, or of all of the caller's; gives how many sessions were on
     record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
     space, erasures, sessions = caller.space, custody.erasures, set[str]()
-    # What waits for the store on this machine is found there then, and counted.
-    # On a full disk it cannot be published, and is erased where it lies.
-    with suppress(StoreFull):
+    # What waits for the store on this machine is found there then, and counted. On a full disk it cannot be published:
+    # what is erased makes room, and only the next erasure knows of all that waited.
+    is_full = False
+    try:
         await custody.publish()
+    except StoreFull:
+        is_full = True
     # From here on replies that were under way leave nothing any more.
     await erasures.note(space, session_id)
     known = {session_id} if session_id is not None else set(await custody.sessions(space))
@@ -256,7 +259,8 @@ async def erase(
         sessions = await _off_record(observe, wishes, caller, session_id, known, lists=False)
         await erasures.spread(space, session_id)
     sessions |= await _off_record(observe, wishes, caller, session_id, known | sessions)
-    return len(sessions), await custody.erase(space, session_id)
+    erased = await custody.erase(space, session_id)
+    return len(sessions), replace(erased, verified=False) if is_full else erased
 
 
 async def _off_record(

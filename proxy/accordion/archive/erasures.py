@@ -117,7 +117,7 @@ class Erasures:
 
     async def buried(self, writes: Sequence[Put | Append]) -> frozenset[Put | Append]:
         """Which of these writes, made while the store was away, would bring back what was erased since. What others of
-        them need too is not among them. Raises StoreUnavailable."""
+        them, or what the store has, need too is not among them. Raises StoreUnavailable."""
         notes = _read((await self._notes()).values())
         if not notes:
             return frozenset()
@@ -149,6 +149,10 @@ class Erasures:
                     stays.append((tenant, contents))
         for tenant, each in gone.items():
             each.spare_all(contents for other, contents in stays if other == tenant)
+            # What was stored since may name the same content, and its rows may be among the writes.
+            async for page in holdings.entries(self._store, tenant):
+                newer = [entry for entry in page if not _covers(notes, tenant, entry.session, entry.at)]
+                each.spare_all(await holdings.contents(self._store, tenant, newer))
             keys.update(each.places(tenant))
         return frozenset(each for each in writes if (each in appends if isinstance(each, Append) else each.key in keys))
 
