@@ -31,7 +31,7 @@ class SummarizeOptions(Section, frozen=True):
     threshold: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     keep_last_n: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
-    budget_share: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.85
+    budget_share: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.7
     max_summary_tokens: Annotated[int, msgspec.Meta(ge=_LEAST_BUDGET, le=10**7)] | None = None
 
 
