@@ -203,11 +203,11 @@ class Agent:
                 await asyncio.sleep(0.25)
                 continue
             self.sent = count
-            self._heard(first, failed)
+            self._count_responses(first, failed)
             return calls
         return []
 
-    def _heard(self, first: int, failed: int) -> None:
+    def _count_responses(self, first: int, failed: int) -> None:
         head = self.run.answers[-1]
         session = head.get("x-accordion-session", "")
         self.sessions[session] = self.sessions.get(session, 0) + 1
