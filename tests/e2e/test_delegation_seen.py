@@ -280,7 +280,7 @@ def test_explain_says_which_results_are_hidden_and_whose_they_are(tmp_path: Path
         )
         .stdout
     )
-    assert "[4] read call-b: it is of b" in text
+    assert "[4] read call-b: belongs to b" in text
     assert re.search(r"works for +lead", text)
     assert rows(tmp_path) == before
 
