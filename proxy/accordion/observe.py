@@ -14,16 +14,15 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
-from accordion.accounting.journal import ModelRow, exchanges_of, models_of, sessions_of
+from accordion.accounting.journal import ModelRow, exchanges_of, models_of, session_of, sessions_of
 from accordion.archive.custody import Custody, Erased
 from accordion.compaction.wishes import Wishes
 from accordion.core.budget import Limits, Thresholds, Utilization
 from accordion.core.delegation import Delegation
-from accordion.core.errors import StoreFull, StoreUnavailable
+from accordion.core.errors import StoreUnavailable
 from accordion.core.memories import Filter, Memories
 from accordion.core.ports import Key, Outbox, Store, Windows
 from accordion.core.records import Exchange, Session, Totals
-from accordion.core.values import replace
 from accordion.identity.erasing import forget_delegations, forget_places
 from accordion.identity.lineage import Lineage
 from accordion.identity.nodes import tenant_of
@@ -177,7 +176,13 @@ class Observe:
         """Removes what is on record of a session, or of all of the tenant's; gives the ids of those that there were.
         Sums by model stay: they tell of no conversation."""
         await self._flush()
-        found: dict[str, list[Key]] = {}
+        # What cannot be written, since the disk is full, is written never.
+        waiting = await self.outbox.drop(
+            lambda key: key.collection == sessions_of(tenant) and session_id in (None, session_of(key.name))
+        )
+        found = {session_of(key.name): [exchanges_of(tenant, session_of(key.name)), key] for key in waiting}
+        logs = {keys[0] for keys in found.values()}
+        await self.outbox.drop(logs.__contains__)
         prefix = f"{session_id}." if session_id is not None else ""
         async for name, value in self._rows(sessions_of(tenant), prefix, self.erasable):
             each = _HEAD.decode(value).id
@@ -244,13 +249,6 @@ async def erase(
     """Removes all that is kept and known of a session, or of all of the caller's; gives how many sessions were on
     record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
     space, erasures, sessions = caller.space, custody.erasures, set[str]()
-    # What waits for the store on this machine is found there then, and counted. On a full disk it cannot be published:
-    # what is erased makes room, and only the next erasure knows of all that waited.
-    is_full = False
-    try:
-        await custody.publish()
-    except StoreFull:
-        is_full = True
     # From here on replies that were under way leave nothing any more.
     await erasures.note(space, session_id)
     known = {session_id} if session_id is not None else set(await custody.sessions(space))
@@ -259,8 +257,7 @@ async def erase(
         sessions = await _off_record(observe, wishes, caller, session_id, known, lists=False)
         await erasures.spread(space, session_id)
     sessions |= await _off_record(observe, wishes, caller, session_id, known | sessions)
-    erased = await custody.erase(space, session_id)
-    return len(sessions), replace(erased, verified=False) if is_full else erased
+    return len(sessions), await custody.erase(space, session_id)
 
 
 async def _off_record(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,8 @@ from accordion.archive.artifacts import Artifact, Row, row_key, tenant_of
 from accordion.archive.erasures import LOOK, Erasures
 from accordion.archive.transcripts import Transcripts
 from accordion.archive.writing import Archive, Leaving
-from accordion.core.ports import Key, Put
+from accordion.core.errors import StoreFull, StoreUnavailable
+from accordion.core.ports import Append, Key, Put
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.spool import SpooledStore
 from tests.archive.vaults import OTHER, SPACE, Vault, chat, wire
@@ -104,7 +106,8 @@ async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
     await vault.spool.spool.hold(held(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
     erased = await vault.custody.erase(SPACE, "s-1")
-    assert erased.verified
+    assert (erased.verified, erased.entries) == (True, 1)
+    await vault.spool.publish()
     assert vault.spool.spool.is_empty
     assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
@@ -350,3 +353,119 @@ async def test_what_a_worker_notes_while_it_looks_it_does_not_hear_of_as_another
     await here.look()
     assert told == [(tenant_of(SPACE), "s-1"), (tenant_of(OTHER), None)]
     assert not here.since(SPACE, "s-1", began)
+
+
+class Scripted(FickleStore):
+    """A store that does something before it takes a batch with this key, or takes no batch with it."""
+
+    before: tuple[Key, Callable[[], Awaitable[object]]] | None = None
+    refuses: Key | None = None
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        keys = {each.key for each in batch}
+        if self.refuses in keys:
+            self.away = True
+            raise StoreUnavailable("away")
+        if self.before is not None and self.before[0] in keys:
+            then, self.before = self.before[1], None
+            await then()
+        return await super().write(batch)
+
+
+FOLD, LISTED = Key("", "fold/one"), [Key("", "fold/one"), row_key(hashlib.sha256(MINE).digest())]
+
+
+async def left(vault: Vault) -> list[bytes | None]:
+    """What the store has of the erased compaction `one`."""
+    listed = [each.id for each in await vault.archive.listed(SPACE, "s-1")]
+    return [each for each in [*await vault.store.get_many(LISTED), *listed] if each is not None]
+
+
+async def test_an_erased_compaction_whose_archive_was_published_before_does_not_come_back() -> None:
+    vault = Vault(store=(store := Scripted()))
+    elsewhere = vault.waiting()
+    await elsewhere.spool.hold(held(vault, "one", "s-1", MINE))
+    store.refuses = FOLD
+    with pytest.raises(StoreUnavailable):
+        await elsewhere.publish()
+    store.away, store.refuses = False, None
+    vault.clock.advance(1.0)
+    await vault.custody.erase(SPACE, "s-1")
+    await elsewhere.publish()
+    assert elsewhere.spool.is_empty
+    assert await left(vault) == []
+
+
+@pytest.mark.parametrize("at", [FOLD, LISTED[1]], ids=["claims", "values"])
+@pytest.mark.parametrize("session", ["s-1", None], ids=["session", "tenant"])
+async def test_an_erasure_while_another_machine_publishes_leaves_nothing(at: Key, session: str | None) -> None:
+    vault = Vault(store=(store := Scripted()))
+    elsewhere = vault.waiting()
+    await elsewhere.spool.hold(held(vault, "one", "s-1", MINE))
+    vault.clock.advance(1.0)
+    store.before = at, lambda: vault.custody.erase(SPACE, session)
+    await elsewhere.publish()
+    assert store.before is None
+    assert elsewhere.spool.is_empty
+    assert await left(vault) == []
+
+
+async def test_what_is_written_again_behind_an_erasure_stays_while_that_is_published() -> None:
+    """The same bytes wait once more: they are the new compaction's."""
+    vault = Vault(store=(store := Scripted()))
+    elsewhere = vault.waiting()
+    await elsewhere.spool.hold([*held(vault, "one", "s-1", MINE), Put(Key("", "other"), b"x")])
+    vault.clock.advance(1.0)
+    await vault.custody.erase(SPACE, "s-1")
+    vault.clock.advance(1.0)
+    store.before = Key("", "other"), lambda: elsewhere.write(held(vault, "new", "s-1", MINE))
+    await elsewhere.publish()
+    await elsewhere.publish()
+    assert elsewhere.spool.is_empty
+    assert [each.id for each in await vault.archive.listed(SPACE, "s-1")] == ["art_new0"]
+    assert None not in await vault.store.get_many([Key("", "fold/new"), LISTED[1]])
+
+
+class Full(FickleStore):
+    """A store whose disk may be full: it is read, and takes only what erases."""
+
+    full = False
+
+    @property
+    def available(self) -> bool:
+        return not self.full
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        if self.full and not all(isinstance(each, Put) and each.for_erasing for each in batch):
+            raise StoreFull("the disk of the store is full")
+        return await super().write(batch)
+
+
+@pytest.mark.parametrize("session", ["s-1", None], ids=["session", "tenant"])
+async def test_on_a_full_disk_an_erasure_is_complete_with_what_waits_for_room(session: str | None) -> None:
+    vault = Vault(store=(store := Full()))
+    vault.archive.store = vault.spool
+    await vault.archive.keep(held(vault, "two", "s-1", BOTH))
+    store.full = True
+    await vault.archive.keep(held(vault, "one", "s-1", MINE))
+    await say_away(vault, vault.spool, "s-1", "mine", "both")
+    vault.clock.advance(1.0)
+    erased = await vault.custody.erase(SPACE, session)
+    assert (erased.verified, erased.entries) == (True, 3)
+    store.full = False
+    await vault.spool.publish()
+    assert vault.spool.spool.is_empty
+    kept = {key.name.partition("/")[0] for key in (*store._values, *store._logs)}
+    assert kept <= {"erased", tenant_of(SPACE)}
+
+
+async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_waits() -> None:
+    vault = Vault(store=(store := Full()))
+    other = vault.waiting()
+    store.full = True
+    await other.write(held(vault, "one", "s-1", MINE))
+    vault.clock.advance(1.0)
+    await vault.custody.erase(SPACE, "s-1")
+    other.drop_soon()
+    await other.look()
+    assert await other.get(FOLD) is None

@@ -58,7 +58,7 @@ class Vault:
         reader = WrittenReader()
         self.custody = Custody(
             self.archive, self.tasks, described, lambda dialect, space: reader.of(DIALECTS[dialect], space),
-            self.erasures, self.spool.publish,
+            self.erasures, self.spool.drop_erased,
         )  # fmt: skip
 
     def waiting(self, file: EphemeralStore | None = None) -> SpooledStore:
@@ -66,7 +66,7 @@ class Vault:
         spool = Spool(None, place="here")
         if file is not None:
             spool._memory.local = file
-        return SpooledStore(self.store, spool, buried=self.erasures.buried)
+        return SpooledStore(self.store, spool, erasures=self.erasures)
 
     async def say(self, session: str, client: Conversation, *, folded: bool = True, space: bytes = SPACE) -> None:
         """A request of a session, recorded."""

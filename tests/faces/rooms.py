@@ -23,7 +23,7 @@ def reading_room(world: World) -> ReadingRoom:
     reader = world.kitchen.reader
     custody = Custody(
         archive, world.tasks, described, lambda name, space: reader.of(spoken[name], space), world.vault.erasures,
-        world.store.ping,
+        world.spooled.drop_erased,
     )  # fmt: skip
     return ReadingRoom(archive, transcripts, custody, spoken, world.tasks, world.clock)
 

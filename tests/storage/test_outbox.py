@@ -439,3 +439,19 @@ async def test_what_is_patient_and_cannot_be_written_at_the_end_is_counted_as_dr
     store.away = True
     await outbox.close()
     assert sum(dropped) == 2
+
+
+async def test_what_was_erased_is_not_written_later() -> None:
+    store = Watched()
+    store.away = True
+    outbox, other = GatheringOutbox(store), Key("c", "other")
+    ledger = outbox.patient()
+    outbox.put(KEY, lambda: b"v")
+    ledger.append(KEY, lambda: b"e")
+    ledger.put(other, lambda: b"v")
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    assert await outbox.drop(KEY.__eq__) == [KEY, KEY]
+    store.away = False
+    await outbox.flush()
+    assert (await store.get_many([KEY, other]), await store.read(KEY)) == ([None, b"v"], [])

@@ -47,6 +47,11 @@ def sessions_of(tenant: str) -> str:
     return f"sessions/{tenant}"
 
 
+def session_of(row: str) -> str:
+    """The session of a row in that collection; `row` is the name."""
+    return row.rsplit(".", 2)[0]
+
+
 def models_of(tenant: str) -> str:
     """The collection that lists a tenant's models; names are `upstream|model|row`."""
     return f"models/{tenant}"

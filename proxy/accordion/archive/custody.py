@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,13 +15,12 @@ from accordion.archive import holdings
 from accordion.archive.artifacts import Artifact, artifact_text, listing, record_keys, tenant_of
 from accordion.archive.bounds import delete
 from accordion.archive.erasures import Erasures
-from accordion.archive.holdings import HOLDERS, Contents, Entry, Kind
+from accordion.archive.holdings import HELD, HOLDERS, Contents, Entry, Kind
 from accordion.archive.naming import Named
 from accordion.archive.transcript_log import Transcript, transcript_of
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Message
-from accordion.core.errors import StoreFull
-from accordion.core.ports import Key, Tasks
+from accordion.core.ports import Append, Key, Put, Tasks
 from accordion.core.values import dataclass
 
 Described = Callable[[Kind, Key, bytes], object | None]
@@ -47,8 +45,8 @@ class Erased:
 
 class Custody:
     """Gives out and erases. `described` and `read` make texts of what other rooms wrote; `erasures` tells everybody
-    what may not be used any more; `publish` writes what waits on this machine for the store, so that it is erased
-    with the rest."""
+    what may not be used any more; `drop_erased` removes what was erased of the writes that wait on this machine for the
+    store, and gives it."""
 
     def __init__(
         self,
@@ -57,14 +55,14 @@ class Custody:
         described: Described,
         read: Read,
         erasures: Erasures,
-        publish: Callable[[], Awaitable[object]],
+        drop_erased: Callable[[], Awaitable[Sequence[Put | Append]]],
     ) -> None:
         self._archive = archive
         self._tasks = tasks
         self._described = described
         self._reader = read
         self.erasures = erasures
-        self.publish = publish
+        self._drop_erased = drop_erased
 
     async def sessions(self, space: bytes) -> list[str]:
         """The sessions of a tenant of which anything is kept, in no order. Raises StoreUnavailable."""
@@ -152,14 +150,12 @@ class Custody:
     async def erase(self, space: bytes, session: str | None = None) -> Erased:
         """Removes all that is kept of a session, or of a tenant. What another session of the tenant names too stays.
         Raises StoreUnavailable; then some is removed, and it can be asked for again."""
-        entries = values = shared = 0
-        found = removed = 1
+        shared, found, removed = 0, 1, 1
         # Noted before, so that what waits for the store elsewhere does not come back; and behind it, so that nobody has
         # what he read again meanwhile.
         await self.erasures.note(space, session)
-        # On a full disk nothing can be published. What waits here is erased where it lies, the rest by the note.
-        with suppress(StoreFull):
-            await self.publish()
+        waited = await self._drop_erased()
+        entries, values = sum(write.key.collection.startswith(HELD) for write in waited), len(waited)
         for _ in range(_TRIES):
             found, removed, stays = await (self._all(space) if session is None else self._one(space, session))
             entries, values, shared = entries + found, values + removed, max(shared, stays)
@@ -227,8 +223,7 @@ def _said(transcript: Transcript) -> dict[str, Any]:
 
 def _own(tenant: str, entries: Iterable[Entry]) -> list[Key]:
     """Where the entries themselves are."""
-    collection = holdings.collection_of(tenant)
-    return [key for each in entries for key in (holdings.contents_key(tenant, each.id), Key(collection, each.name))]
+    return [key for each in entries for key in reversed(holdings.keys_of(tenant, each))]
 
 
 def _json(wire: bytes) -> object:

@@ -16,7 +16,7 @@ from accordion.archive import holdings
 from accordion.archive.artifacts import tenant_of
 from accordion.archive.naming import Named
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Append, Clock, Key, Put, Store
+from accordion.core.ports import Append, Clock, ErasedWrites, Key, Put, Store
 
 Listener = Callable[[str, str | None], None]
 """Hears a tenant (see `tenant_of`) and the session that was erased; None: all of them."""
@@ -115,12 +115,15 @@ class Erasures:
                 if not first or note.at > self._began:
                     self._tell(note, self._ago(note))
 
-    async def buried(self, writes: Sequence[Put | Append]) -> frozenset[Put | Append]:
-        """Which of these writes, made while the store was away, would bring back what was erased since. What others of
-        them, or what the store has, need too is not among them. Raises StoreUnavailable."""
+    def lists(self, key: Key) -> bool:
+        """See ErasureLog."""
+        return holdings.is_listing(key)
+
+    async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
+        """See ErasureLog. What others of these writes, or what the store has, need too is not among it."""
         notes = _read((await self._notes()).values())
         if not notes:
-            return frozenset()
+            return ErasedWrites()
         values = {write.key: write.value for write in writes if isinstance(write, Put)}
         logs = dict[Key, list[Append]]()
         for write in writes:
@@ -147,14 +150,16 @@ class Erasures:
                     gone.setdefault(tenant, Named()).add(contents)
                 else:
                     stays.append((tenant, contents))
+        renewed = set[Key]()
         for tenant, each in gone.items():
             each.spare_all(contents for other, contents in stays if other == tenant)
             # What was stored since may name the same content, and its rows may be among the writes.
             async for page in holdings.entries(self._store, tenant):
                 newer = [entry for entry in page if not _covers(notes, tenant, entry.session, entry.at)]
                 each.spare_all(await holdings.contents(self._store, tenant, newer))
+                renewed.update(key for entry in newer for key in holdings.keys_of(tenant, entry))
             keys.update(each.places(tenant))
-        return frozenset(each for each in writes if (each in appends if isinstance(each, Append) else each.key in keys))
+        return ErasedWrites(frozenset(keys), frozenset(appends), frozenset(keys - renewed))
 
     async def _notes(self) -> dict[str, bytes]:
         found, after = dict[str, bytes](), ""

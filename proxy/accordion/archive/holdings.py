@@ -175,6 +175,11 @@ def collection_of(tenant: str) -> str:
     return f"{HELD}{tenant}"
 
 
+def is_listing(key: Key) -> bool:
+    """Whether an entry or its contents are kept under a key."""
+    return key.collection.startswith(HELD) or (not key.collection and key.name.startswith("contents/"))
+
+
 def prefix(session: str) -> str:
     """What the names of a session's entries begin with."""
     return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()[:24] + "/"
@@ -183,6 +188,11 @@ def prefix(session: str) -> str:
 def contents_key(tenant: str, entry_id: str) -> Key:
     """Where the contents of an entry are."""
     return Key("", f"contents/{tenant}/{entry_id}")
+
+
+def keys_of(tenant: str, entry: Entry) -> tuple[Key, Key]:
+    """Where an entry itself is, and where its contents are."""
+    return Key(collection_of(tenant), entry.name), contents_key(tenant, entry.id)
 
 
 def transcript_key(tenant: str, session: str) -> Key:

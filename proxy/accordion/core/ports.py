@@ -57,6 +57,29 @@ class Append:
     ttl: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ErasedWrites:
+    """Waiting writes that were erased: values by key, and entries of logs. `stored`: what the store must not have
+    either, where a part of them reached it already."""
+
+    keys: frozenset[Key] = frozenset()
+    appends: frozenset[Append] = frozenset()
+    stored: frozenset[Key] = frozenset()
+
+    def __contains__(self, write: Put | Append) -> bool:
+        return write in self.appends if isinstance(write, Append) else write.key in self.keys
+
+
+class ErasureLog(Protocol):
+    """Knows what was erased, so that writes from before the erasure do not bring it back."""
+
+    async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
+        """What was erased of these waiting writes, and of what they list. Raises StoreUnavailable."""
+
+    def lists(self, key: Key) -> bool:
+        """Whether the value under a key lists others, so that they can be erased."""
+
+
 class Store(Protocol):
     """Bytes under keys, and logs of bytes under keys. Every method may raise StoreUnavailable."""
 
@@ -272,6 +295,9 @@ class Outbox(Protocol):
 
     async def flush(self) -> None:
         """Return when everything taken so far was written, or raise StoreUnavailable."""
+
+    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
+        """Forget what waits under these keys; gives them. Also while the store takes no write."""
 
 
 class Others(Protocol):

@@ -173,7 +173,7 @@ async def opened(settings: Settings, tenant: str | None) -> AsyncIterator[Shelve
         archive = Archive(spool, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
         spoken, reader = {dialect.name: dialect for dialect in dialects().values()}, WrittenReader()
         custody = Custody(
-            archive, tasks, described, lambda name, space: reader.of(spoken[name], space), erasures, spool.publish
+            archive, tasks, described, lambda name, space: reader.of(spoken[name], space), erasures, spool.drop_erased
         )
         transcripts = Transcripts(archive, tasks, clock, "off")
         room = ReadingRoom(archive, transcripts, custody, spoken, tasks, clock)
@@ -207,7 +207,7 @@ async def _spooled(settings: Settings, store: Store, erasures: Erasures) -> Spoo
     mark, secret = await store.get_many([MARK, TENANT_SECRET])
     key = settings.server.tenant_key.reveal().encode() or secret or b""
     await spool.identify(identity_of(mark or b""), key, lasting=False)
-    return SpooledStore(store, spool, buried=erasures.buried)
+    return SpooledStore(store, spool, erasures=erasures)
 
 
 # -- what is done ----------------------------------------------------------------------------------------------------

@@ -35,6 +35,10 @@ class _Nowhere:
     async def flush(self) -> None:
         """There is nothing to write."""
 
+    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
+        """There is nothing to forget."""
+        return []
+
 
 @dataclass(frozen=True, slots=True)
 class Beside:

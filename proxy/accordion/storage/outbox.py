@@ -96,6 +96,14 @@ class GatheringOutbox:
         if self._patient is not None:
             await self._patient.flush()
 
+    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
+        """Forget what waits under these keys; see the port."""
+        async with self._writing:
+            dropped = [key for key in (*self._puts, *(entry[0] for entry in self._appends)) if is_erased(key)]
+            self._puts = {key: letter for key, letter in self._puts.items() if not is_erased(key)}
+            self._appends = [entry for entry in self._appends if not is_erased(entry[0])]
+        return dropped + (await self._patient.drop(is_erased) if self._patient is not None else [])
+
     def hurry(self) -> None:
         """Begin to write what waits."""
         if self._timer is not None:

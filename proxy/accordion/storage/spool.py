@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Append, Key, Put, Store
+from accordion.core.ports import Append, ErasedWrites, ErasureLog, Key, Put, Store
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.recent import RecentRecords
 from accordion.storage.reserve import MARGIN, SIZE, free_bytes
@@ -49,8 +49,6 @@ _BATCH_BYTES = 2 * 2**20
 _MEMORY = 16 * 2**20
 """Bytes of writes kept in memory where no file takes them."""
 
-Buried = Callable[[Sequence[Put | Append]], Awaitable[frozenset[Put | Append]]]
-"""Which of these writes were erased meanwhile. Raises StoreUnavailable."""
 Settle = Callable[[Put, bytes], bytes | None]
 """Gets a claim that lost, and the value that another made first; gives the value to write instead, if any."""
 Owns = Callable[[Sequence[Put]], Awaitable[bool]]
@@ -63,6 +61,8 @@ class _Write(msgspec.Struct, array_like=True):
     value: bytes
     ttl: float | None
     keep: int | None = None
+    number: str = ""
+    """Tells a write from a later one of the same bytes, which must stay when this one is removed."""
 
     @property
     def key(self) -> Key:
@@ -228,16 +228,14 @@ class Spool:
         return found
 
     def _local_of(self, write: Put | Append) -> Put:
+        # Entries of logs stand behind what was appended before, by any worker.
+        number = f"{time.time_ns():020}.{os.getpid()}.{next(self._numbers)}"
+        key, keep = write.key, write.keep if isinstance(write, Append) else None
         if isinstance(write, Append):
-            # Behind what was appended before, by any worker.
-            name = f"{time.time_ns():020}.{os.getpid()}.{next(self._numbers)}"
-            return self._row(_APPENDS, name, write.key, write.value, write.ttl, write.keep)
-        kind = _CLAIMS if write.if_absent else _VALUES
-        return self._row(kind, "", write.key, write.value, write.ttl, None)
-
-    def _row(self, kind: str, order: str, key: Key, value: bytes, ttl: float | None, keep: int | None) -> Put:
-        made = msgspec.msgpack.encode(_Write(key.collection, key.name, value, ttl, keep))
-        name = order or f"{key.collection}\n{key.name}"
+            kind, name = _APPENDS, number
+        else:
+            kind, name = _CLAIMS if write.if_absent else _VALUES, f"{key.collection}\n{key.name}"
+        made = msgspec.msgpack.encode(_Write(key.collection, key.name, write.value, write.ttl, keep, number))
         return Put(Key(_collection(self.tags[0], kind), name), made, if_absent=kind == _CLAIMS)
 
     async def _add(self, writes: Sequence[Put], share: float) -> dict[Key, bytes]:
@@ -349,19 +347,36 @@ class Spool:
 
     # -- publishing ---------------------------------------------------------------
 
-    async def publish(self, main: Store, settle: Settle, buried: Buried | None) -> None:
-        """Writes all that waits for this store to `main` and removes it here. One worker at a time does it. Raises
-        StoreUnavailable; then what is left still waits, and what was written is written again, which does no harm."""
+    async def publish(self, main: Store, settle: Settle, erasures: ErasureLog | None) -> None:
+        """Writes all that waits for this store to `main` and removes it here. One worker at a time does it. What was
+        erased is removed first, also where the store takes no write. Raises StoreUnavailable; then what is left still
+        waits, and what was written is written again, which does no harm."""
         # To take the lock changes the file, which other workers then look at: it is taken only where that is of use.
         await self._look()
+        if self.is_empty:
+            return
+        await self.drop_erased(main, erasures)
         for area in self._areas():
-            if self.is_empty:
-                return
             async with area.local.lock(_PUBLISHING, lease=_LEASE) as free:
                 if free:
-                    await self._publish(area, main, settle, buried)
+                    await self._publish(area, main, settle, erasures)
             self.in_memory = await self._memory.size(self.tags)
         await self._look()
+
+    async def drop_erased(self, main: Store, erasures: ErasureLog | None) -> list[Put | Append]:
+        """Removes what was erased, here and from `main`, and gives what waited of it. Raises StoreUnavailable."""
+        # What lists a claim may wait in the other place. Memory first: it can always be changed.
+        places = [(area, [row async for row in area.rows(self.tags)]) for area in reversed(self._areas())]
+        writes = [_write_of(*row) for _, rows in places for row in rows]
+        if erasures is None or not writes:
+            return []
+        erased = await erasures.find_erased(writes)
+        await _delete(main, erased)
+        for area, rows in places:
+            await area.remove({key: value for key, value in rows if _write_of(key, value) in erased})
+        self.in_memory = await self._memory.size(self.tags)
+        await self._look()
+        return [write for write in writes if write in erased]
 
     async def _look(self) -> None:
         """Learns whether nothing waits in the file."""
@@ -373,22 +388,29 @@ class Spool:
                 return
         self._empty_at = before
 
-    async def _publish(self, area: _Area, main: Store, settle: Settle, buried: Buried | None) -> None:
-        waiting = [(key, value) async for key, value in area.rows(self.tags)]
-        gone = await buried([_write_of(*row) for row in waiting]) if buried is not None and waiting else frozenset()
+    async def _publish(self, area: _Area, main: Store, settle: Settle, erasures: ErasureLog | None) -> None:
+        """What lists others is written first and stays here to the last, so that an erasure finds all that was written
+        of a compaction, whoever erases and wherever this ends."""
+        done, lists = dict[Key, bytes](), erasures.lists if erasures is not None else _lists_nothing
+        listings = dict[Key, bytes]()
         for kind in _KINDS:
             rows = [row async for row in area.rows(self.tags, (kind,))]
+            rows.sort(key=lambda row: not lists(_write_of(*row).key))
             for page in _pages(rows):
-                stays = await self._write_page(main, page, gone, settle)
-                await area.remove({key: value for key, value in page if key not in stays})
+                stays = await self._write_page(main, page, settle)
+                written = {key: value for key, value in page if key not in stays}
+                listings |= {key: value for key, value in written.items() if lists(_write_of(key, value).key)}
+                await area.remove({key: value for key, value in written.items() if key not in listings})
+                done |= written
+        if erasures is not None and done:
+            # An erasure may have looked through the store before this was written.
+            await _delete(main, await erasures.find_erased([_write_of(*row) for row in done.items()]))
+        await area.remove(listings)
 
-    async def _write_page(
-        self, main: Store, page: Sequence[tuple[Key, bytes]], gone: frozenset[Put | Append], settle: Settle
-    ) -> frozenset[Key]:
+    async def _write_page(self, main: Store, page: Sequence[tuple[Key, bytes]], settle: Settle) -> frozenset[Key]:
         """Writes a page to the store. A write that the store refuses alone, while it is there for others, stays in the
         spool and is tried again after a restart; gives the local keys of those. Raises StoreUnavailable."""
-        tried = [(local, _write_of(local, value)) for local, value in page if local not in self.refused]
-        writes = [(local, write) for local, write in tried if write not in gone]
+        writes = [(local, _write_of(local, value)) for local, value in page if local not in self.refused]
         try:
             await _write(main, [write for _, write in writes], settle)
         except StoreUnavailable:
@@ -423,25 +445,27 @@ class Spool:
 
     # -- what cannot be published -------------------------------------------------
 
-    async def adopt(self, main: Store, owns: Owns, settle: Settle, buried: Buried | None, former: Path | None) -> None:
+    async def adopt(
+        self, main: Store, owns: Owns, settle: Settle, erasures: ErasureLog | None, former: Path | None
+    ) -> None:
         """Publishes what a former version left without an identity, in this file or in the `former` common one, where
         `owns` says that it is this store's; else leaves it and counts it. Counts what waits for other stores, too.
         Raises StoreUnavailable."""
         self.elsewhere.clear()
         if self._file is not None and self.path is not None and _is_file(self.path):
-            await self._adopt_from(self._file.local, self.path, main, owns, settle, buried)
+            await self._adopt_from(self._file.local, self.path, main, owns, settle, erasures)
             await self._count_others(self._file.local, self.path)
         if former is not None and former != self.path and _is_file(former):
             local = SqliteStore(former, timeout=5.0)
             try:
-                await self._adopt_from(local, former, main, owns, settle, buried)
+                await self._adopt_from(local, former, main, owns, settle, erasures)
             finally:
                 await local.close()
         for path, writes in self.elsewhere.items():
             _log.warning("%d writes that wait in %s are for another store, and are left there", writes, path)
 
     async def _adopt_from(
-        self, local: _Local, path: Path, main: Store, owns: Owns, settle: Settle, buried: Buried | None
+        self, local: _Local, path: Path, main: Store, owns: Owns, settle: Settle, erasures: ErasureLog | None
     ) -> None:
         rows: dict[str, list[tuple[Key, bytes]]] = {}
         for kind, collection in _FORMER.items():
@@ -455,10 +479,10 @@ class Spool:
         if not await owns(puts):
             self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + len(puts)
             return
-        gone = await buried(puts) if buried is not None else frozenset()
+        erased = await erasures.find_erased(puts) if erasures is not None else ErasedWrites()
         for kind, kept in rows.items():
             for each in _pages(kept):
-                await _write(main, [put for _, value in each if (put := _former(kind, value)) not in gone], settle)
+                await _write(main, [put for _, value in each if (put := _former(kind, value)) not in erased], settle)
                 await local.delete_unchanged(dict(each))
 
     async def _count_others(self, local: _Local, path: Path) -> None:
@@ -509,16 +533,17 @@ class SpooledStore:
         spool: Spool,
         *,
         settle: Settle = lambda *_: None,
-        buried: Buried | None = None,
+        erasures: ErasureLog | None = None,
         is_copied: Callable[[Key], bool] = lambda _: False,
     ) -> None:
         self._main = main
         self.spool = spool
         self._is_copied = is_copied
-        self.settle, self.buried = settle, buried
+        self.settle, self.erasures = settle, erasures
         self.confirm: Callable[[], Awaitable[object]] | None = None
         """Learns which store answers, and identifies the spool with it. Raises StoreUnavailable."""
         self._share = 1.0
+        self._drops = False
         self._publishing = asyncio.Lock()
 
     def minor(self) -> SpooledStore:
@@ -641,7 +666,21 @@ class SpooledStore:
             # The store that is back may be another one at the same address.
             if self.confirm is not None:
                 await self.confirm()
-            await self.spool.publish(self._main, self.settle, self.buried)
+            await self.spool.publish(self._main, self.settle, self.erasures)
+
+    async def drop_erased(self) -> Sequence[Put | Append]:
+        """Removes what was erased of what waits, and gives it. Works on a full disk. Raises StoreUnavailable."""
+        self._drops = False
+        if self.spool.is_empty:
+            return ()
+        async with self._publishing:
+            if self.confirm is not None:
+                await self.confirm()
+            return await self.spool.drop_erased(self._main, self.erasures)
+
+    def drop_soon(self) -> None:
+        """Something was erased: what waits of it is removed at the next look, also while the disk is full."""
+        self._drops = True
 
     async def look(self) -> None:
         """Publishes what waits once the store is there, and till then saves what is only in memory. To be called about
@@ -649,8 +688,10 @@ class SpooledStore:
         with suppress(StoreUnavailable):
             if self._main.available:
                 await self.publish()
-            else:
-                await self.spool.save()
+                return
+            await self.spool.save()
+            if self._drops:
+                await self.drop_erased()
 
     async def close(self) -> None:
         """Closes the spool; the store is its owner's."""
@@ -691,6 +732,17 @@ async def _write(main: Store, batch: Sequence[Put | Append], settle: Settle) -> 
         claim = mine[key]
         if isinstance(claim, Put) and winner != claim.value and (better := settle(claim, winner)) is not None:
             await main.put(key, better, ttl=claim.ttl)
+
+
+async def _delete(main: Store, erased: ErasedWrites) -> None:
+    """Removes from the store what was erased."""
+    keys = list(erased.stored)
+    for at in range(0, len(keys), _PAGE):
+        await main.delete(keys[at : at + _PAGE])
+
+
+def _lists_nothing(key: Key) -> bool:
+    return False
 
 
 def _pages(rows: Sequence[tuple[Key, bytes]]) -> Iterator[list[tuple[Key, bytes]]]:

@@ -142,6 +142,7 @@ class House:
         # Who erases has the time for it to be written, and then removes it with the rest.
         self._vault.erasures.listen(lambda *_: self.outbox.hurry())
         self._vault.erasures.listen(lambda *_: self._clear_recent())
+        self._vault.erasures.listen(lambda *_: self.spooled.drop_soon())
         self._kitchen = Kitchen(
             settings,
             self.store,
@@ -330,7 +331,7 @@ class House:
             self.store,
             partial(owns_former, settings, self.store),
             self.spooled.settle,
-            self.spooled.buried,
+            self.spooled.erasures,
             Path(former) if former else None,
         )
 

@@ -109,7 +109,7 @@ class Kitchen:
         self.spoken = spoken = dialects_by_name()
         self._desk = Desk(self._archive, spoken, tasks)
         self._transcripts = vault.transcripts
-        self.custody = Custody(self._archive, tasks, described, self._reads, vault.erasures, spooled.publish)
+        self.custody = Custody(self._archive, tasks, described, self._reads, vault.erasures, spooled.drop_erased)
         # Of words that are named, and of replies that are gone on from; each also of what was looked up.
         replies = settings.limits.reply_cache_bytes
         self.named = NamedItems(self._archive, tasks, vault.erasures, self._reads, replies // 8)
@@ -119,7 +119,7 @@ class Kitchen:
             at_once=settings.summaries.max_concurrent, per_tenant=max(1, settings.summaries.max_concurrent // 2)
         )
         self._spooled = spooled
-        spooled.settle, spooled.buried = self._settle, vault.erasures.buried
+        spooled.settle, spooled.erasures = self._settle, vault.erasures
         vault.erasures.listen(self._erased)
 
     def history(self, sessions: Sessions) -> ResponseHistory:
