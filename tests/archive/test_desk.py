@@ -21,7 +21,8 @@ from accordion.core.errors import StoreUnavailable
 from accordion.core.tooling import Answer, OurCall, Wanted
 from accordion.dialects.chat import ChatCompletions
 from accordion.storage.ephemeral import EphemeralStore
-from tests.fakes import FakeTasks
+from accordion.storage.spool import Spool, SpooledStore
+from tests.fakes import FakeTasks, FickleStore
 
 SPACE = b"one tenant"
 RESULT, DATA, LATER, RANGE, IMAGE, GONE, FOREIGN = (f"art_{n:012x}" for n in range(7))
@@ -163,6 +164,19 @@ async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
     assert answer.error
     assert "cannot be reached" in answer.text
     assert await archive.texts(reading(), [Wanted(RESULT)]) == [None]
+
+
+async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to_be_lost():
+    """The record waits in the spool; its rows are in the store, which is away."""
+    store = FickleStore()
+    archive = Archive(SpooledStore(store, Spool(None, place="here")))
+    store.away = True
+    await archive.keep(archive.puts(SPACE, [], artifacts()))
+    answer, other = await Desk(archive, {"chat": ChatCompletions()}, FakeTasks()).answers(
+        reading(), [OurCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
+    )
+    assert "cannot be reached at the moment" in answer.text
+    assert "cannot be reached at the moment" in other.text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import msgspec
@@ -294,3 +295,44 @@ async def test_a_write_that_the_store_refuses_does_not_hold_up_others(
     assert caplog.text.count("the store refused a write") == 1
     assert store.spool.described()["refused_by_the_store"] == 1
     await store.close()
+
+
+async def test_a_worker_stops_to_publish_before_its_lock_ends_and_goes_on_later(path: Path | None):
+    class Slow(Away):
+        seconds = 0.0
+
+        async def write(self, batch):
+            self.seconds += 10.0
+            return await super().write(batch)
+
+    main = Slow()
+    store = await worker(path, main, monotonic=lambda: main.seconds)
+    rows = [Put(Key("", f"row/{number}"), b"x") for number in range(200)]
+    await store.write([*rows, Put(FOLD, b"fold", if_absent=True)])
+    main.back, main.seconds = True, 0.0
+    await store.publish()
+    assert (main.seconds, await main.get(FOLD)) == (20.0, None)
+    for _ in range(2):
+        await store.publish()
+    assert await main.get(FOLD) == b"fold"
+    assert None not in await main.get_many([row.key for row in rows])
+    assert store.spool.is_empty
+    await store.close()
+
+
+async def test_a_write_that_leaves_no_trace_in_the_dates_of_the_file_is_found_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gone, main = Away(), EphemeralStore()
+    one, two = await worker(tmp_path / "s.db", gone), await worker(tmp_path / "s.db", main)
+    dates = time.time_ns(), 4_096
+    monkeypatch.setattr(Spool, "_signature", lambda _: dates)
+    for each in (one, two):
+        await each.spool._look()
+    assert one.spool.is_empty
+    await one.put_if_absent(FOLD, b"one")
+    assert await one.get(FOLD) == b"one"
+    await two.look()
+    assert await main.get(FOLD) == b"one"
+    await one.close()
+    await two.close()

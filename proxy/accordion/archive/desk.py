@@ -144,6 +144,7 @@ class Desk:
                 held, calls = _parsed(*read_from) if small else await self._tasks.offload(_parsed, *read_from)
                 if held is not None and (others is None or await others.sees(artifact, calls)):
                     return held
+            await self._archive.check()
         except StoreUnavailable as error:
             raise _Refused(
                 f"The archive cannot be reached at the moment, so {name} cannot be read. It is kept; try later."

@@ -85,6 +85,7 @@ class ReadingRoom:
                 with suppress(StoreUnavailable):
                     await self._archive.read_back(space, artifact)
             return replace(lent, sessions=tuple(sorted({each.session for each in found})))
+        await self._archive.check()
         return None
 
     async def listed(self, space: bytes, session: str, after: str = "", limit: int = 100) -> Page:

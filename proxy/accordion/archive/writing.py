@@ -37,6 +37,7 @@ _LOOKS = 8
 _DAY, _SHARE = 86_400.0, 4
 _GENERATIONS = 64
 _ROW = "row/"
+_NOWHERE = Key("", "nowhere")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,11 @@ class Archive:
         await self.keep(self.entered(space, entry, contents) + puts)
 
     # -- reading ------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Raises StoreUnavailable where the store cannot be read. Then what was not found may be there: only what
+        waits on this machine was looked through."""
+        await self.store.get(_NOWHERE)
 
     def opened(self, space: bytes, key: Key, value: bytes | None) -> bytes | None:
         """A value of the store as it was before it was sealed; None where there is none, or none that can be opened."""

@@ -43,6 +43,10 @@ _FORMER = {_VALUES: "spool/values", _CLAIMS: "spool/claims"}
 _TAGS, _STORES = "spool/tags", "spool/stores"
 _PUBLISHING = Key("spool", "publishing")
 _LEASE = 30.0
+_LONGEST = _LEASE / 2
+"""Seconds after which a worker stops to publish and leaves the rest for its next look, within its lease."""
+_TICK = 2 * 10**9
+"""Nanoseconds within which two changes of a file may get the same date."""
 _OVERHEAD = 100
 _PAGE = 64
 _BATCH_BYTES = 2 * 2**20
@@ -145,8 +149,10 @@ class Spool:
         capacity: int = 64 * 2**20,
         timeout: float = 5.0,
         recent: RecentRecords | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path, self.place, self.recent = path, place, recent
+        self._monotonic = monotonic
         self._wal = f"{path}-wal" if path is not None else ""
         self._memory = _Area(EphemeralStore(max_bytes=4 * capacity + 2**20), min(capacity, _MEMORY))
         self._file: _Area | None = None
@@ -164,6 +170,7 @@ class Spool:
         self._tags: list[str] = []
         self._noted = set[str]()
         self._empty_at: tuple[int, int] | str = "unknown"
+        self._is_doubtful = False
         self._numbers = count()
 
     # -- identity -----------------------------------------------------------------
@@ -209,6 +216,11 @@ class Spool:
         """Whether nothing waits. Costs a look at the file's dates, which every write of any worker changes."""
         return not self.in_memory and self._empty_at == self._signature()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is empty, and was so when the file's dates were old enough to tell any write since."""
+        return self.is_empty and not self._is_doubtful
+
     def _signature(self) -> tuple[int, int] | str:
         try:
             found = os.stat(self._wal) if self._wal else None
@@ -225,6 +237,7 @@ class Spool:
         if writes:
             await self._note()
             found |= await self._add(writes, share)
+            self._empty_at = "unknown"
         return found
 
     def _local_of(self, write: Put | Append) -> Put:
@@ -359,7 +372,7 @@ class Spool:
         for area in self._areas():
             async with area.local.lock(_PUBLISHING, lease=_LEASE) as free:
                 if free:
-                    await self._publish(area, main, settle, erasures)
+                    await self._publish(area, main, settle, erasures, self._monotonic() + _LONGEST)
             self.in_memory = await self._memory.size(self.tags)
         await self._look()
 
@@ -386,9 +399,12 @@ class Spool:
             if await self._file.size(self.tags):
                 self._empty_at = "unknown"
                 return
+        self._is_doubtful = isinstance(before, tuple) and time.time_ns() - before[0] < _TICK
         self._empty_at = before
 
-    async def _publish(self, area: _Area, main: Store, settle: Settle, erasures: ErasureLog | None) -> None:
+    async def _publish(
+        self, area: _Area, main: Store, settle: Settle, erasures: ErasureLog | None, until: float
+    ) -> None:
         """What lists others is written first and stays here to the last, so that an erasure finds all that was written
         of a compaction, whoever erases and wherever this ends."""
         done, lists = dict[Key, bytes](), erasures.lists if erasures is not None else _lists_nothing
@@ -397,6 +413,8 @@ class Spool:
             rows = [row async for row in area.rows(self.tags, (kind,))]
             rows.sort(key=lambda row: not lists(_write_of(*row).key))
             for page in _pages(rows):
+                if self._monotonic() > until:
+                    return
                 stays = await self._write_page(main, page, settle)
                 written = {key: value for key, value in page if key not in stays}
                 listings |= {key: value for key, value in written.items() if lists(_write_of(key, value).key)}
@@ -659,8 +677,9 @@ class SpooledStore:
         await self._main.ping()
 
     async def publish(self) -> None:
-        """Publishes what waits, where anything does. Raises StoreUnavailable; then it still waits."""
-        if self.spool.is_empty:
+        """Publishes what waits, where anything does; of much a part, and the rest when it is called again. Raises
+        StoreUnavailable; then it still waits."""
+        if self.spool.is_settled:
             return
         async with self._publishing:
             # The store that is back may be another one at the same address.
