@@ -10,6 +10,7 @@ import pytest
 
 from accordion.archive.artifacts import tenant_of
 from accordion.core.ports import Route, UpstreamRequest
+from accordion.storage.ephemeral import EphemeralStore
 from tests.compaction.making import LoopTasks
 from tests.fakes import FakeReply, FakeRouter, FakeUpstream, FakeWindows, FickleStore
 from tests.replies import sse
@@ -410,3 +411,73 @@ async def test_the_whole_history_is_sent_where_it_is_on_record_and_what_it_stand
     assert "previous_response_id" not in sent
     assert sent["input"][0] == chain.first[0]
     assert sent["input"][-1] == result
+
+
+class Batches(EphemeralStore):
+    """Notes the names of the keys of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+
+    async def write(self, batch: Any) -> Any:
+        self.batches.append([each.key.name for each in batch])
+        return await super().write(batch)
+
+
+def of(kind: str, batch: list[str]) -> bool:
+    return any(name.startswith(f"{kind}/") for name in batch)
+
+
+async def test_what_a_request_adds_to_the_transcript_is_in_the_batch_that_stores_its_response() -> None:
+    store = Batches()
+    chain = Chain(store=store, config="archive: {record: all}")
+    await chain.turns(3)
+    stored = [batch for batch in store.batches if of("link", batch)]
+    assert [of("transcript", batch) for batch in stored] == [True] * 3
+    assert sum(of("transcript", batch) for batch in store.batches) == 3
+
+
+async def recorded(chain: Chain, session: str) -> list[Json]:
+    await chain.tasks.done()
+    space = chain.world.forward.tenants.identify({}).space
+    original = await chain.world.vault.transcripts.original(space, session)
+    found: list[Json] = json.loads(original.body)["input"] if original is not None else []
+    return found
+
+
+async def test_what_goes_on_from_a_response_that_is_not_on_record_is_recorded_as_if_folded() -> None:
+    """A request whose session was lost may be one of a history that was folded."""
+    chain = Chain()
+    results = [{**RESULT, "call_id": f"call_{number}"} for number in (7, 8)]
+    chain.provider.next = reply(7)
+    out, _ = await chain.world.ask(RESPONSES, {**FIXED, "input": results[:1], "previous_response_id": "resp_lost"})
+    session = header(out, "x-accordion-session") or ""
+    assert await recorded(chain, session) == results[:1]
+    # So does another worker.
+    chain.world.vault.transcripts.begin_anew()
+    await chain.world.ask(RESPONSES, {**FIXED, "input": results[1:], "previous_response_id": "resp_a7"})
+    assert await recorded(chain, session) == results
+
+
+async def test_what_passes_unchanged_in_a_session_that_was_folded_is_recorded_by_any_worker() -> None:
+    chain = Chain()
+    await chain.until_folded()
+    session = chain.world.seen.exchanges[-1].session
+    chain.world.kitchen.links._held.clear()
+    for key in [key for key in chain.world.store._values if key.name.startswith("link/")]:
+        await chain.world.store.delete([key])
+    chain.world.vault.transcripts.begin_anew()
+    await chain.turn()
+    assert chain.same
+    assert chain.world.seen.exchanges[-1].session == session
+    assert f"call_{chain.number - 2}" in str((await recorded(chain, session))[-1])
+
+
+async def test_a_folded_chain_is_stored_where_nothing_is_read_back() -> None:
+    chain = Chain(config="unfold: {tool: false}")
+    await chain.until_folded()
+    for _ in range(3):
+        await chain.turn()
+        chain.world.kitchen.links._held.clear()
+    assert chain.state in ("folded", "replayed")

@@ -28,11 +28,11 @@ async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: 
     said = conversation(long_history(3), "chat")
     house = House(settings, {})
     await house.start()
-    house.forward.transcripts.record(SPACE, "s-1", said, folded=True)
+    house.forward.history.transcripts.record(SPACE, "s-1", said, folded=True)
     await house.stop()
     again = House(settings, {})
     try:
-        kept = await again.forward.transcripts.original(SPACE, "s-1")
+        kept = await again.forward.history.transcripts.original(SPACE, "s-1")
     finally:
         await again.stop()
     assert kept is not None

@@ -113,8 +113,7 @@ class World:
         retrieving = Retrieving(gauging.sessions, self.kitchen.overlays)
         self.forward = Forward(
             tenants, gauging, folding, sending, journal, self.clock, self.vault.erasures, self.kitchen.named,
-            Completing(self.kitchen.links), self.kitchen.history(sessions), unfolding, self.vault.transcripts,
-            retrieving,
+            Completing(self.kitchen.links), self.kitchen.history(sessions), unfolding, retrieving,
         )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, self.windows, {"": Thresholds()}, lineage=gauging.seating.lineage

@@ -22,7 +22,6 @@ from typing import TypeVar
 from accordion.accounting.journal import Journal
 from accordion.archive.erasures import Erasures
 from accordion.archive.named_items import NamedItems
-from accordion.archive.transcripts import Transcripts
 from accordion.completing import Askers, Completing
 from accordion.core.cache import LONGEST_NAME
 from accordion.core.errors import AccordionError, ContextOverflow, ThreadGone, Unauthorized, UpgradeRefused
@@ -68,8 +67,6 @@ class Forward:
     history: ResponseHistory
     unfolding: Unfolding | None = None
     """None where nothing is read back."""
-    transcripts: Transcripts | None = None
-    """None where nothing that was said is kept."""
     retrieving: Retrieving | None = None
     """None where nothing is read back."""
     remembering: Remembering | None = None
@@ -283,7 +280,7 @@ class Forward:
         own = _first(course, seen)
         session = learnt(self.gauging, gauge, place, course.status, own)
         fold = gauge.fold
-        self._keep(gauge, place, session.id, fold)
+        self._keep(gauge, place, session.id)
         if (seen.items or self.named.waiting) and gauge.foldable:
             self.named.said(gauge.caller.space, session.id, place.conversation, seen.items, course.started)
         if not course.stored and course.status < 400 and (place.conversation.kept or course.weave is not None):
@@ -295,14 +292,12 @@ class Forward:
         session = self.journal.record(tenant, session, place.row, exchange, traceparent) or session
         self.gauging.sessions.settle(place, session, own.read, gauge.counted, fold)
 
-    def _keep(self, gauge: Gauge, place: Place, session: str, fold: str) -> None:
+    def _keep(self, gauge: Gauge, place: Place, session: str) -> None:
         """Keeps what others may read of the request: the results in it, what was said, and what a fold took out."""
         seated, sharing = gauge.seated, self.gauging.seating.sharing
         if seated is not None and seated.taken and sharing is not None:
             sharing.keep(gauge.dialect.name, gauge.caller, seated.seat, seated.client, seated.taken, seated.owners)
-        if self.transcripts is not None:
-            after = place.base.chain if place.base is not None else b""
-            self.transcripts.record(gauge.caller.space, session, place.conversation, folded=bool(fold), after=after)
+        self.history.record(gauge, place)
         if self.remembering is not None and gauge.seen is not None and gauge.seen.state == "folded":
             made = gauge.folded.compaction if gauge.folded is not None else None
             if made is not None:

@@ -143,6 +143,15 @@ class Gauge(msgspec.Struct, frozen=True):
         """The id of the compaction in force; empty where there is none."""
         return fold_of(self.folded) if self.folded is not None else ""
 
+    @property
+    def was_folded(self) -> bool:
+        """Whether a compaction is in force, or may be: a request that goes on from a response by its id may be so of a
+        session that was folded, or of one that is not on record."""
+        place = self.place
+        if self.fold or place is None or place.conversation.kept != "reply":
+            return bool(self.fold)
+        return place.base.folded if place.base is not None else place.conversation.previous is not None
+
 
 def size_of(gauge: Gauge) -> int:
     """The size of the body that would go out, in bytes."""

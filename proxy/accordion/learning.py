@@ -55,6 +55,7 @@ def states_of(gauge: Gauge, place: Place, seen: ReplySeen, ids: tuple[str, ...] 
         ids=ids,
         label=place.label if ids else b"",
         changed=changed,
+        folded=gauge.was_folded,
         tried=_tried(gauge, place) if place.conversation.kept == "thread" else 0,
     )
     return dict.fromkeys({seen.response_id, *ids[-1:], _object_id(place.conversation)} - {""}, point)

@@ -1,8 +1,9 @@
 """Stores what a later request needs of a response, before the response ends.
 
 A client goes on from a response as soon as it has the last byte of it: by the response's id, or with its own copy of it
-in the list. What it does not know of must be on record by then, for any worker and after a crash: the tool round in
-which something was read back, what the id stands for, and what the provider keeps under it. All of that is one batch.
+in the list. What it does not know of, or will not send again, must be on record by then, for any worker and after a
+crash: the tool round in which something was read back, what the id stands for, what the provider keeps under it, and
+what the request adds to the transcript. All of that is one batch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 
 from accordion.archive.erasures import Erasures
 from accordion.archive.links import Link, Links
+from accordion.archive.transcripts import Transcripts
 from accordion.archive.writing import Archive
 from accordion.compaction.overlays import Overlays
 from accordion.core.conversation import Conversation
@@ -40,6 +42,7 @@ class ResponseHistory:
     archive: Archive
     outbox: Outbox
     erasures: Erasures
+    transcripts: Transcripts
 
     def is_needed(self, gauge: Gauge) -> bool:
         """Whether the response must wait for it: something may be read back in it, or its client may go on by its id.
@@ -47,11 +50,9 @@ class ResponseHistory:
         if gauge.offered:
             return True
         place = gauge.place
-        if place is None or not place.conversation.kept or gauge.counting:
+        if place is None or gauge.counting or not _is_sent_once(gauge):
             return False
-        if place.conversation.kept != "reply":
-            return True
-        return not _is_resent(place) and _is_stored(client_of(gauge))
+        return place.conversation.kept != "reply" or _is_stored(client_of(gauge))
 
     async def store(
         self, gauge: Gauge, seen: ReplySeen, reported: ReplySeen, ids: tuple[str, ...], weave: Weave | None
@@ -69,7 +70,7 @@ class ResponseHistory:
             # Last, since it is by this that the others are looked for.
             puts += self.sessions.puts(caller, {} if seen.error else states_of(gauge, place, reported, ids))
             if puts and not self.erasures.since(caller.space, place.session.id, gauge.started):
-                await self._write(puts)
+                await self._write(gauge, place, puts)
         except Exception:
             # The response itself is whole, and must not fail for it.
             _log.exception("a response could not be stored", extra={"request_id": gauge.request_id})
@@ -94,15 +95,26 @@ class ResponseHistory:
         compacted does not matter: a later one may be."""
         if place.conversation.kept != "reply" or gauge.counting or seen.output is None or not seen.response_id:
             return None
-        asked = gauge.asked or gauge
-        client, known = client_of(asked), asked.place is not None and _is_resent(asked.place)
+        client, known = client_of(gauge.asked or gauge), not _is_sent_once(gauge)
         if gauge.rules.mode != "auto" or gauge.route.family == "litellm" or not _is_stored(client):
             return None
         return self.links.take(gauge.caller.space, place.session.id, client, seen.response_id, seen.output, known=known)
 
-    async def _write(self, puts: list[Put]) -> None:
+    def record(self, gauge: Gauge, place: Place) -> None:
+        """Records in the transcript what is not recorded yet of a request, soon."""
+        self.transcripts.record(
+            gauge.caller.space, place.session.id, place.conversation, folded=gauge.was_folded, after=_before(place)
+        )
+
+    async def _write(self, gauge: Gauge, place: Place, puts: list[Put]) -> None:
         try:
-            await self.archive.keep(puts)
+            if _is_sent_once(gauge):
+                await self.transcripts.record_at_once(
+                    gauge.caller.space, place.session.id, place.conversation, puts,
+                    folded=gauge.was_folded, after=_before(place),
+                )  # fmt: skip
+            else:
+                await self.archive.keep(puts)
         except StoreUnavailable:
             for put in puts:
                 self.outbox.put(put.key, partial(bytes, put.value), put.ttl)
@@ -117,11 +129,20 @@ def client_of(gauge: Gauge) -> Conversation:
     return gauge.place.conversation
 
 
-def _is_resent(place: Place) -> bool:
-    """Whether a request brings back, in its list, the one response that was given since the place that it goes on from,
-    as a client does that sends its history itself. Where there are more, they were said elsewhere, or by their ids."""
-    conversation = place.conversation
-    return conversation.previous is None and place.base_index >= 0 and rounds(conversation, place.base_index) == 1
+def _before(place: Place) -> bytes:
+    """The chain key of what the provider keeps before a request, where that is known."""
+    return place.base.chain if place.base is not None else b""
+
+
+def _is_sent_once(gauge: Gauge) -> bool:
+    """Whether the messages of a request are not in the next one: its client leaves them to the provider. A client that
+    sends its history itself brings back the one response that was given since the place that the request goes on from.
+    Where there are more, they were given elsewhere, or by their ids."""
+    place = (gauge.asked or gauge).place
+    if place is None or not place.conversation.kept:
+        return False
+    conversation, index = place.conversation, place.base_index
+    return conversation.previous is not None or index < 0 or rounds(conversation, index) != 1
 
 
 def _is_stored(client: Conversation) -> bool:

@@ -18,7 +18,7 @@ from accordion.archive.transcripts import Transcripts
 from accordion.archive.writing import Archive, Leaving, Row
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Append, Put
+from accordion.core.ports import Append, Key, Put
 from accordion.dialects.reader import Reader
 from accordion.dialects.responses import Responses
 from accordion.storage.ephemeral import EphemeralStore
@@ -552,6 +552,20 @@ async def test_what_is_being_packed_when_its_session_is_erased_is_not_written():
     found = await transcripts.find(SPACE, "s-2")
     assert found is not None
     assert len(found.messages) == 2
+
+
+@pytest.mark.parametrize("erased", ["s-1", "s-2"])
+async def test_what_is_recorded_at_once_is_not_written_where_its_session_is_erased_meanwhile(erased: str):
+    tasks, store = Held(), Counting()
+    transcripts = Transcripts(Archive(store, DAY), tasks, FakeClock(), "all")
+    large = chat("a text of some length " * 4_000)
+    beside = [Put(Key("", "link"), b"", DAY)]
+    work = asyncio.create_task(transcripts.record_at_once(SPACE, "s-1", large, beside, folded=False))
+    await tasks.held.wait()
+    transcripts.forget(tenant_of(SPACE), erased)
+    tasks.let.set()
+    await work
+    assert ("link" in store.written) == (await transcripts.find(SPACE, "s-1") is not None) == (erased == "s-2")
 
 
 async def test_what_could_not_be_written_of_a_session_that_was_erased_meanwhile_does_not_wait_on():

@@ -22,8 +22,8 @@ async def test_of_what_was_erased_nothing_stands_in_the_files(tmp_path: Path, co
         session = (await ask(one, said(12)))["x-accordion-session"]
         await one.outbox.flush()
         assert (await ask(other, said(13)))["x-accordion-session"] == session
-        await one.forward.transcripts.flush()
-        await other.forward.transcripts.flush()
+        await one.forward.history.transcripts.flush()
+        await other.forward.history.transcripts.flush()
         await other.outbox.flush()
         assert bool(found(tmp_path)) is not bool(config)
         assert found(tmp_path, session)

@@ -61,7 +61,7 @@ class Overflowing(Provider):
 async def settled(*houses: House) -> None:
     """All that is written behind replies is written."""
     for house in houses:
-        await house.forward.transcripts.flush()
+        await house.forward.history.transcripts.flush()
         await house.outbox.flush()
 
 

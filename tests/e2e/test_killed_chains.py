@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.folds import STREAMED, WINDOW, config
 from tests.e2e.keeping import Keeper
+from tests.e2e.ledger import look, until
 from tests.e2e.test_killed_workers import LOST, hopping
 from tests.e2e.unfolds import Watched, ready, watched
 from tests.loopback import Answer, Recorded
@@ -32,6 +34,21 @@ async def goes_on(one: Watched, proxy: Proxy, count: int) -> None:
     async with connected(proxy.url, "responses", one.witness) as client:
         one.run.client = client
         await one.rounds(count)
+
+
+def is_own(entry: dict[str, Any]) -> bool:
+    """Whether the agent itself sends an entry of its history."""
+    return entry.get("role") == "user" or entry.get("type") == "function_call_output"
+
+
+async def missing(proxy: Proxy, run: Run) -> list[Any]:
+    """What of an agent's answered requests is in none of its transcripts."""
+    recorded, answered = list[Any](), list(run.history)
+    for name in {head["x-accordion-session"] for head in run.answers}:
+        recorded += (await look(proxy, f"/accordion/sessions/{name}/original")).json().get("input", [])
+    while is_own(answered[-1]):
+        answered.pop()
+    return [entry for entry in answered if is_own(entry) and entry not in recorded]
 
 
 @STREAMED
@@ -62,6 +79,16 @@ async def test_a_kill_behind_any_reply_keeps_the_chain_foldable(start: Start, st
         assert len({head["x-accordion-session"] for head in one.run.answers}) == 1
 
 
+@STREAMED
+async def test_a_kill_behind_any_reply_loses_nothing_of_the_transcript(start: Start, stream: bool):
+    proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
+    async with watched(proxy, "responses", f"killed late {stream}", ways=(), stream=stream, **CHAIN) as one:
+        await ready(one, "o")
+        for _ in range(3):
+            await killed_behind_the_reply(one, proxy)
+            assert await missing(proxy, one.run) == []
+
+
 # -- several agents, whose requests hop between workers, while workers fail ----------------------------
 
 AGENTS = 6
@@ -78,12 +105,17 @@ async def worked(run: Run, ends: asyncio.Event) -> None:
             await asyncio.sleep(0.1)
 
 
-async def killed(proxy: Proxy) -> None:
-    """Two workers are killed, one after the other."""
-    for _ in range(2):
-        await asyncio.sleep(4)
+async def killed(proxy: Proxy, models: dict[str, Any]) -> None:
+    """Two workers are killed, one after the other; each time every agent has gone on by some requests."""
+
+    async def went_on(count: int) -> bool:
+        return all(len(model.taken) >= count for model in models.values())
+
+    for times in (1, 2):
+        await until(partial(went_on, 6 * times))
         os.kill(proxy.workers[-1], signal.SIGKILL)
-    await asyncio.sleep(4)
+        await proxy.says("startup complete", 2 + times)
+    await until(partial(went_on, 18))
 
 
 async def test_chains_whose_requests_hop_go_on_through_killed_workers(start: Start):
@@ -109,13 +141,13 @@ async def test_chains_whose_requests_hop_go_on_through_killed_workers(start: Sta
     async with proxy.provider(script):
         ends = asyncio.Event()
         work = asyncio.gather(*(worked(run, ends) for run in runs))
-        await killed(proxy)
+        await killed(proxy, models)
         ends.set()
         await work
         for run in runs:
             await run.client.close()
-    for name, run in zip(names, runs, strict=True):
-        assert models[name].refusals == []
-        assert len(run.answers) >= 15
-        assert len(models[name].taken) >= 15
-        assert models[name].problems == []
+        lost = [await missing(proxy, run) for run in runs]
+    assert lost == [[]] * AGENTS
+    for model in models.values():
+        assert model.refusals == []
+        assert model.problems == []

@@ -72,19 +72,32 @@ class Transcripts:
         """Takes a request of a session, as the client sent it; `folded` says whether a fold is in force for it, `after`
         is the chain key of what the provider keeps before it, where that is known. Quick: what is new is written in the
         background."""
-        if self._mode == "off" or not session or not conversation.chain:
-            return
-        place = self._places.get((space, session))
-        if place is None:
-            if not folded and self._mode == "folded":
-                return
-        elif place.last == conversation.chain[-1] and place.head == _head(place, conversation):
+        if not self._is_new(space, session, conversation, folded=folded):
             return
         self._waiting.add(Item(space, session, conversation, self._clock.now(), after))
         if not (self._gathering or self._flushing):
             self._gather(_GATHER)
         elif len(self._waiting) == _MANY:
             self._tasks.spawn(self._flushed(), "record the transcript")
+
+    async def record_at_once(
+        self,
+        space: bytes,
+        session: str,
+        conversation: Conversation,
+        beside: Sequence[Put],
+        *,
+        folded: bool,
+        after: bytes = b"",
+    ) -> None:
+        """The same of a request that its client will not send again, written now, in one batch with the writes
+        `beside`; where the session is erased meanwhile, none of it is written. Raises StoreUnavailable; then it is to
+        be recorded again."""
+        if not self._is_new(space, session, conversation, folded=folded):
+            await self._archive.write(beside)
+            return
+        with self._places.writing() as write:
+            await self._write([Item(space, session, conversation, self._clock.now(), after)], write, beside)
 
     async def flush(self) -> None:
         """Writes what waits. Raises StoreUnavailable; then it waits on."""
@@ -114,6 +127,15 @@ class Transcripts:
         """The store was emptied: every session that goes on is recorded from its beginning again."""
         self._places.lose(lambda _: True, erased=False)
 
+    def _is_new(self, space: bytes, session: str, conversation: Conversation, *, folded: bool) -> bool:
+        """Whether a request is to be recorded, and holds what is not known to be."""
+        if self._mode == "off" or not session or not conversation.chain:
+            return False
+        place = self._places.get((space, session))
+        if place is None:
+            return folded or self._mode == "all"
+        return place.last != conversation.chain[-1] or place.head != _head(place, conversation)
+
     def _gather(self, seconds: float) -> None:
         self._gathering = True
         self._tasks.spawn(self._gathered(seconds), "record the transcript")
@@ -139,14 +161,16 @@ class Transcripts:
         finally:
             self._flushing = False
 
-    async def _write(self, batch: Sequence[Item], write: Write) -> None:
+    async def _write(self, batch: Sequence[Item], write: Write, beside: Sequence[Put] = ()) -> None:
         places: dict[Name, Place] = {}
         plans = [plan for item in batch if (plan := await self._plan(item, places, write)) is not None]
-        while plans := [plan for plan in plans if not write.erased(_name(plan.item))]:
+        while batch := [item for item in batch if not write.erased(_name(item))]:
+            plans = [plan for plan in plans if not write.erased(_name(plan.item))]
             small = sum(plan.bulk for plan in plans) <= _PACK_AT_ONCE
             writes, sizes = self._packed(plans) if small else await self._tasks.offload(self._packed, plans)
-            if not any(write.erased(_name(plan.item)) for plan in plans):
-                await self._archive.write(writes, minor=True)
+            if not any(write.erased(_name(item)) for item in batch):
+                if plans or beside:
+                    await self._archive.write([*writes, *beside], minor=not beside)
                 places.update((name, replace(places[name], size=size)) for name, size in sizes.items())
                 break
         for name, place in places.items():

@@ -50,6 +50,8 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     """What divides conversations within the tenant, for such a place."""
     changed: bool = False
     """For a place that a response id names: whether the provider keeps another list there than the client's."""
+    folded: bool = False
+    """For such a place: whether its session was folded, or may have been."""
     tried: int = 0
     """For such a place of a thread that was over its trigger, and that no fold made smaller: its tokens then."""
 

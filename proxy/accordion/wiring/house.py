@@ -214,8 +214,7 @@ class House:
         self.forward = Forward(
             self.tenants, gauging, folding, sending, self._journal, self.clock, self._vault.erasures,
             self._kitchen.named, Completing(self._kitchen.links), self._kitchen.history(self._sessions), unfolding,
-            self._vault.transcripts, retrieving, self.library.remembering(settings),
-            settings.server.responses_websocket,
+            retrieving, self.library.remembering(settings), settings.server.responses_websocket,
         )  # fmt: skip
         self.observe = Observe(
             self.store, self.outbox, known, thresholds(settings), settings.compaction.mode_of,

@@ -124,7 +124,9 @@ class Kitchen:
 
     def history(self, sessions: Sessions) -> ResponseHistory:
         """What stores responses, before they end."""
-        return ResponseHistory(sessions, self.links, self.overlays, self._archive, self._outbox, self.custody.erasures)
+        return ResponseHistory(
+            sessions, self.links, self.overlays, self._archive, self._outbox, self.custody.erasures, self._transcripts
+        )
 
     def _reads(self, dialect: str, space: bytes) -> Callable[[bytes], Message]:
         return self._reader.of(self.spoken[dialect], space)
