@@ -40,3 +40,20 @@ async def test_what_failed_in_a_thread_is_raised_to_who_waits():
             await tasks.offload(lambda: 1 / 0)
     finally:
         await tasks.close()
+
+
+async def test_what_is_repeated_goes_on_behind_a_failure(caplog: pytest.LogCaptureFixture):
+    tasks, runs, ended = LoopTasks(), 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise ValueError(f"run {runs}")
+        ended.set()
+
+    tasks.repeat(work, 0, "bound the sessions")
+    await ended.wait()
+    await tasks.close()
+    assert "bound the sessions failed, and is tried again in 0 seconds: run 1" in caplog.text
+    assert "run 2" in caplog.text

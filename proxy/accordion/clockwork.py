@@ -44,6 +44,10 @@ class LoopTasks:
         self._running.add(task)
         task.add_done_callback(self._done)
 
+    def repeat(self, work: Callable[[], Awaitable[object]], seconds: float, name: str) -> None:
+        """Run in the background now and every so many seconds; a failure is logged and ends nothing."""
+        self.spawn(_repeated(work, seconds, name), name)
+
     def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Run a slow pure function in a thread."""
         return asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
@@ -68,6 +72,15 @@ class LoopTasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s failed: %s", task.get_name(), error, exc_info=error)
+
+
+async def _repeated(work: Callable[[], Awaitable[object]], seconds: float, name: str) -> None:
+    while True:
+        try:
+            await work()
+        except Exception as error:
+            _log.exception("%s failed, and is tried again in %g seconds: %s", name, seconds, error)
+        await asyncio.sleep(seconds)
 
 
 class LoopWaiting:

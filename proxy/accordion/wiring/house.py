@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import secrets
@@ -20,6 +19,7 @@ from accordion.accounting.journal import Journal
 from accordion.accounting.limits import Limits
 from accordion.accounting.meter import Meter
 from accordion.accounting.taught import Taught
+from accordion.archive.bounds import EVERY as ARCHIVE_ROUNDS
 from accordion.archive.erasures import LOOK
 from accordion.clockwork import LoopClock, LoopTasks
 from accordion.completing import Completing
@@ -46,7 +46,8 @@ from accordion.models.windows import ModelWindows
 from accordion.observe import Observe
 from accordion.retrieving import Retrieving
 from accordion.sending import Sending
-from accordion.session_bounds import EVERY, SessionBounds
+from accordion.session_bounds import EVERY as SESSION_ROUNDS
+from accordion.session_bounds import SessionBounds
 from accordion.settings import Settings
 from accordion.storage.guarded import GuardedStore
 from accordion.storage.opening import open_store
@@ -261,9 +262,9 @@ class House:
             self._mark.recall(*await self.spooled.spool.recall(self._mark.secret))
         await self._mark.look()
         await self._taught.look()
-        self.tasks.spawn(self._keep_looking(), "follow the store")
-        self.tasks.spawn(self._vault.keep_house(asyncio.sleep), "bound the archive")
-        self.tasks.spawn(self._bound_sessions(), "bound the sessions")
+        self.tasks.repeat(self.look, LOOK, "follow the store")
+        self.tasks.repeat(self._vault.bounds.round, ARCHIVE_ROUNDS, "bound the archive")
+        self.tasks.repeat(self._session_bounds.round, SESSION_ROUNDS, "bound the sessions")
         self.tasks.spawn(self.library.warm(), "open the memories")
 
     async def stop(self) -> None:
@@ -355,13 +356,3 @@ class House:
         await self._kitchen.wishes.look()
         await self._vault.erasures.look()
         await self._taught.look()
-
-    async def _bound_sessions(self) -> None:
-        while True:
-            await self._session_bounds.round()
-            await asyncio.sleep(EVERY)
-
-    async def _keep_looking(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
-from accordion.archive.bounds import EVERY, Bounds, Swept
+from accordion.archive.bounds import Bounds, Swept
 from accordion.archive.erasures import Erasures
 from accordion.archive.transcripts import Transcripts
 from accordion.archive.writing import Archive
@@ -48,13 +48,6 @@ class Vault:
         )
         self.erasures = Erasures(store, clock, self.retention, None if alone else asyncio.sleep)
         self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)
-
-    async def keep_house(self, wait: Callable[[float], Awaitable[object]]) -> None:
-        """Looks through what is kept, now and ever after; `wait` waits for so many seconds."""
-        while True:
-            with suppress(StoreUnavailable):
-                await self.bounds.round()
-            await wait(EVERY)
 
     async def close(self) -> None:
         """Writes what is left to write."""
