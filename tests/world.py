@@ -22,7 +22,7 @@ from accordion.identity.sessions import Sessions
 from accordion.identity.tenants import ProxyKey, Tenants
 from accordion.observe import Observe
 from accordion.retrieving import Retrieving
-from accordion.sending import Sending
+from accordion.sending import DeploymentPauses, Sending
 from accordion.settings.load import build
 from accordion.storage.ephemeral import EphemeralStore
 from accordion.storage.spool import Spool, SpooledStore
@@ -103,7 +103,7 @@ class World:
         )
         tenants = Tenants(b"secret" * 6, self.keys, loopback=self.loopback)
         journal = Journal(self.outbox, [self.seen], "worker")
-        sending = Sending(tenants, self.router, self.upstream, self.translator)
+        sending = Sending(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
         compactors = self.kitchen.compactors(settings, lambda _model: self.summarizer)
         recalling = self.kitchen.recalling(settings)
         folding = Folding(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
 
 from accordion.core.errors import BadRequest, Unauthorized, Unreachable
 from accordion.core.http import Inbound
-from accordion.core.ports import Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
+from accordion.core.ports import Clock, Headers, Route, Router, Translator, Upstream, UpstreamReply, UpstreamRequest
 from accordion.core.summarizing import Asker
 from accordion.core.values import replace
 from accordion.dialects.naming import named_by, renamed_by, renamed_in
@@ -20,9 +21,72 @@ from accordion.rewriting import without_ours
 _NOT_PROCESSED = frozenset({429, 503, 529})
 """Statuses by which a provider refuses a request because of its load (529 is Anthropic's `overloaded_error`)."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+"""Seconds for which a deployment that could not be reached is tried last; each failure in a row doubles them."""
+
+_log = logging.getLogger("accordion")
+
 _ENCODED = (
     "The model's name cannot be put in place in a body of more than 64 KB with a content encoding. Send it without one."
 )
+
+
+@dataclass(slots=True)
+class _Pause:
+    """How long a deployment is tried last; `since` and `until` by the monotonic clock."""
+
+    seconds: float
+    since: float
+    until: float
+
+
+class DeploymentPauses:
+    """Which deployments could not be reached a moment ago. They are tried last, not left out: perhaps the others cannot
+    be reached either."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pauses: dict[str, _Pause] = {}
+
+    def ordered(self, routes: Sequence[Route]) -> list[Route]:
+        """The deployments in the order in which a request is to try them."""
+        if not self._pauses:
+            return list(routes)
+        return sorted(routes, key=self._is_paused)
+
+    def now(self) -> float:
+        """Seconds, by the monotonic clock."""
+        return self._clock.monotonic()
+
+    def reached(self, route: Route) -> None:
+        """A deployment answered."""
+        self._pauses.pop(_place(route), None)
+
+    def failed(self, route: Route, began: float, error: Unreachable) -> None:
+        """A deployment could not be reached by a request that tried since `began`."""
+        place, now = _place(route), self.now()
+        last = self._pauses.get(place)
+        if last is not None and began <= last.since:
+            # It tried at the same time as the one that was noted.
+            return
+        seconds = FIRST_PAUSE if last is None else min(LONGEST_PAUSE, 2 * last.seconds)
+        self._pauses[place] = _Pause(seconds, now, now + seconds)
+        _log.warning("a deployment of %s is tried last for %g seconds: %s", route.name, seconds, error.message)
+
+    def _is_paused(self, route: Route) -> bool:
+        pause, now = self._pauses.get(_place(route)), self.now()
+        if pause is None:
+            return False
+        if now < pause.until:
+            return True
+        # This request tries it. Others need not, until it is known what came of that.
+        pause.until = now + pause.seconds
+        return False
+
+
+def _place(route: Route) -> str:
+    """What cannot be reached where a deployment cannot: its server, or its provider."""
+    return route.base_url or (route.model or "").partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +97,7 @@ class Sending:
     router: Router
     upstream: Upstream
     translator: Translator
+    pauses: DeploymentPauses
 
     async def send(self, inbound: Inbound, gauge: Gauge) -> UpstreamReply:
         """Sends, and waits for the head of the reply. Raises what is wrong with the request, or with the way.
@@ -41,18 +106,30 @@ class Sending:
         did not process the request (`_NOT_PROCESSED`). After a time-out, a cut connection or any other error it may
         have been processed, and perhaps billed: that is not sent again. A body that comes in pieces is sent once.
         """
-        if not gauge.route.others or not isinstance(inbound.body, bytes):
+        if not gauge.route.others:
             return await self._send(inbound, gauge)
-        *first, last = (gauge.route, *gauge.route.others)
+        routes = self.pauses.ordered((gauge.route, *gauge.route.others))
+        *first, last = routes if isinstance(inbound.body, bytes) else routes[:1]
         for route in first:
             try:
-                reply = await self._send(inbound, structs.replace(gauge, route=route))
+                reply = await self._tried(inbound, gauge, route)
             except Unreachable:
                 continue
             if reply.status not in _NOT_PROCESSED:
                 return reply
             await reply.close()
-        return await self._send(inbound, structs.replace(gauge, route=last))
+        return await self._tried(inbound, gauge, last)
+
+    async def _tried(self, inbound: Inbound, gauge: Gauge, route: Route) -> UpstreamReply:
+        """What one of several deployments answers."""
+        began = self.pauses.now()
+        try:
+            reply = await self._send(inbound, structs.replace(gauge, route=route))
+        except Unreachable as error:
+            self.pauses.failed(route, began, error)
+            raise
+        self.pauses.reached(route)
+        return reply
 
     async def _send(self, inbound: Inbound, gauge: Gauge) -> UpstreamReply:
         route = gauge.route

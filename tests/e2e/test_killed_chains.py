@@ -111,10 +111,13 @@ async def killed(proxy: Proxy, models: dict[str, Any]) -> None:
     async def went_on(count: int) -> bool:
         return all(len(model.taken) >= count for model in models.values())
 
+    async def is_started_again(count: int) -> bool:
+        return proxy.log.count("startup complete") == count
+
     for times in (1, 2):
         await until(partial(went_on, 6 * times))
         os.kill(proxy.workers[-1], signal.SIGKILL)
-        await proxy.says("startup complete", 2 + times)
+        await until(partial(is_started_again, 2 + times))
     await until(partial(went_on, 18))
 
 

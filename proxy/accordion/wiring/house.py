@@ -45,7 +45,7 @@ from accordion.models.translate import LiteLLMTranslator
 from accordion.models.windows import ModelWindows
 from accordion.observe import Observe
 from accordion.retrieving import Retrieving
-from accordion.sending import Sending
+from accordion.sending import DeploymentPauses, Sending
 from accordion.session_bounds import EVERY as SESSION_ROUNDS
 from accordion.session_bounds import SessionBounds
 from accordion.settings import Settings
@@ -168,6 +168,7 @@ class House:
         self._journal = Journal(ledger, observers, self._worker, limits.exchanges_per_session, retention)
         self._translator = LiteLLMTranslator(self._kitchen.spoken)
         self._upstream = self._connect(settings)
+        self._deployment_pauses = DeploymentPauses(self.clock)
 
     def _apply(self, settings: Settings) -> None:
         """The rooms that settings shape."""
@@ -198,7 +199,7 @@ class House:
             dresser=self._kitchen.dresser(settings),
             mentions=self.library.mentions(settings),
         )
-        sending = Sending(self.tenants, router, self._upstream, self._translator)
+        sending = Sending(self.tenants, router, self._upstream, self._translator, self._deployment_pauses)
         self._compactors = self._kitchen.compactors(settings, partial(self._summarizer, settings, router, known))
         folding = Folding(
             gauging,
