@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from accordion.core.memories import Filter
 from accordion.identity.tenants import REMEMBERED
 from accordion.memory.entries import EVERY
+from tests.conftest import Start
 from tests.e2e.kept import CANARY, KEY, api, ask, fold, found, said, sealing, workers
+from tests.e2e.ledger import until
+from tests.e2e.raw import post
+from tests.e2e.replies import CHAT
+from tests.e2e.replies import KEY as BEARER_KEY
 from tests.memories import memory, put
+
+BEARER = ("Authorization", f"Bearer {BEARER_KEY}")
 
 
 @pytest.mark.parametrize("config", ["", sealing(KEY)], ids=["plain", "sealed"])
@@ -79,3 +89,44 @@ async def test_what_one_worker_erased_is_no_longer_in_force_in_another(tmp_path:
             anew = await ask(house, said(12))
             assert fold(anew) != fold(first)
             assert anew["x-accordion-session"]
+
+
+async def test_what_another_house_on_the_same_file_had_still_to_write_is_erased_too(tmp_path: Path):
+    config = "archive: {record: all}\n"
+    async with workers(tmp_path, config, config) as [one, other]:
+        session = (await ask(other, said(3)))["x-accordion-session"]
+        await other.outbox.flush()
+        assert (await api(one, "DELETE", f"/accordion/sessions/{session}")).status_code == 200
+        await other.forward.history.transcripts.flush()
+        assert (await api(one, "GET", f"/accordion/sessions/{session}/original")).status_code == 404
+
+
+async def test_of_what_was_erased_a_second_proxy_on_the_same_file_stores_nothing(start: Start, tmp_path: Path):
+    """A proxy with one worker cannot know of another one that uses its SQLite file."""
+    text, store = "archive: {record: all}\n", f"sqlite:///{tmp_path}/both.db"
+    one, other = start(text, ACCORDION_STORE=store), start(text, ACCORDION_STORE=store)
+
+    async def asked(*texts: str) -> str:
+        body = json.loads(CHAT.body("Hello."))
+        roles = ("user", "assistant", "user")
+        body["messages"] = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+        reply = await post(other, CHAT.path, json.dumps(body).encode(), BEARER)
+        return reply.header("x-accordion-session") or ""
+
+    async with other.provider(CHAT.answers()), httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        client.headers = httpx.Headers([BEARER])
+        sessions = []
+        for number in range(3):
+            session = await asked(f"This is number {number}.")
+            url = f"{one.url}/accordion/sessions/{session}"
+            await until(partial(is_there, client, url))
+            # What this adds has still to be written when the session is erased by way of the other proxy.
+            assert await asked(f"This is number {number}.", "Well.", "And now?") == session
+            assert (await client.delete(url)).status_code == 200
+            sessions.append(url)
+        other.stop()
+        assert [(await client.get(f"{url}/original")).status_code for url in sessions] == [404] * 3
+
+
+async def is_there(client: httpx.AsyncClient, url: str) -> bool:
+    return (await client.get(url)).status_code == 200

@@ -132,9 +132,7 @@ class House:
         self._sessions = Sessions(
             self.spooled, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, others
         )
-        self._vault = Vault(
-            settings, self.store, self.spooled, self.tasks, self.clock, self.metrics.swept, others is None
-        )
+        self._vault = Vault(settings, self.store, self.spooled, self.tasks, self.clock, self.metrics.swept)
         self._session_bounds = SessionBounds(
             self.store, lambda tenant: self.tenants.space(tenant), max_bytes=settings.store.session_bytes,
             keep=limits.exchanges_per_session,

@@ -20,7 +20,7 @@ from accordion.wiring.shares import shares
 
 class Vault:
     """What outlives the window. `spooled` is the store with the spool before it. `told` hears what was removed for
-    being too old or too much; `alone`: nobody else uses the store."""
+    being too old or too much."""
 
     def __init__(
         self,
@@ -30,7 +30,6 @@ class Vault:
         tasks: Tasks,
         clock: Clock,
         told: Callable[[Swept], None],
-        alone: bool = True,
     ) -> None:
         kept = settings.archive
         self.retention = kept.retention_days * 86_400
@@ -46,7 +45,9 @@ class Vault:
             capacity=known,
             minor=spooled.minor(),
         )
-        self.erasures = Erasures(store, clock, self.retention, None if alone else asyncio.sleep)
+        # A second proxy may use the same file. Only what this process has in memory is its own for certain.
+        wait = None if settings.store.url.reveal() == "memory://" else asyncio.sleep
+        self.erasures = Erasures(store, clock, self.retention, wait)
         self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)
 
     async def close(self) -> None:
