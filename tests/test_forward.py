@@ -517,7 +517,7 @@ async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None
     await world.ask(CHAT, HELLO)
     assert world.tasks.offloaded == []
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "long " * 20_000}]})
-    assert world.tasks.offloaded == ["measure"]
+    assert world.tasks.offloaded == ["_read", "measure"]
 
 
 @pytest.mark.parametrize("said", ["prompt is too long: 5 tokens > 3 maximum", "maximum context length is 3"])
@@ -653,7 +653,32 @@ async def test_a_body_of_too_many_messages_goes_on_unread_and_the_log_says_why(
     out, _ = await world.ask(CHAT, raw)
     assert (out.status, world.upstream.requests[0].body) == (200, raw)
     assert header(out, "x-accordion-session") is None
-    assert "more than 20,000 messages; limits.messages_per_request is 20,000" in caplog.text
+    why = "more than the 20,000 messages of limits.messages_per_request"
+    assert header(out, "x-accordion-unread") == why
+    assert world.seen.exchanges[0].decision == f"not read: it holds {why}"
+    await world.ask(CHAT, raw)
+    assert caplog.text.count(why) == 1
+
+
+async def test_a_body_of_too_many_messages_keeps_its_alias_and_the_models_own_key() -> None:
+    world = World(keys=KEYS, router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
+    raw = json.dumps({"model": "smart", "messages": [{"role": "user", "content": "a"}] * 20_001}).encode()
+    out, _ = await world.ask(CHAT, raw, {"Authorization": "Bearer proxy-key-of-team"})
+    (sent,) = world.upstream.requests
+    assert (out.status, sent.headers) == (200, ((b"authorization", b"Bearer sk-model"),))
+    assert sent.body == raw.replace(b'"smart"', b'"real-1"')
+    refused, _ = await world.ask(CHAT, raw, {"Authorization": "Bearer wrong"})
+    assert (refused.status, len(world.upstream.requests)) == (401, 1)
+
+
+async def test_the_first_request_of_a_long_conversation_is_read_in_a_thread_and_the_next_at_once() -> None:
+    world = World()
+    messages = [{"role": "user", "content": f"turn {number}"} for number in range(2_000)]
+    await world.ask(CHAT, {"messages": messages, "model": "m"})
+    assert world.tasks.offloaded[0] == "_read"
+    world.tasks.offloaded.clear()
+    await world.ask(CHAT, {"messages": [*messages, {"role": "user", "content": "next"}], "model": "m"})
+    assert "_read" not in world.tasks.offloaded
 
 
 async def test_a_very_large_body_is_read_alone() -> None:

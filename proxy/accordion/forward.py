@@ -260,7 +260,7 @@ class Forward:
             status=course.status,
             messages=len(place.conversation.messages) if place else 0,
             utilization=gauge.utilization,
-            decision=gauge.decision.reason,
+            decision=f"not read: it holds {gauge.unread}" if gauge.unread else gauge.decision.reason,
             usage=seen.usage,
             finish=seen.finish,
             error=course.error or ("provider_error" if seen.error or course.status >= 400 else ""),

@@ -41,12 +41,14 @@ from accordion.seating import Seated, Seating, seat_marks
 
 _log = logging.getLogger("accordion")
 
-# Bodies up to this size are read at once, larger ones in a thread, so that other requests need not wait: a thread costs
-# a tenth of a millisecond, a megabyte read for the first time ten.
+# Bodies up to this size are read at once where no more than `_NEW_AT_ONCE` of them is new, all others in a thread, so
+# that other requests need not wait: a thread costs a tenth of a millisecond, a megabyte that is new ten, or, of very
+# small messages, 300.
 _READ_AT_ONCE = 1 << 20
+_NEW_AT_ONCE = 32_768
+_TENANTS_LOGGED = 1_000
 # Bodies above this size are read one after the other, so that what reading takes beside them is taken once.
 _READ_ALONE = 4 << 20
-_NAME_AT_ONCE = 32_768  # the same where only the model's name is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Gauging:
     dresser: Dresser | None = None
     """Who puts weaves and recalls in place and offers our tool; None where nobody does."""
     mentions: Mentions = field(default_factory=Mentions)
+    unread_logged: set[str] = field(default_factory=set)
+    """Whose requests were logged as passed on unread, and why."""
 
     def speaks(self, path: str, fields: Mapping[bytes, bytes]) -> Dialect:
         """The dialect of a path: the one that reads it, else the one whose provider it goes to."""
@@ -96,16 +100,17 @@ class Gauging:
             encoded = b"content-encoding" in fields and route.family != "litellm"
             return Gauge(caller, route, self.speaks(inbound.path, fields), plain=plain if encoded else b"")
         plain = inbound.body if b"content-encoding" not in fields else await self._plain(inbound.body, fields)
-        if len(plain) <= _READ_AT_ONCE:
-            conversation = self._read(dialect, plain, caller)
+        if self._is_quick(dialect, plain, caller):
+            read = self._read(dialect, plain, caller)
         else:
             offload = self.tasks.offload if len(plain) <= _READ_ALONE else self.tasks.offload_alone
-            conversation = await offload(self._read, dialect, plain, caller)
+            read = await offload(self._read, dialect, plain, caller)
+        conversation, unread = (None, read) if isinstance(read, str) else (read, "")
         # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
         model = conversation.model if conversation is not None else await self._named(plain)
         route = self.router.for_dialect(self.router.route(inbound.path, anthropic, model), dialect.name)
         if conversation is None:
-            return Gauge(caller, route, dialect, plain=plain, illegible=True)
+            return Gauge(caller, route, dialect, plain=plain, illegible=True, unread=unread)
         counting = inbound.path in self.counters
         marks, beta = read_marks(fields, conversation.envelope), fields.get(b"anthropic-beta", b"").decode("latin-1")
         controls = read_controls(fields, conversation, compacting=marks.compacting)
@@ -199,23 +204,38 @@ class Gauging:
             return body
         return await self.tasks.offload(decoded, body, encoding.decode("latin-1"), self.max_body) or b""
 
-    def _read(self, dialect: Dialect, plain: bytes, caller: Caller) -> Conversation | None:
+    def _is_quick(self, dialect: Dialect, plain: bytes, caller: Caller) -> bool:
+        """Whether a body is read sooner than a thread would be there for it."""
+        if len(plain) <= _NEW_AT_ONCE:
+            return True
+        return len(plain) <= _READ_AT_ONCE and self.reader.unknown(dialect, plain, caller.space) <= _NEW_AT_ONCE
+
+    def _read(self, dialect: Dialect, plain: bytes, caller: Caller) -> Conversation | str:
+        """What a body says; where it cannot be read, why it is not, if that is to be told."""
         try:
             return self.reader.read(dialect, plain, caller.space)
         except TooLong as error:
-            _log.warning("a request of %s bytes is passed on unread: %s", f"{len(plain):,}", error.message)
-            return None
+            self._log_unread(caller, len(plain), error.message)
+            return error.message
         except Unreadable:
-            return None
+            return ""
         except Exception:
             _log.exception("a request could not be read; it is forwarded unchanged")
-            return None
+            return ""
+
+    def _log_unread(self, caller: Caller, size: int, reason: str) -> None:
+        """A warning once for each tenant and reason, since a client may send such a body again and again."""
+        told, key = self.unread_logged, f"{caller.tenant} {reason}"
+        level = logging.DEBUG if key in told else logging.WARNING
+        if len(told) < _TENANTS_LOGGED:
+            told.add(key)
+        _log.log(level, "a request of %s bytes is passed on unread: it holds %s", f"{size:,}", reason)
 
     async def _named(self, plain: bytes, kind: bytes = b"") -> str | None:
         """The model that a body names which is not read otherwise; of use only where models are configured."""
         if not self.router.models:
             return None
-        if len(plain) > _NAME_AT_ONCE:
+        if len(plain) > _NEW_AT_ONCE:
             return await self.tasks.offload(named_in, plain, kind)
         return named_in(plain, kind)
 

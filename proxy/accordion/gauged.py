@@ -76,6 +76,8 @@ class Gauge(msgspec.Struct, frozen=True):
     rules: Rules = Rules()
     illegible: bool = False
     """Whether the body should have been read and could not be."""
+    unread: str = ""
+    """What there is too much of in a body that is not read because of its size."""
     flagged: bool = False
     """Whether what left the window could only be kept locally for now."""
     dressed: Folded | None = None

@@ -32,7 +32,7 @@ def headers_of(gauge: Gauge, *, store_available: bool) -> Headers:
     store: Headers = () if store_available else ((b"x-accordion-store", b"unavailable"),)
     agent = _delegation(gauge.seated) if gauge.seated is not None and gauge.seated.seat.node else ()
     if gauge.place is None:
-        return agent + store
+        return ((b"x-accordion-unread", gauge.unread.encode()), *agent, *store) if gauge.unread else agent + store
     used = gauge.utilization
     named: Headers = () if gauge.counting else ((b"x-accordion-session", gauge.place.session.id.encode()),)
     if gauge.flagged:

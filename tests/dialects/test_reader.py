@@ -186,7 +186,7 @@ def test_more_messages_than_the_limit_are_not_read_one_by_one() -> None:
     reads: list[bytes] = []
     reader = Reader(most=20)
     assert len(reader.read(ChatCompletions(), body(turns(19)), SPACE).chain) == 19
-    with pytest.raises(TooLong, match="more than 20 messages"):
+    with pytest.raises(TooLong, match="more than the 20 messages"):
         Reader(most=20).read(counting(ChatCompletions(), reads), body(turns(20)), SPACE)
     with pytest.raises(TooLong):
         reader.read(counting(ChatCompletions(), reads), body(turns(20)), SPACE)
@@ -194,12 +194,14 @@ def test_more_messages_than_the_limit_are_not_read_one_by_one() -> None:
 
 
 ONE_MIB = 1 << 20
+PIECE = 1 << 18  # so much is looked through at once
 LARGE = {
     "messages": {"messages": [{"role": "user", "content": "a"}] * 40_000},
     "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 50_000}]},
     "tools": {"messages": turns(1), "tools": [{"type": "function", "function": {"name": "f"}}] * 25_000},
     "keys": {"messages": turns(1), **{f"some key {number}": number for number in range(60_000)}},
     "empty objects": {"messages": [{"role": "user", "content": [{}] * 300_000}]},
+    "numbers": {"messages": [{"role": "user", "content": [1.5] * 300_000}]},
 }
 
 
@@ -208,7 +210,7 @@ def test_a_body_of_too_many_small_things_is_not_parsed(fields: dict[str, Any]) -
     raw = json.dumps({"model": "m", **fields}).encode()
     assert len(raw) > ONE_MIB
     # What is no JSON behind them is never looked at.
-    with pytest.raises(TooLong, match="strings"):
+    with pytest.raises(TooLong, match="keys and values"):
         Reader(most=2_000).read(ChatCompletions(), raw + b"no JSON", SPACE)
 
 
@@ -218,16 +220,59 @@ def test_a_large_body_of_one_string_is_read(text: str) -> None:
     assert len(read.messages) == 1
 
 
-@given(st.recursive(st.text('a"\\{}[],:'), lambda inner: st.lists(inner) | st.dictionaries(st.text('a"\\'), inner)))
-def test_no_more_than_twice_as_many_strings_as_allowed_are_let_pass(value: Any) -> None:
-    def strings(value: Any) -> int:
+@given(
+    st.recursive(
+        st.text('a"\\{}[],:') | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text('a"\\'), inner)
+    )
+)
+def test_keys_and_values_are_counted_without_parsing(value: Any) -> None:
+    def marks(value: Any) -> int:
+        """The brackets, colons and commas of its JSON."""
         if isinstance(value, dict):
-            return len(value) + sum(map(strings, value.values()))
-        return sum(map(strings, value)) if isinstance(value, list) else 1
+            return 1 + len(value) + max(0, len(value) - 1) + sum(map(marks, value.values()))
+        if isinstance(value, list):
+            return 1 + max(0, len(value) - 1) + sum(map(marks, value))
+        return 0
 
-    raw, count = json.dumps(value).encode(), strings(value)
-    assert not count or holds_more(raw, 0, (count - 1) // 2)
-    assert not holds_more(raw, 0, count + raw.count(b"{}") + raw.count(b"[]"))
+    raw, count = json.dumps(value).encode(), marks(value)
+    assert holds_more(raw, 0, count - 1)
+    assert not holds_more(raw, 0, count)
+
+
+@given(st.integers(0, 9), st.integers(0, 9))
+def test_an_escape_where_two_pieces_meet_is_counted_right(before: int, backslashes: int) -> None:
+    text = "a" * (PIECE - 9 + before) + "\\" * backslashes + '"{[,:' * 3
+    raw = json.dumps([text, 1]).encode()
+    assert holds_more(raw, 0, 1)
+    assert not holds_more(raw, 0, 2)
+
+
+@pytest.mark.parametrize("count", [24_000, 26_000])
+def test_arguments_of_too_many_keys_are_not_parsed(count: int) -> None:
+    arguments = json.dumps(dict.fromkeys(map(str, range(count)), 1))
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    raw = body([{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}])
+    if count == 24_000:
+        assert len(Reader().read(ChatCompletions(), raw, SPACE).messages) == 2
+    else:
+        with pytest.raises(TooLong, match="50,000 keys and values in the arguments"):
+            Reader().read(ChatCompletions(), raw, SPACE)
+
+
+def test_others_are_let_in_between_the_steps_over_a_large_body() -> None:
+    pauses: list[int] = []
+    reader = Reader(pause=lambda: pauses.append(1))
+    reader.read(ChatCompletions(), body(turns(9)), SPACE)
+    assert not pauses
+    reader.read(ChatCompletions(), body([{"role": "user", "content": "a" * 2 * ONE_MIB}]), SPACE)
+    assert len(pauses) == 4
+
+
+def test_only_what_is_new_counts_as_unknown() -> None:
+    reader, first, second = Reader(), body(turns(9)), body(turns(10))
+    assert reader.unknown(ChatCompletions(), first, SPACE) == len(first)
+    reader.read(ChatCompletions(), first, SPACE)
+    assert 0 < reader.unknown(ChatCompletions(), second, SPACE) < len(second) // 5
 
 
 def test_nesting_of_two_thousand_levels_is_read_or_unreadable() -> None:

@@ -190,10 +190,7 @@ class Unreadable(AccordionError):
 
 
 class TooLong(Unreadable):
-    """A body holds more than `limits.messages_per_request` allows to be read. Never shown to a client."""
-
-    def __init__(self, message: str, most: int) -> None:
-        super().__init__(f"{message}; limits.messages_per_request is {most:,}")
+    """A body holds more than is read at most. Its message names what there is too much of, and the limit."""
 
 
 class SummaryFailed(AccordionError):

@@ -26,6 +26,8 @@ from typing import Any
 
 import msgspec
 
+from accordion.dialects.spans import holds_more
+
 BREAKPOINTS = ("cache_control", "prompt_cache_breakpoint")
 TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 
@@ -38,8 +40,14 @@ _IDLE = (
     *("pending_safety_checks", "acknowledged_safety_checks", "provider_specific_fields"),
 )
 
+# Keys and values in the arguments of a call. A model would need more tokens to write them than any may answer with.
+_MOST = 50_000
 # Above this, a float's digits are not those of the integer that it stands for.
 _EXACT = 1e22
+
+
+class TooMany(ValueError):
+    """The arguments of a call hold more keys and values than are read."""
 
 
 def number(text: str) -> float | int:
@@ -88,7 +96,10 @@ def message_key(canonical: Any, secret: bytes, dialect: str) -> bytes:
     A key is never shown, so nobody could lengthen what was hashed; HMAC would cost five times as much.
     """
     try:
-        return hashlib.sha256(secret + dialect.encode() + _encode(canonical)).digest()
+        hashed = hashlib.sha256(secret + dialect.encode())
+        # Not one behind the other in new bytes: of a large message that would be a copy more.
+        hashed.update(_encode(canonical))
+        return hashed.digest()
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
 
@@ -157,6 +168,8 @@ def _arguments(value: Any) -> Any:
         return [value]
     if not value:
         return [{}]
+    if len(value) > _MOST and holds_more(value.encode(errors="replace"), 0, _MOST):
+        raise TooMany(f"more than {_MOST:,} keys and values in the arguments of a call")
     try:
         return [_decode(value)]
     except (ValueError, RecursionError):

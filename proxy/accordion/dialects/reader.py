@@ -8,6 +8,7 @@ parsed, keyed and remembered. Nothing here changes a byte.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import lru_cache
 from threading import Lock
 
@@ -16,8 +17,8 @@ import msgspec
 from accordion.core.conversation import Conversation, Message
 from accordion.core.errors import TooLong, Unreadable
 from accordion.dialects.base import Dialect
-from accordion.dialects.keys import breakpoints, chain_key, chain_start, message_key
-from accordion.dialects.spans import FIELDS, SPACE, holds_more, is_list, items_of, laid, place
+from accordion.dialects.keys import TooMany, breakpoints, chain_key, chain_start, message_key
+from accordion.dialects.spans import FIELDS, SPACE, holds_more, items_of, laid, place
 from accordion.dialects.trails import SHORTEST, Trail, Trails
 
 _MODEL = msgspec.json.Decoder(str)
@@ -38,22 +39,27 @@ _UNSAID: list[bytes | None] = [None] * len(_OVERHEAD)
 # clients move cache breakpoints and environment blocks about there.
 _RESTLESS = 4
 
-# A message has seldom more than a dozen strings in it.
-_STRINGS = 25
-# Shorter bodies have no room for what could take long.
-_COUNTED_FROM = 1 << 20
+# Keys and values that a message has on average at most: one with a call of a tool has about twenty.
+_VALUES = 25
+
+# A step over so many bytes takes so long that whoever waits for the interpreter is let in behind it.
+_LARGE = 1 << 20
 
 _UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 class Reader:
     """Reads bodies of every dialect; remembers beginnings within `budget` bytes, the least recently used go first.
-    Bodies of more than `most` messages, or of more than 25 times as many strings, are not read.
+    Bodies of more than `most` messages, or of more than 25 times as many keys and values, are not read.
 
-    Safe to use from several threads: only what is remembered is locked, reading is not.
+    Safe to use from several threads: only what is remembered is locked, reading is not. `pause` is called between the
+    steps over large bodies: no other thread runs during a step, and one that wants to needs more than a moment then.
     """
 
-    def __init__(self, budget: int = 16 * 2**20, most: int = 20_000) -> None:
+    def __init__(
+        self, budget: int = 16 * 2**20, most: int = 20_000, pause: Callable[[], object] = lambda: None
+    ) -> None:
+        self._pause = pause
         self._trails = Trails(budget)
         self._most = most
         self._lock = Lock()
@@ -77,26 +83,43 @@ class Reader:
                         return resumed
             self._check(body, 0)
             return self._afresh(dialect, body, space)
+        except TooMany as error:
+            raise TooLong(str(error)) from error
         except _UNDECODABLE as error:
             raise Unreadable(f"the body could not be read: {error}") from error
 
+    def unknown(self, dialect: Dialect, body: bytes, space: bytes) -> int:
+        """How many bytes of a body come behind the beginning that is remembered."""
+        with self._lock:
+            return len(body) - self._trails.recall(dialect, body, space)[2]
+
     def _check(self, body: bytes, at: int) -> None:
-        if len(body) - at > _COUNTED_FROM and holds_more(body, at, _STRINGS * self._most):
-            raise TooLong(f"it holds more than {_STRINGS * self._most:,} strings (25 for each message)", self._most)
+        most = _VALUES * self._most
+        if len(body) - at > most and holds_more(body, at, most):
+            raise TooLong(
+                f"more than {most:,} keys and values, {_VALUES} for each of the {self._most:,} messages of "
+                "limits.messages_per_request"
+            )
+
+    def _rest(self, behind: bytes) -> None:
+        if len(behind) > _LARGE:
+            self._pause()
 
     # -- the two ways to read ------------------------------------------------
 
     def _afresh(self, dialect: Dialect, body: bytes, space: bytes) -> Conversation:
         raw = FIELDS.decode(body)
+        self._rest(body)
         placed = place(body, dialect.listing, raw) if len(body) >= SHORTEST else None
         listed = raw.pop(dialect.listing, None)
         fields = {name: bytes(value) for name, value in raw.items()}
         wires = _entries(listed)
+        self._rest(body)
         trail = self._trail(dialect, space, _blank(space, dialect.name), wires, fields)
         if placed is not None:
-            trail.head, trail.before = placed
+            trail.head, trail.before, closes = placed
             trail.pieces, trail.end = laid(body, len(trail.head), wires)
-            if len(trail.pieces) == 2 * len(wires) and wires:
+            if wires and _is_all(trail.pieces, wires, body, trail.end, closes):
                 with self._lock:
                     self._trails.remember(dialect, body, space, trail)
         return _conversation(dialect, trail)
@@ -110,10 +133,13 @@ class Reader:
         opening = b'{"' + dialect.listing.encode() + b'":['
         rest = opening + body[follows + comma :]
         raw = FIELDS.decode(rest)
-        if place(rest, dialect.listing, raw) is None:
+        if (placed := place(rest, dialect.listing, raw)) is None:
             return None
         wires = _entries(raw.pop(dialect.listing))
         if comma and not wires:
+            return None
+        new, end = laid(body, at, wires)
+        if not _is_all(new, wires, body, end, len(body) - len(rest) + placed[2]):
             return None
         fields = dict(old.before)
         for name, value in raw.items():
@@ -123,8 +149,8 @@ class Reader:
         base = Trail(
             head=old.head,
             before=old.before,
-            pieces=old.pieces[: 2 * count],
-            end=at,
+            pieces=old.pieces[: 2 * count] + new,
+            end=end,
             entries=old.entries[:count],
             lead=min(old.lead, count),
             chain=old.chain[: kept + 1],
@@ -135,13 +161,10 @@ class Reader:
             overhead_key=old.overhead_key if count >= old.lead else b"",
         )
         trail = self._trail(dialect, space, base, wires, fields)
-        new, trail.end = laid(body, at, wires)
-        if len(new) == 2 * len(wires):
-            trail.pieces = base.pieces + new
-            with self._lock:
-                if len(old.entries) - count <= _RESTLESS:
-                    self._trails.forget(old)
-                self._trails.remember(dialect, body, space, trail)
+        with self._lock:
+            if len(old.entries) - count <= _RESTLESS:
+                self._trails.forget(old)
+            self._trails.remember(dialect, body, space, trail)
         return _conversation(dialect, trail)
 
     def _trail(
@@ -154,12 +177,14 @@ class Reader:
     ) -> Trail:
         """`base` with entries added behind it, and its overhead read anew where it changed."""
         if len(base.entries) + len(wires) > self._most:
-            raise TooLong(f"it has more than {self._most:,} messages", self._most)
+            raise TooLong(f"more than the {self._most:,} messages of limits.messages_per_request")
         entries, chain, lead = list(base.entries), list(base.chain), base.lead
         name = dialect.name
         for wire in wires:
             message = dialect.message(wire)
+            self._rest(wire)
             key = message_key(message.canonical, space, name)
+            self._rest(wire)
             if lead == len(entries) and dialect.is_preamble(message):
                 lead += 1
             else:
@@ -201,13 +226,19 @@ def _conversation(dialect: Dialect, trail: Trail) -> Conversation:
     )
 
 
+def _is_all(pieces: tuple[bytes, ...], wires: list[bytes], body: bytes, end: int, closes: int) -> bool:
+    """Whether `wires` are all that the list of a body holds whose bracket closes at `closes`."""
+    # The pattern always matches.
+    return len(pieces) == 2 * len(wires) and SPACE.match(body, end).end() == closes  # type: ignore[union-attr]
+
+
 def _entries(listed: msgspec.Raw | None) -> list[bytes]:
     """The list's entries as they came; a lone value (a string as `input`) is one entry."""
     if listed is None:
         return []
+    if bytes(memoryview(listed)[:1]) == b"[":
+        return items_of(listed)
     raw = bytes(listed)
-    if is_list(raw):
-        return items_of(raw)
     return [raw] if raw[:1] in b'"{' else []
 
 

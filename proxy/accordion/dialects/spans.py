@@ -21,8 +21,10 @@ class _Named(msgspec.Struct):
 
 _NAMED = msgspec.json.Decoder(_Named)
 
-# So much is looked through in one call, during which no other thread runs.
-_AT_ONCE = 1 << 20
+# So many bytes are looked through in one call, during which no other thread runs.
+_PIECE = 1 << 18
+_OTHERS = bytes(set(range(256)) - set(b"{[,:"))
+_BACKSLASHES = re.compile(rb"\\*")
 SPACE = re.compile(rb"\s*")
 _KEY = re.compile(rb'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _GAP = re.compile(rb"[\s,]*")
@@ -36,7 +38,7 @@ def fields_of(raw: bytes) -> dict[str, bytes]:
     return {name: bytes(value) for name, value in FIELDS.decode(raw).items()}
 
 
-def items_of(raw: bytes) -> list[bytes]:
+def items_of(raw: bytes | msgspec.Raw) -> list[bytes]:
     """The entries of a JSON list, each as its own bytes. Raises ValueError where it is none."""
     return list(map(bytes, _ENTRIES.decode(raw)))
 
@@ -72,28 +74,31 @@ def without(fields: dict[str, bytes], *names: str) -> None:
         fields.pop(name, None)
 
 
-def place(body: bytes, listing: str, raw: Mapping[str, msgspec.Raw]) -> tuple[bytes, dict[str, bytes]] | None:
-    """The body's beginning up to the list's first entry, and the fields that stand there.
+def place(body: bytes, listing: str, raw: Mapping[str, msgspec.Raw]) -> tuple[bytes, dict[str, bytes], int] | None:
+    """The body's beginning up to the list's first entry, the fields that stand there, and where the list's last bracket
+    stands. Of the list, which may be long, only the brackets are looked at: that its entries stand there `laid` tells.
 
     Walks the top level by the lengths of its values. None where the list is no array, or where a field comes twice
     (then the last one counts, and the places of the others are not known).
     """
-    at, before, head = 0, {}, b""
+    at, before, head, closes = 0, {}, b"", 0
     for name, value in raw.items():
         key = _KEY.match(body, at)
+        if key is None:
+            return None
+        start, at = key.end(), key.end() + len(memoryview(value))
+        if name == listing:
+            head, closes = body[: start + 1], at - 1
+            if head[-1:] != b"[" or body[closes:at] != b"]":
+                return None
+            continue
         text = bytes(value)
-        if key is None or not body.startswith(text, key.end()):
+        if not body.startswith(text, start):
             return None
-        if name != listing:
-            if not head:
-                before[name] = text
-        elif text[:1] == b"[":
-            head = body[: key.end() + 1]
-        else:
-            return None
-        at = key.end() + len(text)
+        if not head:
+            before[name] = text
     ends = SPACE.match(body, at).end()  # type: ignore[union-attr]  # it always matches
-    return (head, before) if head and body[ends : ends + 1] == b"}" else None
+    return (head, before, closes) if head and body[ends : ends + 1] == b"}" else None
 
 
 def laid(body: bytes, at: int, wires: list[bytes]) -> tuple[tuple[bytes, ...], int]:
@@ -110,22 +115,19 @@ def laid(body: bytes, at: int, wires: list[bytes]) -> tuple[tuple[bytes, ...], i
 
 
 def holds_more(body: bytes, start: int, most: int) -> bool:
-    """Whether `body` holds more than `most` strings, or empty objects and lists, from `start` on, without parsing it.
-
-    A quote within a string is escaped, so those that are not escaped are two for each string. What ends in a backslash
-    may be counted as one, so up to twice as many strings may pass. Nested lists and objects are told by their brackets,
-    of which texts hold some too: only where there are very many are the empty ones counted.
-    """
-    if _count(body, start, b'"') > 2 * most and _count(body, start, b'"') - _count(body, start, b'\\"') > 2 * most:
-        return True
-    if _count(body, start, b"{") + _count(body, start, b"[") <= most:
-        return False
-    return _count(body, start, b"{}") + _count(body, start, b"[]") > most
-
-
-def _count(body: bytes, start: int, mark: bytes) -> int:
-    # Marks that stand where two pieces meet do not matter.
-    return sum(body.count(mark, at, at + _AT_ONCE) for at in range(start, len(body), _AT_ONCE))
+    """Whether `body` holds more than `most` keys and values from `start` on, where no string is open, without parsing
+    it: a comma, a colon and an opening bracket outside of strings stand for one each."""
+    count, at, quoted = 0, start, False
+    while at < len(body) and count <= most:
+        end = at + _PIECE
+        if body[end - 1 : end] == b"\\":
+            # A backslash and what it escapes stay together.
+            end = _BACKSLASHES.match(body, end).end() + 1  # type: ignore[union-attr]  # it always matches
+        pieces = body[at:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        count += len(b"".join(pieces[quoted::2]).translate(None, _OTHERS))
+        quoted ^= len(pieces) % 2 == 0
+        at = end
+    return count > most
 
 
 def named_model(body: bytes) -> str | None:

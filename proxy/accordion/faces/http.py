@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
+from io import BytesIO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -179,13 +180,13 @@ class _Body:
         first = self._piece(message)
         if not message.get("more_body", False):
             return first
-        pieces = [first]
-        size = len(first)
+        # It grows in place and gives its bytes without a copy, which of a large body would hold up others.
+        whole = BytesIO()
+        whole.write(first)
         async for piece in self.stream():
-            size += len(piece)
-            self._check(size)
-            pieces.append(piece)
-        return b"".join(pieces)
+            whole.write(piece)
+            self._check(whole.tell())
+        return whole.getvalue()
 
     async def begun(self) -> tuple[bytes, bytes | AsyncIterator[bytes]]:
         """The beginning, and all of it: in pieces of which that is the first, or whole where it has ended by then."""

@@ -6,6 +6,7 @@ import gc
 import logging
 import secrets
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -81,6 +82,9 @@ from accordion.wiring.vault import Vault
 
 _log = logging.getLogger("accordion")
 
+# Seconds that the reader of a large body lets requests go on between its steps.
+_PAUSE = 0.002
+
 
 class House:
     """Every room of one process, and the settings in force. `settings` may change while it serves; then what depends on
@@ -124,7 +128,7 @@ class House:
         self._spans = spans(environ)
         if self._spans is not None:
             observers.append(self._spans)
-        self._reader = Reader(limits.body_cache_bytes, limits.messages_per_request)
+        self._reader = Reader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE))
         self._meter = Meter(self.counter, limits.count_cache_entries)
         self._calibrations, self._limits = Calibrations(), Limits(self.clock.now)
         self._taught = Taught(self.store, self.outbox, self.clock, self._limits, self._calibrations, retention)
