@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from bench import beside, conversations, processes, soaking
+from bench import beside, conversations, held, processes, soaking
 from bench.client import Connection, Reply, connect
 from bench.driving import Drive, summary
 from bench.texts import Texts
@@ -46,6 +46,8 @@ class Job:
     """Seconds between two large requests beside the small ones."""
     folder: str = ""
     """Where the server keeps its files; for `soak`."""
+    shape: str = ""
+    """The name of the body that is sent beside small requests; for `held`."""
     folding: bool = True
     """Whether large requests may be folded."""
 
@@ -179,6 +181,7 @@ JOBS = {
     "replaying": beside.replaying,
     "folded": beside.folded,
     "soak": soaking.soak,
+    "held": held.held,
 }
 
 
