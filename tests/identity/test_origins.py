@@ -368,3 +368,5 @@ def test_an_opening_is_what_the_user_says_before_anybody_answers():
         "one part", "another part", "one part\nanother part",
     ]  # fmt: skip
     assert opening(talk([user("a long task"), calls(text="a")])) == []
+    assert opening(talk([user("a" * (1 << 20))])) == ["a" * (1 << 20)]
+    assert opening(talk([user("a" * (1 << 20) + "a")])) == []

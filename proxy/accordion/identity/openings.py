@@ -30,6 +30,8 @@ LIFE = 3_600.0
 _GONE = 1.0
 _HEAD = 32
 _STRINGS, _TEXTS, _ROWS, _PAGES = 32, 16, 2_000, 10
+# In characters. No model writes so much in one call; to copy and to hash more would delay other requests.
+_MOST_DELEGATING = 1 << 20
 # Tools by which an agent hands its plan to itself: some clients go on with it in a new conversation, which is no
 # delegation.
 _TEXT = 400
@@ -196,8 +198,8 @@ class Openings:
 
 
 def opening(conversation: Conversation) -> list[str]:
-    """The texts that a new conversation opens with: each part of what its user says, and all of a message. Empty where
-    the conversation is not new."""
+    """The texts that a new conversation opens with: each part of what its user says, and all of a message, but
+    for very long ones. Empty where the conversation is not new."""
     texts: list[str] = []
     for message in conversation.messages:
         if message.role == "assistant":
@@ -207,7 +209,7 @@ def opening(conversation: Conversation) -> list[str]:
             texts += [*said, "\n".join(said)] if len(said) > 1 else said
     found: dict[str, None] = {}
     for text in texts[:_TEXTS]:
-        if len(stripped := text.strip()) >= LEAST_DELEGATING:
+        if len(text) <= _MOST_DELEGATING and len(stripped := text.strip()) >= LEAST_DELEGATING:
             found[stripped] = None
     return list(found)
 
