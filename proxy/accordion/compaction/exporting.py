@@ -9,7 +9,9 @@ import msgspec
 from accordion.archive import links
 from accordion.archive.artifacts import unpack
 from accordion.archive.holdings import Kind
-from accordion.compaction import background, overlays, records
+from accordion.compaction import background
+from accordion.compaction.overlays import decode as decode_overlays
+from accordion.compaction.records import decode as decode_record
 from accordion.core.edits import Compaction, Entry, Written
 from accordion.core.ports import Key
 from accordion.core.weaves import Overlay, Recall
@@ -18,7 +20,7 @@ from accordion.core.weaves import Overlay, Recall
 def described(kind: Kind, key: Key, value: bytes) -> object | None:
     """A value as the store keeps it, opened, in JSON-like values; None where it cannot be read."""
     if kind == "fold":
-        compaction = records.decode(value)
+        compaction = decode_record(value)
         return _fold(compaction) if compaction is not None else None
     if kind == "summary":
         prepared = background.decode(value)
@@ -31,7 +33,7 @@ def described(kind: Kind, key: Key, value: bytes) -> object | None:
         return _link(link) if link is not None else None
     if kind == "overlay":
         anchor = key.name.rpartition("/")[2]
-        return [_overlay(each) for each in overlays.decode(value, bytes.fromhex(anchor)).overlays]
+        return [_overlay(each) for each in decode_overlays(value, bytes.fromhex(anchor)).overlays]
     return None
 
 
