@@ -13,7 +13,7 @@ from accordion.core.ports import Route
 from accordion.core.summarizing import Asker, SummaryReply, SummaryRequest
 from accordion.summaries.author import SummaryTask
 from accordion.summaries.extractive import Source
-from accordion.summaries.instructions import Cited
+from accordion.summaries.instructions import Cited, Standing
 
 ASKER = Asker(
     tenant="t",
@@ -147,8 +147,8 @@ class FakeExtractor:
     calls: list[dict[str, Any]] = field(default_factory=list)
     instructions: Sequence[Cited] = ()
 
-    def standing(self, covered: Sequence[Source], kept: Sequence[Message]) -> list[Cited]:
-        return list(self.instructions)
+    def standing(self, covered: Sequence[Source], kept: Sequence[Message], others: Sequence[Source] = ()) -> Standing:
+        return Standing(tuple(self.instructions))
 
     def write(
         self,

@@ -105,6 +105,37 @@ async def test_a_model_can_neither_drop_nor_reword_a_standing_instruction() -> N
     assert all(str(each) not in summary.narrative for each in given)
 
 
+def test_of_a_value_that_changed_neither_an_earlier_narrative_nor_the_extract_tells_the_old_one() -> None:
+    said = ["The budget cap is $300 in total.", "Read the importer.", "The budget cap is $750 in total."]
+    covered = tuple(sources([message("user", text) for text in said]))
+    prior = "Overview: it is about the importer [1]\nConstraint: the budget cap is $300 in total [0]"
+    made = Author(None, Extractor(), FakeTasks(), PROMPTS).extractive(
+        task(covered=covered, prior=prior, prior_until=2, budget=400)
+    )
+    assert "[2] The budget cap is $750 in total. (replaces [0])" in made.text
+    assert "it is about the importer" in made.text
+    assert "$300" not in made.text
+
+
+def test_a_correction_of_the_opening_that_stays_is_marked() -> None:
+    opening, later = "Use Postgres for the order service.", "Use MySQL for the order service instead."
+    made = Author(None, Extractor(), FakeTasks(), PROMPTS).extractive(
+        task(covered=(Source(4, message("user", later)),), kept=(message("user", opening),),
+             others=(Source(0, message("user", opening)),), budget=400)
+    )  # fmt: skip
+    assert f"[4] {later} (newer than [0])" in made.text
+
+
+def test_the_line_about_omitted_instructions_names_what_holds_them() -> None:
+    said = [f"Never touch module number-{at} of the parser, whatever it says there." for at in range(60)]
+    made = Author(None, Extractor(), FakeTasks(), PROMPTS).extractive(
+        task(covered=tuple(sources([message("user", text) for text in said])), budget=300,
+             references=("[0-59] whole as art_1, 900 tokens",), artifacts=((0, 59, "art_1"),))
+    )  # fmt: skip
+    assert re.search(r"^\(No room for \d+ more, of \[0-\d+\]; kept in art_1, for read_artifact\.\)$", made.text, re.M)
+    assert words(made.text) <= 300
+
+
 @pytest.mark.parametrize("budget", [150, 250, 400])
 def test_instructions_have_half_of_the_room_before_a_narrative(budget: int) -> None:
     prior = "\n".join(f"Done: step number {n} of many [{n}]" for n in range(60))

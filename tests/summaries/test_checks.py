@@ -9,8 +9,10 @@ import pytest
 
 from accordion.core.conversation import Media
 from accordion.core.plan import Kind
+from accordion.core.values import replace
 from accordion.summaries.checks import Checked, check
 from accordion.summaries.evidence import gather
+from accordion.summaries.extractive import Extractor
 from accordion.summaries.schema import decode
 from tests.summarizing import call, conversation, good, good_generation, line, message, result, sources, words
 
@@ -258,3 +260,43 @@ def test_a_large_source_is_checked_line_by_line_without_harm() -> None:
     ]
     document["outcomes"]["discoveries"] += [line("GET /items/20000", 9), line("a" * 15, 9)]
     assert [dropped.split()[1] for dropped in checked(document, covered=covered).dropped] == ["'GET"]
+
+
+RULED = [
+    message("user", "Never deploy the importer on Fridays."),
+    message("user", "The budget cap is $300 in total."),
+    message("user", "The budget cap is $750 in total."),
+    message("assistant", "I will read src/importer.py first."),
+]
+
+
+def ruled(text: str, *indexes: int, at: str) -> Checked:
+    """A record of what RULED says, with one line more."""
+    covered = sources(RULED)
+    document = {
+        "gist": [line("The importer and its budget", 0, 1)],
+        "next_steps": [line("Read src/importer.py", 3)],
+        "decisions": [line("The budget cap is $750", 2)],
+    }
+    document[at] = [*document.get(at, []), line(text, *indexes)]
+    evidence = replace(gather(covered), standing=Extractor().standing(covered, ()))
+    return check(decode(json.dumps(document), "generation"), "generation", evidence, limit=10_000, count=words)
+
+
+def test_a_line_that_turns_an_instruction_around_goes() -> None:
+    found = ruled("The user wants to deploy the importer on Fridays", 0, at="decisions")
+    assert any("message 0 says the opposite" in reason for reason in found.dropped)
+    assert len(found.lines) == 3
+
+
+def test_a_line_that_tells_what_the_user_replaced_goes() -> None:
+    found = ruled("The budget cap is $300 in total", 1, at="decisions")
+    assert any("the user said otherwise after message 1" in reason for reason in found.dropped)
+    assert len(found.lines) == 3
+
+
+def test_a_constraint_that_an_instruction_says_already_is_no_fault_and_is_not_repeated() -> None:
+    found = ruled("Never deploy the importer on Fridays", 0, at="constraints")
+    assert any("it is listed word for word" in reason for reason in found.dropped)
+    assert (len(found.lines), found.problem) == (3, "")
+    assert len(ruled("The importer stays under src/importer.py", 3, at="constraints").lines) == 4

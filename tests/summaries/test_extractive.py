@@ -197,3 +197,14 @@ def test_planning_with_an_edited_message_leaves_the_facts_of_the_original() -> N
     call, original = step(1, "read", {"path": "a"}, "src/auth/token.py: 41 errors in validate_token")
     extractor.instructed(replace(original, parts=(ToolResult("c1", (Text("(archived as art_1)"),)),)))
     assert "src/auth/token.py" in write([call, original], extractor=extractor)
+
+
+def test_a_sentence_that_is_listed_as_an_instruction_is_not_told_again() -> None:
+    rule = "Never deploy the importer on Fridays."
+    long = f"I looked at the importer for a while this morning. {rule} " + "It reads the files one after another. " * 6
+    text = Extractor().write(
+        sources([message("user", Text(long))]), kept=(), budget=400, count=tokens, kind="conversation",
+        told=frozenset({rule}),
+    )  # fmt: skip
+    assert "one after another" in text
+    assert rule not in text

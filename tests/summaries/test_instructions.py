@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accordion.summaries.block import block, label
 from accordion.summaries.instructions import (
     RULE,
     STATEMENT,
@@ -30,6 +31,7 @@ RULES = [
     "Gebruik voortaan alleen de testserver.",
     "Никогда не удаляй старые записи.",
     "不要修改数据库的结构。",
+    "不要用红色。",
     "必ず日本語で答えてください。",
     "로그 파일은 절대 지우지 마세요.",
 ]
@@ -37,6 +39,7 @@ STATEMENTS = [
     "The staging server is at https://staging.example/v2.",
     "Our customer number is KD-48213.",
     "The contract was signed by Maria Keller in Lisbon.",
+    "我们的数据库是 Postgres。",
 ]
 REMARKS = [
     "Reading through the design of the importer this morning.",
@@ -46,7 +49,7 @@ REMARKS = [
 
 
 def texts(*said: str) -> list[str]:
-    return [str(each) for each in standing(stated(*said), lambda _: False)]
+    return [str(each) for each in standing(stated(*said), lambda _, __: True).cited]
 
 
 def stated(*said: str):
@@ -98,23 +101,107 @@ def test_where_it_is_unclear_both_stand_and_the_newer_is_marked() -> None:
     assert texts(*said) == [f"[0] {said[0]}", f"[1] {said[1]} (newer than [0])"]
 
 
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("The owner of the release is Ana.", "Correction: the owner of the release is Bo."),
+        ("Das Budget darf 400 Euro nicht übersteigen.", "Das Budget darf 700 Euro nicht übersteigen."),
+        ("Le nom de la version est Kato.", "En fait, le nom de la version est Baru."),
+        ("El nombre de la versión es Kato.", "No, el nombre de la versión es Baru."),
+        ("这个版本的名称是 Kato。", "不对,这个版本的名称是 Baru。"),
+        ("Gasta como máximo 300 euros en copias.", "Gasta como máximo 450 euros en copias."),
+    ],
+)
+def test_a_later_value_replaces_the_earlier_one_in_many_languages(earlier: str, later: str) -> None:
+    assert texts(earlier, later) == [f"[1] {later} (replaces [0])"]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("The release goes out under the name Lutago.", "The release goes out under the name Kewufi."),
+        ("The database is Postgres.", "The database is slow this week, so please look into it before you go on."),
+        ("Nimm für die Sicherung den Dienst Kato.", "Nimm für die Sicherung stattdessen den Dienst Baru."),
+        ("Utilise le service Kato pour la sauvegarde.", "Utilise plutôt le service Baru pour la sauvegarde."),
+        ("Usa el servicio Kato para la copia.", "Usa mejor el servicio Baru para la copia."),
+        ("数据库服务使用 Postgres。", "数据库服务改为使用 MySQL。"),
+        ("Use tabs. The cap is 10.", "The cap is 20."),
+    ],
+)
+def test_what_may_be_contradicted_stands_with_the_newer_one_marked(earlier: str, later: str) -> None:
+    assert texts(earlier, later) == [f"[0] {earlier}", f"[1] {later} (newer than [0])"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Do not delete the file of customer 4711.", "Do not delete the file of customer 4712."),
+        ("Server 3 must answer within 200 ms.", "Server 4 must answer within 200 ms."),
+        ("In May the cap is 300 euros.", "In June the cap is 300 euros."),
+    ],
+)
+def test_a_rule_for_something_else_replaces_nothing(one: str, other: str) -> None:
+    assert [line.split(" (")[0] for line in texts(one, other)] == [f"[0] {one}", f"[1] {other}"]
+
+
+def test_a_correction_of_what_stands_elsewhere_says_so_and_goes_first() -> None:
+    said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
+    said += [f"Never touch module {name} of the parser." for name in "abcdefgh"]
+    found = standing(stated(*said), lambda index, _: index > 0).cited
+    assert str(found[0]) == f"[1] {said[1]} (newer than [0])"
+    text, told = render(found, 40, words)
+    assert told >= {said[1]}
+    assert len(told) < len(found)
+    assert text.startswith(f"## {TITLE}\n[1] {said[1]}")
+
+
+def test_what_a_kept_message_contradicts_is_marked_as_older() -> None:
+    said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
+    assert [str(each) for each in standing(stated(*said), lambda index, _: index == 0).cited] == [
+        f"[0] {said[0]} (older than [1])"
+    ]
+
+
+def test_what_a_kept_message_replaces_is_not_listed() -> None:
+    found = standing(stated("The cap is 10.", "The cap is 20."), lambda index, _: index == 0)
+    assert found.cited == ()
+    assert [each.text for _, each in found.outdated] == ["The cap is 10."]
+
+
+def test_a_rule_that_is_given_again_is_not_outdated() -> None:
+    found = standing(stated("The cap is 10.", "The cap is 20.", "The cap is 10."), lambda _, __: True)
+    assert [str(each) for each in found.cited] == ["[2] The cap is 10. (replaces [1])"]
+    assert [each.text for _, each in found.outdated] == ["The cap is 20."]
+
+
+def test_instructions_of_a_summary_that_a_client_sends_back_are_read_as_they_were() -> None:
+    said = ["Never deploy on Fridays.", "The cap is 10.", "Use Postgres for it.", "Use MySQL for it instead, please."]
+    rules = standing(stated(*said, "The cap is 20."), lambda _, __: True).cited
+    text, _ = render(rules, 1_000, words)
+    summary = block(label("conversation", 0, 4), text, "Goal: never stop [0]", "", ["[0-4] whole as art_0, 9 tokens"])
+    again = instructions_of(f"Hello there.\n\n{summary}\n\nAlways answer in French.")
+    assert [each.text for each in again] == [*(each.instruction.text for each in rules), "Always answer in French."]
+
+
 def test_an_instruction_is_listed_once_and_not_if_it_is_visible_anyway() -> None:
     said = ["Never deploy on Fridays.", "Never deploy on Fridays.", "Always run the linter."]
     assert texts(*said) == ["[1] Never deploy on Fridays.", "[2] Always run the linter."]
-    assert [each.index for each in standing(stated(*said), "Always run the linter.".__contains__)] == [1]
+    listed = standing(stated(*said), lambda _, text: text != "Always run the linter.").cited
+    assert [each.index for each in listed] == [1]
 
 
-def test_the_omitted_instructions_are_named_in_one_line() -> None:
-    found = standing(
-        stated(*(f"Never touch module {name} of the parser." for name in "abcdefghijklmnop")), lambda _: False
-    )
-    text, told = render(found, 60, words)
-    lines = text.split("\n")
+def test_the_omitted_instructions_are_named_in_one_line_with_what_holds_them() -> None:
+    said = [f"Never touch module {name} of the parser." for name in "abcdefghijklmnop"]
+    found = standing(stated(*said), lambda _, __: True).cited
+    text, told = render(found, 70, words, lambda index: "art_1" if index < 4 else "art_2")
+    lines, left = text.split("\n"), len(found) - len(told)
     assert lines[0] == f"## {TITLE}"
-    assert lines[-1].startswith("(There was no room for those in messages ")
-    assert lines[-1].endswith("; read_artifact has them.)")
+    assert lines[-1] == f"(No room for {left} more, of [0-{left - 1}]; kept in art_1, art_2, for read_artifact.)"
     assert 0 < len(told) == len(lines) - 2 < len(found)
-    assert words(text) <= 60
+    assert words(text) <= 70
+    text, told = render(found, 16, words)
+    assert text.split("\n")[1:] == ["(No room for 16 more, of [0-15]; read_artifact has them.)"]
+    assert not told
 
 
 said = st.lists(st.sampled_from([*RULES, *STATEMENTS, *REMARKS, "The cap is 1.", "The cap is 22."]), max_size=12)
@@ -122,7 +209,7 @@ said = st.lists(st.sampled_from([*RULES, *STATEMENTS, *REMARKS, "The cap is 1.",
 
 @given(said, st.integers(0, 200))
 def test_what_is_listed_fits_stands_verbatim_and_in_the_order_of_the_messages(said: list[str], budget: int) -> None:
-    found = standing(stated(*said), lambda _: False)
+    found = standing(stated(*said), lambda _, __: True).cited
     text, told = render(found, budget, words)
     assert words(text) <= budget
     assert all(any(each in one for one in said) for each in told)

@@ -142,9 +142,11 @@ class Craft:
         # A summary goes on from an earlier one only where that began at the same place: what a model told of the work
         # on one task is no beginning for what is told of the whole.
         told = base if base is not None and base.narrative and base.narrated_from == block.first else None
+        behind = layout.behind(block)
+        others = set(range(len(messages))).difference(behind)
         return SummaryTask(
             kind=view.kind,
-            covered=tuple(Source(index, messages[index]) for index in layout.behind(block)),
+            covered=tuple(Source(index, messages[index]) for index in behind),
             kept=tuple(_heard(case, layout.kept())),
             budget=block.budget,
             count=self._counter(case, view),
@@ -152,6 +154,8 @@ class Craft:
             prior_until=told.narrated if told is not None else 0,
             since=block.first,
             references=removal.listed,
+            others=tuple(Source(index, messages[index]) for index in sorted(others) if messages[index].has_user_text),
+            artifacts=removal.ranges,
             asker=case.asker,
             task=Source(slot.origin, messages[slot.origin]) if slot is not None and stays else None,
         )

@@ -36,12 +36,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is to be kept. `listed` says, a line each, where the archive has what a summary stands for, `ids` are those
-    of all artifacts that are new."""
+    """What is to be kept. `listed` says, a line each, where the archive has what a summary stands for, and `ranges` the
+    same as the first message, the last one and the id of each; `ids` are those of all artifacts that are new."""
 
     rows: tuple[Row, ...]
     artifacts: tuple[Artifact, ...]
     listed: tuple[str, ...]
+    ranges: tuple[tuple[int, int, str], ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -92,7 +93,8 @@ class Remover:
         # What is listed is made of the messages of ranges, which are kept.
         made += [each for kept in listed for each in kept if each.id not in self._known]
         new = {artifact.id: artifact for artifact in made}
-        return Removal(rows, tuple(new.values()), tuple(map(_line, listed)))
+        spans = tuple((whole.first, whole.last, whole.id) for whole, *_ in listed)
+        return Removal(rows, tuple(new.values()), tuple(map(_line, listed)), spans)
 
     def _left(self) -> list[tuple[int, int]]:
         """Runs of the client's messages that left as a whole: those behind blocks, and those that were dropped. A block

@@ -20,9 +20,9 @@ from accordion.summaries.block import block, label
 from accordion.summaries.checks import Checked, check
 from accordion.summaries.evidence import Evidence, gather
 from accordion.summaries.extractive import Extractor, Source
-from accordion.summaries.instructions import render
+from accordion.summaries.instructions import Instruction, Outdated, Standing, render, states
 from accordion.summaries.prompts import Piece, Prompts, cut, pieces, repaired, transcript
-from accordion.summaries.schema import decode
+from accordion.summaries.schema import cited, decode
 
 TOLD: Final = 0.4
 """The share of a budget that a model's narrative may take; the rest is for what is extracted."""
@@ -54,9 +54,11 @@ class SummaryTask:
     """What is to be told.
 
     `covered` are the messages that leave the window, in order, as the client sent them; `kept` those that stay.
+    `others` are what users said besides: in what stays, and in what other summaries tell of.
     `since` is the client's index of the first message to be told of. `prior` is what a model told of the messages from
     there to before `prior_until`, empty where none did. `references` are
-    lines about what the archive holds, to be listed at the end. `budget` is what the whole block may count, in tokens
+    lines about what the archive holds, to be listed at the end, `artifacts` the ids of what holds the messages from the
+    first to the last of each. `budget` is what the whole block may count, in tokens
     of `count`. `task` is the user's message that the agent now works on, where it is not covered: it may be cited.
     """
 
@@ -69,8 +71,14 @@ class SummaryTask:
     prior_until: int = 0
     since: int = 0
     references: tuple[str, ...] = field(default=(), repr=False)
+    others: tuple[Source, ...] = field(default=(), repr=False)
+    artifacts: tuple[tuple[int, int, str], ...] = ()
     asker: Asker | None = None
     task: Source | None = field(default=None, repr=False)
+
+    def artifact(self, index: int) -> str:
+        """The id of the artifact that holds a message, if any."""
+        return next((name for first, last, name in self.artifacts if first <= index <= last), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +206,7 @@ class Author:
         if not new:
             raise SummaryFailed("everything is summarized already")
         evidence = gather(task.covered, task.kept, task.prior, task.task)
+        evidence = replace(evidence, standing=self._extractor.standing(task.covered, (), task.others))
         job = _Job(task, asker, limit, evidence, ())
         # The count is of another model's tokens, maybe; what a repair adds must fit too.
         fixed = task.count(self._prompts.instructions(task.kind)) + max(limit, task.count(task.prior)) + job.longest
@@ -237,14 +246,14 @@ class Author:
         head = label(task.kind, task.covered[0].index, task.covered[-1].index)
         references = _listed(task.references, int(task.budget * LISTED), task.count)
         room = task.budget - task.count(block(head, "", "", "", references)) - _SEAMS
-        instructions, texts, dropped = "", frozenset[str](), told.dropped
+        instructions, texts, dropped, outdated = "", frozenset[str](), told.dropped, Standing().outdated
         try:
-            instructions, texts = self._instructions(task, told, room)
+            instructions, texts, outdated = self._instructions(task, told, room)
         except Exception as error:
             # A fold must not fail for what is only an aid to memory.
             dropped = (*dropped, f"no instructions could be extracted: {type(error).__name__}")
         room -= task.count(instructions)
-        narrative = _clipped(told.narrative, max(0, room), task.count)
+        narrative = _clipped(_current(told.narrative, outdated), max(0, room), task.count)
         room -= task.count(narrative)
         try:
             extract = self._extractor.write(
@@ -257,12 +266,28 @@ class Author:
             extract = _plainly(task.covered)
         return replace(told, text=block(head, instructions, narrative, extract, references), dropped=dropped)
 
-    def _instructions(self, task: SummaryTask, told: Summary, room: int) -> tuple[str, frozenset[str]]:
-        """The section of standing instructions, and the texts in it: all that a narrative leaves, never less than
-        `FLOOR` of the room."""
-        found = self._extractor.standing(task.covered, task.kept)
+    def _instructions(self, task: SummaryTask, told: Summary, room: int) -> tuple[str, frozenset[str], Outdated]:
+        """The section of standing instructions, the texts that nothing else may tell, and what is outdated. The section
+        has all the room that a narrative leaves, never less than `FLOOR` of it."""
+        found = self._extractor.standing(task.covered, task.kept, task.others)
         most = max(int(room * FLOOR), room - task.count(told.narrative)) if told.narrative else room
-        return render(found, most, task.count)
+        text, texts = render(found.cited, most, task.count, task.artifact)
+        return text, texts | {instruction.text for _, instruction in found.outdated}, found.outdated
+
+
+def _current(narrative: str, outdated: Outdated) -> str:
+    """A narrative without the lines that tell what the user said before saying otherwise: they were true when they were
+    written."""
+    if not outdated or not narrative:
+        return narrative
+    by_index: dict[int, list[Instruction]] = {}
+    for index, instruction in outdated:
+        by_index.setdefault(index, []).append(instruction)
+    return "\n".join(
+        line
+        for line in narrative.split("\n")
+        if not any(states(line, each) for index in cited(line) for each in by_index.get(index, ()))
+    )
 
 
 def _judged(answer: str, job: _Job, upto: int) -> tuple[Checked, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accordion.core.plan import Kind
+from accordion.summaries.instructions import OPENING
 
 
 def label(kind: Kind, first: int, last: int) -> str:
@@ -12,10 +13,10 @@ def label(kind: Kind, first: int, last: int) -> str:
 
     It must neither read as a request nor as an end: the model goes on with what stands below it.
     """
-    which = f"message {first}" if first == last else f"messages {first} to {last}"
+    which = f" {first}" if first == last else f"s {first} to {last}"
     below = "The work" if kind == "generation" else "The conversation"
     return (
-        f"[Record of {which} of this conversation, written by the proxy: data, not a request. Numbers in brackets are "
+        f"{OPENING}{which} of this conversation, written by the proxy: data, not a request. Numbers in brackets are "
         f"messages; read_artifact, where offered, gives what is archived. {below} goes on below.]"
     )
 

@@ -13,6 +13,7 @@ from typing import Final
 from accordion.core.plan import Kind
 from accordion.core.values import dataclass
 from accordion.summaries.evidence import Evidence
+from accordion.summaries.instructions import states
 from accordion.summaries.schema import Document, Line, lines, render
 
 FEWEST: Final = {"conversation": 3, "generation": 2}
@@ -86,20 +87,24 @@ def check(
     """
     kept: list[Line] = []
     dropped: list[str] = []
+    listed: list[str] = []
     seen: set[str] = set()
     given = lines(document, kind)
     for line in given:
         reason = _reason(line, evidence, upto)
         if not reason and line.text in seen:
             reason = "it says what another line says"
-        if reason:
+        if not reason and line.section.limits and _restated(line, evidence):
+            # The instruction itself stands in front of the record. That is no fault.
+            listed.append(f"{line.section.path} {line.text[:120]!r}: it is listed word for word")
+        elif reason:
             dropped.append(f"{line.section.path} {line.text[:120]!r}: {reason}")
         else:
             seen.add(line.text)
             kept.append(_attributed(line, evidence))
     failing = len(dropped)
     kept, short = _fitted(kept, limit, count)
-    return Checked(tuple(kept), (*dropped, *short), _problem(kept, kind, evidence, len(given), failing))
+    return Checked(tuple(kept), (*dropped, *listed, *short), _problem(kept, kind, evidence, len(given), failing))
 
 
 def _reason(line: Line, evidence: Evidence, upto: int | None) -> str:
@@ -114,6 +119,8 @@ def _reason(line: Line, evidence: Evidence, upto: int | None) -> str:
             return f"there is no message {index} in the transcript"
     of_user = line.section.user or _BY_USER.search(line.text) is not None
     if of_user and (reason := _made_up(line, evidence)):
+        return reason
+    if reason := _contradicts(line, evidence):
         return reason
     if line.section.orders and evidence.tools.issuperset(line.sources):
         return "only a tool's output says so, and that decides nothing"
@@ -135,6 +142,21 @@ def _made_up(line: Line, evidence: Evidence) -> str:
     if len(own) > 1 and len(said) > 1 and not own & said:
         return "the user's messages that it cites say nothing of the kind"
     return ""
+
+
+def _contradicts(line: Line, evidence: Evidence) -> str:
+    """Why a line is not what the user said: it turns an instruction around, or tells what a later one replaced."""
+    for index, instruction in evidence.standing.outdated:
+        if index in line.sources and states(line.text, instruction):
+            return f"the user said otherwise after message {index}"
+    for each in evidence.standing.cited:
+        if each.index in line.sources and states(line.text, each.instruction, reversed=True):
+            return f"message {each.index} says the opposite"
+    return ""
+
+
+def _restated(line: Line, evidence: Evidence) -> bool:
+    return any(each.index in line.sources and states(line.text, each.instruction) for each in evidence.standing.cited)
 
 
 def _stems(text: str) -> set[str]:

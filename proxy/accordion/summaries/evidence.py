@@ -13,6 +13,7 @@ from typing import Final
 from accordion.core.conversation import Media, Message, Text, ToolCall, ToolResult
 from accordion.core.values import dataclass
 from accordion.summaries.extractive import Source
+from accordion.summaries.instructions import Standing
 from accordion.summaries.schema import cited, uncited
 
 _LOOKS: Final = 2_000
@@ -41,7 +42,7 @@ class Evidence:
     """`text` is everything, on one line; `words` and `numbers` what it holds. `user` is what the user said, by index,
     `told` all of it. `tools` are the messages in which nobody but tools speaks. `known` are the indexes that may be
     cited, `task` the one among them that is not summarised, `carried` those that the narrative so far cites. `size` are
-    the characters of what is summarised."""
+    the characters of what is summarised. `standing` are the users' instructions, which no line may contradict."""
 
     text: str
     folded: str
@@ -54,6 +55,7 @@ class Evidence:
     task: int | None
     carried: frozenset[int]
     size: int
+    standing: Standing = Standing()
 
     def missing(self, line: str, *, user: bool = False) -> str:
         """The first claim of a line that is not in the source; empty where all are. `user`: what it has in quotation

@@ -12,7 +12,7 @@ from accordion.summaries.facts import Facts, facts_of, said_in
 from accordion.summaries.facts_lines import FILES, SHARES, TITLES, WORDS, Line, cited, lines
 from accordion.summaries.facts_rank import Uses, material, words_of
 from accordion.summaries.facts_words import Judge
-from accordion.summaries.instructions import Cited, instructions_of, standing
+from accordion.summaries.instructions import Standing, instructions_of, standing
 
 _CHARACTERS: Final = 3.4
 """Of one token, as a first guess; corrected by counting."""
@@ -62,7 +62,7 @@ class Extractor:
         visible = words_of(self._of(m) for m in kept)
         found = material(facts)
         said = {line.strip() for message in kept for line in self._of(message).said.split("\n")}
-        candidates = lines(found, Uses(found), visible, said | told)
+        candidates = lines(found, Uses(found), visible, said, told)
         return _fitted(candidates, budget, count)
 
     def instructed(self, message: Message) -> int:
@@ -76,11 +76,14 @@ class Extractor:
             known = self._instructed[said] = int(sum(len(each.text) + _CITATION for each in found) / _CHARACTERS)
         return known
 
-    def standing(self, covered: Sequence[Source], kept: Sequence[Message]) -> list[Cited]:
-        """The instructions of users in `covered` that are in force and do not stand in `kept`."""
-        stated = [(source.index, each) for source in covered for each in self._of(source.message).instructions]
+    def standing(self, covered: Sequence[Source], kept: Sequence[Message], others: Sequence[Source] = ()) -> Standing:
+        """The instructions of users in `covered` that are in force and do not stand in `kept`. `others` are the rest of
+        the conversation: its instructions may be corrected, or correct what is covered."""
+        listed = {source.index for source in covered}
+        sources = sorted((*covered, *others), key=lambda source: source.index)
+        stated = [(source.index, each) for source in sources for each in self._of(source.message).instructions]
         visible = "\n".join(self._of(message).said for message in kept) if stated else ""
-        return standing(stated, visible.__contains__)
+        return standing(stated, lambda index, text: index in listed and text not in visible)
 
     def _of(self, message: Message) -> Facts:
         facts = self._facts.get(message.key)

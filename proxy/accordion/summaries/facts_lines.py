@@ -12,6 +12,7 @@ from typing import Final
 from accordion.summaries.facts import ResultFacts
 from accordion.summaries.facts_rank import Material, Saying, Step, Uses
 from accordion.summaries.facts_words import NO_WORDS
+from accordion.summaries.instructions import WHOLE
 
 REQUESTS, OPEN, STATED, FILES, STEPS = 0, 1, 2, 3, 4
 TITLES: Final = ("Said by the user", "Promised and open", "Said by the assistant", "Files", "Calls and results")
@@ -78,11 +79,14 @@ def one_line(text: str, most: int = _ARGUMENT) -> str:
     return first if len(first) == len(stripped) else f"{first} …"
 
 
-def lines(material: Material, uses: Uses, visible: set[str], told: Collection[str] = ()) -> list[Line]:
+def lines(
+    material: Material, uses: Uses, visible: set[str], shown: Collection[str] = (), listed: Collection[str] = ()
+) -> list[Line]:
     """Everything that could be written, unordered. `visible` words stand in the kept messages and are left out, and so
-    are the lines that are `told` there or elsewhere. A line that was said twice is told once, the last time."""
-    once = set(told)
-    out: list[Line] = [line for s in reversed(material.sayings) for line in _saying(s, uses, once)]
+    are the lines that are `shown` there, and the lines and sentences that are `listed` as instructions. A line that was
+    said twice is told once, the last time."""
+    once = {*shown, *listed}
+    out: list[Line] = [line for s in reversed(material.sayings) for line in _saying(s, once, listed)]
     made = _Steps(uses, visible)
     for number, step in enumerate(material.steps):
         made.add(number, step)
@@ -90,7 +94,15 @@ def lines(material: Material, uses: Uses, visible: set[str], told: Collection[st
     return out + made.lines()
 
 
-def _saying(saying: Saying, uses: Uses, once: set[str]) -> Iterator[Line]:
+def _without(text: str, listed: Collection[str]) -> str:
+    """A text without the sentences that are listed elsewhere."""
+    for sentence in listed:
+        if len(sentence) < len(text):
+            text = text.replace(sentence, "…")
+    return text
+
+
+def _saying(saying: Saying, once: set[str], listed: Collection[str]) -> Iterator[Line]:
     facts = saying.facts
     user = facts.role != "assistant"
     fade = 1 / (1 + saying.age / _FADE)
@@ -99,10 +111,11 @@ def _saying(saying: Saying, uses: Uses, once: set[str]) -> Iterator[Line]:
         line.extras.append((0.3 * fade, "", f"({', '.join(facts.media)})"))
     # Beside a call it is the call that is announced.
     promised, may_promise = Line(OPEN, "", 0.0, [(saying.at, saying.at)]), not user and not facts.calls
-    for number, text in enumerate(map(str.strip, facts.said.split("\n")[:200])):
-        if len(text) < 3 or text.startswith("```") or text in once:
+    for number, said in enumerate(map(str.strip, facts.said.split("\n")[:200])):
+        if len(said) < 3 or said.startswith("```") or said in once:
             continue
-        once.add(text)
+        once.add(said)
+        text = _without(said, listed) if user and len(said) > WHOLE else said
         if may_promise and len(text) <= 300 and _PROMISE.search(text):
             promised.extras.append((_PROMISED * fade, "", text))
             continue

@@ -127,7 +127,8 @@ class Section:
     """How the entries at `path` read, and how they are treated.
 
     `rank` says what goes first where room is short (the highest). `user`: they say what the user wants. `orders`: the
-    agent will act on them. `core`: a summary is none without any of these.
+    agent will act on them. `limits`: they say what the user's instructions say, which are listed word for word.
+    `core`: a summary is none without any of these.
     """
 
     path: str
@@ -135,13 +136,14 @@ class Section:
     rank: int
     user: bool = False
     orders: bool = False
+    limits: bool = False
     core: bool = False
 
 
 CONVERSATION: Final = (
     Section("overview", "Overview", 0, core=True),
     Section("goals.primary", "Goal", 0, user=True),
-    Section("goals.secondary", "Also wanted", 1, user=True),
+    Section("goals.secondary", "Also wanted", 1, user=True, limits=True),
     Section("outcomes.completed", "Done", 1),
     Section("outcomes.partial", "Partly done", 1),
     Section("outcomes.discoveries", "Found", 2),
@@ -160,7 +162,7 @@ CONVERSATION: Final = (
 GENERATION: Final = (
     Section("gist", "Gist", 0, core=True),
     Section("intent", "Intent", 0, user=True, core=True),
-    Section("constraints", "Constraint", 1),
+    Section("constraints", "Constraint", 1, limits=True),
     Section("decisions", "Decision", 1, orders=True),
     Section("open_questions", "Open question", 2),
     Section("next_steps", "Next", 1, orders=True),

@@ -1,0 +1,139 @@
+"""What users rule survives compactions one after another, through the whole product, whatever they say in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from accordion.core.http import Inbound
+from accordion.offline.rooms import Rooms
+from accordion.settings import Settings
+
+SUBJECTS = {
+    "en": ("release", "database", "report", "invoice", "backup", "gateway", "parser", "customer"),
+    "de": ("Ausgabe", "Datenbank", "Bericht", "Rechnung", "Sicherung", "Zugang", "Umzug", "Kundschaft"),
+    "fr": ("version", "base", "rapport", "facture", "sauvegarde", "passerelle", "analyse", "client"),
+    "es": ("entrega", "datos", "informe", "factura", "copia", "puerta", "lector", "cuenta"),
+    "zh": ("版本", "数据库", "报告", "发票", "备份", "网关", "解析器", "客户"),
+}
+STATED = {
+    "en": (
+        ("The name of the {s} is {v}.", "No, the name of the {s} is {v}."),
+        ("Use {v} for the {s} service.", "Use {v} for the {s} service instead."),
+        ("Spend at most {n} euros on the {s}.", "Spend at most {n} euros on the {s}."),
+        ("The {s} must go out under the name {v}.", "From now on the {s} must go out under the name {v}."),
+    ),
+    "de": (
+        ("Der Name für {s} ist {v}.", "Nein, der Name für {s} ist {v}."),
+        ("Gib höchstens {n} Euro für {s} aus.", "Gib höchstens {n} Euro für {s} aus."),
+        ("Nimm für {s} immer {v} als Dienst.", "Nimm für {s} stattdessen {v} als Dienst."),
+    ),
+    "fr": (
+        ("Le nom du {s} est {v}.", "En fait, le nom du {s} est {v}."),
+        ("Dépense au plus {n} euros pour {s}.", "Dépense au plus {n} euros pour {s}."),
+        ("Utilise toujours {v} comme service {s}.", "Utilise plutôt {v} comme service {s}."),
+    ),
+    "es": (
+        ("El nombre de {s} es {v}.", "No, el nombre de {s} es {v}."),
+        ("Gasta como máximo {n} euros en {s}.", "Gasta como máximo {n} euros en {s}."),
+        ("Usa siempre {v} como servicio {s}.", "Usa mejor {v} como servicio {s}."),
+    ),
+    "zh": (
+        ("{s} 的名称是 {v}。", "不对,{s} 的名称是 {v}。"),
+        ("{s} 的费用不得超过 {n} 欧元。", "{s} 的费用不得超过 {n} 欧元。"),
+        ("{s} 服务必须使用 {v}。", "{s} 服务改为使用 {v}。"),
+    ),
+}
+FORMS = [(language, number) for language, forms in STATED.items() for number in range(len(forms))]
+ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
+
+
+@dataclass
+class Ruled:
+    """What was said so far, and of each subject the values that it had, the newest last."""
+
+    chance: random.Random
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    values: dict[tuple[str, str, int], list[str]] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        answer = f"I read that part of the module and noted what it does; number {self.chance.randrange(10**6)}."
+        self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
+
+    def remark(self, turns: int) -> None:
+        for _ in range(turns):
+            self.say("Looking at the importer again this morning.")
+
+    def rule(self, at: int, form: tuple[str, int]) -> None:
+        language, number = form
+        subject = SUBJECTS[language][at]
+        values = self.values.setdefault((subject, *form), [])
+        # No value is a part of another one.
+        letters = "".join(self.chance.choice("bcdfgklmnprst") + self.chance.choice("aeiou") for _ in range(4))
+        figure = str(10**5 + self.chance.randrange(9 * 10**5))
+        text = STATED[language][number][bool(values)]
+        values.append(figure if "{n}" in text else letters.capitalize())
+        self.say(text.format(s=subject, v=values[-1], n=values[-1]))
+
+
+async def sent(rooms: Rooms, messages: list[dict[str, Any]]) -> str:
+    body = json.dumps({"model": "measured", "messages": [*messages, {"role": "user", "content": "Please go on."}]})
+    headers = ((b"content-type", b"application/json"), (b"x-accordion-session", b"what-users-ruled"))
+    gauge = await rooms.fold(Inbound("POST", "/v1/chat/completions", "", headers, body.encode(), "1"), rooms.caller)
+    return json.dumps(json.loads(gauge.sent or body)["messages"], ensure_ascii=False)
+
+
+def said(ruled: Ruled, *values: str) -> list[str]:
+    return [m["content"] for m in ruled.messages if any(value in m["content"] for value in values)]
+
+
+async def check(rooms: Rooms, ruled: Ruled) -> None:
+    text = await sent(rooms, ruled.messages)
+    archived = ""
+    for values in ruled.values.values():
+        *old, live = values
+        if live in text:
+            continue
+        assert not any(each in text for each in old), f"an old one stands alone: {said(ruled, *values)} in {text}"
+        assert "(No room for " in text, f"{live} is neither listed nor named: {said(ruled, live)} in {text}"
+        if not archived:
+            named = ARTIFACT.findall(text[text.index("(No room for ") :])
+            archived = "\n".join([await rooms.text_of(each, rooms.caller) or "" for each in dict.fromkeys(named)])
+        assert live in archived, f"{live} cannot be read"
+
+
+statements = st.tuples(st.integers(0, 7), st.sampled_from(FORMS))
+
+
+Rounds = list[list[tuple[int, tuple[str, int]]]]
+
+
+@given(st.integers(0, 10**6), st.lists(st.lists(statements, max_size=14), min_size=5, max_size=5), st.booleans(),
+       st.sampled_from([1_500, 2_500, 4_000]))  # fmt: skip
+@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+def test_a_rule_is_listed_or_named_and_an_old_value_is_never_alone(
+    seed: int, rounds: Rounds, in_opening: bool, window: int
+) -> None:
+    asyncio.run(five_compactions(Ruled(random.Random(seed)), rounds, in_opening, window))
+
+
+async def five_compactions(ruled: Ruled, rounds: Rounds, in_opening: bool, window: int) -> None:
+    rooms = Rooms(Settings(), window)
+    try:
+        if in_opening and rounds[-1]:
+            ruled.rule(*rounds[-1][0])
+        for stated in rounds:
+            for subject, form in stated:
+                ruled.remark(1)
+                ruled.rule(subject, form)
+            ruled.remark(window // 60)
+            await check(rooms, ruled)
+    finally:
+        await rooms.close()
