@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -83,8 +84,9 @@ class Ruled:
         self.say(text.format(s=subject, v=values[-1], n=values[-1]))
 
 
-async def sent(rooms: Rooms, messages: list[dict[str, Any]]) -> str:
-    body = json.dumps({"model": "measured", "messages": [*messages, {"role": "user", "content": "Please go on."}]})
+async def sent(rooms: Rooms, messages: list[dict[str, Any]], *newest: dict[str, Any]) -> str:
+    newest = newest or ({"role": "user", "content": "Please go on."},)
+    body = json.dumps({"model": "measured", "messages": [*messages, *newest]})
     headers = ((b"content-type", b"application/json"), (b"x-accordion-session", b"what-users-ruled"))
     gauge = await rooms.fold(Inbound("POST", "/v1/chat/completions", "", headers, body.encode(), "1"), rooms.caller)
     return json.dumps(json.loads(gauge.sent or body)["messages"], ensure_ascii=False)
@@ -135,5 +137,60 @@ async def five_compactions(ruled: Ruled, rounds: Rounds, in_opening: bool, windo
                 ruled.rule(subject, form)
             ruled.remark(window // 60)
             await check(rooms, ruled)
+    finally:
+        await rooms.close()
+
+
+OPENED = "[From the archive of this conversation"
+FORBIDDEN = "Never run the job Kestrel on production."
+
+
+async def many_rules(rooms: Rooms) -> Ruled:
+    """A conversation whose first rule has no place in the window, after its compaction."""
+    ruled = Ruled(random.Random(1))
+    ruled.remark(2)
+    ruled.say(FORBIDDEN)
+    for at in range(90):
+        ruled.say(f"Never touch the module number-{at} of the old parser, whatever its tests say about it.")
+    assert FORBIDDEN not in await sent(rooms, ruled.messages)
+    ruled.messages.append({"role": "user", "content": "Please go on."})
+    ruled.messages.append({"role": "assistant", "content": "I looked at the next part."})
+    return ruled
+
+
+def calls(name: str, /, **arguments: str) -> list[dict[str, Any]]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "The job has 3 steps."},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("newest", "comes"),
+    [
+        ([{"role": "user", "content": "Now run that job on production."}], True),
+        ([{"role": "user", "content": "Bitte starte jetzt Kestrel."}], True),
+        ([{"role": "user", "content": "Have a look."}, *calls("describe_job", name="Kestrel")], True),
+        ([{"role": "user", "content": "Have a look."}, *calls("run", job="all", target="production")], True),
+        ([{"role": "user", "content": "Which tests did you look at?"}], False),
+        ([{"role": "user", "content": "Have a look."}, *calls("list_files", path="docs")], False),
+    ],
+)
+async def test_a_rule_without_a_place_comes_back_when_the_turn_speaks_of_it(
+    newest: list[dict[str, Any]], comes: bool
+) -> None:
+    rooms = Rooms(Settings(), 4_000)
+    try:
+        ruled = await many_rules(rooms)
+        text = await sent(rooms, ruled.messages, *newest)
+        assert (FORBIDDEN in text) == comes
+        if comes:
+            assert re.search(
+                rf"{re.escape(OPENED)}.*Standing instruction of the user, message 4.*> \[4\] {FORBIDDEN}", text
+            )
+            # It stays, and does not come twice.
+            again = await sent(rooms, [*ruled.messages, *newest], {"role": "assistant", "content": "Done."}, *newest)
+            assert again.count(FORBIDDEN) == 1
     finally:
         await rooms.close()

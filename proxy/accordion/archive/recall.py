@@ -1,4 +1,5 @@
-"""Recall: what left the window comes back in part, unasked, when the newest turn names what only the archive holds.
+"""Recall: what left the window comes back in part, unasked, when the newest turn names what only the archive holds, or
+speaks of what a standing instruction without a place in the window governs.
 
 A client sends its whole history with every request, so what left is at hand: nothing is read from a store here.
 """
@@ -15,11 +16,12 @@ from typing import Final
 from accordion.archive.recall_choice import Choice, Quote
 from accordion.archive.recall_index import Index, decoded, index_of
 from accordion.archive.recall_names import Lookup
-from accordion.archive.recall_quotes import OPENING
+from accordion.archive.recall_quotes import OPENING, labelled
+from accordion.archive.recall_rules import Omitted, Rule, Rules, omitted
 from accordion.archive.recall_view import Seen, View, read, view_of
 from accordion.core.cache import Cache
 from accordion.core.conversation import Conversation, Message, Text, ToolCall, ToolResult
-from accordion.core.edits import Folded
+from accordion.core.edits import Compaction, Folded
 from accordion.core.values import dataclass
 
 Claims = Callable[[str], Iterable[str]]
@@ -37,6 +39,7 @@ _FOUND: Final = 60
 _CHARACTERS: Final = 3.2
 """Of one token, as a first guess."""
 _TRIES: Final = 3
+_SOURCE: Final = "Standing instruction of the user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,11 @@ class Recaller:
     """Finds and words excerpts. Remembers, within `capacity` bytes, which words stand in what each fold took out, and
     the texts of the messages in view. Safe to use from threads."""
 
-    def __init__(self, claims: Claims, capacity: int = 32 * 2**20) -> None:
-        self._claims = claims
-        self._indexes = Cache[str, Index](capacity * 3 // 4)
+    def __init__(
+        self, claims: Claims, capacity: int = 32 * 2**20, rules: Rules = lambda _messages, _covered: ()
+    ) -> None:
+        self._claims, self._rules = claims, rules
+        self._indexes = Cache[str, tuple[Index, Omitted]](capacity * 3 // 4)
         self._views = Cache[str, View](capacity // 4)
 
     def pending(self, shown: Folded, client: Conversation) -> int:
@@ -87,35 +92,46 @@ class Recaller:
             return None
         places = range(_last_round(client.messages, newest.start), newest.stop)
         turn = client.messages[places.start : places.stop]
-        index = self._indexes.get(shown.compaction.id)
-        if index is None:
+        found = self._indexes.get(shown.compaction.id)
+        if found is None:
             # Where much is read anyway, in a thread, what is in view is read too.
             self._view(shown, client, places)
-            index = index_of(space, shown, client.messages)
-            self._indexes.put(shown.compaction.id, index, index.size)
+            found = self._read(space, shown, client, shown.compaction)
+        index, left = found
         sought = islice(dict.fromkeys(self._named(turn)), _NAMES)
         names = list(islice(filter(None, map(Lookup(index, client.messages), sought)), _FOUND))
+        rules = left.spoken_of(turn, sources)
         # Most turns name nothing that the archive holds; only for the others all that is in view is looked through.
-        if not names:
+        if not names and not rules:
             return None
         view = self._view(shown, client, places)
         names = [name for name in names if not view.holds(name)]
-        if not names:
+        texts = list(chain.from_iterable(map(itemgetter(0), view.seen)))
+        rules = [rule for rule in rules if not any(rule.text in text for text in texts)]
+        if not names and not rules:
             return None
+        stated = _stated(rules, index, tokens, count)
         known = set(chain.from_iterable(map(itemgetter(1), view.seen)))
-        choice = Choice(index, client.messages, turn, known, names)
+        choice = Choice(index, client.messages, turn, known, names, [quote.text for quote in stated])
         room = float(tokens) * _CHARACTERS
         for _ in range(_TRIES):
-            quotes = choice.quotes(int(room) - len(OPENING), sources)
+            free = int(room) - len(OPENING) - sum(len(quote.text) + 2 for quote in stated)
+            quotes = [*stated, *choice.quotes(free, sources - len(stated))]
             if not quotes:
                 return None
             text = "\n\n".join([OPENING, *(quote.text for quote in quotes)])
             used = count(text)
             if used <= tokens:
-                artifacts = tuple(dict.fromkeys(quote.artifact for quote in quotes if quote.artifact))
-                return Excerpt(text, artifacts, used, tuple(quotes))
+                return _excerpt(quotes, count)
             room = min(room, len(text)) * tokens / used * 0.95
-        return None
+        return _excerpt(stated, count)
+
+    def _read(self, space: bytes, shown: Folded, client: Conversation, compaction: Compaction) -> tuple[Index, Omitted]:
+        index = index_of(space, shown, client.messages)
+        rules = self._rules(client.messages, compaction.covered)
+        left = omitted(rules, shown.conversation.messages, index.places)
+        self._indexes.put(compaction.id, (index, left), index.size + left.size)
+        return index, left
 
     # -- what is named ------------------------------------------------------------
 
@@ -164,6 +180,26 @@ class Recaller:
         if view is not known:
             self._views.put(name, view, view.size)
         return view
+
+
+def _stated(rules: Sequence[Rule], index: Index, tokens: int, count: Callable[[str], int]) -> list[Quote]:
+    """Instructions as they are quoted, as many as fit."""
+    quotes = list[Quote]()
+    for rule in rules:
+        artifact = index.artifact(rule.message)
+        text = labelled(_SOURCE, rule.message, artifact, f"> {rule.line}", whole=False)
+        if count("\n\n".join([OPENING, *(quote.text for quote in quotes), text])) > tokens:
+            break
+        quotes.append(Quote(text, rule.message, artifact, ()))
+    return quotes
+
+
+def _excerpt(quotes: Sequence[Quote], count: Callable[[str], int]) -> Excerpt | None:
+    if not quotes:
+        return None
+    text = "\n\n".join([OPENING, *(quote.text for quote in quotes)])
+    artifacts = tuple(dict.fromkeys(quote.artifact for quote in quotes if quote.artifact))
+    return Excerpt(text, artifacts, count(text), tuple(quotes))
 
 
 def _last_round(messages: Sequence[Message], start: int) -> int:

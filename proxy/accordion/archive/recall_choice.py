@@ -42,11 +42,12 @@ class Choice:
         turn: Sequence[Message],
         results: set[str],
         names: Sequence[Name],
+        shown: Sequence[str] = (),
     ) -> None:
         self._index, self._messages, self._names = index, messages, names
         self._results = results
         self._said = [text_of(part) for message in turn for part in message.parts]
-        self._answers = [text for message in turn for text in results_in(message.parts)]
+        self._answers = [*shown, *(text for message in turn for text in results_in(message.parts))]
         self._calls = {(p.name, p.arguments) for message in turn for p in message.parts if isinstance(p, ToolCall)}
 
     def quotes(self, room: int, sources: int) -> list[Quote]:

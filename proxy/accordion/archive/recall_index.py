@@ -94,6 +94,10 @@ class Index:
     places: dict[bytes, int | list[int]]
     size: int
 
+    def artifact(self, message: int) -> str:
+        """What keeps the words of a message; empty where that is not known."""
+        return next((each.artifact for each in self.passages if each.body and each.body[0] == message), "")
+
     def holding(self, text: str) -> tuple[tuple[bytes, ...], Sequence[int]]:
         """The words of a text, and the numbers of the passages that hold the rarest of them, oldest first; both empty
         where no passage holds one of them."""

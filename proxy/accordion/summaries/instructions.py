@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from accordion.core.subjects import EAST_ASIA, words_of
 from accordion.core.values import dataclass, replace
 from accordion.summaries.schema import citations
 
@@ -135,7 +136,8 @@ _NEGATION = re.compile(
 )
 _PARTICULAR = re.compile(
     r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|(?<=[a-z,;:] )[A-Z][\w-]+|"
-    r"(?:[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af] ?)[A-Z][A-Za-z]{2,}|\b[A-Z]{2,}[\w-]*\d|"
+    rf"[{EAST_ASIA}] ?[A-Z][A-Za-z]{{2,}}|"
+    r"\b[A-Z]{2,}[\w-]*\d|"
     r"\b\w+[-_/.]\w*\d|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
 )
 _COPULA = re.compile(
@@ -151,24 +153,9 @@ _INDEX = re.compile(r"^\[\d+\] ")
 _NOTES = re.compile(r"(?: \((?:replaces|newer than|older than) \[\d+\](?:, \[\d+\])*\))+$")
 _BULLET = re.compile(r"^(?:[-*•+]|\d{1,3}[.)])\s+")
 _WORD = re.compile(r"[^\W_]+")
-_EAST_ASIA = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_EAST_ASIA = re.compile(f"[{EAST_ASIA}]+")
 _NOT_PROSE = re.compile(
     r"^(?:[<>|$#{}\[\]]|//|/\*|\w+\s*=\s|(?:def|class|import|from|return|if|for)\s.*[:;({]?$)|[;{}]$|\t|  {4,}"
-)
-_COMMON: Final = frozenset(
-    {
-        *("a", "an", "the", "and", "or", "for", "to", "of", "in", "on", "at", "by", "with", "that", "this", "it"),
-        *("there", "he", "she", "they", "we", "i", "is", "are", "be", "this", "from", "was", "has", "have", "had"),
-        *("not", "but", "you", "your", "our", "its", "all", "any", "use", "used", "using", "please", "must"),
-        *("should", "shall", "will", "would", "can", "never", "always", "only", "when", "then", "than", "into"),
-        *("onto", "over", "under", "also", "now", "new", "who", "what", "which", "s", "t", "do", "does", "don", "no"),
-        *("der", "die", "das", "den", "dem", "ein", "eine", "einen", "und", "oder", "für", "von", "zu", "im", "am"),
-        *("mit", "ist", "sind", "wir", "ich", "du", "es", "auf", "nicht", "nie", "niemals", "kein", "keine", "bitte"),
-        *("le", "la", "les", "un", "une", "des", "du", "de", "et", "ou", "pour", "dans", "en", "sur", "avec", "est"),
-        *("ne", "pas", "il", "jamais", "el", "los", "las", "una", "y", "o", "por", "para", "con", "es", "son", "del"),
-        *("al", "nunca", "siempre", "sin", "que", "se", "os", "um", "uma", "não", "e", "di", "il", "non", "het", "een"),
-        *("не", "и", "в", "на", "для", "不要", "必须", "禁止", "请使", "使用", "不能", "只能"),
-    }
 )
 
 
@@ -515,16 +502,3 @@ def _is_value(sentence: str, figure: re.Match[str]) -> bool:
         or _UNIT.match(sentence, figure.end()) is not None
         or _BOUND.search(sentence[max(0, figure.start() - _NEARBY) : figure.start()]) is not None
     )
-
-
-def words_of(text: str) -> frozenset[str]:
-    """The words that tell what a text is about, in lower case; Chinese, Japanese and Korean ones in pairs of signs."""
-    found: set[str] = set()
-    for word in map(str.lower, _WORD.findall(text)):
-        if word.isascii():
-            found.add(word)
-            continue
-        for run in _EAST_ASIA.findall(word):
-            found.update(run[at : at + 2] for at in range(max(1, len(run) - 1)))
-        found.update(_WORD.findall(_EAST_ASIA.sub(" ", word)))
-    return frozenset(found) - _COMMON

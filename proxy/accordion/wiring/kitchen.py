@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 from accordion.accounting.meter import Meter
@@ -13,6 +13,7 @@ from accordion.archive.links import Links
 from accordion.archive.named_items import NamedItems
 from accordion.archive.reading_room import ReadingRoom
 from accordion.archive.recall import Recaller
+from accordion.archive.recall_rules import Rule
 from accordion.archive.tool import offer
 from accordion.clockwork import LoopWaiting
 from accordion.compaction.background import Bounds, Preparations, ready_summaries
@@ -49,7 +50,7 @@ from accordion.sharing import Sharing
 from accordion.storage.spool import SpooledStore
 from accordion.summaries.author import Author
 from accordion.summaries.digest import digest
-from accordion.summaries.extractive import Extractor
+from accordion.summaries.extractive import Extractor, Source
 from accordion.summaries.facts_words import Judge
 from accordion.summaries.prompts import load
 from accordion.unfolding import Unfolding
@@ -104,7 +105,7 @@ class Kitchen:
         self.overlays = Overlays(self._archive, outbox, clock, vault.erasures, capacity=eighth, retention=retention)
         self._wardrobe = Wardrobe(eighth // 2)
         self._ready = ready_summaries(eighth // 2)
-        self._recaller = Recaller(Judge(small.words).claims, eighth)
+        self._recaller = Recaller(Judge(small.words).claims, eighth, self._rules)
         self._weavers = weavers()
         self.spoken = spoken = dialects_by_name()
         self._desk = Desk(self._archive, spoken, tasks)
@@ -121,6 +122,13 @@ class Kitchen:
         self._spooled = spooled
         spooled.settle, spooled.erasures = self._settle, vault.erasures
         vault.erasures.listen(self._erased)
+
+    def _rules(self, messages: Sequence[Message], covered: int) -> Iterator[Rule]:
+        """The users' instructions in force among the first messages of a list."""
+        said = [Source(index, message) for index, message in enumerate(messages) if message.has_user_text]
+        within = [source for source in said if source.index < covered]
+        for each in self._extractor.standing(within, (), said[len(within) :]).cited:
+            yield Rule(each.index, each.instruction.text, str(each))
 
     def history(self, sessions: Sessions) -> ResponseHistory:
         """What stores responses, before they end."""

@@ -1,0 +1,48 @@
+"""The words that tell what a text is about, for comparing texts in any of many languages."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+EAST_ASIA: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Chinese, Japanese and Korean signs, as in a class of a pattern."""
+
+_WORD = re.compile(r"[^\W_]+")
+_RUN = re.compile(f"[{EAST_ASIA}]+")
+_STEM: Final = 4
+"""Letters by which words are the same but for their endings."""
+_COMMON: Final = frozenset(
+    {
+        *("a", "an", "the", "and", "or", "for", "to", "of", "in", "on", "at", "by", "with", "that", "this", "it"),
+        *("there", "he", "she", "they", "we", "i", "is", "are", "be", "this", "from", "was", "has", "have", "had"),
+        *("not", "but", "you", "your", "our", "its", "all", "any", "use", "used", "using", "please", "must"),
+        *("should", "shall", "will", "would", "can", "never", "always", "only", "when", "then", "than", "into"),
+        *("onto", "over", "under", "also", "now", "new", "who", "what", "which", "s", "t", "do", "does", "don", "no"),
+        *("der", "die", "das", "den", "dem", "ein", "eine", "einen", "und", "oder", "für", "von", "zu", "im", "am"),
+        *("mit", "ist", "sind", "wir", "ich", "du", "es", "auf", "nicht", "nie", "niemals", "kein", "keine", "bitte"),
+        *("le", "la", "les", "un", "une", "des", "du", "de", "et", "ou", "pour", "dans", "en", "sur", "avec", "est"),
+        *("ne", "pas", "il", "jamais", "el", "los", "las", "una", "y", "o", "por", "para", "con", "es", "son", "del"),
+        *("al", "nunca", "siempre", "sin", "que", "se", "os", "um", "uma", "não", "e", "di", "il", "non", "het", "een"),
+        *("не", "и", "в", "на", "для", "不要", "必须", "禁止", "请使", "使用", "不能", "只能"),
+    }
+)
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text, in lower case, without those that stand in any; Chinese, Japanese and Korean ones in pairs
+    of signs."""
+    found: set[str] = set()
+    for word in map(str.lower, _WORD.findall(text)):
+        if word.isascii():
+            found.add(word)
+            continue
+        for run in _RUN.findall(word):
+            found.update(run[at : at + 2] for at in range(max(1, len(run) - 1)))
+        found.update(_WORD.findall(_RUN.sub(" ", word)))
+    return frozenset(found) - _COMMON
+
+
+def stems_of(text: str) -> frozenset[str]:
+    """The same without endings: the first letters of each word; names with digits stay whole."""
+    return frozenset(word[:_STEM] if word.isalpha() else word for word in words_of(text))
