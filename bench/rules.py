@@ -1,4 +1,5 @@
-"""Conversations in five languages in which users state rules, limits, preferences, facts and corrections.
+"""Conversations in five languages in which users state rules, limits, preferences, facts, decisions and corrections,
+and assistants promise something. They are made, or planted in recorded runs of agents.
 
 Each statement holds a value that nobody can guess. A statement survives a compaction if its value stands in the list
 that would be sent; a correction survives only if its old value does not stand there alone.
@@ -6,11 +7,16 @@ that would be sent; a correction survives only if its old value does not stand t
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-KINDS = ("rule", "limit", "preference", "fact", "correction")
+KINDS = ("rule", "limit", "preference", "fact", "decision", "promise", "correction", "correction of the opening")
+_CORRECTED = ("correction", "correction of the opening")
 LANGUAGES = ("English", "German", "French", "Spanish", "Chinese")
 
 _STATED = {
@@ -20,6 +26,12 @@ _STATED = {
         "preference": ("I prefer the layout {v} for reports.", "Please sign mails to the board with {v}."),
         "fact": ("Our contact at the bank is Ms. {v}.", "The staging host is {v}.internal."),
         "correction": ("The release goes out under the name {v}.",),
+        "decision": ("We decided to use {v} for the exports.",),
+        "promise": ("I will send the report {v} tomorrow.",),
+        "correction of the opening": (
+            "Use the service {v} for the invoices.",
+            "No, use the service {v} for the invoices instead.",
+        ),
     },
     "German": {
         "rule": ("Starte den Job {v} niemals in Produktion.", "Gib die Datei {v} nicht an den Lieferanten."),
@@ -27,6 +39,12 @@ _STATED = {
         "preference": ("Ich mag für Berichte lieber die Vorlage {v}.", "Bitte unterschreibe Briefe mit {v}."),
         "fact": ("Unsere Ansprechpartnerin bei der Bank ist Frau {v}.", "Der Testserver heißt {v}.internal."),
         "correction": ("Der Name der Ausgabe ist {v}.",),
+        "decision": ("Wir haben entschieden: Für die Exporte nehmen wir {v}.",),
+        "promise": ("Ich werde den Bericht {v} morgen schicken.",),
+        "correction of the opening": (
+            "Nimm für die Rechnungen den Dienst {v}.",
+            "Nein, nimm für die Rechnungen stattdessen den Dienst {v}.",
+        ),
     },
     "French": {
         "rule": (
@@ -37,6 +55,12 @@ _STATED = {
         "preference": ("Je préfère la mise en page {v} pour les rapports.", "Signe plutôt les lettres avec {v}."),
         "fact": ("Notre contact à la banque est Mme {v}.", "Le serveur de test est {v}.internal."),
         "correction": ("Le nom de la version est {v}.",),
+        "decision": ("Nous avons décidé d'utiliser {v} pour les exports.",),
+        "promise": ("Je vais envoyer le rapport {v} demain.",),
+        "correction of the opening": (
+            "Utilise le service {v} pour les factures.",
+            "Non, utilise plutôt le service {v} pour les factures.",
+        ),
     },
     "Spanish": {
         "rule": ("Nunca ejecutes la tarea {v} en producción.", "No envíes sin permiso el archivo {v} al proveedor."),
@@ -44,6 +68,12 @@ _STATED = {
         "preference": ("Prefiero el formato {v} para los informes.", "Por favor, firma las cartas con {v}."),
         "fact": ("Nuestro contacto en el banco es la señora {v}.", "El servidor de pruebas es {v}.internal."),
         "correction": ("El nombre de la versión es {v}.",),
+        "decision": ("Hemos decidido usar {v} para las exportaciones.",),
+        "promise": ("Voy a enviar el informe {v} mañana.",),
+        "correction of the opening": (
+            "Usa el servicio {v} para las facturas.",
+            "No, usa mejor el servicio {v} para las facturas.",
+        ),
     },
     "Chinese": {
         "rule": ("不要在生产环境运行任务 {v}。", "禁止把文件 {v} 发给供应商。"),
@@ -51,6 +81,9 @@ _STATED = {
         "preference": ("报告请使用 {v} 版式。", "给董事会的邮件请署名 {v}。"),
         "fact": ("银行的联系人是 {v} 女士。", "测试服务器是 {v}.internal。"),
         "correction": ("这个版本的名称是 {v}。",),
+        "decision": ("我们决定导出时使用 {v}。",),
+        "promise": ("我会明天发送报告 {v}。",),
+        "correction of the opening": ("发票服务使用 {v}。", "不对,发票服务改为使用 {v}。"),
     },
 }
 _REMARKS = {
@@ -75,6 +108,8 @@ class Statement:
     text: str
     value: str
     old: str = ""
+    earlier: str = ""
+    """The text with the old value."""
 
     def survives(self, sent: str) -> bool:
         return self.value in sent
@@ -86,41 +121,109 @@ class Statement:
 
 @dataclass(frozen=True)
 class Conversation:
-    """A client's whole list, and what is looked for in what is sent of it."""
+    """What a client has before the first compaction, what it adds before each of the others, and what is looked for."""
 
     language: str
-    messages: list[dict[str, str]]
+    rounds: list[list[dict[str, Any]]]
     statements: list[Statement]
 
-    def grown(self, turns: int, chance: random.Random) -> Conversation:
-        """The same with more turns of remarks behind it."""
-        more = [message for _ in range(turns) for message in _remark(self.language, chance)]
-        return Conversation(self.language, [*self.messages, *more], self.statements)
 
-
-def conversation(language: str, seed: int) -> Conversation:
-    """A conversation of about a hundred turns with two statements of each kind in its first two thirds."""
+def made(language: str, seed: int, rounds: int, turns: int) -> Conversation:
+    """A conversation of about 120 turns with statements of each kind in its first two thirds, and of so many turns
+    without any before each other compaction."""
     chance = random.Random(f"{language}/{seed}")
-    messages = [{"role": "system", "content": "You help with a software project."}]
-    statements: list[Statement] = []
-    for kind, text in _texts(language, chance):
-        for _ in range(3):
-            messages += _remark(language, chance)
-        old = _value(chance) if kind == "correction" else ""
-        if old:
-            messages += [{"role": "user", "content": text.format(v=old)}, _answer(chance)]
-            messages += [message for _ in range(4) for message in _remark(language, chance)]
-        value = _value(chance)
-        stated = text.format(v=value, n=chance.randrange(200, 900))
-        statements.append(Statement(kind, stated, value, old))
-        messages += [{"role": "user", "content": stated}, _answer(chance)]
-    return Conversation(language, messages, statements).grown(12, chance)
+    statements = _statements(language, chance)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You help with a software project."}]
+    messages += _opening(_remark(language, chance), statements)
+    for turn in _turns(language, statements, chance):
+        messages += [message for _ in range(3) for message in _remark(language, chance)] + turn
+    messages += [message for _ in range(12) for message in _remark(language, chance)]
+    more = [[message for _ in range(turns) for message in _remark(language, chance)] for _ in range(rounds - 1)]
+    return Conversation(language, [messages, *more], statements)
 
 
-def _texts(language: str, chance: random.Random) -> Iterator[tuple[str, str]]:
-    found = [(kind, text) for kind in KINDS for text in _STATED[language][kind]]
-    chance.shuffle(found)
-    yield from found
+def planted(language: str, seed: int, rounds: int, recorded: Sequence[dict[str, Any]]) -> Conversation:
+    """A recorded run with statements at places all over its first half. The other half comes between compactions."""
+    chance = random.Random(f"{language}/{seed}/planted")
+    statements = _statements(language, chance)
+    first = next(at for at, message in enumerate(recorded) if message["role"] == "user")
+    messages = [*recorded[:first], *_opening([dict(recorded[first])], statements), *recorded[first + 1 :]]
+    half = len(messages) // 2
+    # Nothing may stand between a call and its results.
+    free = [at for at in range(first + 2, half) if messages[at]["role"] != "tool"]
+    turns = list(_turns(language, statements, chance))
+    places = sorted(chance.choices(free, k=len(turns)))
+    before, done = list[dict[str, Any]](), 0
+    for place, turn in zip(places, turns, strict=True):
+        before += [*messages[done:place], *turn]
+        done = place
+    rest = messages[done:]
+    ends = [round((half - done) + (len(rest) - half + done) * number / rounds) for number in range(1, rounds + 1)]
+    ends = [_legal(rest, end) for end in ends]
+    parts = [rest[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return Conversation(language, [before + parts[0], *parts[1:]], statements)
+
+
+def recordings(folder: Path, names: Sequence[str], characters: int) -> Iterator[list[dict[str, Any]]]:
+    """Recorded runs of so many characters, one after another; short ones of a file are joined."""
+    for name in names:
+        joined: list[dict[str, Any]] = []
+        with gzip.open(folder / f"{name}.jsonl.gz", "rt") as file:
+            for run in map(json.loads, file):
+                # A later run has no system prompt and no new opening.
+                joined += run["messages"] if not joined else [m for m in run["messages"] if m["role"] != "system"]
+                sizes = [len(json.dumps(message)) for message in joined]
+                if sum(sizes) >= characters:
+                    yield list(_first(joined, sizes, characters))
+                    joined = []
+
+
+def _first(messages: Sequence[dict[str, Any]], sizes: Sequence[int], characters: int) -> Iterator[dict[str, Any]]:
+    total = 0
+    for message, size in zip(messages, sizes, strict=True):
+        total += size
+        if total > characters and message["role"] != "tool":
+            return
+        yield message
+
+
+def _legal(messages: Sequence[dict[str, Any]], end: int) -> int:
+    while end < len(messages) and messages[end]["role"] == "tool":
+        end += 1
+    return end
+
+
+def _statements(language: str, chance: random.Random) -> list[Statement]:
+    found: list[Statement] = []
+    for kind in KINDS:
+        texts = _STATED[language][kind]
+        for text in texts[-1:] if kind == "correction of the opening" else texts:
+            value, old = _value(chance), _value(chance) if kind in _CORRECTED else ""
+            stated = text.format(v=value, n=chance.randrange(200, 900))
+            found.append(Statement(kind, stated, value, old, texts[0].format(v=old, n="") if old else ""))
+    return found
+
+
+def _opening(messages: list[dict[str, Any]], statements: Sequence[Statement]) -> list[dict[str, Any]]:
+    """The same with what is corrected later in the first message."""
+    stated = [each.earlier for each in statements if each.kind == "correction of the opening"]
+    messages[0]["content"] = "\n\n".join([str(messages[0]["content"]), *stated])
+    return messages
+
+
+def _turns(language: str, statements: Sequence[Statement], chance: random.Random) -> Iterator[list[dict[str, Any]]]:
+    """Each statement with what answers it; what is corrected comes some turns before."""
+    turns: list[tuple[float, list[dict[str, Any]]]] = []
+    for each in statements:
+        at = chance.random()
+        if each.kind == "promise":
+            asked = _remark(language, chance)[0]
+            turns.append((at, [asked, {"role": "assistant", "content": each.text}]))
+            continue
+        turns.append((at, [{"role": "user", "content": each.text}, _answer(chance)]))
+        if each.kind == "correction":
+            turns.append((at * chance.random(), [{"role": "user", "content": each.earlier}, _answer(chance)]))
+    yield from (turn for _, turn in sorted(turns, key=lambda pair: pair[0]))
 
 
 def _remark(language: str, chance: random.Random) -> list[dict[str, str]]:

@@ -150,8 +150,8 @@ async def many_rules(rooms: Rooms) -> Ruled:
     ruled = Ruled(random.Random(1))
     ruled.remark(2)
     ruled.say(FORBIDDEN)
-    for at in range(90):
-        ruled.say(f"Never touch the module number-{at} of the old parser, whatever its tests say about it.")
+    for at in range(300):
+        ruled.say(f"Never touch module number-{at}.")
     assert FORBIDDEN not in await sent(rooms, ruled.messages)
     ruled.messages.append({"role": "user", "content": "Please go on."})
     ruled.messages.append({"role": "assistant", "content": "I looked at the next part."})

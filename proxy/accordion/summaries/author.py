@@ -28,6 +28,8 @@ TOLD: Final = 0.4
 """The share of a budget that a model's narrative may take; the rest is for what is extracted."""
 FLOOR: Final = 0.5
 """The share of a block's room that standing instructions have before anything else."""
+CEILING: Final = 0.85
+"""The most of that room that they have: the rest is for what was promised, done and found."""
 LISTED: Final = 0.4
 """The share that references may take."""
 LEAST: Final = 80
@@ -268,9 +270,11 @@ class Author:
 
     def _instructions(self, task: SummaryTask, told: Summary, room: int) -> tuple[str, frozenset[str], Outdated]:
         """The section of standing instructions, the texts that nothing else may tell, and what is outdated. The section
-        has all the room that a narrative leaves, never less than `FLOOR` of it."""
+        has what a narrative leaves of the room, never less than `FLOOR` of it nor more than `CEILING`."""
         found = self._extractor.standing(task.covered, task.kept, task.others)
-        most = max(int(room * FLOOR), room - task.count(told.narrative)) if told.narrative else room
+        most = int(room * CEILING)
+        if told.narrative:
+            most = max(int(room * FLOOR), min(most, room - task.count(told.narrative)))
         text, texts = render(found.cited, most, task.count, task.artifact)
         return text, texts | {instruction.text for _, instruction in found.outdated}, found.outdated
 

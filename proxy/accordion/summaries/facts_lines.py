@@ -18,7 +18,7 @@ REQUESTS, OPEN, STATED, FILES, STEPS = 0, 1, 2, 3, 4
 TITLES: Final = ("Said by the user", "Promised and open", "Said by the assistant", "Files", "Calls and results")
 WORDS: Final = frozenset({"paths", "names", "ids", "links", "fields"})
 """Labels of extras that are single words; the others are lines."""
-SHARES: Final = (0.35, 0.15, 0.2, 1.0, 1.0)
+SHARES: Final = (0.35, 0.4, 0.2, 1.0, 1.0)
 """The most of the room that each section may have."""
 _ARGUMENT: Final = 160
 _CITES: Final = 6
@@ -34,6 +34,9 @@ _TOLD: Final = 0.15
 _OPENED: Final = 0.01
 _DONE: Final = 0.15
 _FADE: Final = 40_000
+"""Characters of conversation after which most counts half."""
+_OPEN_FADE: Final = 160_000
+"""The same of what was promised: it may still be open."""
 
 
 _PROMISE = re.compile(
@@ -117,7 +120,7 @@ def _saying(saying: Saying, once: set[str], listed: Collection[str]) -> Iterator
         once.add(said)
         text = _without(said, listed) if user and len(said) > WHOLE else said
         if may_promise and len(text) <= 300 and _PROMISE.search(text):
-            promised.extras.append((_PROMISED * fade, "", text))
+            promised.extras.append((_PROMISED / (1 + saying.age / _OPEN_FADE), "", text))
             continue
         worth = (_USER if user else _ASSISTANT) * fade / (1 + number / (8 if user else 2))
         if not user:

@@ -4,7 +4,8 @@ A rule does not age: it holds until the user changes it. So these sentences are 
 they are, and no model may leave one out or reword it: the section is written by rules, whoever writes the rest.
 
 Form tells a rule apart from a remark: modal verbs, negation, words such as "only" and "instead", imperative openings,
-corrections. A sentence that states particulars (an amount, a date, a name, an address) ranks below a rule. The words
+corrections. A rule that is to last ranks above what somebody asks for now, and this above a sentence that only states
+particulars (an amount, a date, a name, an address). The words
 are those of English, German, French, Spanish, Portuguese, Italian, Dutch, Russian, Chinese, Japanese and Korean.
 """
 
@@ -24,13 +25,15 @@ TITLE: Final = "Standing instructions of the user"
 OPENING: Final = "[Record of message"
 """What every summary begins with."""
 
-RULE: Final = 2
-"""The rank of a sentence that governs what follows."""
+RULE: Final = 4
+"""The rank of a sentence that governs what follows: it says never, always, only, at most, from now on, decided."""
+FACT: Final = 3
+"""The rank of a short sentence that says what something is."""
+REQUEST: Final = 2
+"""The rank of a sentence that asks for something now."""
 STATEMENT: Final = 1
-"""The rank of a sentence that states particulars."""
-_UNKNOWN: Final = 3
-"""The priority of a correction that does not name what it corrects."""
-_CORRECTION: Final = 4
+"""The rank of a sentence that states other particulars, and of a question."""
+_CORRECTION: Final = 5
 """The priority of a correction of what stands elsewhere in the window."""
 
 _LONGEST: Final = 600
@@ -39,6 +42,8 @@ WHOLE: Final = 240
 """Characters up to which a line stays whole, since its sentences explain each other."""
 _EDGE: Final = 12
 """Lines at the beginning and at the end of a long text that are read: what is between them is pasted material."""
+_BRIEF: Final = 120
+"""Characters of a short sentence."""
 _MOST: Final = 48
 """Instructions of one message."""
 _NAMED: Final = 3
@@ -73,6 +78,26 @@ _MODALS: Final = (
     # Russian
     r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
 )
+_LASTING = re.compile(
+    r"(?<!\w)(?:never|always|must(?:n['’]t)?|shall|only|prefer(?:s|red|ably)?|from now on|going forward|no longer|"
+    r"at (?:most|least)|up to|(?:no|not) (?:more|less|later|sooner|earlier|fewer) than|limit(?:ed)?|cap(?:ped)?|budget|"
+    r"deadline|forbidden|prohibited|(?:not )?allowed|off[- ]limits|mandatory|insist|every|each time|unless|without|"
+    r"decided|decision|agreed|do(?:es)? not|do(?:es)?n['’]t (?=\w+ (?:the|any|to|me|us|it|this|that))|"
+    r"nie(?:mals)?|immer|muss|müssen|darf|dürfen|nur|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|"
+    r"jede[mnrs]?|verboten|erlaubt|entschieden|beschlossen|stattdessen|keinesfalls|"
+    r"jamais|toujours|doi(?:t|vent)|il (?:ne )?faut|interdit|uniquement|seulement|préfèr\w*|préférer?|"
+    r"au (?:plus|moins)|désormais|dorénavant|décidé|chaque|"
+    r"nunca|siempre|sempre|debe(?:n|mos)?|deve(?:m|mos)?|s[oó]lo|solamente|apenas|somente|prohibid\w*|proibid\w*|"
+    r"prefier\w*|prefir\w*|a partir de (?:ahora|agora|hoy|hoje)|(?:como|no) máximo|(?:al|ao|pelo) menos|decidido|cada|"
+    r"sin permiso|no (?:envíes|uses|toques|borres|cambies)|"
+    r"mai|devono|soltanto|vietat\w*|preferisc\w*|d['’]ora in poi|al massimo|almeno|deciso|"
+    r"nooit|altijd|moet(?:en)?|mag niet|mogen niet|alleen|liever|voortaan|hoogstens|minstens|besloten|"
+    r"никогда|всегда|нельзя|долж\w+|только|предпочита\w*|отныне|запрещ\w*|обязательно|решили)(?!\w)|"
+    "不要|不得|必须|必須|禁止|永远|始终|只能|不可|务必|优先|優先|改为|改成|从现在起|以后|最多|最少|决定|決定|"
+    "ないで|べき|必ず|決して|常に|だけ|今後|ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
+    re.IGNORECASE,
+)
+"""What a rule is told by that is to last, beside what asks for something now."""
 _FORM = re.compile(rf"(?<!\w)(?:{_MODALS})(?!\w)", re.IGNORECASE)
 _FORM_EAST_ASIA = re.compile(
     "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|"
@@ -103,7 +128,8 @@ _CHANGE = re.compile(
 )
 _CORRECTS = re.compile(
     r"(?<!\w)(?:correction|scratch that|change of plans?|i was wrong|my mistake|instead|stattdessen|korrektur|au lieu|"
-    r"à la place|en lugar|en vez|corrección|em vez|correção|invece|anzi|in plaats|вместо|исправление)(?!\w)|"
+    r"plutôt|à la place|en lugar|en vez|mejor|corrección|em vez|correção|invece|anzi|"
+    r"in plaats|вместо|исправление)(?!\w)|"
     r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|"
     r"^(?:no|wait|actually|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–— ]|^(?:不对|不是|いいえ|아니)",
     re.IGNORECASE,
@@ -260,7 +286,8 @@ def standing(stated: Iterable[tuple[int, Instruction]], is_listed: Callable[[int
     outdated: dict[int, tuple[int, Instruction]] = {}
     for place, (index, instruction) in enumerate(stated):
         listed = is_listed(index, instruction.text)
-        priority = _UNKNOWN if instruction.is_correction else instruction.rank
+        # Of long ones few would fit.
+        priority = instruction.rank - (len(instruction.text) > _BRIEF)
         replaced, newer_than = set[int](), set[int]()
         for at in register.related(instruction):
             each = found.get(at)
@@ -321,7 +348,11 @@ def replaces(later: Instruction, earlier: Instruction) -> bool:
 
 def may_replace(later: Instruction, earlier: Instruction) -> bool:
     """Whether the two may contradict each other."""
-    return any(_may_replace(claim, other, later.is_change) for claim in later.claims for other in earlier.claims)
+    return any(
+        _may_replace(claim, other, later.is_change and (later.rank == RULE or later.is_correction))
+        for claim in later.claims
+        for other in earlier.claims
+    )
 
 
 def states(text: str, instruction: Instruction, *, reversed: bool = False) -> bool:
@@ -460,12 +491,22 @@ def _is_indented(line: str, bare: str) -> bool:
 
 def _rank(sentence: str) -> int:
     bare = _BULLET.sub("", sentence)
+    is_particular = _PARTICULAR.search(bare) is not None
+    is_request = _asks(bare)
+    if bare[-1:] in "?？":
+        return STATEMENT if is_particular or is_request else 0
+    if _LASTING.search(bare) or (is_particular and _CORRECTS.search(bare)):
+        return RULE
+    if is_particular and len(bare) <= _BRIEF and _claim(bare).has_value:
+        return FACT
+    return REQUEST if is_request else STATEMENT if is_particular else 0
+
+
+def _asks(bare: str) -> bool:
     first = _WORD.search(bare)
     if first is not None and first.group().lower() in _IMPERATIVES:
-        return RULE
-    if _FORM.search(bare) or _FORM_EAST_ASIA.search(bare) or _CHANGE.search(bare):
-        return RULE
-    return STATEMENT if _PARTICULAR.search(bare) else 0
+        return True
+    return any(form.search(bare) for form in (_FORM, _FORM_EAST_ASIA, _CHANGE))
 
 
 def _is_long_enough(text: str) -> bool:

@@ -18,13 +18,17 @@ _FRAME = 120
 _LEAST_SHARE = 0.1
 """Of the target, which a summary may have in any case where the limit leaves twice as much."""
 
+_INSTRUCTED_SHARE = 0.4
+"""Of what the limit leaves beside what stays, which standing instructions may have in any case."""
+
 
 class SummarizeOptions(Section, frozen=True):
     """`threshold`: nothing is done at or below so many messages. `model` writes the summary; without one it is what
     the settings for summaries say. `keep_last_n` messages stay verbatim in any case.
 
     Of the room that the target leaves beside what is protected, `budget_share` is for the summary, or more where the
-    users' standing instructions need it, at most `max_summary_tokens`; the verbatim tail has the rest. Where hardly any
+    users' standing instructions need it (up to two fifths of what the limit leaves), at most `max_summary_tokens`; the
+    verbatim tail has the rest. Where hardly any
     is left, the summary has a tenth of the target above it.
     """
 
@@ -63,8 +67,10 @@ class Summarizing:
         )
         budget = max(_LEAST_BUDGET, int(room * options.budget_share), least)
         if instructed:
-            # Messages in the tail are worth less than a user's instruction that has no place.
-            budget = max(budget, min(room, int(instructed * view.scale) + _FRAME))
+            # Messages in the tail are worth less than a user's instruction that has no place, and so is some room above
+            # the target.
+            above = int((view.limit - stays) * _INSTRUCTED_SHARE)
+            budget = max(budget, min(max(room, above), int(instructed * view.scale) + _FRAME))
         if options.max_summary_tokens is not None:
             budget = min(budget, options.max_summary_tokens)
         verbatim = live[-options.keep_last_n] if 0 < options.keep_last_n < len(live) else len(view.slots)
