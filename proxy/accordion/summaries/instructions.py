@@ -50,6 +50,8 @@ _NAMED: Final = 3
 """Earlier messages that a note on an instruction names."""
 _RUNS: Final = 12
 """Runs of messages that the line about omitted instructions names; of more it names the first and the last message."""
+_NARROW: Final = 160
+"""Tokens of a section in which no artifacts are named."""
 _ARTIFACTS: Final = 6
 """Artifacts that it names."""
 
@@ -316,7 +318,7 @@ def standing(stated: Iterable[tuple[int, Instruction]], is_listed: Callable[[int
 
 
 def render(
-    found: Sequence[Cited], budget: int, count: Callable[[str], int], artifact: Callable[[int], str] = lambda _: ""
+    found: Sequence[Cited], budget: int, count: Callable[[str], int], artifact: Callable[[int], str] | None = None
 ) -> tuple[str, frozenset[str]]:
     """The section with the instructions that fit into `budget` tokens of `count`, and the texts that it holds.
 
@@ -326,6 +328,9 @@ def render(
     """
     if not found or budget <= 0:
         return "", frozenset()
+    if budget < _NARROW:
+        # What the archive holds is listed below in any case, and a correction is worth more than its name.
+        artifact = None
     order = [found[at] for at in sorted(range(len(found)), key=lambda at: (-found[at].priority, -at))]
     low, high = -1, len(found)
     while low < high:
@@ -398,7 +403,7 @@ class _Register:
             yield from ((number, words) for number, words in named if words)
 
 
-def _section(found: Sequence[Cited], chosen: Sequence[Cited], artifact: Callable[[int], str]) -> str:
+def _section(found: Sequence[Cited], chosen: Sequence[Cited], artifact: Callable[[int], str] | None) -> str:
     shown = set(map(id, chosen))
     lines = [f"## {TITLE}", *(str(each) for each in found if id(each) in shown)]
     left = [each.index for each in found if id(each) not in shown]
@@ -406,7 +411,7 @@ def _section(found: Sequence[Cited], chosen: Sequence[Cited], artifact: Callable
         where = citations(sorted(set(left)))
         if where.count(",") >= _RUNS:
             where = f"[{min(left)}-{max(left)}]"
-        names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(left))))))
+        names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(left)))))) if artifact else []
         read = f"read_artifact has {'it' if len(left) == 1 else 'them'}"
         if names:
             more = " and those listed below" if len(names) > _ARTIFACTS else ""

@@ -21,6 +21,10 @@ _LEAST_SHARE = 0.1
 _INSTRUCTED_SHARE = 0.4
 """Of what the limit leaves beside what stays, which standing instructions may have in any case."""
 
+_INSTRUCTED_LEAST = 280
+"""Tokens of a summary in which a few instructions and the line about the others stand: corrections of the opening,
+which stays, must not be left out."""
+
 
 class SummarizeOptions(Section, frozen=True):
     """`threshold`: nothing is done at or below so many messages. `model` writes the summary; without one it is what
@@ -69,7 +73,7 @@ class Summarizing:
         if instructed:
             # Messages in the tail are worth less than a user's instruction that has no place, and so is some room above
             # the target.
-            above = int((view.limit - stays) * _INSTRUCTED_SHARE)
+            above = max(int((view.limit - stays) * _INSTRUCTED_SHARE), _INSTRUCTED_LEAST)
             budget = max(budget, min(max(room, above), int(instructed * view.scale) + _FRAME))
         if options.max_summary_tokens is not None:
             budget = min(budget, options.max_summary_tokens)
