@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Any
 
 from bench.quality_adapter import compact
 from bench.report import Table
@@ -81,7 +82,7 @@ def _measure(talk: Conversation, name: str, window: int, by: Counts) -> Iterator
     messages: list[dict[str, object]] = []
     for number, more in enumerate(talk.rounds):
         messages += more
-        asked = [*messages, {"role": "user", "content": "Please go on."}]
+        asked: list[dict[str, Any]] = [*messages, {"role": "user", "content": "Please go on."}]
         sent, archived = compact(asked, [], window, {"conversation_id": f"rules-{name}"})
         text, kept = json.dumps(sent, ensure_ascii=False), "\n".join(archived.values())
         yield "requests"
