@@ -171,6 +171,41 @@ async def test_what_comes_within_a_moment_is_written_with_what_came_before():
     assert 0 < sum(waits) < 1
 
 
+async def test_while_the_store_is_away_what_waits_is_bounded_in_bytes():
+    store = Counting()
+    vault = Vault(store)
+    transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", capacity=200_000)
+    store.away = True
+    for number in range(20):
+        transcripts.record(SPACE, f"s-{number}", chat("x" * 20_000), folded=True)
+        await vault.tasks.done()
+    transcripts.record(SPACE, "s-20", chat("Hello."), folded=True)
+    store.away = False
+    await transcripts.flush()
+    read = [await transcripts.read(SPACE, f"s-{number}", 1, 1) for number in range(21)]
+    assert [number for number, wires in enumerate(read) if wires] == [16, 17, 18, 19, 20]
+
+
+async def test_many_bytes_that_wait_are_written_at_once():
+    vault, gate = Vault(), asyncio.Event()
+
+    async def wait(seconds: float) -> None:
+        await gate.wait()
+
+    transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait, capacity=200_000)
+    for number in range(3):
+        transcripts.record(SPACE, f"s-{number}", chat("x" * 20_000), folded=True)
+    transcripts.record(SPACE, "s-0", chat("x" * 20_000, "y"), folded=True)
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if await transcripts.read(SPACE, "s-2", 1, 1):
+            break
+    read = [await transcripts.read(SPACE, f"s-{number}", 1, 2) for number in range(3)]
+    assert list(map(len, read)) == [2, 1, 1]
+    gate.set()
+    await vault.tasks.done()
+
+
 async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
     vault, begun, a_second = Vault(), count(), 4_000
 

@@ -23,6 +23,7 @@ class Watched(EphemeralStore):
         super().__init__()
         self.batches: list[int] = []
         self.asked = 0
+        self.failed = 0
         self.away = False
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -31,6 +32,7 @@ class Watched(EphemeralStore):
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         if self.away:
+            self.failed += 1
             raise StoreUnavailable("away")
         self.batches.append(len(batch))
         return await super().write(batch)
@@ -304,23 +306,53 @@ async def test_what_could_not_be_written_is_kept_and_newer_values_win() -> None:
     assert len(await store.read(Key("c", "log"))) == 1
 
 
-async def test_while_the_store_is_away_memory_is_bounded_and_what_is_dropped_is_counted() -> None:
+async def until_bounded(outbox: GatheringOutbox, store: Watched) -> None:
+    """Waits for a second failed write: behind the first one, what takes too much was dropped."""
+    for _ in range(100):
+        outbox.hurry()
+        await asyncio.sleep(0.02)
+        if store.failed > 1:
+            return
+
+
+async def test_while_the_store_is_away_memory_is_bounded_in_bytes_and_drops_are_counted() -> None:
     dropped: list[int] = []
     store = Watched()
     store.away = True
-    outbox = GatheringOutbox(store, capacity=10, on_drop=dropped.append)
+    outbox = GatheringOutbox(store, capacity=64_000, on_drop=dropped.append)
     for number in range(25):
-        outbox.put(Key("c", str(number)), lambda: b"v")
-        outbox.append(Key("c", "log"), lambda: b"e")
-    for _ in range(100):
-        await asyncio.sleep(0.02)
-        if dropped:
-            break
-    assert sum(dropped) == 30
+        outbox.put(Key("c", str(number)), lambda: bytes(6_000))
+        outbox.append(Key("c", "log"), lambda: bytes(3_000))
+    for number in range(25):
+        outbox.put(Key("small", str(number)), lambda: b"v")
+    await until_bounded(outbox, store)
     store.away = False
     await outbox.flush()
-    assert await store.get(Key("c", "24")) == b"v"
-    assert await store.get(Key("c", "0")) is None
+    values = await store.get_many([Key("c", str(number)) for number in range(25)])
+    assert values == [None] * 22 + [bytes(6_000)] * 3
+    assert None not in await store.get_many([Key("small", str(number)) for number in range(25)])
+    assert len(await store.read(Key("c", "log"))) == 9
+    assert sum(dropped) == 22 + 16
+
+
+async def test_a_value_of_the_bounded_queue_is_the_newest_when_the_store_is_back() -> None:
+    store = Watched()
+    store.away = True
+    outbox = GatheringOutbox(store)
+    outbox.put(Key("c", "bad"), lambda: (2**70).to_bytes(4, "big"))
+    outbox.append(Key("c", "log"), lambda: (2**70).to_bytes(4, "big"))
+    outbox.append(Key("c", "log"), lambda: b"e")
+    outbox.put(KEY, lambda: b"old")
+    outbox.put(Key("c", "same"), lambda: b"same")
+    outbox.merge(Key("c", "merged"), lambda held: (held or b"") + b"+", nothing)
+    await store.put(Key("c", "merged"), b"held")
+    await until_bounded(outbox, store)
+    outbox.put(KEY, lambda: b"new")
+    store.away = False
+    await outbox.flush()
+    keys = [KEY, Key("c", "same"), Key("c", "merged"), Key("c", "bad")]
+    assert await store.get_many(keys) == [b"new", b"same", b"held+", None]
+    assert [value for _, value in await store.read(Key("c", "log"))] == [b"e"]
 
 
 async def test_closing_writes_what_is_left_and_counts_what_cannot_be_written() -> None:

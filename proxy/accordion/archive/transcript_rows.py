@@ -18,41 +18,49 @@ from accordion.core.values import dataclass
 @dataclass(frozen=True, slots=True)
 class Item:
     """A request of a session, as it is to be recorded; `at` is when its exchange ended, in seconds since the epoch,
-    `after` the chain key of what the provider keeps before it."""
+    `after` the chain key of what the provider keeps before it, `size` the bytes that it takes while it waits."""
 
     space: bytes
     session: str
     conversation: Conversation
     at: float
     after: bytes = b""
+    size: int = 0
 
 
 Name = tuple[bytes, str]
 """A tenant's key and a session."""
 
+_REQUEST, _MESSAGE = 2_000, 700
+"""Bytes that a request takes beside its messages, and a message beside its text."""
+
 
 class WaitingRequests:
-    """The requests that wait to be recorded, in the order of their arrival, at most `capacity` of them. A request whose
-    session has a later one that begins with it is dropped: the later one holds all of it."""
+    """The requests that wait to be recorded, in the order of their arrival, within `capacity` bytes; the newest one
+    always finds room. A request whose session has a later one that begins with it is dropped: the later one holds all
+    of it."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._items: dict[int, Item] = {}
         self._newest: dict[Name, int] = {}
         self._count = 0
+        self.size = 0
+        """The bytes that all requests take. Messages that several requests share count for each of them."""
 
     def __len__(self) -> int:
         return len(self._items)
 
     def add(self, item: Item) -> None:
-        """Takes a request. Where there is no room the oldest one goes."""
+        """Takes a request. Where there is no room the oldest ones go."""
         name = item.space, item.session
         before = self._items.get(self._newest.get(name, 0))
         if before is not None and _begins(before.conversation, item.conversation):
-            del self._items[self._newest[name]]
+            self._remove(self._newest[name])
         self._count += 1
         self._items[self._count], self._newest[name] = item, self._count
-        if len(self._items) > self._capacity:
+        self.size += item.size
+        while self.size > self._capacity and len(self._items) > 1:
             self._remove(next(iter(self._items)))
 
     def take(self, most: int) -> list[Item]:
@@ -73,9 +81,17 @@ class WaitingRequests:
 
     def _remove(self, number: int) -> Item:
         item = self._items.pop(number)
+        self.size -= item.size
         if self._newest.get((item.space, item.session)) == number:
             del self._newest[item.space, item.session]
         return item
+
+
+def size_of(conversation: Conversation) -> int:
+    """The bytes that a request takes, roughly: each message is there as it came, and once more as it was read."""
+    messages = (*conversation.lead, *conversation.messages)
+    text = sum([len(message.wire) for message in messages])
+    return _REQUEST + 2 * text + _MESSAGE * len(messages) + sum(map(len, conversation.envelope.values()))
 
 
 def _begins(one: Conversation, other: Conversation) -> bool:

@@ -17,7 +17,7 @@ from accordion.archive.differences import common
 from accordion.archive.holdings import BEHIND, Entry, Recorded
 from accordion.archive.transcript_log import Original, State, Transcript, body_of, state_of, system_json, transcript_of
 from accordion.archive.transcript_places import Place, Places, Write
-from accordion.archive.transcript_rows import Item, Name, Plan, Rows, WaitingRequests
+from accordion.archive.transcript_rows import Item, Name, Plan, Rows, WaitingRequests, size_of
 from accordion.archive.writing import Archive
 from accordion.core.conversation import Conversation
 from accordion.core.errors import StoreUnavailable
@@ -27,14 +27,16 @@ from accordion.core.values import replace
 Record = Literal["off", "folded", "all"]
 """Whose transcripts are kept: nobody's; those of sessions from their first fold on; all."""
 
-_WAITING = 1_000
+_WAITING = 64 * 2**20
+"""Bytes of requests that wait: some seventy of 100,000 tokens. A client that sends its whole list brings back, with the
+next request, what was dropped. One that sends only what is new has small requests."""
 _AT_ONCE = 32
 _GATHER = 0.5
 """Seconds for which what is new waits for more: a transaction costs several times what a message in it does."""
 _AGAIN_AFTER = 1.0
 """Seconds until what could not be written is tried again."""
-_MANY = _WAITING // 3
-"""Once so many wait there may soon be no room, so they wait no longer."""
+_FULL = 3
+"""Once a third of the room is taken there may soon be none, so requests wait no longer."""
 _PACK_AT_ONCE = 32_768
 """Bytes that are compressed at once; more of them in a thread, so that requests need not wait."""
 _AGAIN = 256
@@ -45,7 +47,8 @@ _PAGE = 256
 
 class Transcripts:
     """Records sessions in an archive, and reads what was recorded. `mode` says whose is; `wait` waits for so many
-    seconds, without it nothing is gathered, nor tried again before another request comes."""
+    seconds, without it nothing is gathered, nor tried again before another request comes. Requests that are not
+    written yet take `capacity` bytes at most; then the oldest ones are dropped."""
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Transcripts:
         clock: Clock,
         mode: Record = "folded",
         wait: Callable[[float], Awaitable[object]] | None = None,
+        capacity: int = _WAITING,
     ) -> None:
         self._archive = archive
         self._tasks = tasks
@@ -61,7 +65,8 @@ class Transcripts:
         self._mode = mode
         self._wait = wait
         self._places = Places()
-        self._waiting = WaitingRequests(_WAITING)
+        self._waiting = WaitingRequests(capacity)
+        self._urgent = capacity // _FULL
         self._gathering = self._flushing = False
 
     # -- recording ----------------------------------------------------------------
@@ -74,10 +79,11 @@ class Transcripts:
         background."""
         if not self._is_new(space, session, conversation, folded=folded):
             return
-        self._waiting.add(Item(space, session, conversation, self._clock.now(), after))
+        before = self._waiting.size
+        self._waiting.add(Item(space, session, conversation, self._clock.now(), after, size_of(conversation)))
         if not (self._gathering or self._flushing):
             self._gather(_GATHER)
-        elif len(self._waiting) == _MANY:
+        elif before < self._urgent <= self._waiting.size:
             self._tasks.spawn(self._flushed(), "record the transcript")
 
     async def record_at_once(
