@@ -20,7 +20,7 @@ from bench import replies
 
 @dataclass
 class Mode:
-    """How to answer: as JSON, or as `events` server-sent events.
+    """How to answer: as JSON, `delay_ms` later, or as `events` server-sent events.
 
     `pace_ms` < 0: all events in one burst; 0: one per turn of the event loop; else that far apart.
     """
@@ -28,6 +28,7 @@ class Mode:
     stream: bool = False
     events: int = 500
     pace_ms: float = -1.0
+    delay_ms: float = 0.0
 
 
 @dataclass
@@ -93,8 +94,14 @@ class Upstream(asyncio.Protocol):
         stats.last = self._size
         if self.mode.stream:
             self._stream(dialect)
+        elif self.mode.delay_ms:
+            self._loop.call_later(self.mode.delay_ms / 1000, self._answer, replies.answer(dialect, self._size))
         else:
-            self._transport.write(replies.answer(dialect, self._size))
+            self._answer(replies.answer(dialect, self._size))
+
+    def _answer(self, answer: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(answer)
 
     def _control(self) -> bytes:
         if self._url == b"/_mode":

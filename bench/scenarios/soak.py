@@ -17,11 +17,14 @@ FIGURES = (("rss", "RSS", "MB"), ("fds", "descriptors", ""), ("threads", "thread
 ROWS = 20
 EVERY = 0.5
 """Seconds between two requests of an agent."""
+DELAY_MS = 300
+"""How long the provider takes. After 0.2 s a request has a task that notices a client that leaves."""
 
 
 def run(setting: Setting) -> list[Table]:
     seconds = setting.seconds or setting.fewer(300, 20)
     with servers.upstream(setting.pins) as upstream:
+        servers.get(upstream, "/_mode", {"delay_ms": DELAY_MS})
         running = servers.serving(ACCORDION, upstream, pins=setting.pins, store=setting.store, config="soak.yaml")
         with running as server:
             assert server.process is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -105,3 +107,21 @@ async def test_a_timer_that_rings_a_little_early_is_not_set_again_and_again(monk
     client.left.set()
     assert await serving == (True, (LEFT,))
     assert len(timers) == 1
+
+
+async def test_a_request_that_lasted_is_freed_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_LOOK_AFTER", 0.01)
+    client = Client()
+    freed = weakref.ref(client)
+    gc.disable()
+    try:
+        serving = asyncio.create_task(serve(client, Watches()))
+        await client.looked.wait()
+        serving.cancel()
+        await serving
+        del client, serving
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert freed() is None
+    finally:
+        gc.enable()

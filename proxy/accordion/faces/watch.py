@@ -84,6 +84,9 @@ class Watch:
             self._lost.remove_done_callback(self._left)
         if self._looking is not None:
             self._looking.cancel()
+        # The task that looked holds an error, the error a frame, and the frame this watch. Without the way back all of
+        # it is freed at once; the garbage collector seldom runs.
+        self._looking = self._serving = None
 
     async def _look(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
