@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -177,3 +179,18 @@ async def test_the_next_head_on_a_connection_has_its_time_too() -> None:
     connection.data_received(REQUEST[:10])
     await wire.closed.wait()
     assert b"HTTP/1.1 408 " in wire.written
+
+
+async def test_one_that_is_over_is_freed_without_the_garbage_collector() -> None:
+    gc.disable()
+    try:
+        connection, wire = await used(Server())
+        connection.connection_lost(None)
+        freed = weakref.ref(connection)
+        del connection
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert freed() is None
+        assert wire.closed.is_set()
+    finally:
+        gc.enable()

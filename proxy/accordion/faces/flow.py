@@ -48,8 +48,9 @@ class Flow(FlowControl):
             self._deadline.lift()
 
     def close(self) -> None:
-        """Nobody is there any more."""
+        """Nobody is there any more. Who was to be told is let go of, since that is who holds this."""
         self._deadline.close()
+        self._ended = _nothing
 
     def _look(self) -> None:
         if self._transport.is_closing():
@@ -70,3 +71,7 @@ def _end_of(descriptor: int) -> tuple[bool, int] | None:
         return None
     unread = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
     return bool(found[0][1] & (select.POLLHUP | select.POLLERR)), int.from_bytes(unread, sys.byteorder)
+
+
+def _nothing(reset: bool, unread: int) -> None:
+    """Tells nobody."""
