@@ -17,7 +17,6 @@ from accordion.archive.erasures import Erasures
 from accordion.archive.holdings import entries
 from accordion.archive.sealing import SEALED
 from accordion.archive.writing import Archive
-from accordion.compaction.dressing import _MESSAGE as MESSAGE
 from accordion.compaction.dressing import Wardrobe, dressed
 from accordion.compaction.overlays import Laid, Overlays, decode, encode
 from accordion.compaction.reading import WrittenReader
@@ -593,7 +592,7 @@ def test_a_list_that_goes_on_or_was_rewound_or_changed_is_the_same_as_one_that_i
         read_one = talk.reader.of(talk.spoken, SPACE)
         assert wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), found, TOOL, read_one) == talk.dressed()
         kept = [message for worn, _ in wardrobe._worn._held.values() for message in worn.laid.messages]
-        assert wardrobe.size == sum(2 * len(message.wire) + MESSAGE for message in kept)
+        assert wardrobe.size == sum(message.size for message in kept)
 
 
 # -- found again -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 
 from accordion.compaction.laying import Laid, Laying, Read
 from accordion.core.cache import Cache
@@ -21,7 +20,6 @@ from accordion.dialects.splice import ToolOffer, Weaver
 
 _MESSAGE = 400
 """Bytes that a message takes beside its text."""
-_WIRE = attrgetter("wire")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ def _with(conversation: Conversation, made: _Offered) -> Conversation:
 
 def _size(messages: Sequence[Message]) -> int:
     """What they take in memory, in bytes, roughly."""
-    return 2 * sum(map(len, map(_WIRE, messages))) + _MESSAGE * len(messages)
+    return sum(message.size for message in messages)
 
 
 def _switches(envelope: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -9,8 +9,6 @@ from accordion.core.edits import Compaction, Folded, Head, Listing, apply, head_
 from accordion.core.values import dataclass
 from accordion.dialects.base import Dialect
 
-_MESSAGE = 400
-"""Bytes that a message takes beside its text."""
 _LISTED = 300
 """Bytes that a message takes in a listing."""
 
@@ -36,9 +34,8 @@ class Heads:
         if known is None or known.head.client != conversation.messages[: compaction.covered]:
             read = self._reader.of(dialect, space)
             head = head_of(conversation, compaction, read)
-            # The client's messages in it are those of its last body, so that they count too: a message takes its JSON
-            # and about as much for what was read of it.
-            size = sum(2 * len(message.wire) + _MESSAGE for message in head.client)
+            # The client's messages in it are those of its last body, so that they count too.
+            size = sum(message.size for message in head.client)
             self._heads.put(compaction.id, _Held(head, size), size)
             return apply(conversation, compaction, read, head)
         folded = headed(conversation, compaction, known.head, known.listing)

@@ -10,7 +10,8 @@ from accordion.core.conversation import Message
 from accordion.dialects.base import Dialect
 from accordion.dialects.keys import breakpoints, message_key
 
-_OVERHEAD = 600
+_ENTRY = 200
+"""Bytes that an entry takes beside its message."""
 
 
 class WrittenReader:
@@ -42,8 +43,8 @@ class WrittenReader:
         with self._lock:
             if (wire, space, dialect.name) not in self._known:
                 self._known[wire, space, dialect.name] = message
-                self._size += 2 * len(wire) + _OVERHEAD
+                self._size += message.size + _ENTRY
             while self._size > self._capacity and len(self._known) > 1:
-                (old, _, _), _ = self._known.popitem(last=False)
-                self._size -= 2 * len(old) + _OVERHEAD
+                _, old = self._known.popitem(last=False)
+                self._size -= old.size + _ENTRY
         return message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from sys import getsizeof
 from typing import Literal
 
 from accordion.core.values import dataclass
@@ -88,6 +89,22 @@ UNHEARD = "(words that only the provider has, as "
 
 Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque
 
+_PART = 150
+"""Bytes that a part takes beside its texts."""
+_MESSAGE = 400
+"""Bytes that a message takes beside its JSON and its parts."""
+
+
+def _size_of(part: Part) -> int:
+    if isinstance(part, Text | Reasoning):
+        return _PART + getsizeof(part.text)
+    if isinstance(part, ToolCall):
+        return _PART + getsizeof(part.call_id) + getsizeof(part.name) + getsizeof(part.arguments)
+    if isinstance(part, ToolResult):
+        return _PART + getsizeof(part.call_id) + sum(map(_size_of, part.parts))
+    return _PART
+
+
 Role = Literal["system", "developer", "user", "assistant", "tool", "other"]
 
 INSTRUCTING: frozenset[Role] = frozenset({"system", "developer"})
@@ -106,6 +123,12 @@ class Message:
     parts: tuple[Part, ...]
     wire: bytes
     marks: int = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes in memory, roughly. Python keeps a text with one wide character in two or four bytes
+        for each of its characters, whatever they take as JSON."""
+        return _MESSAGE + getsizeof(self.wire) + sum(map(_size_of, self.parts))
 
     @property
     def has_user_text(self) -> bool:
