@@ -186,6 +186,16 @@ async def test_while_the_store_is_away_what_waits_is_bounded_in_bytes():
     assert [number for number, wires in enumerate(read) if wires] == [16, 17, 18, 19, 20]
 
 
+async def test_the_store_is_asked_for_sessions_that_were_recorded_long_ago():
+    vault = Vault()
+    vault.transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", sessions=2)
+    for texts in ("a", "abc", "abcde"):
+        for number in range(5):
+            await vault.say(f"s-{number}", chat(*texts))
+            assert len(vault.transcripts._places._places) <= 2
+    assert [await all_of(vault, f"s-{number}") for number in range(5)] == [["You are an agent.", *"abcde"]] * 5
+
+
 async def test_many_bytes_that_wait_are_written_at_once():
     vault, gate = Vault(), asyncio.Event()
 

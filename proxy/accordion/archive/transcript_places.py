@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from accordion.archive.transcript_rows import Name
 from accordion.core.values import dataclass
 
-_SESSIONS = 4_096
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -41,9 +39,10 @@ class Write:
 
 
 class Places:
-    """How far sessions are recorded, those that this worker recorded last."""
+    """How far sessions are recorded, those `sessions` that this worker recorded last."""
 
-    def __init__(self) -> None:
+    def __init__(self, sessions: int) -> None:
+        self._sessions = sessions
         self._places: OrderedDict[Name, Place] = OrderedDict()
         self._writes: set[Write] = set()
 
@@ -67,7 +66,7 @@ class Places:
             return
         self._places[name] = place
         self._places.move_to_end(name)
-        while len(self._places) > _SESSIONS:
+        while len(self._places) > self._sessions:
             self._places.popitem(last=False)
 
     def lose(self, of: Callable[[Name], bool], *, erased: bool) -> None:

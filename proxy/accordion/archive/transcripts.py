@@ -48,7 +48,8 @@ _PAGE = 256
 class Transcripts:
     """Records sessions in an archive, and reads what was recorded. `mode` says whose is; `wait` waits for so many
     seconds, without it nothing is gathered, nor tried again before another request comes. Requests that are not
-    written yet take `capacity` bytes at most; then the oldest ones are dropped."""
+    written yet take `capacity` bytes at most; then the oldest ones are dropped. How far a session is recorded is known
+    of the last `sessions`; the store is asked for others."""
 
     def __init__(
         self,
@@ -58,13 +59,14 @@ class Transcripts:
         mode: Record = "folded",
         wait: Callable[[float], Awaitable[object]] | None = None,
         capacity: int = _WAITING,
+        sessions: int = 4_000,
     ) -> None:
         self._archive = archive
         self._tasks = tasks
         self._clock = clock
         self._mode = mode
         self._wait = wait
-        self._places = Places()
+        self._places = Places(sessions)
         self._waiting = WaitingRequests(capacity)
         self._urgent = capacity // _FULL
         self._gathering = self._flushing = False

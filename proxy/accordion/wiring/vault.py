@@ -48,7 +48,8 @@ class Vault:
         # A second proxy may use the same file. Only what this process has in memory is its own for certain.
         wait = None if settings.store.url.reveal() == "memory://" else asyncio.sleep
         self.erasures = Erasures(store, clock, self.retention, wait)
-        self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep)
+        sessions = 2 * settings.limits.sessions_in_memory
+        self.transcripts = Transcripts(self.archive, tasks, clock, kept.recorded, asyncio.sleep, sessions=sessions)
 
     async def close(self) -> None:
         """Writes what is left to write."""
