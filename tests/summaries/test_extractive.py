@@ -208,3 +208,10 @@ def test_a_sentence_that_is_listed_as_an_instruction_is_not_told_again() -> None
     )  # fmt: skip
     assert "one after another" in text
     assert rule not in text
+
+
+def test_of_the_values_that_a_tool_gave_codes_come_before_measures() -> None:
+    bought = {f"part_{n}": {"code": f"QX{n}7Z", "weight": f"{n}.25", "colour": "green"} for n in range(1, 9)}
+    text = write(step(1, "list_parts", {"order": "W77"}, json.dumps(bought)), budget=36)
+    assert text.count("code QX") >= 5
+    assert "weight" not in text
