@@ -59,6 +59,10 @@ def test_ids_mix_letters_and_digits_or_are_long_numbers():
     )
 
 
+def test_capitals_with_a_digit_among_them_are_an_id_across_hyphens():
+    assert words("host UB4X-KLMNO of CHAPTER-7 and STEP-2-OF-THE-PLAN").ids == ("UB4X-KLMNO",)
+
+
 def test_four_digits_count_only_where_numbers_are_asked_for():
     assert words("at 1843").ids == ()
     assert words("at 1843", numbers=True).ids == ("1843",)

@@ -34,6 +34,7 @@ _IDENTIFIER = re.compile(
 _DIGIT = re.compile(r"[0-9]")
 _LETTER = re.compile(r"[A-Za-z]")
 _TWICE = re.compile(r"[0-9][^0-9]*[0-9]")  # two digits
+_CODE = re.compile(r"[A-Z0-9-]*(?:[A-Z][0-9]|[0-9][A-Z])[A-Z0-9-]*")  # capitals with a digit among them
 _WITHIN = re.compile(r"_|[A-Za-z0-9][A-Z]")  # what every identifier has
 _BETWEEN = re.compile(r"[.~+@-]")
 _GREP = re.compile(r"(.+\.[A-Za-z]\w{0,5})-\d+(?:-.*)?")  # the line number that grep puts behind a file in its context
@@ -179,7 +180,7 @@ def _id(word: str) -> Verdict | None:
         return ("id", (bare,)) if len(_DIGIT.findall(bare)) >= 4 else _NOTHING
     if "." in bare and "@" not in bare and "-" not in bare:
         return None
-    if _TWICE.search(bare) or (bare.isupper() and bare.isalnum()):
+    if _TWICE.search(bare) or _CODE.fullmatch(bare):
         return "id", (bare,)
     return ("number", (bare,)) if bare.isalnum() else None
 
