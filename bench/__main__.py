@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
         "--tools", type=Path, metavar="FOLDER", help="quality, recall: where quality.py is (or BENCH_TOOLS)"
     )
     parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="quality, recall: where recorded runs are (or BENCH_DATA)"
+        "--data", type=Path, metavar="FOLDER", help="quality, recall, suites: where recorded runs are (or BENCH_DATA)"
     )
     parser.add_argument("--windows", default="", help="quality, recall: some of 32k,8k,128k; all when left out")
     parser.add_argument("--seconds", type=float, default=0.0, help="soak: how long (default 300)")

@@ -16,29 +16,29 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from accordion.offline.replay import Accuracy, Measured, accuracy, replay
-from accordion.offline.rooms import Rooms
-from accordion.offline.tables import accuracy as table
-from accordion.offline.transcripts import Recorded, Source, Transcript
-from accordion.settings import SettingsFile
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.cli.replay import Accuracy, MeasuredRequest, measure_accuracy, replay
+from accordion.cli.replay_tables import accuracy_table as table
+from accordion.cli.transcripts import RecordedTranscript, TranscriptFile, TranscriptSource
+from accordion.config import SettingsFile
 from examples.record import StandIn
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN = ROOT / "examples" / "transcript.jsonl"
 
 
-def with_usage(transcript: Transcript, provider: StandIn) -> Transcript:
+def with_usage(transcript: TranscriptFile, provider: StandIn) -> TranscriptFile:
     """The transcript with what the provider would have reported."""
     usage = provider.usages(transcript.messages, transcript.tools or [])
     return msgspec.structs.replace(transcript, usage=usage)
 
 
-async def measure(file: str, provider: StandIn, limit: int | None = None) -> list[Measured]:
+async def measure(file: str, provider: StandIn, limit: int | None = None) -> list[MeasuredRequest]:
     """Every request of a file's conversations, at most `limit` of them."""
-    rooms, rows, left = Rooms(SettingsFile(None, os.environ).settings), [], limit
+    rooms, rows, left = OfflinePipeline(SettingsFile(None, os.environ).settings), [], limit
     try:
-        for item in Source(file):
-            if not isinstance(item, Recorded) or left == 0:
+        for item in TranscriptSource(file):
+            if not isinstance(item, RecordedTranscript) or left == 0:
                 continue
             left = None if left is None else left - 1
             rows += [row async for row in replay(with_usage(item.transcript, provider), rooms, learn=True)]
@@ -54,14 +54,14 @@ def main() -> int:
     given = parser.parse_args()
     data = Path(os.environ.get("BENCH_DATA") or "data")
     files = given.file or sorted(map(str, data.glob("*.jsonl.gz"))) or [str(OWN)]
-    provider, found, everything = StandIn(), list[Accuracy](), list[Measured]()
+    provider, found, everything = StandIn(), list[Accuracy](), list[MeasuredRequest]()
     err = Console(stderr=True)
     for file in files:
         err.print(file, style="dim")
         rows = asyncio.run(measure(file, provider, given.limit))
         everything += rows
-        found.append(accuracy(Path(file).name, rows))
-    found.append(accuracy("all", everything))
+        found.append(measure_accuracy(Path(file).name, rows))
+    found.append(measure_accuracy("all", everything))
     Console(highlight=False, width=110).print(table(found))
     return 0
 

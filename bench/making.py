@@ -9,30 +9,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from accordion.accounting.meter import Meter
-from accordion.archive.holdings import HOLDERS
-from accordion.archive.writing import Archive
-from accordion.clockwork import LoopTasks
-from accordion.compaction.case import Case, Outcome
-from accordion.compaction.crafting import Craft, Made, Work
+from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
+from accordion.archive.archive import Archive
+from accordion.archive.archive_entries import HOLDERS
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
 from accordion.compaction.planner import Planner
-from accordion.compaction.reading import WrittenReader
-from accordion.compaction.records import encode
-from accordion.compaction.strategies import build
-from accordion.compaction.weights import Weights
-from accordion.core import conversation as core
-from accordion.core.http import Inbound
-from accordion.core.plan import Plan
-from accordion.core.ports import Put
-from accordion.models.tokens import TiktokenCounter
-from accordion.offline.rooms import Rooms
-from accordion.settings import Settings
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.sealed import AesSealer
-from accordion.summaries.author import Author
-from accordion.summaries.digest import digest
-from accordion.summaries.extractive import Extractor
-from accordion.summaries.prompts import load
+from accordion.compaction.record_format import encode
+from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.compaction.strategies import build_strategy
+from accordion.config import Settings
+from accordion.model import conversation as core
+from accordion.model.http import Inbound
+from accordion.model.plan import Plan
+from accordion.model.ports import Put
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.providers.models.tokenizer import TiktokenCounter
+from accordion.server.event_loop import LoopTasks
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memory_store import InMemoryStore
+from accordion.summaries.author import SummaryAuthor
+from accordion.summaries.digest import make_digest
+from accordion.summaries.extractive import ExtractiveWriter
+from accordion.summaries.prompts import load_prompts
 from bench.conversations import CHAT, PATHS, Conversation
 from bench.texts import Texts
 
@@ -77,12 +76,12 @@ class Steps:
 class Capture:
     """Stands where the compactor does, and keeps what that would have been given."""
 
-    case: Case | None = None
+    case: CompactionRequest | None = None
     client: core.Conversation | None = None
 
-    async def fold(self, case: Case, client: core.Conversation) -> Outcome:
+    async def fold(self, case: CompactionRequest, client: core.Conversation) -> CompactionResult:
         self.case, self.client = case, client
-        return Outcome(case.folded)
+        return CompactionResult(case.history)
 
 
 def conversation(seed: int, size: int, model: str = MODEL) -> Conversation:
@@ -93,14 +92,18 @@ def conversation(seed: int, size: int, model: str = MODEL) -> Conversation:
     return talk
 
 
-async def captured(body: bytes, window: int) -> tuple[Case, core.Conversation]:
+async def captured(body: bytes, window: int) -> tuple[CompactionRequest, core.Conversation]:
     """A request as the compactor gets it, all of it counted."""
-    rooms, capture = Rooms(Settings(), window), Capture()
+    rooms, capture = OfflinePipeline(Settings(), window), Capture()
     try:
         inbound = Inbound("POST", PATHS[CHAT], "", ((b"content-type", b"application/json"),), body, "bench")
-        gauge = await rooms.gauging.gauge(inbound, inbound.fields, rooms.caller)
-        folding = replace(rooms.forward.folding, gauging=rooms.gauging, compactors=lambda _model, _delegated: capture)  # type: ignore[arg-type, return-value]
-        await folding.fold(gauge, lambda _gauge: None)
+        gauge = await rooms.measurer.measure(inbound, inbound.fields, rooms.caller)
+        folding = replace(
+            rooms.forward.compaction_step,
+            measurer=rooms.measurer,
+            compactors=lambda _model, _delegated: capture,  # type: ignore[arg-type, return-value]
+        )
+        await folding.compact(gauge, lambda _gauge: None)
     finally:
         await rooms.close()
     if capture.case is None or capture.client is None:
@@ -108,13 +111,13 @@ async def captured(body: bytes, window: int) -> tuple[Case, core.Conversation]:
     return capture.case, capture.client
 
 
-class _Craft(Craft):
+class _Craft(CompactionAssembler):
     """Tells what planning takes of its work."""
 
     steps = Steps()
 
-    def plan(self, case: Case, plain: bool = False) -> tuple[Plan, int]:
-        return self.steps.timed(PLAN, lambda: super(_Craft, self).plan(case, plain))
+    def plan(self, request: CompactionRequest, without_summary: bool = False) -> tuple[Plan, int]:
+        return self.steps.timed(PLAN, lambda: super(_Craft, self).plan(request, without_summary))
 
 
 class Maker:
@@ -122,31 +125,35 @@ class Maker:
 
     def __init__(self) -> None:
         self.counter = TiktokenCounter()
-        self.counter.warm()
+        self.counter.load()
 
-    def make(self, case: Case, client: core.Conversation) -> Steps:
-        steps, weights = Steps(before=case.utilization.tokens), Weights(Meter(self.counter))
-        archive, extractor = Archive(EphemeralStore(), sealer=AesSealer([bytes(32)])), Extractor()
-        author = Author(None, extractor, LoopTasks(), load())
-        pipeline = [build(name, options) for name, options in Settings().compaction.pipeline_of("")]
+    def make(self, case: CompactionRequest, client: core.Conversation) -> Steps:
+        steps, weights = Steps(before=case.utilization.tokens), MessageTokenCache(TokenMeter(self.counter))
+        archive, extractor = Archive(InMemoryStore(), sealer=AesSealer([bytes(32)])), ExtractiveWriter()
+        author = SummaryAuthor(None, extractor, LoopTasks(), load_prompts())
+        pipeline = [build_strategy(name, options) for name, options in Settings().compaction.pipeline_of("")]
         planner = Planner(pipeline)
-        craft = _Craft(planner, planner, archive, weights, WrittenReader(), digest=digest)
+        craft = _Craft(planner, planner, archive, weights, WrittenMessageReader(), make_digest=make_digest)
         craft.steps = steps
-        steps.timed(COUNT, lambda: [weights.of(message, client, case.model) for message in client.messages])
-        work: Work = steps.timed(LAYOUT, lambda: craft.work(case, client, at=0.0, plain=False))
+        steps.timed(
+            COUNT, lambda: [weights.count_message(message, client, case.actual_model) for message in client.messages]
+        )
+        work: PlannedCompaction = steps.timed(
+            LAYOUT, lambda: craft.plan_compaction(case, client, at=0.0, without_summary=False)
+        )
         steps.ms[LAYOUT] -= steps.ms[PLAN]
         summary = None
-        if (task := work.task) is not None:
-            steps.timed(FACTS, lambda: extractor.prepare(client.messages))
-            summary = steps.timed(EXTRACT, lambda: author.extractive(task))
-        made: Made = steps.timed(EXECUTE, lambda: craft.made(case, work, summary))
-        rows, artifacts = work.removal.rows, work.removal.artifacts
-        steps.timed(ARCHIVE, lambda: archive.puts(case.space, rows, artifacts))
+        if (task := work.summary_task) is not None:
+            steps.timed(FACTS, lambda: extractor.prepare_facts(client.messages))
+            summary = steps.timed(EXTRACT, lambda: author.write_extractive(task))
+        made: FinishedCompaction = steps.timed(EXECUTE, lambda: craft.finish(case, work, summary))
+        rows, artifacts = work.removed_content.rows, work.removed_content.artifacts
+        steps.timed(ARCHIVE, lambda: archive.build_puts(case.tenant_key, rows, artifacts))
         steps.ms[EXECUTE] -= steps.ms[ARCHIVE]
         record = steps.timed(RECORD, lambda: encode(made.compaction))
         steps.after = made.compaction.after
         steps.removed = sum(len(row.wire) for row in rows)
-        steps.written = _sizes(made.puts) | {"record of the fold": (1, len(record))}
+        steps.written = _sizes(made.writes) | {"record of the fold": (1, len(record))}
         return steps
 
 

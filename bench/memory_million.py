@@ -20,16 +20,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from accordion.archive.artifacts import tenant_of
-from accordion.archive.sealing import Unsealed
-from accordion.clockwork import LoopClock
-from accordion.core.memories import Change, Memories, Memory, MemoryType
-from accordion.memory.entries import finished
-from accordion.memory.search import Query, Search
-from accordion.models.embedder import StaticEmbedder
-from accordion.storage.memories_redis import RedisMemories
-from accordion.storage.memories_sqlite import SqliteMemories
-from accordion.storage.sealed import AesSealer
+from accordion.archive.artifacts import tenant_name
+from accordion.archive.sealing import PlainSealer
+from accordion.memory.entries import finish_memory
+from accordion.memory.search import MemorySearch, SearchQuery
+from accordion.model.memories import Memory, MemoryChange, MemoryStore, MemoryType
+from accordion.providers.models.static_embedder import StaticEmbedder
+from accordion.server.event_loop import LoopClock
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memories_redis import RedisMemories
+from accordion.stores.memories_sqlite import SqliteMemories
 
 BATCH = 500
 KINDS: Final[tuple[MemoryType, ...]] = ("fact", "fact", "fact", "decision", "preference", "solution", "question")
@@ -39,7 +39,7 @@ class Texts:
     """Sentences of a vocabulary."""
 
     def __init__(self, seed: int) -> None:
-        names = (files("accordion.models") / "minilm" / "vocabulary.txt").read_text("utf-8").splitlines()
+        names = (files("accordion.providers.models") / "minilm" / "vocabulary.txt").read_text("utf-8").splitlines()
         self.words = [name for name in names if name.isalpha()][200:20_000]
         self.weights = list(itertools.accumulate(1 / (rank + 20) for rank in range(len(self.words))))
         self.random = random.Random(seed)
@@ -61,35 +61,35 @@ class Texts:
             context=self.sentence(16, 60),
             created=1_700_000_000.0 + at,
         )
-        return finished(made, now=made.created)
+        return finish_memory(made, now=made.created)
 
 
 def space(tenant: int) -> bytes:
     return f"tenant {tenant}".encode()
 
 
-async def fill(store: Memories, folder: Path | None, tenants: int, each: int) -> None:
+async def fill(store: MemoryStore, folder: Path | None, tenants: int, each: int) -> None:
     for tenant in range(tenants):
-        if folder is not None and (folder / f"{tenant_of(space(tenant))}.db").exists():
+        if folder is not None and (folder / f"{tenant_name(space(tenant))}.db").exists():
             continue
         texts = Texts(tenant)
         for start in range(0, each, BATCH):
             put = tuple(texts.memory(at) for at in range(start, min(each, start + BATCH)))
-            await store.write(space(tenant), Change(put=put))
+            await store.write(space(tenant), MemoryChange(put=put))
         if tenant % 50 == 49:
             print(f"{tenant + 1} tenants", flush=True)
 
 
-async def measure(store: Memories, tenants: int, queries: int, writes: int) -> None:
+async def measure(store: MemoryStore, tenants: int, queries: int, writes: int) -> None:
     texts, chosen = Texts(-1), random.Random(0)
     # What is written is new each time: what is there already would be rewritten.
     began = int(time.time() * 1_000)
-    search = Search(store, StaticEmbedder(), LoopClock())
-    await search.search(space(0), Query("warm up"))
+    search = MemorySearch(store, StaticEmbedder(), LoopClock())
+    await search.search(space(0), SearchQuery("warm up"))
     for deep in (False, True):
         spent = []
         for _ in range(queries):
-            query = Query(texts.sentence(3, 10), deep=deep)
+            query = SearchQuery(texts.sentence(3, 10), deep=deep)
             start = time.process_time()
             await search.search(space(chosen.randrange(tenants)), query)
             spent.append(time.process_time() - start)
@@ -100,16 +100,16 @@ async def measure(store: Memories, tenants: int, queries: int, writes: int) -> N
             tenant = chosen.randrange(among)
             memory = texts.memory(began + at)
             start = time.process_time()
-            await store.write(space(tenant), Change(put=(memory,)))
+            await store.write(space(tenant), MemoryChange(put=(memory,)))
             spent.append(time.process_time() - start)
         tell(name, spent)
     spent = []
     for at in range(min(writes, 40)):
         tenant = chosen.randrange(tenants)
         memory = texts.memory(at)
-        await store.write(space(tenant), Change(put=(memory,)))
+        await store.write(space(tenant), MemoryChange(put=(memory,)))
         start = time.process_time()
-        await store.write(space(tenant), Change(delete=(memory.id,)))
+        await store.write(space(tenant), MemoryChange(delete=(memory.id,)))
         spent.append(time.process_time() - start)
     tell("deletion", spent)
 
@@ -130,8 +130,8 @@ async def main() -> None:
     parser.add_argument("--sealed", action="store_true")
     parser.add_argument("--url", default="")
     options = parser.parse_args()
-    sealer = AesSealer([b"k" * 32]) if options.sealed else Unsealed()
-    store: Memories
+    sealer = AesSealer([b"k" * 32]) if options.sealed else PlainSealer()
+    store: MemoryStore
     if options.url:
         store = RedisMemories(options.url, StaticEmbedder(), timeout=120.0, sealer=sealer)
     else:

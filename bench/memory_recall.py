@@ -24,12 +24,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from accordion.clockwork import LoopClock
-from accordion.core.memories import Change, Memory
-from accordion.memory.entries import finished
-from accordion.memory.search import DEEP_RESULTS, RESULTS, Query, Search
-from accordion.models.embedder import StaticEmbedder
-from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.memory.entries import finish_memory
+from accordion.memory.search import DEEP_RESULTS, RESULTS, MemorySearch, SearchQuery
+from accordion.model.memories import Memory, MemoryChange
+from accordion.providers.models.static_embedder import StaticEmbedder
+from accordion.server.event_loop import LoopClock
+from accordion.stores.memories_sqlite import SqliteMemories
 
 SPACE = b"bench"
 CONTEXT = 2
@@ -51,12 +51,12 @@ def _searcher(messages: Sequence[dict[str, Any]], *, deep: bool) -> Callable[[st
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     embedder = StaticEmbedder()
     store = SqliteMemories(folder, embedder, timeout=30.0)
-    search = Search(store, embedder, LoopClock())
-    loop.run_until_complete(store.write(SPACE, Change(put=memories(messages))))
+    search = MemorySearch(store, embedder, LoopClock())
+    loop.run_until_complete(store.write(SPACE, MemoryChange(put=memories(messages))))
 
     def find(query: str, k: int) -> list[int]:
         most = min(k, DEEP_RESULTS if deep else RESULTS)
-        found = loop.run_until_complete(search.search(SPACE, Query(query, deep=deep, limit=most)))
+        found = loop.run_until_complete(search.search(SPACE, SearchQuery(query, deep=deep, limit=most)))
         return [result.memory.first for result in found.results]
 
     return find
@@ -66,7 +66,7 @@ def memories(messages: Sequence[dict[str, Any]]) -> tuple[Memory, ...]:
     """Each message as a memory."""
     said = [f"{message.get('name') or message['role']}: {message['content']}" for message in messages]
     return tuple(
-        finished(
+        finish_memory(
             Memory(
                 id="",
                 type="fact",

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from accordion.core.http import Inbound
-from accordion.offline.rooms import Rooms
-from accordion.settings import Settings
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.config import Settings
+from accordion.model.http import Inbound
 
 T = TypeVar("T")
 Messages = list[dict[str, Any]]
@@ -39,20 +39,25 @@ class _Product:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
 
-    async def _opened(self, window: int) -> Rooms:
-        return Rooms(Settings(), window)
+    def close(self) -> None:
+        self.run(self._rooms.close())
+        self._loop.close()
 
-    async def forwarded(self, body: bytes, name: str) -> tuple[Messages, dict[str, str]]:
-        inbound = Inbound("POST", "/v1/chat/completions", "", (*_HEADERS, _label(name)), body, name)
-        gauge = await self._rooms.fold(inbound, self._caller)
-        if gauge.sent is None:
+    async def _opened(self, window: int) -> OfflinePipeline:
+        return OfflinePipeline(Settings(), window)
+
+    async def forwarded(self, body: bytes, name: str, on_request: bool) -> tuple[Messages, dict[str, str]]:
+        fields = (*_HEADERS, _label(name), *(((b"x-accordion-compact", b"now"),) if on_request else ()))
+        inbound = Inbound("POST", "/v1/chat/completions", "", fields, body, name)
+        gauge = await self._rooms.process(inbound, self._caller)
+        if gauge.rewritten_body is None:
             return json.loads(body)["messages"], {}
-        shown = set(_ID.findall(gauge.sent.decode(errors="replace")))
+        shown = set(_ID.findall(gauge.rewritten_body.decode(errors="replace")))
         for artifact in shown - self._texts.keys():
             text = await self._rooms.text_of(artifact, self._caller)
             if text is not None:
                 self._texts[artifact] = text
-        return msgspec.json.decode(gauge.sent)["messages"], {
+        return msgspec.json.decode(gauge.rewritten_body)["messages"], {
             each: self._texts[each] for each in shown & self._texts.keys()
         }
 
@@ -63,7 +68,10 @@ _products: dict[int, _Product] = {}
 def compact(
     messages: Messages, tools: list[Any], model_window: int, state: dict[str, Any]
 ) -> tuple[Messages, dict[str, str]]:
-    """The plug-in of `quality.py`: the list that would be sent, and the texts of the artifacts that it names."""
+    """The plug-in of `quality.py`: the list that would be sent, and the texts of the artifacts that it names.
+
+    `state` names the conversation; `on_request` in it has the list compacted whatever its size.
+    """
     product = _products.get(model_window)
     if product is None:
         product = _products[model_window] = _Product(model_window)
@@ -73,7 +81,13 @@ def compact(
         body = text.encode()
     except UnicodeEncodeError:
         body = json.dumps(request, separators=(",", ":")).encode()
-    return product.run(product.forwarded(body, str(state.get("conversation_id", ""))))
+    return product.run(product.forwarded(body, str(state.get("conversation_id", "")), bool(state.get("on_request"))))
+
+
+def close() -> None:
+    """Ends what `compact` began."""
+    while _products:
+        _products.popitem()[1].close()
 
 
 def _label(name: str) -> tuple[bytes, bytes]:

@@ -21,20 +21,19 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.archive.recall import Excerpt, Recaller
-from accordion.archive.recall_view import read
-from accordion.compaction.dressing import dressed
-from accordion.compaction.reading import WrittenReader
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Folded
-from accordion.core.http import Inbound
-from accordion.core.weaves import Recall
-from accordion.dialects.chat_splice import ChatWeaver
-from accordion.gauged import Gauge
-from accordion.offline.rooms import Rooms
-from accordion.settings import Settings
-from accordion.settings.unfolding import Recalls
-from accordion.summaries.facts_words import Judge
+from accordion.archive.recall import ArtifactRecaller, Excerpt, read_texts
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.config import Settings
+from accordion.config.settings import RecallConfig
+from accordion.insertions.composition_cache import compose_once
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import Conversation
+from accordion.model.http import Inbound
+from accordion.model.insertions import RecallInsertion
+from accordion.pipeline.request import RequestState
+from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.summaries.fact_words import WordClassifier
 
 Run = Mapping[str, Any]
 MODEL: Final = "measured"
@@ -113,15 +112,15 @@ class Replaying:
         self._quality, self._far, self._tokens, self._sources = quality, far, tokens, sources
         self._loop = asyncio.new_event_loop()
         self._rooms = self._loop.run_until_complete(self._opened(window))
-        self._reader = WrittenReader(16 * 2**20)
+        self._reader = WrittenMessageReader(16 * 2**20)
         self.ms: list[float] = []
         """CPU time of each look-up, in milliseconds, indexes and tokenizer included."""
 
-    async def _opened(self, window: int) -> Rooms:
+    async def _opened(self, window: int) -> OfflinePipeline:
         settings = Settings()
         # What the product would recall is put in here, so that it can be compared with the fold alone.
-        alone = msgspec.structs.replace(settings.unfold, recall=Recalls(tokens=0))
-        return Rooms(msgspec.structs.replace(settings, unfold=alone), window)
+        alone = msgspec.structs.replace(settings.unfold, recall=RecallConfig(tokens=0))
+        return OfflinePipeline(msgspec.structs.replace(settings, unfold=alone), window)
 
     def close(self) -> None:
         """Lets go of the rooms."""
@@ -132,27 +131,27 @@ class Replaying:
         """The figures of one run."""
         figures = Counter[str]()
         told = _Told(self._quality, run, self._far, figures)
-        recaller, recalls, before = Recaller(Judge().claims), list[Recall](), 0
+        recaller, recalls, before = ArtifactRecaller(WordClassifier().find_claims), list[RecallInsertion](), 0
         sent: tuple[list[bytes], list[bytes]] = ([], [])
         for step in told.steps:
             gauge = self._gauge(run, step)
             newest, before = before, step
-            if gauge.folded is None or gauge.folded.compaction is None or gauge.place is None:
+            if gauge.history is None or gauge.history.compaction is None or gauge.session_match is None:
                 continue
-            client, bare = gauge.place.conversation, gauge.folded
+            client, bare = gauge.session_match.conversation, gauge.history
             lead = step - len(client.messages)
             places = range(max(0, newest - lead), len(client.messages))
             shown = self._dressed(gauge, bare, client, recalls)
             began = time.process_time()
-            found = recaller.excerpt(
-                gauge.caller.space, shown, client, places, self._quality.tokens,
+            found = recaller.find_excerpt(
+                gauge.caller.tenant_key, shown, client, places, self._quality.tokens,
                 tokens=self._tokens, sources=self._sources,
             )  # fmt: skip
             self.ms.append(1_000 * (time.process_time() - began))
             told.judge(step, newest, _visible(bare, client, places), _visible(shown, client, places), found)
             if found is not None:
                 wire = json.dumps({"role": "user", "content": found.text}).encode()
-                recalls.append(Recall(client.chain[-1], wire, float(step), found.artifacts))
+                recalls.append(RecallInsertion(client.chain[-1], wire, float(step), found.artifacts))
                 shown = self._dressed(gauge, bare, client, recalls)
             for name, old, folded in zip(("cost", "cost with"), sent, (bare, shown), strict=True):
                 wires = [message.wire for message in folded.conversation.messages]
@@ -161,31 +160,33 @@ class Replaying:
         self._quality.forget()
         return figures
 
-    def _gauge(self, run: Run, step: int) -> Gauge:
+    def _gauge(self, run: Run, step: int) -> RequestState:
         request = {"model": MODEL, "messages": run["messages"][:step]}
         request |= {"tools": run["tools"]} if run.get("tools") else {}
         # Conversations of a recording may share their openings; a label keeps them apart.
         label = "recorded-" + re.sub(r"[^A-Za-z0-9_.:-]", "-", run["id"])
         fields = ((b"content-type", b"application/json"), (b"x-accordion-session", label[-128:].encode()))
         inbound = Inbound("POST", "/v1/chat/completions", "", fields, json.dumps(request).encode(), run["id"])
-        return self._loop.run_until_complete(self._rooms.fold(inbound, self._rooms.caller))
+        return self._loop.run_until_complete(self._rooms.process(inbound, self._rooms.caller))
 
-    def _dressed(self, gauge: Gauge, bare: Folded, client: Conversation, recalls: Sequence[Recall]) -> Folded:
+    def _dressed(
+        self, gauge: RequestState, bare: CompactedConversation, client: Conversation, recalls: Sequence[RecallInsertion]
+    ) -> CompactedConversation:
         covered = bare.compaction.covered if bare.compaction is not None else 0
         anchors = set(client.chain[covered - 1 :])
         live = [recall for recall in recalls if recall.anchor in anchors]
-        read = self._reader.of(gauge.dialect, gauge.caller.space)
-        return dressed(gauge.dialect, ChatWeaver(), bare, live, None, read)
+        read = self._reader.reader_for(gauge.protocol, gauge.caller.tenant_key)
+        return compose_once(gauge.protocol, ChatArtifactTool(), bare, live, None, read)
 
 
-def _visible(folded: Folded, client: Conversation, newest: range) -> str:
+def _visible(folded: CompactedConversation, client: Conversation, newest: range) -> str:
     """All that is in view, but for what the newest turn itself says and asks for."""
     shown = (
         message.parts
         for message, (first, last, _) in zip(folded.conversation.messages, folded.spans, strict=True)
         if not (newest.start <= first <= last and message.role in ("user", "assistant"))
     )
-    return "\n".join(text for parts in (client.preamble, *shown) for text in read(parts)[0])
+    return "\n".join(text for parts in (client.preamble, *shown) for text in read_texts(parts)[0])
 
 
 class _Told:

@@ -22,25 +22,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accordion.clockwork import LoopClock
-from accordion.core.conversation import Conversation
-from accordion.core.memories import Change, Memory
-from accordion.dialects.reader import Reader
-from accordion.memory.entries import finished
-from accordion.memory.extraction import candidates
-from accordion.memory.recollection import belonging, questions
-from accordion.memory.search import Query, Result, Search
-from accordion.memory.sentences import background_of, sentences
-from accordion.memory.steps import record_of
-from accordion.models.embedder import StaticEmbedder
-from accordion.storage.memories_sqlite import SqliteMemories
-from accordion.wiring.tables import dialects
+from accordion.composition.tables import protocols_by_path
+from accordion.memory.entries import finish_memory
+from accordion.memory.extraction import find_candidates
+from accordion.memory.recall import choose_relevant, find_questions
+from accordion.memory.search import MemorySearch, SearchQuery, SearchResult
+from accordion.memory.sentences import build_background, split_conversation
+from accordion.memory.steps import build_record
+from accordion.model.conversation import Conversation
+from accordion.model.memories import Memory, MemoryChange
+from accordion.protocols.body_reader import BodyReader
+from accordion.providers.models.static_embedder import StaticEmbedder
+from accordion.server.event_loop import LoopClock
+from accordion.stores.memories_sqlite import SqliteMemories
 from bench.memory_recall import evidence, memories
 
 WORK = ("coding_claude_code", "coding_pi", "coding_moatless", "coding_mini_swe_agent", "service_tau")
 GIVEN = 3
-_CHAT = dialects()["/v1/chat/completions"]
-_READER = Reader()
+_CHAT = protocols_by_path()["/v1/chat/completions"]
+_READER = BodyReader()
 
 Right = Callable[[Memory], bool]
 Turn = tuple[str, Right]
@@ -78,22 +78,22 @@ def remembered(recorded: Iterable[Any]) -> tuple[Memory, ...]:
     found: dict[str, Memory] = {}
     for line in recorded:
         read = conversation(line["messages"])
-        record = record_of(read)
-        for each in candidates(sentences(record), record, background_of(read)):
+        record = build_record(read)
+        for each in find_candidates(split_conversation(record), record, build_background(read)):
             if not each.weak:
                 made = Memory("", each.kind, each.content, conversation=line["id"], first=each.first, last=each.last)
-                found.setdefault((held := finished(made, now=1.0)).id, held)
+                found.setdefault((held := finish_memory(made, now=1.0)).id, held)
     return tuple(found.values())
 
 
-async def measured(search: Search, space: bytes, turns: Iterable[Turn], least: float, row: Row) -> None:
+async def measured(search: MemorySearch, space: bytes, turns: Iterable[Turn], least: float, row: Row) -> None:
     """Adds what becomes of these turns."""
     for text, right in turns:
         began = time.process_time()
-        results: list[Result] = []
-        for asked in questions(conversation([{"role": "user", "content": text}])):
-            results += (await search.search(space, Query(asked, explain=True))).results
-        finds = belonging(results, least)[:GIVEN]
+        results: list[SearchResult] = []
+        for asked in find_questions(conversation([{"role": "user", "content": text}])):
+            results += (await search.search(space, SearchQuery(asked, explain=True))).results
+        finds = choose_relevant(results, least)[:GIVEN]
         row.seconds += time.process_time() - began
         hits = sum(right(find.memory) for find in finds)
         row.turns, row.given, row.helped = row.turns + 1, row.given + bool(finds), row.helped + bool(hits)
@@ -112,14 +112,16 @@ async def run(folder: Path, least: float) -> dict[str, Row]:
     embedder = StaticEmbedder()
     with tempfile.TemporaryDirectory() as place:
         store = SqliteMemories(Path(place), embedder, timeout=30.0)
-        search, rows = Search(store, embedder, LoopClock()), dict[str, Row]()
+        search, rows = MemorySearch(store, embedder, LoopClock()), dict[str, Row]()
         talks, work = lines(folder, "locomo"), {name: lines(folder, name) for name in WORK}
         said = [m["content"] for each in work.values() for one in each for m in one["messages"] if m["role"] == "user"]
         asides = [text for text in said if 5 < len(text) < 200]
-        await store.write(b"work", Change(put=remembered(one for each in list(work.values())[:4] for one in each)))
+        await store.write(
+            b"work", MemoryChange(put=remembered(one for each in list(work.values())[:4] for one in each))
+        )
         for number, talk in enumerate(talks):
             space, places = b"talk-%d" % number, {name: at for at, name in enumerate(talk["dia_ids"])}
-            await store.write(space, Change(put=memories(talk["messages"])))
+            await store.write(space, MemoryChange(put=memories(talk["messages"])))
             asked = [
                 (each["question"], wanted)
                 for each in talk["qa"]

@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accordion.compaction.controls import read_controls
-from accordion.core.http import Inbound
-from accordion.core.ports import Headers, UpstreamRequest
-from accordion.core.records import ReplySeen
-from accordion.faces.http import new_id
-from accordion.identity.marks import read_marks
-from accordion.opening import opened
-from accordion.relay import Course, relay
-from accordion.settings.load import build
-from accordion.wiring.house import House
+from accordion.compaction.request_controls import read_controls
+from accordion.composition.application import Application
+from accordion.config.load import build
+from accordion.http.proxy_app import new_id
+from accordion.model.http import Inbound
+from accordion.model.ports import Headers, UpstreamRequest
+from accordion.model.records import ObservedResponse
+from accordion.pipeline.overflow_probe import probe_overflow
+from accordion.pipeline.relay import ExchangeProgress, relay
+from accordion.sessions.client_metadata import read_client_metadata
 from bench import conversations, replies
 from bench.texts import Texts
 
@@ -74,7 +74,7 @@ class Provider:
 class Rounds:
     """A house, and the stages of its small requests."""
 
-    def __init__(self, house: House, seed: int) -> None:
+    def __init__(self, house: Application, seed: int) -> None:
         self._house, self._texts = house, Texts(seed)
 
     async def whole(self, count: int) -> dict[str, float]:
@@ -95,8 +95,8 @@ class Rounds:
     async def stages(self, count: int) -> dict[str, float]:
         """Each stage for `count` requests of their own, in µs of the event loop's thread."""
         forward, inbounds = self._house.forward, self._inbounds(count)
-        gauging, reply = forward.gauging, Ready(280)
-        dialect, caller = gauging.dialects[PATH], forward.tenants.identify(inbounds[0].fields)
+        gauging, reply = forward.measurer, Ready(280)
+        dialect, caller = gauging.protocols[PATH], forward.tenants.identify(inbounds[0].fields)
         bodies: list[bytes] = [inbound.body for inbound in inbounds]  # type: ignore[misc]  # they are whole
         took: dict[str, float] = {}
 
@@ -108,35 +108,46 @@ class Rounds:
             took[name] = 1e6 * (time.thread_time() - began) / count
             return done
 
-        talks = await each("read the body", lambda at: gauging.reader.read(dialect, bodies[at], caller.space))
+        talks = await each(
+            "read the body", lambda at: gauging.request_reader.read(dialect, bodies[at], caller.tenant_key)
+        )
         fields = inbounds[0].fields
-        marks = read_marks(fields, talks[0].envelope)
-        await each("marks and controls", lambda at: (read_marks(inbounds[at].fields, talks[at].envelope),
-                                                     read_controls(fields, talks[at], compacting=False)))  # fmt: skip
+        marks = read_client_metadata(fields, talks[0].envelope)
+        await each(
+            "client metadata and controls",
+            lambda at: (
+                read_client_metadata(inbounds[at].fields, talks[at].envelope),
+                read_controls(fields, talks[at], is_client_compaction=False),
+            ),
+        )
         seated = await each(
-            "seat", lambda at: gauging.seating.seated(dialect, caller, marks, talks[at], bodies[at])
+            "visibility", lambda at: gauging.visibility.resolve(dialect, caller, marks, talks[at], bodies[at])
         )  # fmt: skip
         places = await each(
             "session", lambda at: gauging.sessions.resolve(caller, marks, talks[at], inbounds[at].request_id)
         )  # fmt: skip
-        await each("where it comes from", lambda at: gauging.seating.placed(caller, seated[at], places[at]))
-        window = gauging.windows.window(talks[0].model, "openai", "", caller.tenant)
-        await each("count tokens", lambda at: gauging.meter.measure(talks[at], window))
-        await each("find folds", lambda at: gauging.folds.find(dialect, caller.space, b"", talks[at], fresh=False))
-        inbounds, sent = self._inbounds(count), forward.sending
-        gauges = await each("all of that, and decide", lambda at: gauging.gauge(inbounds[at], fields, caller))
+        await each("where it comes from", lambda at: gauging.visibility.attach_session(caller, seated[at], places[at]))
+        window = gauging.window_table.window(talks[0].model, "openai", "", caller.tenant)
+        await each("count tokens", lambda at: gauging.token_meter.measure(talks[at], window))
         await each(
-            "fold (nothing to do)", lambda at: forward.folding.fold(gauges[at], partial(sent.asker, inbounds[at]))
+            "find folds",
+            lambda at: gauging.compactions.find(dialect, caller.tenant_key, b"", talks[at], check_store=False),
         )
-        await each("the request that leaves", lambda at: sent.outgoing(inbounds[at], gauges[at]))
+        inbounds, sent = self._inbounds(count), forward.sender
+        gauges = await each("all of that, and decide", lambda at: gauging.measure(inbounds[at], fields, caller))
+        await each(
+            "fold (nothing to do)",
+            lambda at: forward.compaction_step.compact(gauges[at], partial(sent.build_summary_caller, inbounds[at])),
+        )
+        await each("the request that leaves", lambda at: sent.build_upstream_request(inbounds[at], gauges[at]))
 
         async def back(_at: int) -> None:
-            start = await opened(reply, dialect, near=False)
-            settled: Callable[[ReplySeen], None] = lambda _seen: None  # noqa: E731
-            async for _ in relay(start.reply, dialect, Course(0.0), forward.clock, "r", settled):
+            start = await probe_overflow(reply, dialect, is_near_window=False)
+            settled: Callable[[ObservedResponse], None] = lambda _seen: None  # noqa: E731
+            async for _ in relay(start.response, dialect, ExchangeProgress(0.0), forward.clock, "r", settled):
                 pass
 
-        await each("relay and tap", back)
+        await each("relay and observer", back)
         inbounds = self._inbounds(count)
         outs = await each("all, up to the reply's head", lambda at: forward(inbounds[at]))
         bodies_out: Sequence[Any] = [out.body for out in outs]
@@ -160,9 +171,9 @@ async def measured(rounds: int, count: int) -> tuple[dict[str, float], dict[str,
     """The stages and the whole, each figure the least of the rounds, in µs a request."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         config = f"store: {{url: 'sqlite:///{Path(folder) / 'accordion.db'}'}}\n"
-        house = House(build(config.encode(), {}, {}), {})
+        house = Application(build(config.encode(), {}, {}), {})
         house._upstream = Provider()  # type: ignore[assignment]  # the one wall that is not real
-        house._apply(house.settings)
+        house._build_configured(house.settings)
         await house.start()
         await asyncio.sleep(1.0)
         bench = Rounds(house, 11)

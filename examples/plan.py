@@ -40,70 +40,76 @@ TOOLS = [
     _tool("check_imports", "Check that every module imports only from floors below its own."),
 ]
 
-_GAUGE = "proxy/accordion/gauge.py"
+_GAUGE = "proxy/accordion/pipeline/measure.py"
 _POLICY = "proxy/accordion/compaction/policy.py"
-_METER = "proxy/accordion/accounting/meter.py"
-_SESSIONS = "proxy/accordion/identity/sessions.py"
-_WINDOWS = "proxy/accordion/models/windows.py"
+_METER = "proxy/accordion/accounting/token_meter.py"
+_SESSIONS = "proxy/accordion/sessions/sessions.py"
+_WINDOWS = "proxy/accordion/providers/models/windows.py"
 
 TURNS: list[tuple[str, list[Step], str]] = [
     (
         "I am new here. How does this proxy decide how full a model's window is, and when that is too full? Show me "
         "the rule itself and where it is applied.",
         [
-            ("I start with the values that the core knows.", [("list_files", {"folder": "proxy/accordion/core"})]),
-            ("", [("read_file", {"path": "proxy/accordion/core/budget.py"})]),
+            ("I start with the values that the core knows.", [("list_files", {"folder": "proxy/accordion/model"})]),
+            ("", [("read_file", {"path": "proxy/accordion/model/budget.py"})]),
             ("Now who calls the rule.", [("search", {"pattern": r"\bdecide\(|\.limits\(", "folder": "proxy"})]),
-            ("", [("read_definition", {"path": _POLICY, "name": "_by_trigger"})]),
+            ("", [("read_definition", {"path": _POLICY, "name": "_decide_by_trigger"})]),
             (
                 "",
                 [
-                    ("read_definition", {"path": _GAUGE, "name": "Gauging.decided"}),
-                    ("read_definition", {"path": "proxy/accordion/gauged.py", "name": "Gauge"}),
+                    ("read_definition", {"path": _GAUGE, "name": "Measurer.decide"}),
+                    ("read_definition", {"path": "proxy/accordion/pipeline/request.py", "name": "RequestState"}),
                 ],
             ),
         ],
         "The rule is `decide` in proxy/accordion/compaction/policy.py. It compares what is occupied (everything "
         "that would be "
         "sent, and the room reserved for the answer) with limits in tokens that `Thresholds.limits` of "
-        "proxy/accordion/core/budget.py derives from the window's size: a conversation trigger at half of the "
+        "proxy/accordion/model/budget.py derives from the window's size: a conversation trigger at half of the "
         "window for the "
         "beginning of a turn, a generation trigger for everything else, and a hard limit. The last two depend on the "
         "size: 85 % less a buffer of 10 for windows below 100,000 tokens, 90 less 7 below 500,000, 95 less 4 above. "
         "`_by_trigger` compares, and a trigger is inclusive. It is applied once for each request, in "
-        "`Gauging.decided` of proxy/accordion/gauge.py. I did not look at where the counts come from.",
+        "`Measurer.decide` of proxy/accordion/pipeline/measure.py. I did not look at where the counts come from.",
     ),
     (
         "Do the tests cover both sides of each limit? Run them, please.",
         [
-            ("", [("list_files", {"folder": "tests/core"}), ("read_file", {"path": "tests/core/test_budget.py"})]),
+            ("", [("list_files", {"folder": "tests/model"}), ("read_file", {"path": "tests/model/test_budget.py"})]),
             ("", [("search", {"pattern": r"trigger - 1|hard - 1", "folder": "tests/compaction"})]),
             ("", [("run_tests", {"path": "tests/compaction/test_policy.py"})]),
         ],
         "Yes: tests/compaction/test_policy.py decides one token below and exactly at a trigger, for both kinds of "
         "request, and likewise at the hard limit, which also shows that limits are inclusive. The limits themselves "
-        "are tested in tests/core/test_budget.py at the borders between the three sizes of windows. The run is above.",
+        "are tested in tests/model/test_budget.py at the borders between the three sizes of windows. The run is above.",
     ),
     (
         "And where do the counts come from? What happens when a count is wrong?",
         [
-            ("Counting first.", [("read_definition", {"path": _METER, "name": "Meter"})]),
+            ("Counting first.", [("read_definition", {"path": _METER, "name": "TokenMeter"})]),
             (
                 "Then what corrects it.",
                 [
                     ("read_file", {"path": "proxy/accordion/accounting/calibration.py"}),
-                    ("read_definition", {"path": _GAUGE, "name": "Gauging._corrected"}),
-                    ("read_definition", {"path": "proxy/accordion/learning.py", "name": "learnt"}),
+                    ("read_definition", {"path": _GAUGE, "name": "Measurer._correct_count"}),
+                    (
+                        "read_definition",
+                        {"path": "proxy/accordion/pipeline/calibration.py", "name": "learn_from_response"},
+                    ),
                 ],
             ),
             ("", [("read_file", {"path": "tests/accounting/test_calibration.py"})]),
             ("", [("run_tests", {"path": "tests/accounting/test_calibration.py"})]),
             ("", [("search", {"pattern": r"calibrations|Calibrations", "folder": "proxy"})]),
-            ("The encodings behind the counts:", [("read_file", {"path": "proxy/accordion/models/tokens.py"})]),
+            (
+                "The encodings behind the counts:",
+                [("read_file", {"path": "proxy/accordion/providers/models/tokenizer.py"})],
+            ),
         ],
-        "`Meter.measure` in proxy/accordion/accounting/meter.py counts with the model's own encoding "
-        "(proxy/accordion/models/tokens.py), adds fixed overheads for messages, calls and tools, and keeps the "
-        "sum up to each "
+        "`TokenMeter.measure` in proxy/accordion/accounting/token_meter.py counts with the model's own encoding "
+        "(proxy/accordion/providers/models/tokenizer.py), adds fixed overheads for messages, calls and tools, and "
+        "keeps the sum up to each "
         "message under its chain key, so that only new messages are counted. A wrong count is corrected in two ways "
         "(proxy/accordion/accounting/calibration.py): where the provider reported usage for the beginning of this "
         "very list, "
@@ -114,57 +120,68 @@ TURNS: list[tuple[str, list[Step], str]] = [
     (
         "How does it know that two requests belong to the same session? Nothing in the protocol says so.",
         [
-            ("", [("list_files", {"folder": "proxy/accordion/identity"})]),
+            ("", [("list_files", {"folder": "proxy/accordion/sessions"})]),
             ("", [("read_definition", {"path": _SESSIONS, "name": "Sessions.resolve"})]),
             (
                 "",
                 [
-                    ("read_definition", {"path": _SESSIONS, "name": "Sessions._follow"}),
-                    ("read_definition", {"path": "proxy/accordion/identity/points.py", "name": "Point"}),
-                    ("read_definition", {"path": _SESSIONS, "name": "Place"}),
+                    ("read_definition", {"path": _SESSIONS, "name": "Sessions._choose_session"}),
+                    ("read_definition", {"path": "proxy/accordion/sessions/prefix_nodes.py", "name": "PrefixNode"}),
+                    ("read_definition", {"path": _SESSIONS, "name": "SessionMatch"}),
                 ],
             ),
             (
                 "The chain keys come from the dialects.",
-                [("search", {"pattern": "def .*key", "folder": "proxy/accordion/dialects"})],
+                [("search", {"pattern": "def .*key", "folder": "proxy/accordion/protocols"})],
             ),
-            ("", [("read_definition", {"path": "proxy/accordion/dialects/keys.py", "name": "chain_key"})]),
-            ("", [("read_definition", {"path": "proxy/accordion/dialects/reader.py", "name": "Reader._trail"})]),
-            ("And what clients say of themselves.", [("read_file", {"path": "proxy/accordion/identity/marks.py"})]),
-            ("", [("run_tests", {"path": "tests/identity/test_sessions.py"})]),
+            ("", [("read_definition", {"path": "proxy/accordion/protocols/message_keys.py", "name": "chain_key"})]),
+            (
+                "",
+                [
+                    (
+                        "read_definition",
+                        {"path": "proxy/accordion/protocols/body_reader.py", "name": "BodyReader._extend_prefix"},
+                    )
+                ],
+            ),
+            (
+                "And what clients say of themselves.",
+                [("read_file", {"path": "proxy/accordion/sessions/client_metadata.py"})],
+            ),
+            ("", [("run_tests", {"path": "tests/sessions/test_sessions.py"})]),
         ],
         "By content. Each message has a key, and the chain key of a message hashes everything up to it "
-        "(proxy/accordion/dialects/keys.py). `Sessions.resolve` looks for the deepest place on the request's "
+        "(proxy/accordion/protocols/message_keys.py). `Sessions.resolve` looks for the deepest place on the request's "
         "chain where an "
         "earlier request ended; that place names the session. Where the conversation had already gone on from there "
         "in another way, `Sessions._follow` makes it a fork with a session of its own. What clients say of "
-        "themselves (proxy/accordion/identity/marks.py) only labels and divides; it never joins two histories "
-        "that differ.",
+        "themselves (proxy/accordion/sessions/client_metadata.py) only labels and divides; it never joins two "
+        "histories that differ.",
     ),
     (
         "Where does the window's size come from for a model that nobody configured? Check the import rules too, and "
         "then sum up everything for a newcomer.",
         [
             ("", [("read_file", {"path": _WINDOWS})]),
-            ("", [("run_tests", {"path": "tests/models/test_windows.py"})]),
+            ("", [("run_tests", {"path": "tests/providers/models/test_windows.py"})]),
             ("", [("check_imports", {})]),
         ],
         "The size comes from LiteLLM's table, read without importing LiteLLM, after the config and after limits "
         "learnt from overflow errors; a model that is in none of them gets a default that is flagged as unknown "
-        "(proxy/accordion/models/windows.py). The import rules hold. In short: a request is read by its dialect, "
-        "its session "
+        "(proxy/accordion/providers/models/windows.py). The import rules hold. In short: a request is read by its "
+        "protocol, its session "
         "is found by content, the meter counts what is new, calibration corrects the count by what providers "
         "report, the window gives the limits, and `decide` says on which side of them the request is. All of that "
-        "is brought together in proxy/accordion/gauge.py, which is where I would start to read.",
+        "is brought together in proxy/accordion/pipeline/measure.py, which is where I would start to read.",
     ),
     (
         "One more: are pictures counted, or only text?",
         [
             ("", [("search", {"pattern": "media_rules|class MediaRules", "folder": "proxy"})]),
-            ("", [("read_file", {"path": "proxy/accordion/accounting/media.py"})]),
+            ("", [("read_file", {"path": "proxy/accordion/accounting/media_tokens.py"})]),
             ("", [("search", {"pattern": "^def test_.*(image|picture)", "folder": "tests/accounting"})]),
         ],
-        "They are counted by rules for each family of models: proxy/accordion/accounting/media.py has them, and "
+        "They are counted by rules for each family of models: proxy/accordion/accounting/media_tokens.py has them, and "
         "the meter takes "
         "the rules of the model that is asked. The picture's own bytes are never counted as text. The search shows "
         "what its tests cover; I did not run them.",

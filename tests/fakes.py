@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from accordion.core.budget import Window
-from accordion.core.errors import AccordionError, StoreUnavailable
-from accordion.core.ports import Append, Headers, Key, Put, Route, Store, UpstreamReply, UpstreamRequest
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.model.budget import Window
+from accordion.model.errors import AccordionError, StoreUnavailable
+from accordion.model.ports import Append, Headers, Key, KeyValueStore, Put, Route, UpstreamRequest, UpstreamResponse
+from accordion.stores.memory_store import InMemoryStore
 
 T = TypeVar("T")
 
@@ -51,13 +51,13 @@ class FakeTasks:
         return self._now(call, *args)
 
 
-class FickleStore(EphemeralStore):
+class FickleStore(InMemoryStore):
     """A store in memory that answers nothing while it is `away`."""
 
     away = False
 
     @property
-    def available(self) -> bool:
+    def is_available(self) -> bool:
         return not self.away
 
     def _check(self) -> None:
@@ -80,7 +80,7 @@ class Merge:
 class DirectOutbox:
     """An outbox that keeps what it takes until it is flushed into the store."""
 
-    store: Store
+    store: KeyValueStore
     taken: list[Put | Append | Merge] = field(default_factory=list)
 
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
@@ -138,7 +138,7 @@ class WordCounter:
     def encoding(self, model: str) -> str:
         return "words"
 
-    def loaded(self, encoding: str) -> bool:
+    def is_loaded(self, encoding: str) -> bool:
         return self.ready
 
     def count(self, text: str, encoding: str) -> int:
@@ -190,7 +190,7 @@ class FakeUpstream:
     answers: list[FakeReply | AccordionError] = field(default_factory=list)
     requests: list[UpstreamRequest] = field(default_factory=list)
 
-    async def send(self, request: UpstreamRequest) -> UpstreamReply:
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         self.requests.append(request)
         answer = self.answers.pop(0) if self.answers else FakeReply()
         if isinstance(answer, AccordionError):

@@ -8,39 +8,39 @@ from pathlib import Path
 
 from redis import Redis
 
-from accordion.core.memories import Candidate, Change, Embedded, Filter, Memories, Memory
-from accordion.memory.entries import finished
+from accordion.memory.entries import finish_memory
+from accordion.model.memories import Embedding, Memory, MemoryChange, MemoryFilter, MemoryStore, SearchCandidate
 
 SPACE, OTHER = b"tenant", b"other"
 PET, WORK = b"test\x64\x00", b"test\x00\x64"
-ALL = Filter()
+ALL = MemoryFilter()
 
 
 class Embedder:
     """Two dimensions: pets, and everything else."""
 
-    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedded]:
-        return [Embedded(PET if "pet" in text else WORK, text.encode()[:8]) for text, _ in texts]
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
+        return [Embedding(PET if "pet" in text else WORK, text.encode()[:8]) for text, _ in texts]
 
-    async def query(self, text: str) -> bytes:
+    async def embed_query(self, text: str) -> bytes:
         return PET if "pet" in text else WORK
 
-    async def relevance(self, query: str, candidates: Sequence[Candidate]) -> list[float]:
+    async def score_relevance(self, query: str, candidates: Sequence[SearchCandidate]) -> list[float]:
         return [0.0] * len(candidates)
 
 
 def memory(content: str, **fields) -> Memory:
-    return finished(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
+    return finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
 
 
-async def put(store: Memories, *memories: Memory, space: bytes = SPACE) -> None:
-    await store.write(space, Change(put=memories))
+async def put(store: MemoryStore, *memories: Memory, space: bytes = SPACE) -> None:
+    await store.write(space, MemoryChange(put=memories))
 
 
 async def found(
-    store: Memories, *words: str, wanted: Filter = ALL, vector: bytes = b"", space: bytes = SPACE
-) -> list[Candidate]:
-    return await store.candidates(space, words, vector, wanted, pool=64)
+    store: MemoryStore, *words: str, wanted: MemoryFilter = ALL, vector: bytes = b"", space: bytes = SPACE
+) -> list[SearchCandidate]:
+    return await store.find_candidates(space, words, vector, wanted, pool=64)
 
 
 def everything(folder: Path) -> bytes:

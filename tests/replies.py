@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from accordion.core.records import CallSeen, ReplySeen, Usage
-from accordion.dialects.base import Dialect
-from accordion.dialects.chat import ChatCompletions
-from accordion.dialects.messages import Messages
-from accordion.dialects.responses import Responses
+from accordion.model.records import ObservedCall, ObservedResponse, Usage
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
 
-DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages())
+DIALECTS: tuple[WireProtocol, ...] = (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
 
 OVERFLOW = "Your input exceeds the context window of this model."
 
@@ -53,12 +53,12 @@ CHAT = (
     ),
     "[DONE]",
 )
-CHAT_SEEN = ReplySeen(
+CHAT_SEEN = ObservedResponse(
     "chatcmpl-1",
     "gpt-5",
     Usage(100, 20, 64, 8, 5),
     "tool_calls",
-    (CallSeen("call_a", "read", '{"name": "x"}'), CallSeen("call_b", "patch", "*** Begin")),
+    (ObservedCall("call_a", "read", '{"name": "x"}'), ObservedCall("call_b", "patch", "*** Begin")),
 )
 
 ITEMS = [
@@ -89,12 +89,12 @@ RESPONSES = (
     *({"type": "response.output_item.done", "item": item, "output_index": at} for at, item in enumerate(ITEMS)),
     {"type": "response.completed", "response": RESPONSE},
 )
-RESPONSES_SEEN = ReplySeen(
+RESPONSES_SEEN = ObservedResponse(
     "resp_1",
     "gpt-5",
     Usage(100, 20, 64, 8, 5),
     "completed",
-    (CallSeen("call_a", "read", "{}"), CallSeen("call_b", "shell", '{"commands":["ls"]}')),
+    (ObservedCall("call_a", "read", "{}"), ObservedCall("call_b", "shell", '{"commands":["ls"]}')),
     output=tuple(json.dumps(item, separators=(",", ":")).encode() for item in ITEMS),
 )
 
@@ -118,17 +118,17 @@ MESSAGES = (
     },
     {"type": "message_stop"},
 )
-MESSAGES_SEEN = ReplySeen(
+MESSAGES_SEEN = ObservedResponse(
     "msg_1",
     "claude",
     Usage(100, 20, 64, 8, 5),
     "tool_use",
-    (CallSeen("toolu_a", "read", '{"path": "é"}'), CallSeen("toolu_b", "run")),
+    (ObservedCall("toolu_a", "read", '{"path": "é"}'), ObservedCall("toolu_b", "run")),
 )
 
 
-def tapped(dialect: Dialect, *pieces: bytes, stream: bool = True) -> ReplySeen:
-    tap = dialect.tap(stream)
+def tapped(dialect: WireProtocol, *pieces: bytes, stream: bool = True) -> ObservedResponse:
+    tap = dialect.observer(stream)
     for piece in pieces:
         tap.feed(piece)
-    return tap.seen()
+    return tap.observation()

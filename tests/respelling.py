@@ -1,6 +1,6 @@
 """Writes an entry of a history down differently without saying anything else, as clients' libraries do.
 
-The differences are the equivalences of proxy/accordion/dialects/keys.py.
+The differences are the equivalences of proxy/accordion/protocols/message_keys.py.
 """
 
 from __future__ import annotations

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from accordion.core.conversation import Message, Part, Role, Text, ToolCall, ToolResult
-from accordion.core.errors import SummaryFailed
-from accordion.core.ports import Route
-from accordion.core.summarizing import Asker, SummaryReply, SummaryRequest
+from accordion.model.conversation import Message, Part, Role, Text, ToolCall, ToolResult
+from accordion.model.errors import SummaryFailed
+from accordion.model.ports import Route
+from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.summaries.author import SummaryTask
-from accordion.summaries.extractive import Source
-from accordion.summaries.instructions import Cited, Standing
+from accordion.summaries.extractive import SourceMessage
+from accordion.summaries.instructions import CitedInstruction, StandingInstructions
 
-ASKER = Asker(
+ASKER = SummaryCaller(
     tenant="t",
     route=Route("openai", "openai", "http://provider.test/v1"),
     dialect="chat",
@@ -43,11 +43,11 @@ def result(number: int, text: str, *, error: bool = False) -> ToolResult:
     return ToolResult(f"call-{number}", (Text(text),), error)
 
 
-def sources(messages: Sequence[Message], start: int = 0) -> tuple[Source, ...]:
-    return tuple(Source(start + at, held) for at, held in enumerate(messages))
+def sources(messages: Sequence[Message], start: int = 0) -> tuple[SourceMessage, ...]:
+    return tuple(SourceMessage(start + at, held) for at, held in enumerate(messages))
 
 
-def conversation() -> tuple[Source, ...]:
+def conversation() -> tuple[SourceMessage, ...]:
     """A user wants a login mended; the assistant looks, edits and tests."""
     return sources(
         [
@@ -108,11 +108,11 @@ def good_generation() -> dict[str, Any]:
 def task(**changes: Any) -> SummaryTask:
     given: dict[str, Any] = {
         "kind": "conversation",
-        "covered": conversation(),
-        "kept": (),
+        "sources": conversation(),
+        "remaining_messages": (),
         "budget": 600,
-        "count": words,
-        "asker": ASKER,
+        "count_tokens": words,
+        "summary_caller": ASKER,
     }
     return SummaryTask(**(given | changes))
 
@@ -124,19 +124,19 @@ class FakeSummarizer:
     answers: list[str | dict[str, Any] | SummaryFailed] = field(default_factory=lambda: [good()])
     rooms: int = 100_000
     requests: list[SummaryRequest] = field(default_factory=list)
-    askers: list[Asker] = field(default_factory=list)
+    askers: list[SummaryCaller] = field(default_factory=list)
 
-    def room(self, asker: Asker) -> int:
+    def input_limit(self, asker: SummaryCaller) -> int:
         return self.rooms
 
-    async def write(self, request: SummaryRequest, asker: Asker) -> SummaryReply:
+    async def write(self, request: SummaryRequest, asker: SummaryCaller) -> SummaryResponse:
         self.requests.append(request)
         self.askers.append(asker)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, SummaryFailed):
             raise answer
         text = answer if isinstance(answer, str) else json.dumps(answer)
-        return SummaryReply(text, "writer-model", input=100, output=10)
+        return SummaryResponse(text, "writer-model", input=100, output=10)
 
 
 @dataclass
@@ -145,30 +145,37 @@ class FakeExtractor:
 
     error: Exception | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
-    instructions: Sequence[Cited] = ()
+    instructions: Sequence[CitedInstruction] = ()
 
-    def standing(self, covered: Sequence[Source], kept: Sequence[Message], others: Sequence[Source] = ()) -> Standing:
-        return Standing(tuple(self.instructions))
+    def find_standing_instructions(
+        self,
+        sources: Sequence[SourceMessage],
+        remaining_messages: Sequence[Message],
+        others: Sequence[SourceMessage] = (),
+    ) -> StandingInstructions:
+        return StandingInstructions(tuple(self.instructions))
 
     def write(
         self,
-        covered: Sequence[Source],
+        sources: Sequence[SourceMessage],
         *,
-        kept: Sequence[Message],
+        remaining_messages: Sequence[Message],
         budget: int,
         count: Callable[[str], int],
         kind: str,
-        told: frozenset[str] = frozenset(),
+        known_lines: frozenset[str] = frozenset(),
     ) -> str:
-        self.calls.append({"covered": covered, "kept": kept, "budget": budget, "kind": kind})
+        self.calls.append(
+            {"sources": sources, "remaining_messages": remaining_messages, "budget": budget, "kind": kind}
+        )
         if self.error is not None:
             raise self.error
         lines: list[str] = []
-        for source in covered:
+        for source in sources:
             if count("\n".join([*lines, f"extracted [{source.index}]"])) > budget:
                 break
             lines.append(f"extracted [{source.index}]")
         return "\n".join(lines)
 
-    def prepare(self, messages: Sequence[Message]) -> None:
+    def prepare_facts(self, messages: Sequence[Message]) -> None:
         return

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from accordion.core.http import Outbound
+from accordion.model.http import Outbound
 from tests.compaction.making import fat, long_history
 from tests.fakes import FakeReply, FakeWindows
 from tests.histories import DialectName, History, Turn, body

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from accordion.clockwork import LoopTasks
+from accordion.server.event_loop import LoopTasks
 
 
 async def test_slow_work_runs_in_another_thread_and_gives_what_it_returns():

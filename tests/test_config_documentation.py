@@ -8,11 +8,11 @@ import msgspec
 import yaml
 
 from accordion.compaction.strategies import STRATEGIES
-from accordion.settings import ENVIRONMENT, RESTART, Settings, load
-from accordion.settings.kinds import Keys, Secret
-from accordion.settings.load import build
-from accordion.settings.pipelines import Strategy
-from accordion.settings.thresholds import Shares
+from accordion.config import ENVIRONMENT, RESTART, Settings, load
+from accordion.config.load import build
+from accordion.config.pipelines import PipelineEntry
+from accordion.config.thresholds import ThresholdShares
+from accordion.config.value_types import Keys, Secret
 
 FILE = Path(__file__).parents[1] / "config.yaml"
 # `#` before anything but a single space is an example that is commented out; `# ` begins a sentence.
@@ -34,7 +34,7 @@ def keys_of(kind: Any) -> set[str]:
 
     Below `pipeline` are all strategies, and their options.
     """
-    if kind is Strategy:
+    if kind is PipelineEntry:
         return set(STRATEGIES) | {f"{name}.{key}" for name, kind in STRATEGIES.items() for key in keys_of(kind)}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         found = set()
@@ -79,7 +79,7 @@ def unstated(section: msgspec.Struct, stated: dict[str, Any]) -> list[str]:
     return found
 
 
-def unstated_in(entry: Any, strategy: Strategy) -> list[str]:
+def unstated_in(entry: Any, strategy: PipelineEntry) -> list[str]:
     """The options of a strategy whose default the file does not write out."""
     stated = entry[strategy.name] if isinstance(entry, dict) else {}
     return [f"{strategy.name}.{name}" for name in unstated(strategy.options, stated or {})]
@@ -93,7 +93,7 @@ def test_the_shipped_file_states_every_default():
 def test_every_key_is_documented_and_every_documented_key_exists():
     written, known = keys_in(yaml.safe_load(with_examples())), keys_of(Settings)
     assert written - known == set()
-    shares = set(Shares.__struct_fields__)
+    shares = set(ThresholdShares.__struct_fields__)
     again = {key for key in known - written if (match := AGAIN.fullmatch(key)) and match[1] in shares}
     # A strategy is documented where it stands first, for all pipelines.
     again |= {
@@ -117,11 +117,11 @@ def test_the_examples_are_valid_settings():
     settings = build(with_examples().encode(), {}, {})
     assert [model.model_name for model in settings.model_list] == ["smart"]
     assert [key.id for key in settings.proxy_keys] == ["research"]
-    assert settings.thresholds.of("smart").hard == 0.9
-    assert settings.thresholds.of("smart", delegated=True).generation_target == 0.2
+    assert settings.thresholds.thresholds_for("smart").hard == 0.9
+    assert settings.thresholds.thresholds_for("smart", delegated=True).generation_target == 0.2
     assert settings.compaction.mode_of("smart") == "observe"
     assert settings.compaction.mode_of("smart", delegated=True) == "auto"
-    assert settings.budgets.of("smart", "openai").images == 50
+    assert settings.budgets.of("smart", "openai").max_images == 50
     assert settings.model_list[0].entry().options == (("api_version", "2024-10-21"),)
 
 

@@ -8,7 +8,7 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.logs import configure, redact
+from accordion.server.logging_setup import configure, redact
 
 LOGGERS = ("", "accordion", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 

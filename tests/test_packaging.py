@@ -111,7 +111,7 @@ def test_links_of_the_documents_lead_somewhere() -> None:
 
 def test_nothing_heavy_is_imported_to_serve() -> None:
     code = (
-        "import sys, accordion.serving; print([m for m in ('litellm', 'redis', 'mcp', 'openai') if m in sys.modules])"
+        "import sys, accordion.cli.serve; print([m for m in ('litellm', 'redis', 'mcp', 'openai') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

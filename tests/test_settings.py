@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from accordion.core.budget import Thresholds
-from accordion.core.errors import ConfigError
-from accordion.settings import ENVIRONMENT, Settings, hints, load
+from accordion.config import ENVIRONMENT, Settings, find_hints, load
+from accordion.model.budget import Thresholds
+from accordion.model.errors import ConfigError
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def test_a_size_may_have_a_unit(read, text, size):
 
 def test_thresholds_of_a_model_fall_back_to_those_of_all(read):
     thresholds = read("thresholds: {conversation: 0.4, hard: 0.9, models: {m: {generation: 0.7}}}").thresholds
-    assert thresholds.of("m") == Thresholds(0.4, 0.7, 0.9, conversation_target=0.2)
-    assert thresholds.of("other") == Thresholds(0.4, None, 0.9, conversation_target=0.2)
+    assert thresholds.thresholds_for("m") == Thresholds(0.4, 0.7, 0.9, conversation_target=0.2)
+    assert thresholds.thresholds_for("other") == Thresholds(0.4, None, 0.9, conversation_target=0.2)
 
 
 def test_a_generation_threshold_of_one_is_off_and_may_stand_above_the_hard_limit(read):
@@ -231,16 +231,16 @@ def test_the_file_is_the_one_given_or_named_or_in_the_working_directory(tmp_path
 
 def test_hints_name_what_has_no_effect(read):
     text = MODEL.format("model: openai/x, api_key: k, rpm: 5")
-    assert [hint.partition(":")[0] for hint in hints(read(text))] == [
+    assert [hint.partition(":")[0] for hint in find_hints(read(text))] == [
         "$.model_list[0].litellm_params",
         "$.model_list[0].litellm_params",
         "$.model_list[0].model_info.max_input_tokens",
     ]
     keys = "\nproxy_keys: [{id: a, key: b}]"
-    assert hints(read(MODEL.format("model: gemini/gemini-2.5-pro, api_key: k, rpm: 5") + keys)) == ()
+    assert find_hints(read(MODEL.format("model: gemini/gemini-2.5-pro, api_key: k, rpm: 5") + keys)) == ()
     upstreams = "upstreams: {openai: {api_key: k}, anthropic: {api_key: k}}"
-    assert [hint.partition(":")[0] for hint in hints(read(upstreams))] == [
+    assert [hint.partition(":")[0] for hint in find_hints(read(upstreams))] == [
         "$.upstreams.openai.api_key",
         "$.upstreams.anthropic.api_key",
     ]
-    assert hints(read(upstreams + keys)) == ()
+    assert find_hints(read(upstreams + keys)) == ()

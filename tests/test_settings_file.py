@@ -5,8 +5,8 @@ import threading
 import msgspec
 import pytest
 
-from accordion.core.errors import ConfigError
-from accordion.settings import RESTART, SettingsFile
+from accordion.config import RESTART, SettingsFile
+from accordion.model.errors import ConfigError
 
 
 @pytest.fixture
@@ -18,15 +18,15 @@ def path(tmp_path):
 
 def test_an_untouched_file_has_not_changed(path):
     file = SettingsFile(path, {})
-    assert [file.changed() for _ in range(3)] == [False, False, False]
+    assert [file.has_changed() for _ in range(3)] == [False, False, False]
 
 
 def test_a_change_counts_when_it_is_seen_for_the_second_time(path):
     file = SettingsFile(path, {})
     path.write_text("windows: {default: 22}")
-    assert [file.changed(), file.changed()] == [False, True]
+    assert [file.has_changed(), file.has_changed()] == [False, True]
     path.write_text("windows: {default: 333}")
-    assert [file.changed(), file.changed()] == [False, True]
+    assert [file.has_changed(), file.has_changed()] == [False, True]
 
 
 def test_a_reload_takes_the_new_values_and_settles_the_change(path):
@@ -35,13 +35,13 @@ def test_a_reload_takes_the_new_values_and_settles_the_change(path):
     reloaded = file.reload()
     assert (reloaded.settings.windows.default, reloaded.problem, reloaded.ignored) == (22, None, ())
     assert file.settings is reloaded.settings
-    assert [file.changed(), file.changed()] == [False, False]
+    assert [file.has_changed(), file.has_changed()] == [False, False]
 
 
 def test_a_file_that_is_only_touched_has_not_changed(path):
     file = SettingsFile(path, {})
     os.utime(path, ns=(1, 1))
-    assert [file.changed() for _ in range(3)] == [False, False, False]
+    assert [file.has_changed() for _ in range(3)] == [False, False, False]
 
 
 def test_a_file_that_is_replaced_by_another_of_the_same_size_and_time_has_changed(path, tmp_path):
@@ -51,21 +51,21 @@ def test_a_file_that_is_replaced_by_another_of_the_same_size_and_time_has_change
     other.write_text("windows: {default: 2}")
     os.utime(other, ns=(old.st_atime_ns, old.st_mtime_ns))
     other.replace(path)
-    assert [file.changed(), file.changed()] == [False, True]
+    assert [file.has_changed(), file.has_changed()] == [False, True]
 
 
 def test_a_bad_file_keeps_the_old_settings_and_says_why_once(path):
     file = SettingsFile(path, {})
     before = file.settings
     path.write_text("windows: {default: none}")
-    assert [file.changed(), file.changed()] == [False, True]
+    assert [file.has_changed(), file.has_changed()] == [False, True]
     reloaded = file.reload()
     assert reloaded.settings is before is file.settings
     assert reloaded.problem is not None
     assert reloaded.problem.path == "$.windows.default"
-    assert [file.changed(), file.changed()] == [False, False]
+    assert [file.has_changed(), file.has_changed()] == [False, False]
     path.write_text("windows: {default: 4}")
-    assert [file.changed(), file.changed()] == [False, True]
+    assert [file.has_changed(), file.has_changed()] == [False, True]
     assert file.reload().settings.windows.default == 4
 
 
@@ -75,7 +75,7 @@ def test_what_nobody_thought_of_keeps_the_old_settings_too_and_shows_no_value(pa
     def fails(*_: object) -> None:
         raise OverflowError("sk-secret")
 
-    monkeypatch.setattr("accordion.settings.watch.build", fails)
+    monkeypatch.setattr("accordion.config.watch.build", fails)
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert "OverflowError" in reloaded.problem.message
@@ -88,11 +88,11 @@ def test_a_file_that_goes_away_keeps_the_old_settings(path, explicit, monkeypatc
     monkeypatch.chdir(path.parent)
     file = SettingsFile(path if explicit else None, {})
     path.unlink()
-    assert [file.changed(), file.changed()] == [False, True]
+    assert [file.has_changed(), file.has_changed()] == [False, True]
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert reloaded.settings.windows.default == 1
-    assert [file.changed(), file.changed()] == [False, False]
+    assert [file.has_changed(), file.has_changed()] == [False, False]
 
 
 @pytest.mark.parametrize("emptied", ["", " \n"])
@@ -100,11 +100,11 @@ def test_a_file_that_is_emptied_keeps_the_old_settings(path, emptied):
     """Who truncates a file and fails to write it must not open the proxy to everybody."""
     file = SettingsFile(path, {})
     path.write_text(emptied)
-    assert [file.changed(), file.changed()] == [False, True]
+    assert [file.has_changed(), file.has_changed()] == [False, True]
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert "empty" in reloaded.problem.message
-    assert (file.settings.windows.default, file.changed(), file.changed()) == (1, False, False)
+    assert (file.settings.windows.default, file.has_changed(), file.has_changed()) == (1, False, False)
     path.write_text("server:\n")
     assert file.reload().problem is None
     assert file.settings.windows.default != 1
@@ -113,9 +113,9 @@ def test_a_file_that_is_emptied_keeps_the_old_settings(path, emptied):
 def test_a_file_that_appears_in_the_working_directory_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = SettingsFile(None, {})
-    assert not file.changed()
+    assert not file.has_changed()
     (tmp_path / "config.yaml").write_text("windows: {default: 5}")
-    assert [file.changed(), file.changed()] == [False, True]
+    assert [file.has_changed(), file.has_changed()] == [False, True]
     assert file.reload().settings.windows.default == 5
 
 
@@ -166,7 +166,7 @@ def test_what_is_no_regular_file_is_read_once(tmp_path):
     writer.start()
     file = SettingsFile(pipe, {})
     writer.join()
-    assert (file.settings.windows.default, file.changed(), file.changed()) == (5, False, False)
+    assert (file.settings.windows.default, file.has_changed(), file.has_changed()) == (5, False, False)
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert "not a regular file" in reloaded.problem.message
@@ -183,9 +183,9 @@ def test_what_takes_over_a_file_has_the_settings_in_force_and_follows_it_from_th
     other = pickle.loads(pickle.dumps(file))
     assert other.settings == file.settings
     assert (other.settings.server.port, other.settings.windows.default) == (1, 22)
-    assert [other.changed(), other.changed()] == [False, False]
+    assert [other.has_changed(), other.has_changed()] == [False, False]
     path.write_text("windows: {default: 333}")
-    assert [other.changed(), other.changed()] == [False, True]
+    assert [other.has_changed(), other.has_changed()] == [False, True]
     assert other.reload().settings.windows.default == 333
     path.write_text("")
     assert other.reload().problem is not None

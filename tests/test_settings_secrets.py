@@ -8,10 +8,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.core.errors import ConfigError
-from accordion.settings import Settings, hints
-from accordion.settings.load import build
-from accordion.settings.text import expand, read_tree
+from accordion.config import Settings, find_hints
+from accordion.config.load import build
+from accordion.config.yaml_text import expand, read_tree
+from accordion.model.errors import ConfigError
 
 SECRET = "hush-4711-hush"
 MODEL = "model_list: [{{model_name: m, litellm_params: {{{}}}}}]"
@@ -114,7 +114,14 @@ def everything_shown(make) -> list[str]:
         settings = make()
     except ConfigError as caught:
         return ["".join(traceback.format_exception(caught)), repr(caught), caught.message, repr(caught.param)]
-    things = [settings, settings.store, settings.store.url, *settings.proxy_keys, *settings.model_list, hints(settings)]
+    things = [
+        settings,
+        settings.store,
+        settings.store.url,
+        *settings.proxy_keys,
+        *settings.model_list,
+        find_hints(settings),
+    ]
     things += [entry.key for entry in settings.proxy_keys]
     for model in settings.model_list:
         params = model.litellm_params

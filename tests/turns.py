@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from accordion.core.memories import Memory
+from accordion.model.memories import Memory
+from tests.insertions.test_artifact_recall import LISTING, said, sent, user
 from tests.memory.keeping import FakeMemories
-from tests.test_recalled import LISTING, said, sent, user
 from tests.world import MESSAGES, World
 
 Json = dict[str, Any]
@@ -23,7 +23,7 @@ def asking(path: str, *entries: Any, **more: Any) -> Json:
 def keep(of: World, memories: FakeMemories, *kept: Memory, key: str = "") -> None:
     """Has a tenant remember something."""
     caller = of.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
-    memories.of(caller.space).memories.update({each.id: each for each in kept})
+    memories.of(caller.tenant_key).memories.update({each.id: each for each in kept})
 
 
 def unchanged(made: World, body: Json) -> bool:

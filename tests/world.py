@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accordion.accounting.calibration import Calibrations
-from accordion.accounting.journal import Journal
-from accordion.accounting.meter import Meter
-from accordion.completing import Completing
-from accordion.core.budget import Thresholds
-from accordion.core.http import Inbound, Outbound
-from accordion.core.records import Exchange
-from accordion.core.summarizing import Summarizer
-from accordion.dialects.reader import Reader
-from accordion.folding import Folding
-from accordion.forward import Forward
-from accordion.gauge import Gauging
-from accordion.identity.sessions import Sessions
-from accordion.identity.tenants import ProxyKey, Tenants
-from accordion.observe import Observe
-from accordion.retrieving import Retrieving
-from accordion.sending import DeploymentPauses, Sending
-from accordion.settings.load import build
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import Spool, SpooledStore
-from accordion.wiring import counters, dialects, rules
-from accordion.wiring.kitchen import Kitchen
-from accordion.wiring.seats import Seats
-from accordion.wiring.vault import Vault
+from accordion.accounting.ledger import Ledger
+from accordion.accounting.token_meter import TokenMeter
+from accordion.composition import protocols_by_path, rules_by_model, token_counting_paths
+from accordion.composition.archive_builder import ArchiveServices
+from accordion.composition.compaction_builder import CompactionBuilder
+from accordion.composition.visibility_builder import VisibilityBuilder
+from accordion.config.load import build
+from accordion.model.budget import Thresholds
+from accordion.model.http import Inbound, Outbound
+from accordion.model.records import Exchange
+from accordion.model.summarizer import Summarizer
+from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.forward import RequestPipeline
+from accordion.pipeline.history_reconstruction import HistoryReconstruction
+from accordion.pipeline.measure import Measurer
+from accordion.pipeline.queries import Queries
+from accordion.pipeline.response_retrieval import ResponseRetrieval
+from accordion.pipeline.send import DeploymentPauses, Sender
+from accordion.protocols.body_reader import BodyReader
+from accordion.sessions.sessions import Sessions
+from accordion.sessions.tenants import ProxyKey, Tenants
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -53,7 +53,7 @@ class World:
 
     keys: tuple[ProxyKey, ...] = ()
     loopback: bool = True
-    store: EphemeralStore = field(default_factory=EphemeralStore)
+    store: InMemoryStore = field(default_factory=InMemoryStore)
     upstream: FakeUpstream = field(default_factory=FakeUpstream)
     translator: FakeUpstream = field(default_factory=FakeUpstream)
     windows: FakeWindows = field(default_factory=FakeWindows)
@@ -66,57 +66,76 @@ class World:
     """More of config.yaml; the store is in memory, and no model writes summaries."""
 
     def __post_init__(self) -> None:
-        spoken = dialects()
+        spoken = protocols_by_path()
         self.outbox = DirectOutbox(self.store)
         config = "store: {url: memory://}\n" + self.config
         config += "" if self.summarizer or "summaries:" in config else "\nsummaries: {writer: extractive}"
         settings = build(config.encode(), {}, {})
         counter = self.counter = WordCounter()
-        meter = Meter(counter)
+        meter = TokenMeter(counter)
         self.spooled = SpooledStore(self.store, Spool(None, place="here"))
-        self.vault = Vault(settings, self.store, self.spooled, self.tasks, self.clock, lambda _: None)
-        self.kitchen = Kitchen(
+        self.vault = ArchiveServices(settings, self.store, self.spooled, self.tasks, self.clock, lambda _: None)
+        self.kitchen = CompactionBuilder(
             settings, self.store, self.spooled, self.vault, self.outbox, meter, counter, self.tasks, self.clock
         )
         sessions = Sessions(self.store, self.outbox, self.clock, "worker")
-        seats = Seats(
+        seats = VisibilityBuilder(
             self.store, self.outbox, self.clock, self.tasks, sessions, self.kitchen.reader, self.kitchen.archive
         )
-        gauging = Gauging(
-            dialects=spoken,
-            counters=counters(spoken),
+        gauging = Measurer(
+            protocols=spoken,
+            token_count_protocols=token_counting_paths(spoken),
             openai=spoken[CHAT],
             anthropic=spoken[MESSAGES],
-            reader=Reader(),
+            request_reader=BodyReader(),
             sessions=sessions,
-            seating=seats.seating(settings),
-            meter=meter,
+            visibility=seats.visibility(settings),
+            token_meter=meter,
             calibrations=Calibrations(),
-            windows=self.windows,
-            folds=self.kitchen.folds,
-            wishes=self.kitchen.wishes,
-            rules=rules(settings),
+            window_table=self.windows,
+            compactions=self.kitchen.compactions,
+            session_overrides=self.kitchen.session_overrides,
+            compaction_rules=rules_by_model(settings),
             base_models={},
             router=self.router,
             tasks=self.tasks,
-            dresser=self.kitchen.dresser(settings),
+            insertion_composer=self.kitchen.insertion_composer(settings),
         )
         tenants = Tenants(b"secret" * 6, self.keys, loopback=self.loopback)
-        journal = Journal(self.outbox, [self.seen], "worker")
-        sending = Sending(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
+        journal = Ledger(self.outbox, [self.seen], "worker")
+        sending = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
         compactors = self.kitchen.compactors(settings, lambda _model: self.summarizer)
-        recalling = self.kitchen.recalling(settings)
-        folding = Folding(
-            gauging, compactors, self.kitchen.rendering, self.kitchen.wishes, self.kitchen.named, recalling
+        recalling = self.kitchen.artifact_recall(settings)
+        folding = CompactionStep(
+            gauging,
+            compactors,
+            self.kitchen.request_renderer,
+            self.kitchen.session_overrides,
+            self.kitchen.named_items,
+            recalling,
         )
-        unfolding = self.kitchen.unfolding(settings, gauging.seating.sharing)
-        retrieving = Retrieving(gauging.sessions, self.kitchen.overlays)
-        self.forward = Forward(
-            tenants, gauging, folding, sending, journal, self.clock, self.vault.erasures, self.kitchen.named,
-            Completing(self.kitchen.links), self.kitchen.history(sessions), unfolding, retrieving,
-        )  # fmt: skip
-        self.observe = Observe(
-            self.store, self.outbox, self.windows, {"": Thresholds()}, lineage=gauging.seating.lineage
+        unfolding = self.kitchen.tool_loop(settings, gauging.visibility.shared_artifacts)
+        retrieving = ResponseRetrieval(gauging.sessions, self.kitchen.insertion_store)
+        self.forward = RequestPipeline(
+            tenants,
+            gauging,
+            folding,
+            sending,
+            journal,
+            self.clock,
+            self.vault.erasures,
+            self.kitchen.named_items,
+            HistoryReconstruction(self.kitchen.response_links),
+            self.kitchen.response_history(sessions),
+            unfolding,
+            retrieving,
+        )
+        self.observe = Queries(
+            self.store,
+            self.outbox,
+            self.windows,
+            {"": Thresholds()},
+            delegation_tracker=gauging.visibility.delegation_tracker,
         )
 
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:

@@ -17,6 +17,7 @@ from bench.scenarios import (
     soak,
     startup,
     stream,
+    suites,
     workers,
 )
 from bench.setting import Setting
@@ -35,5 +36,6 @@ SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "quality": quality.run,
     "recall": recall.run,
     "rules": rules.run,
+    "suites": suites.run,
     "soak": soak.run,
 }

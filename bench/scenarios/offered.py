@@ -9,12 +9,12 @@ from typing import Any
 
 import uvloop
 
-from accordion.core.ports import Route
-from accordion.core.records import ReplySeen
-from accordion.gauged import Gauge
-from accordion.relay import Course, relay
-from accordion.settings.load import build
-from accordion.wiring.house import House
+from accordion.composition.application import Application
+from accordion.config.load import build
+from accordion.model.ports import Route
+from accordion.model.records import ObservedResponse
+from accordion.pipeline.relay import ExchangeProgress, relay
+from accordion.pipeline.request import RequestState
 from bench import replies, stages
 from bench.conversations import PATHS
 from bench.report import Table
@@ -48,7 +48,7 @@ def run(setting: Setting) -> list[Table]:
 
 async def _measured(rounds: int) -> Table:
     table = Table(f"A stream of {EVENTS} events, our own tool offered and not called", COLUMNS)
-    house = House(build(b"store: {url: 'memory://'}", {}, {}), {})
+    house = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
     for dialect in ("chat", "messages"):
         events = [each.encode() for each in replies.told(dialect, 1_000, EVENTS)]
         whole = b"".join(events)
@@ -69,23 +69,25 @@ async def _measured(rounds: int) -> Table:
             table.rows.append([f"{dialect}, {name}", *least, more, "yes" if same else "no"])
     await house.stop()
     table.notes.append(
-        "the relay, the tap and the splice alone, without sockets; the least of the rounds, taking turns"
+        "the relay, the observer and the filter alone, without sockets; the least of the rounds, taking turns"
     )
     return table
 
 
-async def _passed(house: House, dialect: str, pieces: Sequence[bytes], *, offered: bool) -> tuple[bytes, ReplySeen]:
+async def _passed(
+    house: Application, dialect: str, pieces: Sequence[bytes], *, offered: bool
+) -> tuple[bytes, ObservedResponse]:
     """What the client gets of the stream, and what was understood of it."""
-    forward, course, seen = house.forward, Course(0.0), list[ReplySeen]()
-    spoken, unfolding = forward.gauging.dialects[PATHS[dialect]], forward.unfolding
+    forward, course, seen = house.forward, ExchangeProgress(0.0), list[ObservedResponse]()
+    spoken, unfolding = forward.measurer.protocols[PATHS[dialect]], forward.tool_loop
     reply: Any = Stream(pieces)
     if offered and unfolding is not None:
         caller = forward.tenants.identify(dict(stages.HEADERS))
-        gauge = Gauge(caller, Route("openai", "openai", ""), spoken, offered="read_artifact")
-        reply = await unfolding.spliced(reply, gauge, _nobody, course)
+        gauge = RequestState(caller, Route("openai", "openai", ""), spoken, tool_name="read_artifact")
+        reply = await unfolding.run(reply, gauge, _nobody, course)
     out = [piece async for piece in relay(reply, spoken, course, forward.clock, "r", seen.append)]
     return b"".join(out), seen[0]
 
 
-async def _nobody(_gauge: Gauge) -> Any:
+async def _nobody(_gauge: RequestState) -> Any:
     raise RuntimeError("nobody is asked again")

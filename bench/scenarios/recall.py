@@ -15,12 +15,18 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from accordion.archive.recall import Excerpt, Recaller
-from accordion.archive.recall_index import index_of
-from accordion.core.conversation import Conversation, Message, Text
-from accordion.core.edits import Compaction, Folded, Kept, Written, apply
-from accordion.models.tokens import TiktokenCounter
-from accordion.summaries.facts_words import Judge
+from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.archive.recall_index import build_index
+from accordion.model.compaction import (
+    CompactedConversation,
+    Compaction,
+    ReplacementMessage,
+    VerbatimRange,
+    apply_compaction,
+)
+from accordion.model.conversation import Conversation, Message, Text
+from accordion.providers.models.tokenizer import TiktokenCounter
+from accordion.summaries.fact_words import WordClassifier
 from bench import making
 from bench.driving import percentile
 from bench.recalling import Quality, Replaying
@@ -148,15 +154,19 @@ def _speed() -> Table:
     """The CPU time of an index and of look-ups, behind a fold of 200,000 tokens."""
     case, client = asyncio.run(making.captured(making.conversation(1, SIZE).body(), 400_000))
     counter, folded = TiktokenCounter(), _folded(client)
-    index = index_of(case.space, folded, client.messages)
-    taken = {"index of the fold": _timed(lambda: index_of(case.space, folded, client.messages), 9)}
+    index = build_index(case.tenant_key, folded, client.messages)
+    taken = {"index of the fold": _timed(lambda: build_index(case.tenant_key, folded, client.messages), 9)}
     newest = range(len(client.messages) - 1, len(client.messages))
     for label, text in ASKED.items():
         asked = _asking(client, text)
-        shown, recaller = _folded(asked), Recaller(Judge().claims)
+        shown, recaller = _folded(asked), ArtifactRecaller(WordClassifier().find_claims)
 
-        def look(recaller: Recaller = recaller, shown: Folded = shown, asked: Conversation = asked) -> Excerpt | None:
-            return recaller.excerpt(case.space, shown, asked, newest, partial(counter.count, encoding="o200k_base"))
+        def look(
+            recaller: ArtifactRecaller = recaller, shown: CompactedConversation = shown, asked: Conversation = asked
+        ) -> Excerpt | None:
+            return recaller.find_excerpt(
+                case.tenant_key, shown, asked, newest, partial(counter.count, encoding="o200k_base")
+            )
 
         if (look() is not None) != ("src/" in text):
             raise RuntimeError(f"{label}: not what was expected")
@@ -176,15 +186,27 @@ def _asking(client: Conversation, text: str) -> Conversation:
     return replace(client, messages=(*client.messages[:-1], last))
 
 
-def _folded(client: Conversation) -> Folded:
+def _folded(client: Conversation) -> CompactedConversation:
     """The conversation with all but its ends behind a block."""
     covered = len(client.messages) - TAIL
-    block = Written(b"block", 1, covered - 1)
+    block = ReplacementMessage(b"block", 1, covered - 1)
     compaction = Compaction(
-        "f-bench", client.chain[covered - 1], covered, (Kept(0, 0), block), "conversation", "automatic", 0.5, (),
-        200_000, 50_000, 1, 0.0,
-    )  # fmt: skip
-    return apply(client, compaction, lambda wire: Message(wire, "user", (Text("What was done so far."),), wire))
+        "f-bench",
+        client.chain[covered - 1],
+        covered,
+        (VerbatimRange(0, 0), block),
+        "conversation",
+        "automatic",
+        0.5,
+        (),
+        200_000,
+        50_000,
+        1,
+        0.0,
+    )
+    return apply_compaction(
+        client, compaction, lambda wire: Message(wire, "user", (Text("What was done so far."),), wire)
+    )
 
 
 def _timed(work: Callable[[], object], times: int) -> list[float]:

@@ -14,7 +14,7 @@ from bench.setting import Setting
 
 COLUMNS = ("minute", "requests", "failed", "folds", "conversations", "RSS MB", "fds", "threads", "WAL MB", "DB MB")
 FIGURES = (("rss", "RSS", "MB"), ("fds", "descriptors", ""), ("threads", "threads", ""), ("db", "DB", "MB"))
-ROWS = 20
+ROWS = 12
 EVERY = 0.5
 """Seconds between two requests of an agent."""
 DELAY_MS = 300
@@ -41,11 +41,11 @@ def _table(outcome: dict[str, Any], seconds: float) -> Table:
         minute, kept = sample["at"] / 60, ("requests", "failed", "folded", "conversations")
         taken = [sample[name] for name in ("rss", "fds", "threads", "wal", "db")]
         table.rows.append([minute, *(sample[name] for name in kept), *taken])
-    last = [sample for sample in samples if sample["at"] >= seconds / 3]
+    last = [sample for sample in samples if sample["at"] >= seconds / 2]
     for name, label, unit in FIGURES:
         slope = 3600 * linear_regression([each["at"] for each in last], [each[name] for each in last]).slope
-        table.notes.append(f"slope of the last two thirds, {label}: {slope:+.2f} {unit} an hour")
+        table.notes.append(f"slope of the last half, {label}: {slope:+.2f} {unit} an hour")
     exchanges = last[-1]["requests"] - last[0]["requests"]
     grown = 1024 * (last[-1]["rss"] - last[0]["rss"]) / max(1, exchanges)
-    table.notes.append(f"RSS over the last two thirds: {grown:+.3f} KB an exchange")
+    table.notes.append(f"RSS over the last half: {grown:+.3f} KB an exchange")
     return table

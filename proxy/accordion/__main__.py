@@ -1,6 +1,6 @@
 """`python -m accordion` is `accordion`."""
 
-from accordion.cli import main
+from accordion.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -3,15 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.accounting.calibration import (
-    KEPT,
     LEAST_COUNTED,
     LEAST_RATIO,
+    MAX_RATIOS,
     MODELS_AT_MOST,
     MOST_RATIO,
     UNKNOWN,
     Calibrations,
-    Ratios,
-    estimate,
+    CorrectionRatios,
+    estimate_tokens,
 )
 
 UP, MODEL = "up", "model"
@@ -19,7 +19,7 @@ UP, MODEL = "up", "model"
 
 def test_nothing_reported_means_no_correction() -> None:
     assert Calibrations().factor(UP, MODEL) == 1.0
-    assert Ratios().factor == 1.0
+    assert CorrectionRatios().factor == 1.0
 
 
 def test_the_first_report_sets_the_session_and_the_model() -> None:
@@ -51,7 +51,7 @@ def test_absurd_reports_are_held_to_a_sane_range_and_say_nothing_of_other_sessio
     known = Calibrations()
     assert known.learn(UP, MODEL, UNKNOWN, 10_000, reported) == factor
     assert known.factor(UP, MODEL) == UNKNOWN
-    assert not known.fresh()
+    assert not known.drain_changes()
 
 
 def test_a_session_follows_its_reports_and_starts_from_its_models() -> None:
@@ -77,10 +77,10 @@ def test_one_odd_report_moves_little() -> None:
 
 def test_a_models_correction_forgets_old_reports() -> None:
     known = Calibrations()
-    for reported in [1_200] * KEPT + [1_500] * KEPT:
+    for reported in [1_200] * MAX_RATIOS + [1_500] * MAX_RATIOS:
         known.learn(UP, MODEL, UNKNOWN, 1_000, reported)
     assert known.factor(UP, MODEL) == 1.5
-    assert len(known._models[UP, MODEL].latest) == KEPT
+    assert len(known._models[UP, MODEL].latest) == MAX_RATIOS
 
 
 def test_the_number_of_models_is_bounded() -> None:
@@ -101,18 +101,18 @@ def test_no_series_of_reports_leads_out_of_the_sane_range(reports: list[tuple[in
 
 
 def test_an_estimate_is_the_corrected_count() -> None:
-    assert estimate(1_000, None, 1.2) == 1_200
-    assert estimate(0, None, 1.2) == 0
+    assert estimate_tokens(1_000, None, 1.2) == 1_200
+    assert estimate_tokens(0, None, 1.2) == 0
 
 
 def test_reported_usage_carries_forward_with_only_what_is_new_corrected() -> None:
-    assert estimate(1_000, (900, 1_500), 1.2) == 1_500 + 120
-    assert estimate(900, (900, 1_500), 1.2) == 1_500
+    assert estimate_tokens(1_000, (900, 1_500), 1.2) == 1_500 + 120
+    assert estimate_tokens(900, (900, 1_500), 1.2) == 1_500
 
 
 def test_a_reported_0_leaves_the_count_alone() -> None:
-    assert estimate(1_000, (900, 0), 1.2) == 1_200
+    assert estimate_tokens(1_000, (900, 0), 1.2) == 1_200
 
 
 def test_a_count_that_shrank_takes_nothing_off_the_report() -> None:
-    assert estimate(800, (900, 1_500), 1.2) == 1_500
+    assert estimate_tokens(800, (900, 1_500), 1.2) == 1_500

@@ -2,15 +2,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from accordion.accounting.journal import Journal, ModelRow, exchanges_of, gain_of
-from accordion.core.budget import Utilization
-from accordion.core.ports import Key
-from accordion.core.records import CompactionSeen, Exchange, Session, Totals, Usage
-from accordion.core.values import replace
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.accounting.ledger import Ledger, ModelTotals, exchanges_key, totals_of_exchange
+from accordion.model.budget import Utilization
+from accordion.model.ports import Key
+from accordion.model.records import CompactionOutcome, Exchange, Session, Totals, Usage
+from accordion.model.values import replace
+from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import DirectOutbox
 
-FOLDED = CompactionSeen(
+FOLDED = CompactionOutcome(
     "folded",
     id="f-1",
     triggered=True,
@@ -23,10 +23,10 @@ FOLDED = CompactionSeen(
     output=120,
     saved=600,
 )
-REPLAYED = CompactionSeen("replayed", id="f-1", input=800, output=120, saved=600)
+REPLAYED = CompactionOutcome("replayed", id="f-1", input=800, output=120, saved=600)
 
 
-def exchange(compaction: CompactionSeen | None = None, session: str = "s-1", status: int = 200) -> Exchange:
+def exchange(compaction: CompactionOutcome | None = None, session: str = "s-1", status: int = 200) -> Exchange:
     return Exchange(
         at=5.0,
         request_id="r",
@@ -45,39 +45,41 @@ def exchange(compaction: CompactionSeen | None = None, session: str = "s-1", sta
 
 
 def test_what_an_exchange_used_is_added_without_any_fold() -> None:
-    assert gain_of(exchange()) == Totals(requests=1, input=310, output=20, cached=100)
-    assert gain_of(exchange(status=500)).errors == 1
+    assert totals_of_exchange(exchange()) == Totals(requests=1, input=310, output=20, cached=100)
+    assert totals_of_exchange(exchange(status=500)).errors == 1
 
 
 def test_a_fold_adds_itself_what_it_saved_and_what_its_summary_took_apart_from_the_request() -> None:
-    gain = gain_of(exchange(FOLDED))
+    gain = totals_of_exchange(exchange(FOLDED))
     assert (gain.compactions, gain.saved, gain.summary_input, gain.summary_output) == (1, 600, 800, 120)
     assert (gain.input, gain.output) == (310, 20)
 
 
 def test_a_replay_saves_as_much_again_and_costs_nothing() -> None:
-    gain = gain_of(exchange(REPLAYED))
+    gain = totals_of_exchange(exchange(REPLAYED))
     assert (gain.compactions, gain.saved, gain.summary_input, gain.summary_output) == (0, 600, 0, 0)
 
 
 def test_a_fold_that_was_only_observed_adds_nothing() -> None:
-    assert gain_of(exchange(CompactionSeen("observed", before=900, after=300))) == gain_of(exchange())
+    assert totals_of_exchange(exchange(CompactionOutcome("observed", before=900, after=300))) == totals_of_exchange(
+        exchange()
+    )
 
 
 def test_a_fold_that_failed_counts_what_the_one_before_it_goes_on_saving() -> None:
-    gain = gain_of(exchange(CompactionSeen("failed", saved=600, input=1)))
+    gain = totals_of_exchange(exchange(CompactionOutcome("failed", saved=600, input=1)))
     assert (gain.compactions, gain.saved, gain.summary_input) == (0, 600, 0)
 
 
 def test_a_request_that_only_asks_for_a_count_saves_nothing() -> None:
-    gain = gain_of(exchange(FOLDED, session=""))
+    gain = totals_of_exchange(exchange(FOLDED, session=""))
     assert (gain.compactions, gain.saved, gain.summary_input) == (1, 0, 800)
 
 
 async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_records() -> None:
-    store = EphemeralStore()
+    store = InMemoryStore()
     outbox = DirectOutbox(store)
-    journal = Journal(outbox, [], "worker")
+    journal = Ledger(outbox, [], "worker")
     session: Session | None = Session("s-1", "t", 1.0)
     for each in (exchange(), exchange(FOLDED), exchange(REPLAYED), exchange(REPLAYED)):
         session = journal.record("t", session, "row", each)
@@ -88,14 +90,14 @@ async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_record
     assert (totals.summary_input, totals.summary_output, totals.input) == (800, 120, 1_240)
     ((_, row),) = await store.scan("models/t")
     assert msgspec.msgpack.decode(row)["totals"]["saved"] == 1_800
-    log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_of("t", "s-1"))]
+    log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_key("t", "s-1"))]
     assert [each.compaction for each in log] == [None, FOLDED, REPLAYED, REPLAYED]
 
 
 async def test_the_only_exchange_of_a_session_stands_in_its_row_and_goes_to_the_log_with_the_second() -> None:
-    store = EphemeralStore()
+    store = InMemoryStore()
     outbox = DirectOutbox(store)
-    journal = Journal(outbox, [], "worker")
+    journal = Ledger(outbox, [], "worker")
     session: Session | None = Session("s-1", "t", 1.0)
     said = [replace(exchange(), request_id=f"r-{number}") for number in range(3)]
     for each, rowed, logged in zip(said, (msgspec.msgpack.encode(said[0]), b"", b""), (0, 2, 3), strict=True):
@@ -106,14 +108,14 @@ async def test_the_only_exchange_of_a_session_stands_in_its_row_and_goes_to_the_
         assert msgspec.msgpack.decode(row, type=Session) == session
         assert session is not None
         assert session.only == rowed
-        log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_of("t", "s-1"))]
+        log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_key("t", "s-1"))]
         assert log == said[:logged]
 
 
 async def test_records_of_before_there_were_folds_are_still_read() -> None:
     old = {"requests": 2, "errors": 0, "input": 5, "output": 1, "cached": 0, "cache_write": 0, "reasoning": 0}
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=Totals)
-    assert read + gain_of(exchange(FOLDED)) == Totals(
+    assert read + totals_of_exchange(exchange(FOLDED)) == Totals(
         3, 0, 315, 21, 100, compactions=1, saved=600, summary_input=800, summary_output=120
     )
 
@@ -133,14 +135,14 @@ class Late:
     async def flush(self) -> None:
         """Nothing is written."""
 
-    def models(self) -> list[ModelRow]:
+    def models(self) -> list[ModelTotals]:
         made = [(key, value()) for key, value in self.puts.items() if key.collection == "models/t"]
-        return [msgspec.msgpack.decode(value, type=ModelRow) for _, value in made]
+        return [msgspec.msgpack.decode(value, type=ModelTotals) for _, value in made]
 
 
 def test_what_is_written_late_of_a_model_holds_all_of_its_exchanges_its_highest_peak_and_its_last_utilization() -> None:
     outbox = Late()
-    journal = Journal(outbox, [], "worker")
+    journal = Ledger(outbox, [], "worker")
     for tokens, at in ((300, 5.0), (900, 6.0), (500, 7.0)):
         used = Utilization(1_000, messages=tokens)
         journal.record("t", None, "", replace(exchange(), utilization=used, at=at))
@@ -151,7 +153,7 @@ def test_what_is_written_late_of_a_model_holds_all_of_its_exchanges_its_highest_
 
 def test_a_model_that_was_forgotten_and_comes_back_gets_another_row_and_keeps_what_the_first_one_says() -> None:
     outbox = Late()
-    journal = Journal(outbox, [], "worker")
+    journal = Ledger(outbox, [], "worker")
     for name in ("m", *(f"other-{number}" for number in range(1_024)), "m", "m"):
         journal.record("t", None, "", replace(exchange(), model=name))
     assert [row.totals.requests for row in outbox.models() if row.model == "m"] == [1, 2]

@@ -1,51 +1,51 @@
 """What is learnt of limits, by one worker."""
 
-from accordion.accounting.limits import AT_MOST, Limit, Limits, Whose
+from accordion.accounting.learned_limits import AT_MOST, LearnedLimit, LearnedLimits, LimitOwner
 from tests.fakes import FakeClock
 
-MINE = Whose("t", "up", "model", long=False)
+MINE = LimitOwner("t", "up", "model", long=False)
 
 
 def test_the_newest_limit_counts_and_their_number_is_bounded() -> None:
-    known = Limits(lambda: 0.0)
+    known = LearnedLimits(lambda: 0.0)
     for number in range(2 * AT_MOST):
         known.learn(MINE._replace(model=f"model-{number}"), 1_000 + number, 60.0)
     last = MINE._replace(model=f"model-{2 * AT_MOST - 1}")
     known.learn(last, 5_000, 60.0)
-    assert known.of(last) == 5_000
-    assert known.of(MINE._replace(model="model-0")) is None
-    assert len(known.held) == len(known.fresh()) == AT_MOST
+    assert known.get(last) == 5_000
+    assert known.get(MINE._replace(model="model-0")) is None
+    assert len(known.held) == len(known.drain_changes()) == AT_MOST
 
 
 def test_a_limit_that_no_longer_holds_is_let_go() -> None:
     clock = FakeClock()
-    known = Limits(clock.now)
+    known = LearnedLimits(clock.now)
     known.learn(MINE, 5_000, 60.0)
     clock.advance(59.9)
-    assert known.of(MINE) == 5_000
+    assert known.get(MINE) == 5_000
     clock.advance(0.2)
-    assert known.of(MINE) is None
+    assert known.get(MINE) is None
     assert not known.held
 
 
 def test_of_what_two_workers_learnt_the_later_holds() -> None:
     clock = FakeClock()
-    known = Limits(clock.now)
+    known = LearnedLimits(clock.now)
     known.learn(MINE, 5_000, 60.0)
-    known.take(MINE, Limit(9_000, clock.now() + 59.0))
-    assert known.of(MINE) == 5_000
-    known.take(MINE, Limit(4_000, clock.now() + 61.0))
-    assert known.of(MINE) == 4_000
+    known.restore(MINE, LearnedLimit(9_000, clock.now() + 59.0))
+    assert known.get(MINE) == 5_000
+    known.restore(MINE, LearnedLimit(4_000, clock.now() + 61.0))
+    assert known.get(MINE) == 4_000
 
 
 def test_what_others_learnt_is_not_handed_in_again() -> None:
-    known = Limits(lambda: 0.0)
-    known.take(MINE, Limit(9_000, 60.0))
-    assert known.of(MINE) == 9_000
-    assert known.fresh() == {}
+    known = LearnedLimits(lambda: 0.0)
+    known.restore(MINE, LearnedLimit(9_000, 60.0))
+    assert known.get(MINE) == 9_000
+    assert known.drain_changes() == {}
 
 
 def test_what_is_over_is_not_taken() -> None:
-    known = Limits(lambda: 100.0)
-    known.take(MINE, Limit(9_000, 100.0))
+    known = LearnedLimits(lambda: 100.0)
+    known.restore(MINE, LearnedLimit(9_000, 100.0))
     assert not known.held

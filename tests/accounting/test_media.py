@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.accounting.media import ASSUMED_IMAGE, ASSUMED_PAGES, ASSUMED_SECONDS, media_rules
-from accordion.core.conversation import Media
-from accordion.core.media import sniff
+from accordion.accounting.media_tokens import ASSUMED_IMAGE, ASSUMED_PAGES, ASSUMED_SECONDS, media_rules
+from accordion.model.conversation import Media
+from accordion.model.media_types import detect_file_type
 
 MODELS = [
     "gpt-4o",
@@ -179,27 +179,27 @@ PICTURES = [
 
 @pytest.mark.parametrize(("data", "media_type"), PICTURES)
 def test_a_picture_is_known_with_its_size_by_its_first_bytes(data: bytes, media_type: str) -> None:
-    assert sniff(data) == (media_type, 640, 480)
-    assert sniff(data + b"rest" * 100) == (media_type, 640, 480)
+    assert detect_file_type(data) == (media_type, 640, 480)
+    assert detect_file_type(data + b"rest" * 100) == (media_type, 640, 480)
 
 
 @pytest.mark.parametrize(("data", "media_type"), PICTURES)
 def test_a_picture_cut_off_anywhere_has_its_size_or_none(data: bytes, media_type: str) -> None:
     for end in range(len(data)):
-        found = sniff(data[:end])
+        found = detect_file_type(data[:end])
         assert found.media_type in ("", media_type)
         assert found.width in (0, 640)
         assert found.height in (0, 480)
 
 
 def test_other_files_are_told_where_they_can_be() -> None:
-    assert sniff(b"%PDF-1.7\n") == ("application/pdf", 0, 0)
-    assert sniff(b"") == sniff(b"hello") == sniff(b"RIFF----WAVE") == ("", 0, 0)
+    assert detect_file_type(b"%PDF-1.7\n") == ("application/pdf", 0, 0)
+    assert detect_file_type(b"") == detect_file_type(b"hello") == detect_file_type(b"RIFF----WAVE") == ("", 0, 0)
 
 
 @given(st.sampled_from([b"", b"\xff\xd8\xff", PNG[:8], b"GIF89a", b"RIFF----WEBPVP8X"]), st.binary(max_size=200))
 def test_no_bytes_fail(start: bytes, rest: bytes) -> None:
-    media_type, width, height = sniff(start + rest)
+    media_type, width, height = detect_file_type(start + rest)
     assert isinstance(media_type, str)
     assert width >= 0
     assert height >= 0
@@ -207,4 +207,8 @@ def test_no_bytes_fail(start: bytes, rest: bytes) -> None:
 
 @pytest.mark.parametrize("filling", [b"\xff\xe1\x00\x02", b"\xff\xe1\x00\x00", b"\xff\xd0", b"\xff", b"\xff\x01\x00"])
 def test_a_jpeg_made_to_keep_one_busy_is_left_soon(filling: bytes) -> None:
-    assert sniff(b"\xff\xd8\xff\xe0\x00\x02" + filling * 200_000 + b"\xff\xc0" + FRAME) == ("image/jpeg", 0, 0)
+    assert detect_file_type(b"\xff\xd8\xff\xe0\x00\x02" + filling * 200_000 + b"\xff\xc0" + FRAME) == (
+        "image/jpeg",
+        0,
+        0,
+    )

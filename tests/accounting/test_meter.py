@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.accounting import meter as rules
-from accordion.accounting.media import media_rules
-from accordion.accounting.meter import Meter, Sum
-from accordion.accounting.schemas import function_as_typescript
-from accordion.core.budget import Window
-from accordion.core.conversation import (
+from accordion.accounting import token_meter as rules
+from accordion.accounting.media_tokens import media_rules
+from accordion.accounting.token_meter import TokenMeter, TokenSum
+from accordion.accounting.tool_schemas import function_as_typescript
+from accordion.model.budget import Window
+from accordion.model.conversation import (
     Conversation,
     Media,
     Message,
@@ -37,7 +37,7 @@ class Words:
     def encoding(self, model: str) -> str:
         return "other" if model.startswith("gpt-4-") else "words"
 
-    def loaded(self, encoding: str) -> bool:
+    def is_loaded(self, encoding: str) -> bool:
         return encoding == "words"
 
     def count(self, text: str, encoding: str) -> int:
@@ -73,7 +73,7 @@ def test_each_kind_is_counted_where_it_belongs() -> None:
         tools=("not json at all",),
         max_output=100,
     )
-    measured = Meter(Words()).measure(asked, WINDOW)
+    measured = TokenMeter(Words()).measure(asked, WINDOW)
     assert measured.preamble == 2 + rules.MESSAGE
     assert measured.tools == 4 + rules.TOOLS_OPENAI
     assert measured.messages == (3 + 5 + 2) + 3 * rules.MESSAGE + rules.CALL + rules.RESULT + rules.REPLY
@@ -83,37 +83,37 @@ def test_each_kind_is_counted_where_it_belongs() -> None:
 
 
 def test_an_empty_conversation_is_nearly_nothing() -> None:
-    measured = Meter(Words()).measure(conversation(), Window(1_000, 1_000, "default"))
+    measured = TokenMeter(Words()).measure(conversation(), Window(1_000, 1_000, "default"))
     assert measured.tokens == rules.REPLY
     assert not measured.window_known
 
 
 @pytest.mark.parametrize(("asked", "reserved"), [(None, 0), (-5, 0), (0, 0), (300, 300), (10**12, 1_000)])
 def test_the_reserved_output_is_what_is_asked_but_never_more_than_the_window(asked: int | None, reserved: int) -> None:
-    assert Meter(Words()).measure(conversation(max_output=asked), WINDOW).reserved_output == reserved
+    assert TokenMeter(Words()).measure(conversation(max_output=asked), WINDOW).reserved_output == reserved
 
 
 def test_what_is_not_understood_counts_by_its_size() -> None:
-    measured = Meter(Words()).measure(conversation(message(Opaque("mystery", 4_001))), WINDOW)
+    measured = TokenMeter(Words()).measure(conversation(message(Opaque("mystery", 4_001))), WINDOW)
     assert (measured.messages, measured.media) == (rules.MESSAGE + rules.REPLY, 1_001)
     inside = conversation(message(ToolResult("id", (Opaque("mystery", 4_001),))))
-    assert Meter(Words()).measure(inside, WINDOW).media == 1_001
+    assert TokenMeter(Words()).measure(inside, WINDOW).media == 1_001
 
 
 def test_base64_in_what_is_not_understood_counts_like_pictures() -> None:
     asked = conversation(message(Opaque("mystery", 2_000_400, (1_500_000, 500_000))))
     picture = media_rules("gpt-4o").tokens(Media("image"))
-    assert Meter(Words()).measure(asked, WINDOW).media == 100 + 2 * picture
+    assert TokenMeter(Words()).measure(asked, WINDOW).media == 100 + 2 * picture
 
 
 def test_what_is_not_understood_in_the_system_prompt_belongs_to_it() -> None:
     asked = conversation(preamble=(Text("be brief"), IMAGE, Opaque("additional_tools", 4_000)))
-    measured = Meter(Words()).measure(asked, WINDOW)
+    measured = TokenMeter(Words()).measure(asked, WINDOW)
     assert (measured.preamble, measured.media) == (2 + rules.MESSAGE + 1_000, 255)
 
 
 def test_reasoning_counts_by_its_text_or_by_its_sealed_rest_whichever_is_more() -> None:
-    meter = Meter(Words())
+    meter = TokenMeter(Words())
     plain = meter.measure(conversation(message(Reasoning("a b c d", 100))), WINDOW).messages
     sealed = meter.measure(conversation(message(Reasoning("", 8_000))), WINDOW).messages
     assert plain == 4 + rules.MESSAGE + rules.REPLY
@@ -122,18 +122,18 @@ def test_reasoning_counts_by_its_text_or_by_its_sealed_rest_whichever_is_more() 
 
 def test_only_what_is_new_is_counted() -> None:
     words = Words()
-    meter = Meter(words)
+    meter = TokenMeter(words)
     history = turns(800)
     meter.measure(conversation(*history), WINDOW)
     words.counted.clear()
     measured = meter.measure(conversation(*history, message("so what"), message("I see")), WINDOW)
     assert words.counted == ["so what", "I see"]
-    assert measured == Meter(Words()).measure(conversation(*history, message("so what"), message("I see")), WINDOW)
+    assert measured == TokenMeter(Words()).measure(conversation(*history, message("so what"), message("I see")), WINDOW)
 
 
 def test_nothing_is_counted_twice_for_the_same_request() -> None:
     words = Words()
-    meter = Meter(words)
+    meter = TokenMeter(words)
     asked = conversation(*turns(5), preamble=(Text("be brief"),), tools=("tool",), overhead_key=b"k")
     first = meter.measure(asked, WINDOW)
     words.counted.clear()
@@ -143,7 +143,7 @@ def test_nothing_is_counted_twice_for_the_same_request() -> None:
 
 def test_a_fork_counts_only_what_its_nearest_kept_sum_leaves() -> None:
     words = Words()
-    meter = Meter(words)
+    meter = TokenMeter(words)
     history = turns(100)
     meter.measure(conversation(*history), WINDOW)
     words.counted.clear()
@@ -161,8 +161,8 @@ def test_what_a_provider_drops_before_its_own_compaction_block_is_not_counted() 
     history, block = turns(20), from_model(Opaque("compaction", 40), "so far")
     asked = conversation(*history, block, *history[:2], dialect="messages")
     alone = conversation(block, *history[:2], dialect="messages")
-    meter = Meter(words)
-    assert meter.measure(asked, WINDOW) == Meter(Words()).measure(alone, WINDOW)
+    meter = TokenMeter(words)
+    assert meter.measure(asked, WINDOW) == TokenMeter(Words()).measure(alone, WINDOW)
     assert not any("turn 5" in text for text in words.counted), "what costs nothing need not be counted"
     # From kept sums too, and where the block itself is not the newest message that is counted.
     longer = conversation(*asked.messages, *turns(3), dialect="messages")
@@ -179,33 +179,33 @@ def test_what_people_said_before_a_compaction_item_counts_and_what_models_and_to
         message("one two"), called, gave, from_model("done"), item, message("three"), dialect="responses"
     )
     alone = conversation(message("one two"), item, message("three"), dialect="responses")
-    assert Meter(Words()).measure(asked, WINDOW) == Meter(Words()).measure(alone, WINDOW)
+    assert TokenMeter(Words()).measure(asked, WINDOW) == TokenMeter(Words()).measure(alone, WINDOW)
 
 
 def test_of_several_compactions_the_latest_counts() -> None:
     first, last = from_model(Opaque("compaction", 400)), from_model(Opaque("compaction", 40))
     asked = conversation(*turns(3), first, *turns(3), last, message("now"), dialect="messages")
-    assert Meter(Words()).measure(asked, WINDOW).messages == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.REPLY
+    assert TokenMeter(Words()).measure(asked, WINDOW).messages == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.REPLY
 
 
 def test_a_compaction_that_failed_drops_nothing() -> None:
     asked = conversation(*turns(3), from_model(Opaque("compaction", 0)), dialect="messages")
-    assert Meter(Words()).measure(asked, WINDOW).messages == 3 * 4 + 4 * rules.MESSAGE + rules.REPLY
+    assert TokenMeter(Words()).measure(asked, WINDOW).messages == 3 * 4 + 4 * rules.MESSAGE + rules.REPLY
 
 
 def test_what_stands_behind_a_place_is_all_that_counts_where_a_compaction_is_behind_it() -> None:
     block = from_model(Opaque("compaction", 40))
     asked = conversation(*turns(3), block, message("now"), dialect="messages")
-    meter = Meter(Words())
-    whole = meter.after(asked, -1)
+    meter = TokenMeter(Words())
+    whole = meter.count_after(asked, -1)
     assert whole.tokens == 10 + 1 + 2 * rules.MESSAGE
-    assert meter.after(asked, 1) == whole
-    assert meter.after(asked, 3).tokens == 1 + rules.MESSAGE
+    assert meter.count_after(asked, 1) == whole
+    assert meter.count_after(asked, 3).tokens == 1 + rules.MESSAGE
 
 
 def test_preamble_and_tools_are_counted_once_for_each_overhead_key() -> None:
     words = Words()
-    meter = Meter(words)
+    meter = TokenMeter(words)
     first = conversation(preamble=(Text("be brief"),), tools=("tool",), overhead_key=b"one")
     meter.measure(first, WINDOW)
     words.counted.clear()
@@ -216,14 +216,14 @@ def test_preamble_and_tools_are_counted_once_for_each_overhead_key() -> None:
 
 
 def test_without_an_overhead_key_nothing_is_mistaken_for_something_else() -> None:
-    meter = Meter(Words())
+    meter = TokenMeter(Words())
     meter.measure(conversation(preamble=(Text("be brief"),)), WINDOW)
     assert meter.measure(conversation(preamble=(Text("a b c"),)), WINDOW).preamble == 3 + rules.MESSAGE
 
 
 def test_models_that_count_differently_do_not_share_sums() -> None:
     words = Words()
-    meter = Meter(words)
+    meter = TokenMeter(words)
     asked = conversation(message("look here", IMAGE))
     sizes = {model: meter.measure(asked, WINDOW, model).media for model in ("gpt-4o", "claude-sonnet-4-5", "gpt-4o")}
     assert sizes == {"gpt-4o": 255, "claude-sonnet-4-5": 361}
@@ -234,7 +234,7 @@ def test_models_that_count_differently_do_not_share_sums() -> None:
 
 def test_models_that_count_alike_share_sums() -> None:
     words = Words()
-    meter = Meter(words)
+    meter = TokenMeter(words)
     asked = conversation(message("look here"), model="claude-haiku-4-5")
     meter.measure(asked, WINDOW)
     words.counted.clear()
@@ -243,49 +243,49 @@ def test_models_that_count_alike_share_sums() -> None:
 
 
 def test_the_dialect_tells_how_an_unknown_model_counts() -> None:
-    meter = Meter(Words())
+    meter = TokenMeter(Words())
     unknown = conversation(model="ours", tools=("tool",), dialect="messages")
     assert meter.measure(unknown, WINDOW).tools == 1 + rules.TOOLS_CLAUDE
     assert meter.measure(replace(unknown, dialect="chat"), WINDOW).tools == 1 + rules.TOOLS_OPENAI
 
 
 def test_pending_text_is_what_measuring_would_have_to_count() -> None:
-    meter = Meter(Words())
+    meter = TokenMeter(Words())
     history = (message("x" * 100), message(ToolCall("i", "n", "y" * 50)), message(ToolResult("i", (Text("z" * 25),))))
     asked = conversation(*history, preamble=(Text("p" * 10),), tools=("t" * 5,), overhead_key=b"k")
-    assert meter.pending(asked) == 190
+    assert meter.pending_characters(asked) == 190
     meter.measure(asked, WINDOW)
-    assert meter.pending(asked) == 0
-    assert meter.pending(conversation(*history, message("q" * 7), overhead_key=b"k")) == 7
-    assert meter.pending(replace(asked, overhead_key=b"other")) == 15
+    assert meter.pending_characters(asked) == 0
+    assert meter.pending_characters(conversation(*history, message("q" * 7), overhead_key=b"k")) == 7
+    assert meter.pending_characters(replace(asked, overhead_key=b"other")) == 15
 
 
 def test_long_text_and_an_encoding_that_is_not_loaded_are_for_a_thread() -> None:
-    meter, long, short = Meter(Words()), conversation(message("q" * 40_000)), conversation(message("q"))
-    assert [meter.slow(asked, "", 50_000) for asked in (long, short)] == [True, False]
+    meter, long, short = TokenMeter(Words()), conversation(message("q" * 40_000)), conversation(message("q"))
+    assert [meter.is_slow(asked, "", 50_000) for asked in (long, short)] == [True, False]
     meter.measure(long, WINDOW)
-    assert not meter.slow(long, "", 50_000), "it is counted already"
-    assert meter.slow(short, "gpt-4-turbo", 100), "it must be loaded"
+    assert not meter.is_slow(long, "", 50_000), "it is counted already"
+    assert meter.is_slow(short, "gpt-4-turbo", 100), "it must be loaded"
 
 
 def test_pending_text_leaves_media_out() -> None:
     picture = replace(message(IMAGE), wire=b"x" * 1_000_000)
-    assert Meter(Words()).pending(conversation(picture)) == 0
+    assert TokenMeter(Words()).pending_characters(conversation(picture)) == 0
 
 
 def test_a_slice_counts_what_stands_behind_an_index() -> None:
     words = Words()
-    meter = Meter(words)
+    meter = TokenMeter(words)
     asked = conversation(message("a b", IMAGE), message("c"), message("d e f", IMAGE))
     meter.measure(conversation(*asked.messages[:2]), WINDOW)
     meter.measure(asked, WINDOW)
     words.counted.clear()
-    assert meter.after(asked, 1) == Sum(3 + rules.MESSAGE, 255)
-    assert meter.after(asked, 2) == Sum()
+    assert meter.count_after(asked, 1) == TokenSum(3 + rules.MESSAGE, 255)
+    assert meter.count_after(asked, 2) == TokenSum()
     assert words.counted == []
-    assert meter.after(asked, -1).tokens == 6 + 3 * rules.MESSAGE + 2 * 255
-    assert meter.after(asked, 0).text == 4 + 2 * rules.MESSAGE
-    assert meter.message(asked.messages[0], asked) == Sum(2 + rules.MESSAGE, 255)
+    assert meter.count_after(asked, -1).tokens == 6 + 3 * rules.MESSAGE + 2 * 255
+    assert meter.count_after(asked, 0).text == 4 + 2 * rules.MESSAGE
+    assert meter.count_message(asked.messages[0], asked) == TokenSum(2 + rules.MESSAGE, 255)
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b c", IMAGE]), max_size=3), max_size=40), st.data())
@@ -293,13 +293,13 @@ def test_any_way_to_grow_a_history_leads_to_the_same_count(
     contents: list[list[Part | str]], data: st.DataObject
 ) -> None:
     messages = [message(*parts) for parts in contents]
-    meter = Meter(Words())
+    meter = TokenMeter(Words())
     for _ in range(3):
         meter.measure(conversation(*messages[: data.draw(st.integers(0, len(messages)))]), WINDOW)
     whole = conversation(*messages)
     cut = data.draw(st.integers(-1, len(messages) - 1))
-    assert meter.measure(whole, WINDOW) == Meter(Words()).measure(whole, WINDOW)
-    assert meter.after(whole, cut) == Meter(Words()).after(whole, cut)
+    assert meter.measure(whole, WINDOW) == TokenMeter(Words()).measure(whole, WINDOW)
+    assert meter.count_after(whole, cut) == TokenMeter(Words()).count_after(whole, cut)
 
 
 TOLD = st.lists(st.sampled_from(["a", "b c", "d e f", IMAGE, Opaque("compaction", 40)]), max_size=2)
@@ -309,7 +309,7 @@ TOLD = st.lists(st.sampled_from(["a", "b c", "d e f", IMAGE, Opaque("compaction"
 def test_by_how_much_a_list_is_longer_for_what_was_put_into_it_is_known_as_by_counting_both(
     contents: list[list[Part | str]], put: list[tuple[int, list[Part | str]]], data: st.DataObject
 ) -> None:
-    history, meter = [message(*parts) for parts in contents], Meter(Words())
+    history, meter = [message(*parts) for parts in contents], TokenMeter(Words())
     ends = data.draw(st.lists(st.integers(0, len(history)), max_size=4))
     for end in (*sorted(ends), len(history)):
         bare = conversation(*history[:end])
@@ -318,41 +318,41 @@ def test_by_how_much_a_list_is_longer_for_what_was_put_into_it_is_known_as_by_co
             listed.insert(at, message(*parts))
         shown = conversation(*listed)
         meter.measure(shown, WINDOW)
-        longer = meter.longer(shown, bare)
-        counted, plain = (Meter(Words()).measure(each, WINDOW).tokens for each in (shown, bare))
+        longer = meter.count_added(shown, bare)
+        counted, plain = (TokenMeter(Words()).measure(each, WINDOW).tokens for each in (shown, bare))
         assert longer in (None, counted - plain)
         assert meter.measure(bare, WINDOW).tokens == plain
 
 
 def test_what_is_new_of_a_list_that_something_was_put_into_is_counted_once() -> None:
     words = Words()
-    meter, history = Meter(words), turns(30)
+    meter, history = TokenMeter(words), turns(30)
     for end in range(10, 30):
         bare = conversation(*history[:end])
         shown = conversation(*history[:4], message("put in"), *history[4:end])
         words.counted.clear()
         meter.measure(shown, WINDOW)
-        if meter.longer(shown, bare) is None:
+        if meter.count_added(shown, bare) is None:
             assert end == 10
             meter.measure(bare, WINDOW)
-        assert meter.longer(shown, bare) == 2 + rules.MESSAGE
+        assert meter.count_added(shown, bare) == 2 + rules.MESSAGE
         assert end == 10 or len(words.counted) == 1
 
 
 def test_what_was_put_in_before_a_providers_own_compaction_makes_a_list_no_longer() -> None:
-    meter, history = Meter(Words()), turns(6)
+    meter, history = TokenMeter(Words()), turns(6)
     for behind in ((), (from_model(Opaque("compaction", 40), "so far"),)):
         bare = conversation(*history, *behind, dialect="messages")
         shown = conversation(*history[:4], message("put in"), *history[4:], *behind, dialect="messages")
         counted, plain = (meter.measure(each, WINDOW).tokens for each in (shown, bare))
-        assert meter.longer(shown, bare) == counted - plain
+        assert meter.count_added(shown, bare) == counted - plain
     one_more = conversation(*shown.messages, from_model(Opaque("compaction", 40)), dialect="messages")
     meter.measure(one_more, WINDOW)
-    assert meter.longer(one_more, conversation(*bare.messages, one_more.messages[-1], dialect="messages")) is None
+    assert meter.count_added(one_more, conversation(*bare.messages, one_more.messages[-1], dialect="messages")) is None
 
 
 def test_kept_sums_are_bounded() -> None:
-    meter = Meter(Words(), sums_at_most=50)
+    meter = TokenMeter(Words(), sums_at_most=50)
     for number in range(300):
         meter.measure(conversation(message(f"session {number}"), overhead_key=b"%d" % number), WINDOW)
     assert len(meter._sums._entries) == 50
@@ -360,7 +360,7 @@ def test_kept_sums_are_bounded() -> None:
 
 
 def test_threads_may_measure_at_once() -> None:
-    meter = Meter(Words(), sums_at_most=20)
+    meter = TokenMeter(Words(), sums_at_most=20)
     asked = [conversation(*turns(number)) for number in range(1, 60)]
     with ThreadPoolExecutor(8) as threads:
         measured = list(threads.map(lambda one: meter.measure(one, WINDOW).messages, asked * 5))
@@ -417,14 +417,14 @@ def test_functions_are_counted_as_openai_shows_them_to_the_model() -> None:
 def test_tools_that_are_no_functions_are_counted_as_they_stand(definition: str) -> None:
     assert function_as_typescript(definition) is None
     words = Words()
-    Meter(words).measure(conversation(tools=(definition,)), WINDOW)
+    TokenMeter(words).measure(conversation(tools=(definition,)), WINDOW)
     assert words.counted == [definition]
 
 
 def test_other_models_read_tools_as_they_stand() -> None:
     for model in ("claude-sonnet-4-5", "some-model"):
         words = Words()
-        Meter(words).measure(conversation(tools=(encode(WEATHER),), model=model), WINDOW)
+        TokenMeter(words).measure(conversation(tools=(encode(WEATHER),), model=model), WINDOW)
         assert words.counted == [encode(WEATHER)]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.accounting.overflow import LONGEST_BODY, Overflow, read_overflow
+from accordion.accounting.overflow import LONGEST_BODY, WindowOverflow, read_overflow
 
 VLLM = "This model's maximum context length is 2048 tokens. However, "
 OPENAI_RESPONSES = {
@@ -443,8 +443,8 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
     ("status", "body", "limit", "asked"), [o[1:] for o in OVERFLOWS], ids=[o[0] for o in OVERFLOWS]
 )
 def test_an_overflow_is_read_in_every_shape(status: int, body: object, limit: int | None, asked: int | None) -> None:
-    assert read_overflow(status, json.dumps(body)) == Overflow(limit, asked)
-    assert read_overflow(status, json.dumps(body, indent=2) + "\n") == Overflow(limit, asked)
+    assert read_overflow(status, json.dumps(body)) == WindowOverflow(limit, asked)
+    assert read_overflow(status, json.dumps(body, indent=2) + "\n") == WindowOverflow(limit, asked)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_an_overflow_is_read_from_the_event_of_a_stream(
     status: int, body: object, limit: int | None, asked: int | None
 ) -> None:
     event = f"event: error\ndata: {json.dumps(body)}\n\n"
-    assert read_overflow(status, event) == Overflow(limit, asked)
+    assert read_overflow(status, event) == WindowOverflow(limit, asked)
 
 
 @pytest.mark.parametrize(
@@ -466,10 +466,10 @@ def test_an_overflow_is_read_from_the_event_of_a_stream(
     ],
 )
 def test_an_overflow_is_read_from_bare_text(text: str) -> None:
-    assert read_overflow(400, text) == Overflow(200_000, 208_310)
+    assert read_overflow(400, text) == WindowOverflow(200_000, 208_310)
 
 
-ANSWERS: list[tuple[str, int, object, Overflow]] = [
+ANSWERS: list[tuple[str, int, object, WindowOverflow]] = [
     (
         "openai, older",
         400,
@@ -477,7 +477,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             "This model's maximum context length is 4097 tokens. However, you requested 5360 tokens (4360 in the "
             "messages, 1000 in the completion). Please reduce the length of the messages or completion."
         ),
-        Overflow(4_097, 4_360, 1_000),
+        WindowOverflow(4_097, 4_360, 1_000),
     ),
     (
         "openai, older, with functions",
@@ -486,7 +486,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             "This model's maximum context length is 4097 tokens. However, you requested 4297 tokens (2297 in the "
             "messages, 1000 in the functions, and 1000 in the completion)."
         ),
-        Overflow(4_097, 3_297, 1_000),
+        WindowOverflow(4_097, 3_297, 1_000),
     ),
     (
         "openai, completions",
@@ -495,7 +495,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             "This model's maximum context length is 4097 tokens, however you requested 4231 tokens (3975 in your "
             "prompt; 256 for the completion). Please reduce your prompt; or completion length."
         ),
-        Overflow(4_097, 3_975, 256),
+        WindowOverflow(4_097, 3_975, 256),
     ),
     (
         "openrouter, with output",
@@ -504,7 +504,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             "This endpoint's maximum context length is 204800 tokens. However, you requested about 205432 tokens "
             "(81684 of text input, 3748 of tool input, 120000 in the output). Please reduce the length of either one."
         ),
-        Overflow(204_800, 85_432, 120_000),
+        WindowOverflow(204_800, 85_432, 120_000),
     ),
     (
         "anthropic",
@@ -513,7 +513,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             "input length and `max_tokens` exceed context limit: 189136 + 20000 > 204648, decrease input length or "
             "`max_tokens` and try again"
         ),
-        Overflow(204_648, 189_136, 20_000),
+        WindowOverflow(204_648, 189_136, 20_000),
     ),
     (
         "vllm",
@@ -522,7 +522,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             VLLM + "you requested 512 output tokens and your prompt contains at least 2000 input tokens, for a total "
             "of at least 2512 tokens. Please reduce the length of the input prompt."
         ),
-        Overflow(2_048, 2_000, 512),
+        WindowOverflow(2_048, 2_000, 512),
     ),
     (
         "vllm, by characters",
@@ -531,7 +531,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             VLLM + "you requested 48 output tokens and your prompt contains 90000 characters (more than 32000 "
             "characters, which is the upper bound for 2000 input tokens)."
         ),
-        Overflow(2_048, None, 48),
+        WindowOverflow(2_048, None, 48),
     ),
     (
         "vllm, output asked for",
@@ -541,7 +541,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             "tokens and your request has 8 input tokens (3000 > 2048 - 8).",
             code=400,
         ),
-        Overflow(2_048, 8, 3_000),
+        WindowOverflow(2_048, 8, 3_000),
     ),
     (
         "sglang",
@@ -553,7 +553,7 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             "type": "BadRequest",
             "code": 400,
         },
-        Overflow(4_096, 4_500, 500),
+        WindowOverflow(4_096, 4_500, 500),
     ),
     (
         "text generation inference",
@@ -563,19 +563,21 @@ ANSWERS: list[tuple[str, int, object, Overflow]] = [
             "tokens and 500 `max_new_tokens`",
             "error_type": "validation",
         },
-        Overflow(4_096, 4_000, 500),
+        WindowOverflow(4_096, 4_000, 500),
     ),
     (
         "figures that cannot be",
         400,
         openai(VLLM + "you requested 5 tokens (4 in x, 9 in the completion)"),
-        Overflow(2_048, None, 9),
+        WindowOverflow(2_048, None, 9),
     ),
 ]
 
 
 @pytest.mark.parametrize(("status", "body", "overflow"), [a[1:] for a in ANSWERS], ids=[a[0] for a in ANSWERS])
-def test_the_answer_that_was_asked_for_is_told_from_the_input(status: int, body: object, overflow: Overflow) -> None:
+def test_the_answer_that_was_asked_for_is_told_from_the_input(
+    status: int, body: object, overflow: WindowOverflow
+) -> None:
     assert read_overflow(status, json.dumps(body)) == overflow
 
 
@@ -671,7 +673,7 @@ def test_an_ordinary_error_is_no_overflow(status: int, body: object) -> None:
 @pytest.mark.parametrize("body", ["", " \n"])
 @pytest.mark.parametrize("status", [400, 413])
 def test_a_bare_refusal_counts_only_near_the_window(status: int, body: str) -> None:
-    assert read_overflow(status, body, near=True) == Overflow(guessed=True)
+    assert read_overflow(status, body, near=True) == WindowOverflow(guessed=True)
     assert read_overflow(status, body) is None
 
 
@@ -679,7 +681,7 @@ def test_a_bare_refusal_counts_only_near_the_window(status: int, body: str) -> N
     "body", ["<html><h1>413 Request Entity Too Large</h1></html>", '{"error":"Payload Too Large"}']
 )
 def test_a_413_that_says_no_more_than_its_name_counts_only_near_the_window(body: str) -> None:
-    assert read_overflow(413, body, near=True) == Overflow(guessed=True)
+    assert read_overflow(413, body, near=True) == WindowOverflow(guessed=True)
     assert read_overflow(413, body) is None
     assert read_overflow(400, body, near=True) is None
 
@@ -699,7 +701,7 @@ def test_an_error_that_says_something_else_is_no_overflow_near_the_window(status
 
 def test_what_an_error_names_is_told_apart_from_a_guess() -> None:
     told = read_overflow(413, json.dumps(anthropic("Request exceeds the maximum size", "request_too_large")), near=True)
-    assert told == Overflow(guessed=False)
+    assert told == WindowOverflow(guessed=False)
 
 
 LEAVES = st.none() | st.integers() | st.text(max_size=20) | st.sampled_from(["error", '{"error":', "data: {", "[[["])
@@ -747,12 +749,12 @@ def test_a_body_made_to_keep_one_busy_is_read_soon(body: str) -> None:
 
 
 def test_numbers_beyond_reason_are_no_limits() -> None:
-    assert read_overflow(400, f"prompt is too long: {'9' * 5_000} tokens > {'9' * 5_000} maximum") == Overflow()
+    assert read_overflow(400, f"prompt is too long: {'9' * 5_000} tokens > {'9' * 5_000} maximum") == WindowOverflow()
 
 
 def test_a_part_of_a_figure_is_no_limit() -> None:
-    assert read_overflow(400, "prompt is too long; maximum context length is 1.05.2 tokens") == Overflow()
-    assert read_overflow(400, "maximum context length is 1.05M tokens") == Overflow(1_050_000)
+    assert read_overflow(400, "prompt is too long; maximum context length is 1.05.2 tokens") == WindowOverflow()
+    assert read_overflow(400, "maximum context length is 1.05M tokens") == WindowOverflow(1_050_000)
 
 
 def test_a_very_long_body_is_read_only_at_its_beginning() -> None:

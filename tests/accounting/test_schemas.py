@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from accordion.accounting.meter import Meter
-from accordion.accounting.schemas import function_as_typescript, standing
-from accordion.core.budget import Window
-from accordion.core.conversation import Conversation
-from accordion.models.tokens import TiktokenCounter
+from accordion.accounting.token_meter import TokenMeter
+from accordion.accounting.tool_schemas import function_as_typescript, initial_definition
+from accordion.model.budget import Window
+from accordion.model.conversation import Conversation
+from accordion.providers.models.tokenizer import TiktokenCounter
 
 LONG = {"type": "object", "properties": {f"f{i}": {"type": "string", "description": "word " * 20} for i in range(50)}}
 
@@ -20,7 +20,7 @@ def encode(value: object) -> str:
 
 def tokens(dialect: str, model: str, *tools: dict[str, Any]) -> int:
     asked = Conversation(dialect, model, (), (), tools=tuple(map(encode, tools)))
-    return Meter(TiktokenCounter()).measure(asked, Window(200_000, 200_000, "table")).tools
+    return TokenMeter(TiktokenCounter()).measure(asked, Window(200_000, 200_000, "table")).tools
 
 
 def claudes(**more: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_of_a_tool_that_claude_loads_later_nothing_counts() -> None:
 
 def test_of_a_function_that_openai_loads_later_name_and_description_count() -> None:
     deferred = function(defer_loading=True)
-    assert standing(encode(deferred), named=True) == encode(
+    assert initial_definition(encode(deferred), named=True) == encode(
         {"type": "function", "name": "look_up", "description": "Looks it up."}
     )
     assert tokens("responses", "gpt-5.4", deferred) < 40
@@ -50,7 +50,7 @@ def test_of_a_function_that_openai_loads_later_name_and_description_count() -> N
 def test_of_a_namespace_what_is_not_deferred_counts() -> None:
     space = {"type": "namespace", "name": "crm", "description": "All about customers."}
     deferred = {**space, "tools": [function(defer_loading=True)] * 30}
-    assert standing(encode(deferred), named=True) == encode({**space, "tools": []})
+    assert initial_definition(encode(deferred), named=True) == encode({**space, "tools": []})
     assert tokens("responses", "gpt-5.4", deferred) < 50
     assert tokens("responses", "gpt-5.4", {**space, "tools": [function(defer_loading=True), function()]}) > 1_000
 
@@ -58,12 +58,12 @@ def test_of_a_namespace_what_is_not_deferred_counts() -> None:
 def test_of_a_deferred_server_its_name_and_description_count() -> None:
     server = {"type": "mcp", "server_label": "crm", "server_description": "Customers.", "server_url": "https://c.test"}
     kept = encode({name: server[name] for name in ("type", "server_label", "server_description")})
-    assert standing(encode({**server, "allowed_tools": ["a"], "defer_loading": True}), named=True) == kept
+    assert initial_definition(encode({**server, "allowed_tools": ["a"], "defer_loading": True}), named=True) == kept
 
 
 def test_of_a_deferred_function_in_chats_form_name_and_description_count() -> None:
     deferred = {"type": "function", "defer_loading": True, "function": {"name": "f", "parameters": LONG}}
-    assert standing(encode(deferred), named=True) == '{"type":"function","function":{"name":"f"}}'
+    assert initial_definition(encode(deferred), named=True) == '{"type":"function","function":{"name":"f"}}'
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_of_a_deferred_function_in_chats_form_name_and_description_count() -> No
     ],
 )
 def test_what_is_not_deferred_stands_as_it_is(definition: str) -> None:
-    assert standing(definition, named=True) == standing(definition, named=False) == definition
+    assert initial_definition(definition, named=True) == initial_definition(definition, named=False) == definition
 
 
 def nested(parameters: dict[str, Any]) -> dict[str, Any]:

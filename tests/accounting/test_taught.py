@@ -3,17 +3,17 @@
 import pytest
 
 from accordion.accounting.calibration import UNKNOWN, Calibrations
-from accordion.accounting.limits import Limits, Whose
-from accordion.accounting.taught import LIMITS, RATIOS, Taught
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Key
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.accounting.learned_limits import LearnedLimits, LimitOwner
+from accordion.accounting.learned_sync import LIMITS, RATIOS, LearnedSync
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key
+from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import DirectOutbox, FakeClock
 
-WHOSE = Whose('tenant | of "anybody"', "up", "a model/ñ", long=True)
+WHOSE = LimitOwner('tenant | of "anybody"', "up", "a model/ñ", long=True)
 
 
-class Fickle(EphemeralStore):
+class Fickle(InMemoryStore):
     """A store that may be away."""
 
     away = False
@@ -30,12 +30,12 @@ class Worker:
     """A worker's knowledge."""
 
     def __init__(self, store: Fickle, clock: FakeClock, retention: float = 1_000.0) -> None:
-        self.limits, self.calibrations = Limits(clock.now), Calibrations()
+        self.limits, self.calibrations = LearnedLimits(clock.now), Calibrations()
         self._outbox = DirectOutbox(store)
-        self._taught = Taught(store, self._outbox, clock, self.limits, self.calibrations, retention)
+        self._taught = LearnedSync(store, self._outbox, clock, self.limits, self.calibrations, retention)
 
     async def look(self) -> None:
-        await self._taught.look()
+        await self._taught.poll()
         await self._outbox.flush()
 
 
@@ -55,9 +55,9 @@ async def test_what_one_worker_learnt_all_know(store: Fickle, clock: FakeClock) 
     one.limits.learn(WHOSE, 64_000, 60.0)
     await one.look()
     await other.look()
-    assert other.limits.of(WHOSE) == 64_000
+    assert other.limits.get(WHOSE) == 64_000
     clock.advance(61.0)
-    assert other.limits.of(WHOSE) is None
+    assert other.limits.get(WHOSE) is None
     assert await store.scan(LIMITS) == []
 
 
@@ -69,7 +69,7 @@ async def test_a_later_limit_takes_the_place_of_an_earlier(store: Fickle, clock:
     other.limits.learn(WHOSE, 32_000, 60.0)
     await other.look()
     await one.look()
-    assert (one.limits.of(WHOSE), other.limits.of(WHOSE)) == (32_000, 32_000)
+    assert (one.limits.get(WHOSE), other.limits.get(WHOSE)) == (32_000, 32_000)
 
 
 async def test_the_next_run_corrects_counts_from_its_first_request_on(store: Fickle, clock: FakeClock) -> None:
@@ -112,7 +112,7 @@ async def test_rows_that_cannot_be_read_hide_no_others(store: Fickle, clock: Fak
     one.calibrations.learn("up", "model", UNKNOWN, 1_000, 1_200)
     await one.look()
     await other.look()
-    assert other.limits.of(WHOSE) == 64_000
+    assert other.limits.get(WHOSE) == 64_000
     assert other.calibrations.factor("up", "model") == 1.2
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.redis import RedisStore
-from accordion.storage.sqlite import SqliteStore
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.redis import RedisStore
+from accordion.stores.sqlite import SqliteStore
 from tests.valkey import Valkey
 
 
 @pytest.fixture(params=["memory", "sqlite", "valkey"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path):
     if request.param == "memory":
-        made = EphemeralStore()
+        made = InMemoryStore()
     elif request.param == "sqlite":
         made = SqliteStore(tmp_path / "archive.db", timeout=5.0)
     else:

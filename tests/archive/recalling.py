@@ -6,23 +6,30 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from accordion.archive.recall import Excerpt, Recaller
-from accordion.core.conversation import Conversation, Message
-from accordion.core.edits import Compaction, Entry, Folded, Kept, Written, apply
-from accordion.dialects.chat import ChatCompletions
-from accordion.dialects.messages import Messages
-from accordion.dialects.reader import Reader
-from accordion.dialects.responses import Responses
-from accordion.summaries.facts_words import Judge
+from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.model.compaction import (
+    CompactedConversation,
+    Compaction,
+    Entry,
+    ReplacementMessage,
+    VerbatimRange,
+    apply_compaction,
+)
+from accordion.model.conversation import Conversation, Message
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.summaries.fact_words import WordClassifier
 
 SPACE = b"a tenant's key"
-DIALECTS = {each.name: each for each in (ChatCompletions(), Responses(), Messages())}
+DIALECTS = {each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}
 Json = dict[str, Any]
 
 
 def claims(text: str) -> Sequence[str]:
     """As the house has them."""
-    return Judge().claims(text)
+    return WordClassifier().find_claims(text)
 
 
 def count(text: str) -> int:
@@ -65,7 +72,7 @@ OPENING_TURNS = (
 def read(entries: Sequence[Json]) -> Conversation:
     """A request of Chat Completions as the reader gives it."""
     request = {"model": "gpt-4o", "messages": list(entries)}
-    return Reader().read(DIALECTS["chat"], json.dumps(request).encode(), SPACE)
+    return BodyReader().read(DIALECTS["chat"], json.dumps(request).encode(), SPACE)
 
 
 def written(entry: Json) -> Message:
@@ -73,29 +80,31 @@ def written(entry: Json) -> Message:
     return read([entry]).messages[0]
 
 
-def fold(client: Conversation, entries: Sequence[Entry], covered: int, artifacts: Sequence[str] = ()) -> Folded:
+def fold(
+    client: Conversation, entries: Sequence[Entry], covered: int, artifacts: Sequence[str] = ()
+) -> CompactedConversation:
     """The list with a fold that was made by hand."""
     compaction = Compaction(
         f"f-{covered}-{len(entries)}", client.chain[covered - 1], covered, tuple(entries), "conversation", "automatic",
         0.5, (), 1_000, 100, 1, 0.0, artifacts=tuple(artifacts),
     )  # fmt: skip
-    return apply(client, compaction, lambda wire: written(json.loads(wire)))
+    return apply_compaction(client, compaction, lambda wire: written(json.loads(wire)))
 
 
 def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = "Orders and rules were read.") -> tuple[
-    Conversation, Folded, range
+    Conversation, CompactedConversation, range
 ]:  # fmt: skip
     """A conversation of which all but the first message left behind a summary, and then this turn."""
     client = read([*OPENING_TURNS, *turn])
     covered = len(OPENING_TURNS)
-    block = Written(json.dumps(user(said)).encode(), 1, covered - 1)
-    return client, fold(client, [Kept(0, 0), block], covered, artifacts), range(covered, len(client.messages))
+    block = ReplacementMessage(json.dumps(user(said)).encode(), 1, covered - 1)
+    return client, fold(client, [VerbatimRange(0, 0), block], covered, artifacts), range(covered, len(client.messages))
 
 
 def recalled(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
     """The excerpt that a turn behind the fold gets."""
     client, shown, newest = summarized(turn, artifacts)
-    return Recaller(claims).excerpt(SPACE, shown, client, newest, count, **options)
+    return ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, newest, count, **options)
 
 
 def archived(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
@@ -107,5 +116,7 @@ def archived(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
     ]
     client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user(ask)])
     covered = len(client.messages) - 1
-    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered)
-    return Recaller(claims).excerpt(SPACE, shown, client, range(covered, covered + 1), count, **options)
+    shown = fold(
+        client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered
+    )
+    return ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(covered, covered + 1), count, **options)

@@ -4,23 +4,23 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accordion.archive.archive import Archive
 from accordion.archive.artifacts import (
+    ArchivedMessage,
     Artifact,
-    Row,
     artifact_text,
     decode,
     encode,
-    listing,
-    packer,
+    make_packer,
     record_keys,
     result_text,
     row_key,
+    session_collection,
     unpack,
 )
-from accordion.archive.writing import Archive
-from accordion.core.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
-from accordion.core.ports import Put
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
+from accordion.model.ports import Put
+from accordion.stores.memory_store import InMemoryStore
 
 SPACE, OTHER = b"one tenant", b"another tenant"
 CALL = Message(b"k1", "assistant", (ToolCall("c1", "read", '{"path": "a.py"}'),), b"{}")
@@ -37,7 +37,7 @@ def artifact(**changes: object) -> Artifact:
 
 @given(st.binary(max_size=5_000))
 def test_a_row_comes_back_byte_for_byte(wire: bytes):
-    assert unpack(packer()(wire)) == wire
+    assert unpack(make_packer()(wire)) == wire
 
 
 def test_a_row_of_another_level_is_read_as_well():
@@ -46,7 +46,7 @@ def test_a_row_of_another_level_is_read_as_well():
 
 
 def test_a_row_that_was_damaged_is_none():
-    kept = packer()(b'{"role":"user","content":"hello"}' * 20)
+    kept = make_packer()(b'{"role":"user","content":"hello"}' * 20)
     assert unpack(None) is None
     assert unpack(b"") is None
     assert unpack(b"\x02" + kept[1:]) is None
@@ -101,74 +101,78 @@ def test_what_is_no_text_in_a_result_is_named():
 
 
 async def test_what_is_kept_is_found_by_key_by_id_and_by_session():
-    archive = Archive(EphemeralStore())
-    rows = [Row(b"k1", b'{"a":1}'), Row(b"k2", b'{"b":2}')]
-    await archive.keep(archive.puts(SPACE, rows, [artifact(), artifact(id="art_2")]))
-    assert await archive.rows(SPACE, [b"k1", b"k2", b"none"]) == {b"k1": b'{"a":1}', b"k2": b'{"b":2}'}
-    assert await archive.artifacts(SPACE, ["art_2", "art_9"]) == [artifact(id="art_2"), None]
-    assert [each.id for each in await archive.listed(SPACE, "s-1")] == ["art_1", "art_2"]
-    assert [each.id for each in await archive.listed(SPACE, "s-1", after=artifact())] == ["art_2"]
+    archive = Archive(InMemoryStore())
+    rows = [ArchivedMessage(b"k1", b'{"a":1}'), ArchivedMessage(b"k2", b'{"b":2}')]
+    await archive.keep(archive.build_puts(SPACE, rows, [artifact(), artifact(id="art_2")]))
+    assert await archive.load_rows(SPACE, [b"k1", b"k2", b"none"]) == {b"k1": b'{"a":1}', b"k2": b'{"b":2}'}
+    assert await archive.load_artifacts(SPACE, ["art_2", "art_9"]) == [artifact(id="art_2"), None]
+    assert [each.id for each in await archive.list_artifacts(SPACE, "s-1")] == ["art_1", "art_2"]
+    assert [each.id for each in await archive.list_artifacts(SPACE, "s-1", after=artifact())] == ["art_2"]
 
 
 async def test_an_id_of_another_tenant_leads_nowhere():
-    archive = Archive(EphemeralStore())
-    await archive.keep(archive.puts(SPACE, [], [artifact()]))
-    assert await archive.artifacts(OTHER, ["art_1"]) == [None]
-    assert await archive.listed(OTHER, "s-1") == []
-    assert await archive.records(OTHER, "art_1") == []
+    archive = Archive(InMemoryStore())
+    await archive.keep(archive.build_puts(SPACE, [], [artifact()]))
+    assert await archive.load_artifacts(OTHER, ["art_1"]) == [None]
+    assert await archive.list_artifacts(OTHER, "s-1") == []
+    assert await archive.load_records(OTHER, "art_1") == []
     assert not set(record_keys(SPACE, artifact())) & set(record_keys(OTHER, artifact()))
-    assert listing(SPACE, "s-1") != listing(OTHER, "s-1")
+    assert session_collection(SPACE, "s-1") != session_collection(OTHER, "s-1")
 
 
 async def test_what_left_several_sessions_and_scopes_is_on_record_for_each():
-    archive = Archive(EphemeralStore())
+    archive = Archive(InMemoryStore())
     left = [
         artifact(first=first, session=session, scope=scope)
         for first, (session, scope) in enumerate([("s-1", b""), ("s-1", b"x"), ("s-2", b""), ("s-2/x", b"")])
     ]
     for each in left:
-        await archive.keep(archive.puts(SPACE, [], [each]))
-    found = await archive.records(SPACE, "art_1")
+        await archive.keep(archive.build_puts(SPACE, [], [each]))
+    found = await archive.load_records(SPACE, "art_1")
     assert sorted(found, key=lambda each: each.first) == left
-    assert await archive.listed(SPACE, "s-1") == left[:2]
-    assert await archive.listed(SPACE, "s-1", after=left[0]) == left[1:2]
-    assert await archive.listed(SPACE, "s-2") == [left[2]]
-    assert await archive.artifacts(SPACE, ["art_1"]) == found[:1]
+    assert await archive.list_artifacts(SPACE, "s-1") == left[:2]
+    assert await archive.list_artifacts(SPACE, "s-1", after=left[0]) == left[1:2]
+    assert await archive.list_artifacts(SPACE, "s-2") == [left[2]]
+    assert await archive.load_artifacts(SPACE, ["art_1"]) == found[:1]
 
 
 async def test_a_record_that_goes_leaves_those_of_others():
-    store = EphemeralStore()
+    store = InMemoryStore()
     archive = Archive(store)
     mine, theirs = artifact(), artifact(session="s-2")
-    await archive.keep(archive.puts(SPACE, [], [mine, theirs]))
+    await archive.keep(archive.build_puts(SPACE, [], [mine, theirs]))
     await store.delete(record_keys(SPACE, mine))
-    assert await archive.artifacts(SPACE, ["art_1"]) == [theirs]
-    assert await archive.listed(SPACE, "s-1") == []
-    assert await archive.listed(SPACE, "s-2") == [theirs]
+    assert await archive.load_artifacts(SPACE, ["art_1"]) == [theirs]
+    assert await archive.list_artifacts(SPACE, "s-1") == []
+    assert await archive.list_artifacts(SPACE, "s-2") == [theirs]
 
 
 async def test_a_record_that_nobody_can_read_hides_no_other():
-    store = EphemeralStore()
+    store = InMemoryStore()
     archive = Archive(store)
-    await archive.keep(archive.puts(SPACE, [], [artifact(session="s-1"), artifact(session="s-2")]))
+    await archive.keep(archive.build_puts(SPACE, [], [artifact(session="s-1"), artifact(session="s-2")]))
     await store.put(record_keys(SPACE, artifact(session="s-1"))[0], b"\x07")
-    assert await archive.artifacts(SPACE, ["art_1"]) == [artifact(session="s-2")]
+    assert await archive.load_artifacts(SPACE, ["art_1"]) == [artifact(session="s-2")]
 
 
 async def test_the_same_record_again_takes_no_more_room():
-    store = EphemeralStore()
+    store = InMemoryStore()
     archive = Archive(store)
     for at in (1.0, 2.0):
-        await archive.keep(archive.puts(SPACE, [], [artifact(at=at)]))
-    assert await archive.records(SPACE, "art_1") == await archive.listed(SPACE, "s-1") == [artifact(at=2.0)]
+        await archive.keep(archive.build_puts(SPACE, [], [artifact(at=at)]))
+    assert (
+        await archive.load_records(SPACE, "art_1") == await archive.list_artifacts(SPACE, "s-1") == [artifact(at=2.0)]
+    )
 
 
 def test_a_message_that_leaves_twice_is_written_once():
-    puts = Archive(EphemeralStore()).puts(SPACE, [Row(b"k1", b"{}"), Row(b"k1", b"{}")], [])
+    puts = Archive(InMemoryStore()).build_puts(
+        SPACE, [ArchivedMessage(b"k1", b"{}"), ArchivedMessage(b"k1", b"{}")], []
+    )
     assert [put.key for put in puts] == [row_key(b"k1")]
 
 
-class Batches(EphemeralStore):
+class Batches(InMemoryStore):
     """Notes how large the batches are that it is given."""
 
     def __init__(self) -> None:

@@ -5,16 +5,16 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive import holdings
-from accordion.archive.artifacts import tenant_of
-from accordion.archive.bounds import EVERY, in_order
-from accordion.archive.holdings import Entry
-from accordion.archive.writing import Leaving
-from accordion.core.ports import Key
+from accordion.archive import archive_entries
+from accordion.archive.archive import CompactionWrite
+from accordion.archive.archive_entries import ArchiveEntry
+from accordion.archive.artifacts import tenant_name
+from accordion.archive.retention import EVERY, sort_by_use
+from accordion.model.ports import Key
 from tests.archive.vaults import DAY, OTHER, SPACE, Vault, wire
 from tests.fakes import FickleStore
 
-TENANT = tenant_of(SPACE)
+TENANT = tenant_name(SPACE)
 
 
 def big(name: str) -> bytes:
@@ -35,17 +35,17 @@ async def test_the_oldest_go_until_a_tenant_is_well_below_its_bound(store):
     assert sum(swept.entries for swept in vault.swept) == 20 - sum(there)
     assert await store.get(Key("", "fold/0")) is None
     assert await store.get(Key("", "fold/19")) is not None
-    assert await vault.archive.artifacts(SPACE, ["art_0_0"]) == [None]
+    assert await vault.archive.load_artifacts(SPACE, ["art_0_0"]) == [None]
 
 
 async def test_the_bytes_held_are_known_at_the_start_and_grow_with_every_write(store):
     vault = Vault(store)
     await vault.leave("old", "s-1", [big("old")])
-    await vault.bounds.round()
+    await vault.bounds.run_round()
     held = vault.swept[-1].held
     assert held > 5_000
     restarted = Vault(store, clock=vault.clock)
-    assert await restarted.bounds.round() is None, "the last round was a moment ago"
+    assert await restarted.bounds.run_round() is None, "the last round was a moment ago"
     assert restarted.swept[-1].held == held
     await restarted.leave("new", "s-2", [big("new")])
     assert restarted.swept[-1].held > held + 5_000
@@ -73,7 +73,7 @@ async def test_what_a_newer_entry_names_too_stays_with_it_and_is_counted_there(s
     swept = await small.bounds.sweep(TENANT)
     assert swept.entries == 1
     assert [await small.there(each) for each in (one, gone, two, third)] == [False, False, True, True]
-    assert await small.archive.rows(SPACE, one.keys)
+    assert await small.archive.load_rows(SPACE, one.keys)
     assert swept.held == (await small.bounds.sweep(TENANT)).held
     assert swept.held > before - swept.size - 100
     assert 4_000 < swept.size < 9_000
@@ -107,7 +107,7 @@ async def test_a_fold_in_use_keeps_those_that_it_goes_on_from():
     [other] = await vault.leave("other", "s-3", [big("other")])
     [newest] = await vault.leave("newest", "s-4", [big("newest")])
     vault.clock.advance(DAY)
-    await vault.archive.used(SPACE, "f-two")
+    await vault.archive.note_use(SPACE, "f-two")
     held = (await vault.bounds.sweep(TENANT)).held
     small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
     assert (await small.bounds.sweep(TENANT)).entries == 1
@@ -120,7 +120,7 @@ async def test_an_artifact_that_somebody_read_stays_for_longer():
     [idle] = await vault.leave("idle", "s-2", [big("idle")])
     [newest] = await vault.leave("newest", "s-3", [big("newest")])
     vault.clock.advance(60)
-    await vault.archive.read_back(SPACE, read)
+    await vault.archive.note_read(SPACE, read)
     held = (await vault.bounds.sweep(TENANT)).held
     small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
     await small.bounds.sweep(TENANT)
@@ -132,12 +132,12 @@ async def test_one_worker_at_a_time_makes_the_round_and_no_other_does_so_soon(st
     await one.leave("a")
     await one.leave("b", space=OTHER)
     async with store.lock(Key("", "bounds"), lease=60):
-        assert await one.bounds.round() is None
-    swept = await one.bounds.round()
+        assert await one.bounds.run_round() is None
+    swept = await one.bounds.run_round()
     assert (swept.tenants, swept.entries) == (2, 0)
     assert swept.held > 0
     assert one.swept == [swept]
-    assert await other.bounds.round() is None
+    assert await other.bounds.run_round() is None
     assert EVERY > 60
 
 
@@ -159,22 +159,22 @@ async def test_while_the_store_is_away_nothing_is_looked_through_and_nothing_fai
     vault = Vault(FickleStore())
     await vault.leave("a")
     vault.store.away = True
-    assert await vault.bounds.round() is None
-    vault.bounds.wrote(TENANT, 2**40)
+    assert await vault.bounds.run_round() is None
+    vault.bounds.note_write(TENANT, 2**40)
     await vault.tasks.done()
     vault.store.away = False
-    vault.bounds.wrote(TENANT, 1)
+    vault.bounds.note_write(TENANT, 1)
     await vault.tasks.done()
     assert vault.swept == []
 
 
-def entry(name: str, session: str, used: float, base: str = "") -> Entry:
-    return Entry("fold", name, session, used, used, 10, base)
+def entry(name: str, session: str, used: float, base: str = "") -> ArchiveEntry:
+    return ArchiveEntry("fold", name, session, used, used, 10, base)
 
 
 def test_entries_come_by_the_last_use_of_their_session():
     found = [entry("a", "s-1", 1), entry("b", "s-2", 2), entry("c", "s-1", 3), entry("d", "s-3", 4, base="b")]
-    assert [each.id for each in in_order(found)] == ["a", "c", "b", "d"]
+    assert [each.id for each in sort_by_use(found)] == ["a", "c", "b", "d"]
 
 
 @given(
@@ -185,7 +185,7 @@ def test_entries_come_by_the_last_use_of_their_session():
 )  # fmt: skip
 def test_whatever_folds_go_on_from_the_order_is_whole_and_comes_to_an_end(made):
     found = [entry(f"{name}", f"s-{session}", used, f"{base}") for name, session, used, base in made]
-    ordered = in_order(found)
+    ordered = sort_by_use(found)
     assert sorted(each.id for each in ordered) == sorted(each.id for each in found)
     assert [each.used for each in ordered] == sorted(each.used for each in ordered)
     assert all(each.used >= next(other.used for other in found if other.id == each.id) for each in ordered)
@@ -194,21 +194,21 @@ def test_whatever_folds_go_on_from_the_order_is_whole_and_comes_to_an_end(made):
 async def test_what_lists_a_thing_is_written_before_it():
     vault = Vault()
     artifacts = await vault.leave("a")
-    puts = vault.archive.puts(SPACE, [], artifacts)
-    listed = vault.archive.puts(SPACE, [], artifacts, Leaving("f-a", "s-1", 1.0))
+    puts = vault.archive.build_puts(SPACE, [], artifacts)
+    listed = vault.archive.build_puts(SPACE, [], artifacts, CompactionWrite("f-a", "s-1", 1.0))
     assert [put.key for put in listed[-len(puts) :]] == [put.key for put in puts]
     assert {put.key for put in listed[: -len(puts)]} == {
-        Key(holdings.collection_of(TENANT), Entry("fold", "f-a", "s-1", 1, 1, 1).name),
-        holdings.contents_key(TENANT, "f-a"),
+        Key(archive_entries.entries_collection(TENANT), ArchiveEntry("fold", "f-a", "s-1", 1, 1, 1).name),
+        archive_entries.contents_key(TENANT, "f-a"),
     }
 
 
 async def test_entries_that_nobody_can_read_are_passed_over():
     vault = Vault(max_bytes=100)
     [old] = await vault.leave("old", "s-1", [big("old")])
-    await vault.store.put(Key(holdings.collection_of(TENANT), "odd/fold/x"), b"\xc1")
-    await vault.store.put(holdings.contents_key(TENANT, "f-old"), b"\xc1")
-    await vault.store.put(holdings.sums_key(TENANT), b"\xc1")
+    await vault.store.put(Key(archive_entries.entries_collection(TENANT), "odd/fold/x"), b"\xc1")
+    await vault.store.put(archive_entries.contents_key(TENANT, "f-old"), b"\xc1")
+    await vault.store.put(archive_entries.sums_key(TENANT), b"\xc1")
     vault.clock.advance(60)
     await vault.leave("new", "s-2", [big("new")])
     await vault.tasks.done()

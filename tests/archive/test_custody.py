@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from accordion.archive.artifacts import Artifact, Row, row_key
-from accordion.archive.custody import Erased
-from accordion.compaction.overlays import Overlays
-from accordion.core.ports import Key
-from accordion.core.weaves import Recall, Round, Weave
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
+from accordion.archive.erasure import ErasureResult
+from accordion.insertions.store import InsertionStore
+from accordion.model.insertions import RecallInsertion, ToolRound, ToolRoundInsertion
+from accordion.model.ports import Key
+from accordion.stores.memory_store import InMemoryStore
 from tests.archive.vaults import OTHER, SPACE, Vault, chat
 from tests.compaction.making import SCOPE, House, conversation, long_history
 from tests.fakes import DirectOutbox
@@ -24,16 +24,16 @@ async def folded(vault: Vault, session: str = "s-1", turns: int = 8) -> Any:
     """A real fold, with all that goes with it."""
     house = House(store=vault.store, sealer=vault.sealer)
     client = conversation(long_history(turns), "chat")
-    outcome = await house.compactor.fold(house.case(client, session=session), client)
-    assert outcome.folded.compaction is not None
-    overlays = Overlays(vault.archive, DirectOutbox(vault.store), vault.clock, vault.erasures)
+    outcome = await house.compactor.compact(house.case(client, session=session), client)
+    assert outcome.history.compaction is not None
+    overlays = InsertionStore(vault.archive, DirectOutbox(vault.store), vault.clock, vault.erasures)
     anchor = client.chain[-1]
-    said = Round((b'{"role":"assistant","content":"let me see"}',), (b'{"role":"tool","content":"secret answer"}',))
-    await overlays.add(SPACE, SCOPE, Weave(anchor, (said,), (), "let me see", 1.0), session, 0.0)
-    recall = Recall(anchor, b'{"role":"user","content":"recalled"}', 1.0, ("art_1",))
+    said = ToolRound((b'{"role":"assistant","content":"let me see"}',), (b'{"role":"tool","content":"secret answer"}',))
+    await overlays.add(SPACE, SCOPE, ToolRoundInsertion(anchor, (said,), (), "let me see", 1.0), session, 0.0)
+    recall = RecallInsertion(anchor, b'{"role":"user","content":"recalled"}', 1.0, ("art_1",))
     await overlays.add(SPACE, SCOPE, recall, session, 0.0)
     await vault.say(session, client)
-    return client, outcome.folded.compaction
+    return client, outcome.history.compaction
 
 
 async def test_an_export_of_a_session_holds_all_that_is_kept_of_it(store):
@@ -74,7 +74,7 @@ async def test_json_with_line_breaks_stays_on_its_line():
     assert row["message"] == {"role": "user", "content": "one\ntwo"}
 
 
-def names(store: EphemeralStore) -> set[str]:
+def names(store: InMemoryStore) -> set[str]:
     """All that there is but the notes of what was erased."""
     paths = {key.path for key in (*store._values, *store._logs)}
     return {path for path in paths if not path.strip().startswith("erased")}
@@ -100,7 +100,7 @@ async def test_what_was_erased_of_a_tenant_is_gone_and_another_tenants_is_not(st
     assert (await vault.custody.erase(SPACE)).verified
     assert [line["type"] for line in await lines(vault)] == ["end"]
     assert len(await vault.transcripts.read(OTHER, "s-3", 0, 9)) == 2
-    assert await vault.custody.erase(SPACE) == Erased(0, 0, 0, True)
+    assert await vault.custody.erase(SPACE) == ErasureResult(0, 0, 0, True)
 
 
 async def test_what_another_session_names_too_stays_when_one_is_erased(store):
@@ -129,15 +129,15 @@ async def test_a_session_that_goes_on_after_it_was_erased_is_recorded_whole_agai
 async def test_an_artifact_that_no_entry_lists_is_given_out_and_erased_by_its_sessions_list():
     vault = Vault()
     artifact = Artifact("art_1", "part", "chat", (b"k",), 0, 0, 0, session="s-1")
-    row = Row(b"k", b'{"role":"user","content":"said"}')
-    await vault.archive.keep(vault.archive.puts(SPACE, [row], [artifact]))
+    row = ArchivedMessage(b"k", b'{"role":"user","content":"said"}')
+    await vault.archive.keep(vault.archive.build_puts(SPACE, [row], [artifact]))
     assert [line["type"] for line in await lines(vault, "s-1")] == ["artifact", "row", "end"]
     assert (await vault.custody.erase(SPACE, "s-1")).verified
-    assert await vault.archive.artifacts(SPACE, ["art_1"]) == [None]
+    assert await vault.archive.load_artifacts(SPACE, ["art_1"]) == [None]
 
 
 async def test_several_hundred_sessions_are_erased_and_given_out():
-    vault = Vault(EphemeralStore(max_bytes=2**30))
+    vault = Vault(InMemoryStore(max_bytes=2**30))
     for at in range(300):
         await vault.leave(f"{at}", f"s-{at}", [b'{"role":"user","content":"%d"}' % at])
     assert (await lines(vault))[-1]["counts"] == {"artifact": 300, "row": 300}

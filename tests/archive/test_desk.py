@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accordion.archive.artifacts import Artifact, Row, row_key
-from accordion.archive.desk import Desk, Reading
-from accordion.archive.writing import Archive
-from accordion.clockwork import LoopTasks
-from accordion.core.conversation import ToolCall
-from accordion.core.errors import StoreUnavailable
-from accordion.core.tooling import Answer, OurCall, Wanted
-from accordion.dialects.chat import ChatCompletions
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import Spool, SpooledStore
+from accordion.archive.archive import Archive
+from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
+from accordion.archive.tool_calls import ArtifactTool, ReadContext
+from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
+from accordion.model.conversation import ToolCall
+from accordion.model.errors import StoreUnavailable
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.server.event_loop import LoopTasks
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import FakeTasks, FickleStore
 
 SPACE = b"one tenant"
@@ -34,8 +34,10 @@ def words(text: str) -> int:
     return len(text) // 4
 
 
-def reading(**changes: Any) -> Reading:
-    return Reading(**{"space": SPACE, "allowed": ALL, "room": 50_000, "count": words, "window": 100_000, **changes})
+def reading(**changes: Any) -> ReadContext:
+    return ReadContext(
+        **{"tenant_key": SPACE, "allowed": ALL, "room": 50_000, "count": words, "window": 100_000, **changes}
+    )
 
 
 def rows() -> dict[bytes, dict[str, Any]]:
@@ -74,15 +76,17 @@ def artifacts() -> list[Artifact]:
     ]
 
 
-async def desk(store: EphemeralStore | None = None) -> Desk:
-    archive = Archive(store or EphemeralStore())
-    kept = [Row(key, json.dumps(wire).encode()) for key, wire in rows().items()]
-    await archive.keep(archive.puts(SPACE, kept, artifacts()))
-    return Desk(archive, {"chat": ChatCompletions()}, FakeTasks())
+async def desk(store: InMemoryStore | None = None) -> ArtifactTool:
+    archive = Archive(store or InMemoryStore())
+    kept = [ArchivedMessage(key, json.dumps(wire).encode()) for key, wire in rows().items()]
+    await archive.keep(archive.build_puts(SPACE, kept, artifacts()))
+    return ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks())
 
 
-async def ask(who: Reading | None = None, **arguments: Any) -> Answer:
-    (answer,) = await (await desk()).answers(who or reading(), [OurCall("c9", "read_artifact", json.dumps(arguments))])
+async def ask(who: ReadContext | None = None, **arguments: Any) -> ArtifactToolResult:
+    (answer,) = await (await desk()).answer_calls(
+        who or reading(), [ArtifactToolCall("c9", "read_artifact", json.dumps(arguments))]
+    )
     assert answer.call_id == "c9"
     return answer
 
@@ -134,24 +138,26 @@ async def test_an_id_out_of_scope_is_answered_like_one_that_nobody_knows():
     assert foreign.text.replace(FOREIGN, "…") == unknown.text.replace("art_ffffffffffff", "…")
     assert (await ask(id=RESULT, diff_with=FOREIGN)).text == foreign.text
     # The same for what is another tenant's.
-    other = await ask(reading(space=b"another tenant"), id=FOREIGN)
+    other = await ask(reading(tenant_key=b"another tenant"), id=FOREIGN)
     assert other.text == foreign.text
 
 
 async def test_what_is_gone_is_said_to_be_gone():
     assert (await ask(id=GONE)).text.startswith(f"{GONE} is no longer in the archive")
-    assert (await ask(reading(space=b"another tenant"), id=RESULT)).text.startswith(f"{RESULT} is no longer")
+    assert (await ask(reading(tenant_key=b"another tenant"), id=RESULT)).text.startswith(f"{RESULT} is no longer")
 
 
 async def test_a_result_whose_call_alone_is_gone_can_be_read():
-    store = EphemeralStore()
+    store = InMemoryStore()
     made = await desk(store)
     await store.delete([row_key(b"call")])
-    (answer,) = await made.answers(reading(), [OurCall("c", "read_artifact", json.dumps({"id": RESULT, "limit": 1}))])
+    (answer,) = await made.answer_calls(
+        reading(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": RESULT, "limit": 1}))]
+    )
     assert answer.text.endswith("\nline 1 fine")
 
 
-class Away(EphemeralStore):
+class Away(InMemoryStore):
     """A store that does not answer."""
 
     async def scan(self, *_: Any, **__: Any) -> list[tuple[str, bytes]]:
@@ -159,11 +165,13 @@ class Away(EphemeralStore):
 
 
 async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
-    archive = Desk(Archive(Away()), {"chat": ChatCompletions()}, FakeTasks())
-    (answer,) = await archive.answers(reading(), [OurCall("c", "read_artifact", json.dumps({"id": RESULT}))])
+    archive = ArtifactTool(Archive(Away()), {"chat": OpenAIChat()}, FakeTasks())
+    (answer,) = await archive.answer_calls(
+        reading(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": RESULT}))]
+    )
     assert answer.error
     assert "cannot be reached" in answer.text
-    assert await archive.texts(reading(), [Wanted(RESULT)]) == [None]
+    assert await archive.load_texts(reading(), [ArtifactPlaceholder(RESULT)]) == [None]
 
 
 async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to_be_lost():
@@ -171,9 +179,9 @@ async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to
     store = FickleStore()
     archive = Archive(SpooledStore(store, Spool(None, place="here")))
     store.away = True
-    await archive.keep(archive.puts(SPACE, [], artifacts()))
-    answer, other = await Desk(archive, {"chat": ChatCompletions()}, FakeTasks()).answers(
-        reading(), [OurCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
+    await archive.keep(archive.build_puts(SPACE, [], artifacts()))
+    answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks()).answer_calls(
+        reading(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
     )
     assert "cannot be reached at the moment" in answer.text
     assert "cannot be reached at the moment" in other.text
@@ -215,8 +223,8 @@ async def test_an_answer_leaves_half_of_the_room_that_there_is(room):
 
 
 async def test_calls_of_one_round_share_the_room():
-    calls = [OurCall(f"c{n}", "read_artifact", json.dumps({"id": RESULT})) for n in range(4)]
-    answers = await (await desk()).answers(reading(room=2_400), calls)
+    calls = [ArtifactToolCall(f"c{n}", "read_artifact", json.dumps({"id": RESULT})) for n in range(4)]
+    answers = await (await desk()).answer_calls(reading(room=2_400), calls)
     assert [answer.call_id for answer in answers] == ["c0", "c1", "c2", "c3"]
     assert sum(words(answer.text) for answer in answers) <= 1_200
 
@@ -233,17 +241,17 @@ async def test_where_a_text_is_denser_than_its_record_says_it_is_counted_and_mad
 
 
 async def test_of_several_records_that_of_the_session_which_asks_is_preferred():
-    store = EphemeralStore()
+    store = InMemoryStore()
     made = await desk(store)
     archive = Archive(store)
     there = [Artifact(id=RANGE, kind="range", dialect="chat", keys=(b"said",), first=40, last=40, session=name)
              for name in ("s-1", "s-2")]  # fmt: skip
-    await archive.keep(archive.puts(SPACE, [], [there[0]]))
-    await archive.keep(archive.puts(SPACE, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))
-    call = OurCall("c", "read_artifact", json.dumps({"id": RANGE}))
-    (answer,) = await made.answers(reading(session="s-2"), [call])
+    await archive.keep(archive.build_puts(SPACE, [], [there[0]]))
+    await archive.keep(archive.build_puts(SPACE, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))
+    call = ArtifactToolCall("c", "read_artifact", json.dumps({"id": RANGE}))
+    (answer,) = await made.answer_calls(reading(session="s-2"), [call])
     assert "[77] user" in answer.text
-    (answer,) = await made.answers(reading(session="s-1"), [call])
+    (answer,) = await made.answer_calls(reading(session="s-1"), [call])
     assert "[40] user" in answer.text
 
 
@@ -254,12 +262,27 @@ def _fields(artifact: Artifact) -> dict[str, Any]:
 async def test_artifacts_in_other_arguments_are_given_as_text_or_not_at_all():
     made = await desk()
     wanted = [
-        Wanted(RESULT), Wanted(DATA, "$.items[3]"), Wanted(DATA, "$.items[3].name"), Wanted(DATA, "$.nothing"),
-        Wanted(DATA, "$input.path"), Wanted(FOREIGN), Wanted(GONE), Wanted(IMAGE), Wanted("no id"),
-    ]  # fmt: skip
-    assert await made.texts(reading(), wanted) == [
-        LOG, '{"id":3,"name":"n3"}', "n3", None, "b.py", None, None, None, None,
-    ]  # fmt: skip
+        ArtifactPlaceholder(RESULT),
+        ArtifactPlaceholder(DATA, "$.items[3]"),
+        ArtifactPlaceholder(DATA, "$.items[3].name"),
+        ArtifactPlaceholder(DATA, "$.nothing"),
+        ArtifactPlaceholder(DATA, "$input.path"),
+        ArtifactPlaceholder(FOREIGN),
+        ArtifactPlaceholder(GONE),
+        ArtifactPlaceholder(IMAGE),
+        ArtifactPlaceholder("no id"),
+    ]
+    assert await made.load_texts(reading(), wanted) == [
+        LOG,
+        '{"id":3,"name":"n3"}',
+        "n3",
+        None,
+        "b.py",
+        None,
+        None,
+        None,
+        None,
+    ]
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -284,26 +307,26 @@ async def test_whatever_is_asked_there_is_an_answer_that_fits(arguments, room):
 
 
 async def test_what_is_large_is_parsed_in_a_thread_also_for_who_may_see_it_by_its_calls():
-    chat, parsed_in = ChatCompletions(), set[int]()
+    chat, parsed_in = OpenAIChat(), set[int]()
 
     class Reads:
-        def message(self, raw: bytes) -> Any:
+        def read_message(self, raw: bytes) -> Any:
             parsed_in.add(get_ident())
-            return chat.message(raw)
+            return chat.read_message(raw)
 
     class Related:
-        def shows(self, name: str) -> bool:
+        def contains_id(self, name: str) -> bool:
             return name == FOREIGN
 
-        async def sees(self, artifact: Artifact, calls: Sequence[tuple[bytes, int, ToolCall]]) -> bool:
+        async def can_read(self, artifact: Artifact, calls: Sequence[tuple[bytes, int, ToolCall]]) -> bool:
             return [call.name for _, _, call in calls] == ["read"]
 
-    archive, tasks = Archive(EphemeralStore()), LoopTasks()
+    archive, tasks = Archive(InMemoryStore()), LoopTasks()
     wires = {**rows(), b"log": {"role": "tool", "tool_call_id": "c1", "content": LOG * 100}}
-    kept = [Row(key, json.dumps(wires[key]).encode()) for key in (b"call", b"log")]
-    await archive.keep(archive.puts(SPACE, kept, [replace(artifacts()[-1], tokens=200_000)]))
-    call = OurCall("c9", "read_artifact", json.dumps({"id": FOREIGN}))
-    (answer,) = await Desk(archive, {"chat": Reads()}, tasks).answers(reading(others=Related()), [call])
+    kept = [ArchivedMessage(key, json.dumps(wires[key]).encode()) for key in (b"call", b"log")]
+    await archive.keep(archive.build_puts(SPACE, kept, [replace(artifacts()[-1], tokens=200_000)]))
+    call = ArtifactToolCall("c9", "read_artifact", json.dumps({"id": FOREIGN}))
+    (answer,) = await ArtifactTool(archive, {"chat": Reads()}, tasks).answer_calls(reading(others=Related()), [call])
     assert not answer.error
     assert "line 1 fine" in answer.text
     assert get_ident() not in parsed_in

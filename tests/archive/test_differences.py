@@ -5,24 +5,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.differences import LINES_MOST, difference
+from accordion.archive.differences import LINES_MOST, find_difference
 
 OLD = "\n".join(f"line {n}" for n in range(100))
 
 
 def test_what_changed_is_shown_with_the_lines_around_it_and_where_it_stands():
-    text, told = difference(OLD, OLD.replace("line 50", "LINE 50"))
+    text, told = find_difference(OLD, OLD.replace("line 50", "LINE 50"))
     assert text == ("@@ -48,7 +48,7 @@\n line 47\n line 48\n line 49\n-line 50\n+LINE 50\n line 51\n line 52\n line 53")
     assert told == "1 line less, 1 more"
 
 
 def test_what_is_the_same_has_no_difference():
-    assert difference(OLD, OLD) == ("", "they are the same")
+    assert find_difference(OLD, OLD) == ("", "they are the same")
 
 
 def test_too_much_that_differs_is_told_as_the_lines_that_one_side_has():
     many = range(2 * LINES_MOST)
-    text, told = difference("\n".join(f"a{n}" for n in many), "\n".join(f"b{n}" for n in many) + "\na0")
+    text, told = find_difference("\n".join(f"a{n}" for n in many), "\n".join(f"b{n}" for n in many) + "\na0")
     assert "too many to tell where" in told
     assert text.startswith("-a1\n-a2\n")
     assert "-a0" not in text.split("\n")
@@ -33,7 +33,7 @@ LINES = st.lists(st.sampled_from(["a", "b", "c", "", "-x", "+y"]), max_size=25)
 
 @given(LINES, LINES)
 def test_a_difference_holds_every_line_that_changed(old, new):
-    text, _ = difference("\n".join(old), "\n".join(new))
+    text, _ = find_difference("\n".join(old), "\n".join(new))
     before, after = ("\n".join(each).split("\n") for each in (old, new))
     rows = [row for row in text.split("\n") if not row.startswith("@@")] if text else []
     less = [row[1:] for row in rows if row[0] == "-"]

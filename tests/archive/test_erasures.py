@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.artifacts import Artifact, Row, row_key, tenant_of
-from accordion.archive.erasures import LOOK, Erasures
-from accordion.archive.transcripts import Transcripts
-from accordion.archive.writing import Archive, Leaving
-from accordion.core.errors import StoreFull, StoreUnavailable
-from accordion.core.ports import Append, Key, Put
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import SpooledStore
+from accordion.archive.archive import Archive, CompactionWrite
+from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key, tenant_name
+from accordion.archive.erasure_notices import LOOK, ErasureNotices
+from accordion.archive.transcripts import TranscriptStore
+from accordion.model.errors import StoreFull, StoreUnavailable
+from accordion.model.ports import Append, Key, Put
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import SpooledStore
 from tests.archive.vaults import OTHER, SPACE, Vault, chat, wire
 from tests.fakes import FakeClock, FickleStore
 
@@ -27,18 +27,20 @@ BOTH, MINE = wire("both"), wire("mine")
 
 def held(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SPACE) -> list[Put]:
     """The writes of a fold that must wait for the store, and its claim."""
-    rows = [Row(hashlib.sha256(each).digest(), each) for each in wires]
+    rows = [ArchivedMessage(hashlib.sha256(each).digest(), each) for each in wires]
     made = [
         Artifact(f"art_{name}{at}", "part", "chat", (row.key,), at, at, 0, session=session, scope=b"x")
         for at, row in enumerate(rows)
     ]
     claim = Key("", f"fold/{name}")
-    puts = vault.archive.puts(space, rows, made, Leaving(f"f-{name}", session, vault.clock.now(), "", (claim,), 10))
-    sealed = vault.archive.sealed(space, claim, b"the fold")
+    puts = vault.archive.build_puts(
+        space, rows, made, CompactionWrite(f"f-{name}", session, vault.clock.now(), "", (claim,), 10)
+    )
+    sealed = vault.archive.sealed_put(space, claim, b"the fold")
     return [*puts, Put(sealed.key, sealed.value, sealed.ttl, if_absent=True)]
 
 
-def told_by(erasures: Erasures) -> list[tuple[str, str | None]]:
+def told_by(erasures: ErasureNotices) -> list[tuple[str, str | None]]:
     """What it tells from now on."""
     told: list[tuple[str, str | None]] = []
     erasures.listen(lambda tenant, session: told.append((tenant, session)))
@@ -46,59 +48,59 @@ def told_by(erasures: Erasures) -> list[tuple[str, str | None]]:
 
 
 async def test_an_erasure_is_told_here_at_once_and_to_others_when_they_look() -> None:
-    store, clock = EphemeralStore(), FakeClock()
-    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    store, clock = InMemoryStore(), FakeClock()
+    here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     mine, theirs = told_by(here), told_by(there)
-    await there.look()
+    await there.poll()
     await here.note(SPACE, "s-1")
-    await here.look()
-    assert mine == [(tenant_of(SPACE), "s-1")]
-    await there.look()
-    await there.look()
+    await here.poll()
+    assert mine == [(tenant_name(SPACE), "s-1")]
+    await there.poll()
+    await there.poll()
     assert theirs == mine
     await here.note(OTHER, None)
-    await there.look()
-    assert theirs[1:] == [(tenant_of(OTHER), None)]
+    await there.poll()
+    assert theirs[1:] == [(tenant_name(OTHER), None)]
     clock.advance(1.0)
     await here.note(OTHER, None)
-    await there.look()
-    assert theirs[2:] == [(tenant_of(OTHER), None)]
+    await there.poll()
+    assert theirs[2:] == [(tenant_name(OTHER), None)]
 
 
 async def test_who_begins_is_not_told_of_what_was_erased_before() -> None:
-    store, clock = EphemeralStore(), FakeClock()
-    await Erasures(store, clock, 100.0).note(SPACE, "s-1")
-    late = Erasures(store, clock, 100.0)
+    store, clock = InMemoryStore(), FakeClock()
+    await ErasureNotices(store, clock, 100.0).note(SPACE, "s-1")
+    late = ErasureNotices(store, clock, 100.0)
     told = told_by(late)
-    await late.look()
+    await late.poll()
     assert told == []
 
 
 async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None:
     store, clock = FickleStore(), FakeClock()
-    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     told = told_by(there)
-    await there.look()
+    await there.poll()
     await here.note(SPACE, "s-1")
     store.away = True
-    await there.look()
+    await there.poll()
     assert told == []
     store.away = False
-    await there.look()
-    assert told == [(tenant_of(SPACE), "s-1")]
+    await there.poll()
+    assert told == [(tenant_name(SPACE), "s-1")]
 
 
 async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_since() -> None:
     store, clock = FickleStore(), FakeClock()
-    here, late = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    here, late = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     told = told_by(late)
     store.away = True
-    await late.look()
+    await late.poll()
     store.away = False
     clock.advance(1.0)
     await here.note(SPACE, "s-1")
-    await late.look()
-    assert told == [(tenant_of(SPACE), "s-1")]
+    await late.poll()
+    assert told == [(tenant_name(SPACE), "s-1")]
 
 
 async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
@@ -131,11 +133,11 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
     folds = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
     assert [value is not None for value in await vault.store.get_many(rows)] == [False, True, True, True]
     assert [value is not None for value in await vault.store.get_many(folds)] == [False, True, True, True]
-    assert [each.id for each in await vault.archive.listed(SPACE, "s-1")] == ["art_new0"]
+    assert [each.id for each in await vault.archive.list_artifacts(SPACE, "s-1")] == ["art_new0"]
 
 
 async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> None:
-    vault, file = Vault(), EphemeralStore()
+    vault, file = Vault(), InMemoryStore()
     one, other = (vault.waiting(file) for _ in range(2))
     await one.publish()
     await other.spool.hold(held(vault, "one", "s-1", MINE))
@@ -148,7 +150,7 @@ async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> 
 async def say_away(vault: Vault, elsewhere: SpooledStore, session: str, *texts: str) -> None:
     """A request whose transcript waits in the spool of another machine."""
     archive = Archive(elsewhere, vault.retention, sealer=vault.sealer, clock=vault.clock)
-    transcripts = Transcripts(archive, vault.tasks, vault.clock, "all")
+    transcripts = TranscriptStore(archive, vault.tasks, vault.clock, "all")
     transcripts.record(SPACE, session, chat(*texts, system=None), folded=True)
     await transcripts.flush()
 
@@ -181,7 +183,7 @@ async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -
 async def test_erased_links_that_waited_elsewhere_do_not_come_back() -> None:
     vault = Vault()
     elsewhere, key = vault.waiting(), Key("", "link/1")
-    await elsewhere.spool.hold(vault.archive.single(SPACE, "s-1", "link", key, b"said"))
+    await elsewhere.spool.hold(vault.archive.single_value_puts(SPACE, "s-1", "link", key, b"said"))
     vault.clock.advance(1.0)
     await vault.custody.erase(SPACE, "s-1")
     await elsewhere.publish()
@@ -197,85 +199,87 @@ async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:
 
 
 async def test_what_began_before_an_erasure_was_heard_of_is_told_from_what_begins_later() -> None:
-    store, clock = EphemeralStore(), FakeClock()
-    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
-    await there.look()
+    store, clock = InMemoryStore(), FakeClock()
+    here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
+    await there.poll()
     before = clock.monotonic()
-    assert not here.since(SPACE, "s-1", before)
+    assert not here.was_erased_since(SPACE, "s-1", before)
     clock.advance(1.0)
     await here.note(SPACE, "s-1")
-    assert (here.since(SPACE, "s-1", before), there.since(SPACE, "s-1", before)) == (True, False)
+    assert (here.was_erased_since(SPACE, "s-1", before), there.was_erased_since(SPACE, "s-1", before)) == (True, False)
     clock.advance(1.0)
-    await there.look()
-    assert there.since(SPACE, "s-1", before + 1.5)
-    assert not here.since(SPACE, "s-1", before + 1.5)
-    assert not there.since(SPACE, "s-1", clock.monotonic())
-    assert not here.since(SPACE, "s-2", before)
-    assert not here.since(OTHER, "s-1", before)
+    await there.poll()
+    assert there.was_erased_since(SPACE, "s-1", before + 1.5)
+    assert not here.was_erased_since(SPACE, "s-1", before + 1.5)
+    assert not there.was_erased_since(SPACE, "s-1", clock.monotonic())
+    assert not here.was_erased_since(SPACE, "s-2", before)
+    assert not here.was_erased_since(OTHER, "s-1", before)
 
 
 async def test_an_erasure_of_all_of_a_tenant_is_of_each_of_its_sessions_and_is_known_for_a_day() -> None:
     clock = FakeClock()
-    erasures = Erasures(EphemeralStore(), clock, 100.0)
+    erasures = ErasureNotices(InMemoryStore(), clock, 100.0)
     clock.advance(1.0)
     await erasures.note(SPACE, None)
     clock.advance(86_400.0)
     await erasures.note(OTHER, "s-1")
-    assert erasures.since(SPACE, "s-1", 0.5)
+    assert erasures.was_erased_since(SPACE, "s-1", 0.5)
     clock.advance(1.0)
     await erasures.note(OTHER, "s-2")
-    assert not erasures.since(SPACE, "s-1", 0.5)
-    assert erasures.since(OTHER, "s-1", 0.5)
+    assert not erasures.was_erased_since(SPACE, "s-1", 0.5)
+    assert erasures.was_erased_since(OTHER, "s-1", 0.5)
 
 
 async def test_only_where_others_use_the_store_it_is_waited_for_until_they_have_heard() -> None:
-    store, clock, waits = EphemeralStore(), FakeClock(), list[float]()
+    store, clock, waits = InMemoryStore(), FakeClock(), list[float]()
 
     async def wait(seconds: float) -> None:
         waits.append(seconds)
 
-    alone, beside = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0, wait)
-    assert (alone.alone, beside.alone) == (True, False)
-    await alone.spread(SPACE, "s-1")
+    alone, beside = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0, wait)
+    assert (alone.is_only_user, beside.is_only_user) == (True, False)
+    await alone.announce(SPACE, "s-1")
     assert waits == []
-    await beside.spread(SPACE, "s-1")
+    await beside.announce(SPACE, "s-1")
     assert len(waits) == 1
     assert waits[0] > LOOK
 
 
-async def begun_and_ended(here: Erasures, there: Erasures, clock: FakeClock, *, heard: bool = True) -> float:
+async def begun_and_ended(
+    here: ErasureNotices, there: ErasureNotices, clock: FakeClock, *, heard: bool = True
+) -> float:
     """An erasure of which another worker heard the beginning, and not the end yet; gives when that was."""
-    await there.look()
+    await there.poll()
     await here.note(SPACE, "s-1")
     if heard:
-        await there.look()
+        await there.poll()
     clock.advance(1.5)
     await here.note(SPACE, "s-1", over=True)
     return clock.monotonic()
 
 
 async def test_what_begins_behind_the_end_of_an_erasure_is_kept_by_those_too_who_hear_of_that_later() -> None:
-    store, clock = EphemeralStore(), FakeClock()
-    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    store, clock = InMemoryStore(), FakeClock()
+    here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     told = told_by(there)
     ended = await begun_and_ended(here, there, clock)
     clock.advance(0.7)
-    await there.look()
+    await there.poll()
     for each in (here, there):
-        assert each.since(SPACE, "s-1", ended - 0.01)
-        assert not each.since(SPACE, "s-1", ended + 0.01)
+        assert each.was_erased_since(SPACE, "s-1", ended - 0.01)
+        assert not each.was_erased_since(SPACE, "s-1", ended + 0.01)
     # What was read again meanwhile is forgotten all the same.
-    assert told == [(tenant_of(SPACE), "s-1")] * 2
+    assert told == [(tenant_name(SPACE), "s-1")] * 2
 
 
 async def test_who_heard_of_no_beginning_takes_all_for_erased_that_began_before_it_heard() -> None:
-    store, clock = EphemeralStore(), FakeClock()
-    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
+    store, clock = InMemoryStore(), FakeClock()
+    here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     for _ in range(2):
         ended = await begun_and_ended(here, there, clock, heard=False)
         clock.advance(0.7)
-        await there.look()
-        assert there.since(SPACE, "s-1", ended + 0.5)
+        await there.poll()
+        assert there.was_erased_since(SPACE, "s-1", ended + 0.5)
         clock.advance(10.0)
 
 
@@ -302,19 +306,19 @@ class Apart(FakeClock):
 async def test_of_what_was_under_way_nothing_is_kept_and_of_what_came_behind_nothing_is_lost(
     phase: float, began: float, lasts: float, removing: float, ahead: float
 ) -> None:
-    store, clock = EphemeralStore(), FakeClock()
+    store, clock = InMemoryStore(), FakeClock()
     apart = Apart(clock, ahead)
-    here, there = Erasures(store, clock, 100.0), Erasures(store, apart, 100.0)
+    here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, apart, 100.0)
     over, ends = 1.5 + removing, began + lasts
     happens = [(0.0, "note"), (over, "over"), (ends, "reply"), *((phase + at, "look") for at in range(-2, 9))]
     zero, heard, lost = apart.monotonic() + 2.0, -1.0, False
     for at, what in sorted(happens):
         clock.advance(zero + at - apart.monotonic())
         if what == "look":
-            await there.look()
+            await there.poll()
             heard = at if at > 0.0 > heard else heard
         elif what == "reply":
-            lost = there.since(SPACE, "s-1", zero + began)
+            lost = there.was_erased_since(SPACE, "s-1", zero + began)
         else:
             await here.note(SPACE, "s-1", over=what == "over")
     if began < heard - 0.01 and ends > over:
@@ -323,7 +327,7 @@ async def test_of_what_was_under_way_nothing_is_kept_and_of_what_came_behind_not
         assert not lost, "it began behind the answer"
 
 
-class Slow(EphemeralStore):
+class Slow(InMemoryStore):
     """A store in which something may happen after notes were read, and before the answer arrives."""
 
     then: Callable[[], Awaitable[None]] | None = None
@@ -338,21 +342,21 @@ class Slow(EphemeralStore):
 
 async def test_what_a_worker_notes_while_it_looks_it_does_not_hear_of_as_anothers() -> None:
     store, clock = Slow(), FakeClock()
-    here, there = Erasures(store, clock, 100.0), Erasures(store, clock, 100.0)
-    await here.look()
+    here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
+    await here.poll()
     await there.note(SPACE, "s-1")
     await there.note(OTHER, None)
     told = told_by(here)
     clock.advance(1.0)
     store.then = lambda: here.note(SPACE, "s-1")
-    await here.look()
+    await here.poll()
     assert store.then is None
     clock.advance(1.0)
     began = clock.monotonic()
     clock.advance(1.0)
-    await here.look()
-    assert told == [(tenant_of(SPACE), "s-1"), (tenant_of(OTHER), None)]
-    assert not here.since(SPACE, "s-1", began)
+    await here.poll()
+    assert told == [(tenant_name(SPACE), "s-1"), (tenant_name(OTHER), None)]
+    assert not here.was_erased_since(SPACE, "s-1", began)
 
 
 class Scripted(FickleStore):
@@ -377,7 +381,7 @@ FOLD, LISTED = Key("", "fold/one"), [Key("", "fold/one"), row_key(hashlib.sha256
 
 async def left(vault: Vault) -> list[bytes | None]:
     """What the store has of the erased compaction `one`."""
-    listed = [each.id for each in await vault.archive.listed(SPACE, "s-1")]
+    listed = [each.id for each in await vault.archive.list_artifacts(SPACE, "s-1")]
     return [each for each in [*await vault.store.get_many(LISTED), *listed] if each is not None]
 
 
@@ -422,7 +426,7 @@ async def test_what_is_written_again_behind_an_erasure_stays_while_that_is_publi
     await elsewhere.publish()
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
-    assert [each.id for each in await vault.archive.listed(SPACE, "s-1")] == ["art_new0"]
+    assert [each.id for each in await vault.archive.list_artifacts(SPACE, "s-1")] == ["art_new0"]
     assert None not in await vault.store.get_many([Key("", "fold/new"), LISTED[1]])
 
 
@@ -432,7 +436,7 @@ class Full(FickleStore):
     full = False
 
     @property
-    def available(self) -> bool:
+    def is_available(self) -> bool:
         return not self.full
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
@@ -456,7 +460,7 @@ async def test_on_a_full_disk_an_erasure_is_complete_with_what_waits_for_room(se
     await vault.spool.publish()
     assert vault.spool.spool.is_empty
     kept = {key.name.partition("/")[0] for key in (*store._values, *store._logs)}
-    assert kept <= {"erased", tenant_of(SPACE)}
+    assert kept <= {"erased", tenant_name(SPACE)}
 
 
 async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_waits() -> None:
@@ -467,5 +471,5 @@ async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_
     vault.clock.advance(1.0)
     await vault.custody.erase(SPACE, "s-1")
     other.drop_soon()
-    await other.look()
+    await other.poll()
     assert await other.get(FOLD) is None

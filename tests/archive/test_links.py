@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from accordion.archive.erasures import Erasures
-from accordion.archive.links import Links, link_key
-from accordion.core.conversation import Conversation
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Key, Put
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.response_links import ResponseLinks, link_key
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, Put
+from accordion.stores.memory_store import InMemoryStore
 from tests.archive.vaults import DAY, OTHER, SPACE, Vault
 from tests.compaction.making import read
 from tests.fakes import FakeClock, FickleStore
@@ -21,37 +21,47 @@ CAPACITY = 1_000_000
 
 
 class Chain:
-    """A client's conversation at one worker's Links, and what went by."""
+    """A client's conversation at one worker's ResponseLinks, and what went by."""
 
     def __init__(self, vault: Vault, *, session: str = "s-1", space: bytes = SPACE, capacity: int = CAPACITY) -> None:
         self.vault, self.session, self.space = vault, session, space
-        self.links = Links(vault.archive, vault.tasks, vault.erasures, capacity)
+        self.links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, capacity)
         self.told: list[Any] = []
         self.queue: list[Put] = []
         """What waits for the store."""
 
-    async def say(self, number: int, text: str, after: int | None = None, *, links: Links | None = None) -> None:
+    async def say(
+        self, number: int, text: str, after: int | None = None, *, links: ResponseLinks | None = None
+    ) -> None:
         """A request that goes on from the reply `after` (None: which brings the whole list) is answered."""
         given, said = [{"role": "user", "content": text}], {"type": "message", "role": "assistant", "id": f"m{number}"}
         self.told += [*given, said]
         await self.take(number, asked(given, after), said, links=links)
 
     async def take(
-        self, number: int, conversation: Conversation, said: Any, *, links: Links | None = None, known: bool = False
+        self,
+        number: int,
+        conversation: Conversation,
+        said: Any,
+        *,
+        links: ResponseLinks | None = None,
+        known: bool = False,
     ) -> None:
         """A response is taken, and stored as ResponseHistory does it."""
         links, name, began = links or self.links, f"r{number}", self.vault.clock.monotonic()
-        link = links.take(self.space, self.session, conversation, name, (json.dumps(said).encode(),), known=known)
-        puts = await links.puts(self.space, self.session, name, link) if link is not None else []
+        link = links.add(self.space, self.session, conversation, name, (json.dumps(said).encode(),), known=known)
+        puts = await links.build_puts(self.space, self.session, name, link) if link is not None else []
         self.queue += puts
-        if self.vault.erasures.since(self.space, self.session, began):
+        if self.vault.erasures.was_erased_since(self.space, self.session, began):
             return
         with suppress(StoreUnavailable):
             await self.vault.archive.keep(self.queue)
             self.queue = []
 
-    async def before(self, number: int, *, links: Links | None = None, space: bytes = SPACE) -> list[Any] | None:
-        found = await (links or self.links).before(space, f"r{number}")
+    async def before(
+        self, number: int, *, links: ResponseLinks | None = None, space: bytes = SPACE
+    ) -> list[Any] | None:
+        found = await (links or self.links).history_up_to(space, f"r{number}")
         return None if found is None else [json.loads(wire) for wire in found]
 
     async def kept(self, number: int) -> bool:
@@ -63,10 +73,10 @@ def asked(given: list[Any], after: int | None) -> Conversation:
     return read({"model": "gpt-5", "input": given, **goes_on}, "responses", SPACE)
 
 
-def another(vault: Vault) -> Links:
+def another(vault: Vault) -> ResponseLinks:
     """Those of another worker with the same store."""
     there = Vault(store=vault.store, clock=vault.clock)
-    return Links(there.archive, vault.tasks, Erasures(vault.store, vault.clock, 1.0, _at_once), CAPACITY)
+    return ResponseLinks(there.archive, vault.tasks, ErasureNotices(vault.store, vault.clock, 1.0, _at_once), CAPACITY)
 
 
 async def _at_once(_: float) -> None:
@@ -148,11 +158,11 @@ async def test_a_long_list_that_its_client_sends_itself_is_not_even_held() -> No
 async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
     chain, late = Chain(vault := Vault()), Chain(vault, session="s-1")
     late.links = another(vault)
-    link = late.links.take(
+    link = late.links.add(
         SPACE, "s-1", asked([{"role": "user", "content": "one"}], None), "r0", (b'{"role":"assistant"}',), known=False
     )
     assert link is not None
-    waiting = await late.links.puts(SPACE, "s-1", "r0", link)
+    waiting = await late.links.build_puts(SPACE, "s-1", "r0", link)
     await chain.say(1, "two", 0)
     await chain.say(2, "three", 1)
     assert await chain.before(2) is None
@@ -176,14 +186,19 @@ async def test_each_tenant_has_its_own() -> None:
 
 async def test_one_that_is_too_large_does_not_take_the_place_of_others() -> None:
     vault = Vault()
-    links = Links(vault.archive, vault.tasks, vault.erasures, 60_000)
+    links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, 60_000)
     for number, size in enumerate((100, 30_000, 15_000, 100)):
         await Chain(vault, session=f"s-{number}").say(number, "x" * size, links=links)
-    assert [await links.before(SPACE, f"r{number}") is not None for number in range(4)] == [True, False, False, True]
+    assert [await links.history_up_to(SPACE, f"r{number}") is not None for number in range(4)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 async def test_a_long_conversation_is_read_in_few_looks() -> None:
-    class Counting(EphemeralStore):
+    class Counting(InMemoryStore):
         looks = 0
 
         async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -201,12 +216,12 @@ async def test_a_long_conversation_is_read_in_few_looks() -> None:
 
 async def test_what_is_held_in_memory_is_bounded_and_the_oldest_goes() -> None:
     vault = Vault(store=(store := FickleStore()))
-    links = Links(vault.archive, vault.tasks, vault.erasures, 36_000)
+    links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, 36_000)
     store.away = True
     for number in range(10):
         await Chain(vault, session=f"s-{number}").say(number, "x" * 5_000, links=links)
     store.away = False
-    there = [await links.before(SPACE, f"r{number}") is not None for number in range(10)]
+    there = [await links.history_up_to(SPACE, f"r{number}") is not None for number in range(10)]
     assert there == [False] * 4 + [True] * 6
 
 
@@ -252,21 +267,21 @@ async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
 
 
 async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> None:
-    class Slow(EphemeralStore):
+    class Slow(InMemoryStore):
         async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
             found = await super().get_many(keys)
             await vault.erasures.note(SPACE, "s-1")
             await self.delete(list(keys))
             return found
 
-    vault = Vault(store=(store := EphemeralStore()))
+    vault = Vault(store=(store := InMemoryStore()))
     chain = Chain(vault)
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
-    chain.links = Links(vault.archive, vault.tasks, vault.erasures, CAPACITY)
+    chain.links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, CAPACITY)
     store.__class__ = Slow
     await chain.before(1)
-    store.__class__ = EphemeralStore
+    store.__class__ = InMemoryStore
     assert await chain.before(1) is None
 
 
@@ -275,8 +290,8 @@ async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> No
 
 def shared(clock: FakeClock) -> Vault:
     """One of several with the same store."""
-    vault = Vault(store=EphemeralStore(now=clock.now), clock=clock)
-    vault.erasures = Erasures(vault.store, clock, vault.retention, _at_once)
+    vault = Vault(store=InMemoryStore(now=clock.now), clock=clock)
+    vault.erasures = ErasureNotices(vault.store, clock, vault.retention, _at_once)
     return vault
 
 
@@ -298,7 +313,7 @@ async def test_a_beginning_is_there_for_other_workers_too_and_stays_where_it_is_
 async def test_what_cannot_be_read_is_not_on_record(value: bytes) -> None:
     vault = Vault(sealer=None)
     await vault.store.put(link_key(SPACE, "r0"), value)
-    assert await Links(vault.archive, vault.tasks, vault.erasures, CAPACITY).before(SPACE, "r0") is None
+    assert await ResponseLinks(vault.archive, vault.tasks, vault.erasures, CAPACITY).history_up_to(SPACE, "r0") is None
 
 
 async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation() -> None:

@@ -3,14 +3,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accordion.archive.archive_entries import EntryContents
 from accordion.archive.artifacts import artifact_keys, row_key
-from accordion.archive.holdings import Contents
-from accordion.archive.naming import Named
-from accordion.core.ports import Key
+from accordion.archive.shared_values import SharedValues
+from accordion.model.ports import Key
 
 SIZES = st.integers(0, 9)
 CONTENTS = st.builds(
-    Contents,
+    EntryContents,
     st.sampled_from(["s-1", "s-2"]),
     st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), SIZES), max_size=4),
     st.lists(st.tuples(st.sampled_from([b"x", b"y"]), st.lists(st.sampled_from("pq"), max_size=3)), max_size=3),
@@ -18,7 +18,7 @@ CONTENTS = st.builds(
 )
 
 
-def plainly(contents: Contents) -> set[Key]:
+def plainly(contents: EntryContents) -> set[Key]:
     keys = {row_key(key) for key, _ in contents.rows} | {Key(*key[:2]) for key in contents.keys}
     return keys | {
         place
@@ -30,10 +30,10 @@ def plainly(contents: Contents) -> set[Key]:
 
 @given(st.lists(CONTENTS, max_size=4), st.lists(CONTENTS, max_size=4))
 def test_what_is_left_is_what_those_that_go_name_and_those_that_stay_do_not(gone, rest):
-    named = Named(gone)
-    spared = named.spare_all(rest)
+    named = SharedValues(gone)
+    spared = named.exclude_all(rest)
     expected = set().union(*map(plainly, gone)) - set().union(*map(plainly, rest))
-    places = named.places("t")
+    places = named.keys("t")
     assert set(places) == expected
     assert len(places) == len(set(places)) == len(named)
     assert sum(spared) <= sum(size for each in gone for _, size in each.rows) + sum(
@@ -42,6 +42,6 @@ def test_what_is_left_is_what_those_that_go_name_and_those_that_stay_do_not(gone
 
 
 def test_what_is_spared_is_counted_once_with_its_largest_size():
-    named = Named([Contents("s", rows=[(b"a", 3)]), Contents("s", rows=[(b"a", 5), (b"b", 2)])])
-    both = Contents("s", rows=[(b"a", 0)])
-    assert named.spare_all([both, both]) == [5, 0]
+    named = SharedValues([EntryContents("s", rows=[(b"a", 3)]), EntryContents("s", rows=[(b"a", 5), (b"b", 2)])])
+    both = EntryContents("s", rows=[(b"a", 0)])
+    assert named.exclude_all([both, both]) == [5, 0]

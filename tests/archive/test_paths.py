@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive import path_walk
-from accordion.archive.paths import BadPath, select
+from accordion.archive.paths import InvalidPath, select
 
 DOC = {
     "items": [{"id": n, "name": f"n{n}", "tags": ["a", "b"], "odd key": n % 2 == 1} for n in range(20)],
@@ -63,7 +63,7 @@ def test_no_more_is_given_than_was_asked_for_and_that_is_said():
      "$[" + ",".join("0" * 40) + "]", "$.items[?@.tags == @.tags]", "$[99999999999999999999]"],
 )  # fmt: skip
 def test_what_is_no_path_or_asks_for_too_much_is_refused_with_a_reason(path):
-    with pytest.raises(BadPath, match=r"\w"):
+    with pytest.raises(InvalidPath, match=r"\w"):
         select(DOC, path, 100)
 
 
@@ -78,16 +78,16 @@ WIDE = {"a": [list(range(300)) for _ in range(300)], "s": ["x" * 50_000] * 300}
 )  # fmt: skip
 def test_what_would_take_long_is_given_up_within_the_budget(path, monkeypatch):
     spent: list[int] = []
-    spend = path_walk._Meter.spend
+    spend = path_walk._WalkBudget.spend
 
-    def noted(self: path_walk._Meter, units: int) -> None:
+    def noted(self: path_walk._WalkBudget, units: int) -> None:
         spent.append(units)
         spend(self, units)
 
-    monkeypatch.setattr(path_walk._Meter, "spend", noted)
+    monkeypatch.setattr(path_walk._WalkBudget, "spend", noted)
     try:
         select(WIDE, path, 10**9)
-    except BadPath:
+    except InvalidPath:
         return
     assert sum(spent[:-1]) <= path_walk._BUDGET
 
@@ -96,7 +96,7 @@ def test_a_document_that_is_very_deep_is_refused_not_walked():
     deep: list[object] = []
     for _ in range(5_000):
         deep = [deep]
-    with pytest.raises(BadPath):
+    with pytest.raises(InvalidPath):
         select(deep, "$..x", 10)
 
 
@@ -115,7 +115,7 @@ PIECES = st.sampled_from(
 def test_any_path_into_any_document_finds_values_or_is_refused(document, path):
     try:
         found = select(document, path, 5)
-    except BadPath:
+    except InvalidPath:
         return
     assert len(found.values) <= 5
     for place, value in found.values:

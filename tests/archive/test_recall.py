@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from accordion.archive.recall import Recaller
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Folded, Kept, Written
-from accordion.dialects.reader import Reader
+from accordion.archive.recall import ArtifactRecaller
+from accordion.model.compaction import CompactedConversation, ReplacementMessage, VerbatimRange
+from accordion.model.conversation import Conversation
+from accordion.protocols.body_reader import BodyReader
 from tests.archive.recalling import (
     DIALECTS,
     OPENING_TURNS,
@@ -52,8 +52,8 @@ def test_a_name_has_four_characters_at_least(value: str, comes: bool) -> None:
     client = read(
         [user("Begin."), {"role": "assistant", "content": f"The key is {value}."}, call("use", {"it": value}, "c")]
     )
-    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("…")).encode(), 1, 1)], 2)
-    assert (Recaller(claims).excerpt(SPACE, shown, client, range(2, 3), count) is not None) == comes
+    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("…")).encode(), 1, 1)], 2)
+    assert (ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(2, 3), count) is not None) == comes
 
 
 def test_a_short_source_whose_call_is_named_is_shown_whole() -> None:
@@ -72,8 +72,8 @@ def test_what_somebody_said_is_attributed_to_his_role() -> None:
     client = read(
         [user("Begin."), {"role": "assistant", "content": "The key is kx_773_alpha."}, user("Use kx_773_alpha.")]
     )
-    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("…")).encode(), 1, 1)], 2)
-    found = Recaller(claims).excerpt(SPACE, shown, client, range(2, 3), count)
+    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("…")).encode(), 1, 1)], 2)
+    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(2, 3), count)
     assert found is not None
     assert "Said by the assistant, message 1:\n> The key is kx_773_alpha." in found.text
 
@@ -87,8 +87,8 @@ def test_what_stands_in_the_arguments_of_a_call_is_shown_from_there() -> None:
         user("value_321 is wrong"),
     ]
     client = read(entries)
-    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("Written.")).encode(), 1, 2)], 3)
-    found = Recaller(claims).excerpt(SPACE, shown, client, range(3, 4), count)
+    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Written.")).encode(), 1, 2)], 3)
+    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(3, 4), count)
     assert found is not None
     assert "Arguments of write_file(" in found.text
     assert "> value_321 = 321" in found.text.split("\n")
@@ -108,15 +108,15 @@ def test_what_a_call_was_given_is_found_however_its_json_was_written(arguments: 
     made = call("note", {}, "c")
     made["tool_calls"][0]["function"]["arguments"] = arguments
     client = read([user("Begin."), made, result("c", "ok"), user(f"What of `{named}`?")])
-    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("Noted.")).encode(), 1, 2)], 3)
-    assert Recaller(claims).excerpt(SPACE, shown, client, range(3, 4), count) is not None
+    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Noted.")).encode(), 1, 2)], 3)
+    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(3, 4), count) is not None
 
 
 def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
-    reference = Written(json.dumps(result("call_1", "[Result moved]")).encode(), 2, 2, edited=True)
-    shown = fold(client, [Kept(0, 1), reference, Kept(3, 5)], 6)
-    found = Recaller(claims).excerpt(SPACE, shown, client, range(6, 7), count)
+    reference = ReplacementMessage(json.dumps(result("call_1", "[Result moved]")).encode(), 2, 2, edited=True)
+    shown = fold(client, [VerbatimRange(0, 1), reference, VerbatimRange(3, 5)], 6)
+    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(6, 7), count)
     assert found is not None
     assert "Result of list_orders(" in found.text
     assert "7706410293" in found.text
@@ -125,9 +125,9 @@ def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() 
 def test_the_newest_turn_is_heard_also_where_the_fold_covers_it() -> None:
     turn = [call("cancel", {"order": "W5918442"}, "call_9"), result("call_9", "done")]
     client = read([*OPENING_TURNS, *turn])
-    block = Written(json.dumps(user("Orders were read.")).encode(), 1, 5)
-    shown = fold(client, [Kept(0, 0), block, Kept(6, 7)], 8)
-    found = Recaller(claims).excerpt(SPACE, shown, client, range(6, 8), count)
+    block = ReplacementMessage(json.dumps(user("Orders were read.")).encode(), 1, 5)
+    shown = fold(client, [VerbatimRange(0, 0), block, VerbatimRange(6, 7)], 8)
+    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(6, 8), count)
     assert found is not None
     assert "7706410293" in found.text
 
@@ -156,11 +156,11 @@ def test_it_works_in_every_dialect(dialect: str) -> None:
         },
     }  # fmt: skip
     body = json.dumps({"model": "a-model", **bodies[dialect]}).encode()
-    client = Reader().read(DIALECTS[dialect], body, SPACE)
-    block = Written(b'{"role":"user","content":"Orders were read."}', 1, len(client.messages) - 2)
-    shown = fold(client, [Kept(0, 0), block], len(client.messages) - 1)
+    client = BodyReader().read(DIALECTS[dialect], body, SPACE)
+    block = ReplacementMessage(b'{"role":"user","content":"Orders were read."}', 1, len(client.messages) - 2)
+    shown = fold(client, [VerbatimRange(0, 0), block], len(client.messages) - 1)
     newest = range(len(client.messages) - 1, len(client.messages))
-    found = Recaller(claims).excerpt(SPACE, shown, client, newest, count)
+    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, newest, count)
     assert found is not None
     assert "Result of list_orders(" in found.text
     assert "7706410293" in found.text
@@ -171,8 +171,8 @@ def test_it_works_in_every_dialect(dialect: str) -> None:
 
 def test_nothing_is_recalled_where_no_fold_is_in_force() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
-    bare = Folded(client, tuple(range(len(client.messages))))
-    assert Recaller(claims).excerpt(SPACE, bare, client, range(6, 7), count) is None
+    bare = CompactedConversation(client, tuple(range(len(client.messages))))
+    assert ArtifactRecaller(claims).find_excerpt(SPACE, bare, client, range(6, 7), count) is None
 
 
 def test_nothing_is_recalled_for_what_nobody_ever_said() -> None:
@@ -185,7 +185,7 @@ def test_plain_words_recall_nothing() -> None:
 
 def test_what_is_still_in_view_is_not_recalled() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")], said="W5918442 was looked at.")
-    assert Recaller(claims).excerpt(SPACE, shown, client, newest, count) is None
+    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, newest, count) is None
 
 
 def test_a_name_within_another_word_is_not_in_view() -> None:
@@ -199,13 +199,16 @@ def test_a_name_within_another_word_is_not_in_view() -> None:
     [("W5918442 again.", False), ("W59184420 and _W5918442.", True), ("src/billing/rules.py", True)],
 )
 def test_what_came_into_view_since_the_first_look_is_in_view(told: str, comes: bool) -> None:
-    recaller, told_so_far = Recaller(claims), [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}]
+    recaller, told_so_far = (
+        ArtifactRecaller(claims),
+        [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}],
+    )
     client, shown, newest = summarized(told_so_far[:1])
-    assert recaller.excerpt(SPACE, shown, client, newest, count) is not None
+    assert recaller.find_excerpt(SPACE, shown, client, newest, count) is not None
     turn = [user("Go on."), {"role": "assistant", "content": told}, user("And W5918442?")]
     client, shown, _ = summarized([user("Hello."), told_so_far[1], *turn])
     newest = range(len(client.messages) - 1, len(client.messages))
-    found = recaller.excerpt(SPACE, shown, client, newest, count)
+    found = recaller.find_excerpt(SPACE, shown, client, newest, count)
     assert (found is not None) == comes
 
 
@@ -218,9 +221,9 @@ def test_a_path_whose_words_stand_apart_in_view_comes_back() -> None:
 
 def test_what_the_system_prompt_says_is_in_view() -> None:
     client = read([{"role": "system", "content": "W5918442 is the test order."}, *OPENING_TURNS, user("W5918442?")])
-    block = Written(json.dumps(user("Read.")).encode(), 1, 5)
-    shown = fold(client, [Kept(0, 0), block], 6)
-    assert Recaller(claims).excerpt(SPACE, shown, client, range(6, 7), count) is None
+    block = ReplacementMessage(json.dumps(user("Read.")).encode(), 1, 5)
+    shown = fold(client, [VerbatimRange(0, 0), block], 6)
+    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(6, 7), count) is None
 
 
 def test_what_the_newest_results_show_is_in_view() -> None:
@@ -236,7 +239,7 @@ def test_what_an_earlier_recall_put_back_is_not_recalled_again() -> None:
     )
     messages = list(shown.conversation.messages)
     at = len(messages) - 2
-    dressed = Folded(
+    dressed = CompactedConversation(
         conversation=Conversation(
             "chat", client.model, (*messages[:at], written(user(first.text)), *messages[at:]), shown.conversation.chain,
         ),
@@ -245,7 +248,7 @@ def test_what_an_earlier_recall_put_back_is_not_recalled_again() -> None:
         spans=(*shown.spans[:at], (7, 6, False), *shown.spans[at:]),
     )  # fmt: skip
     newest = range(len(client.messages) - 1, len(client.messages))
-    assert Recaller(claims).excerpt(SPACE, dressed, client, newest, count) is None
+    assert ArtifactRecaller(claims).find_excerpt(SPACE, dressed, client, newest, count) is None
 
 
 def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
@@ -259,8 +262,10 @@ def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
     ]
     client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user("What of common_name_x?")])
     covered = len(client.messages) - 1
-    shown = fold(client, [Kept(0, 0), Written(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered)
-    assert Recaller(claims).excerpt(SPACE, shown, client, range(covered, covered + 1), count) is None
+    shown = fold(
+        client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered
+    )
+    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(covered, covered + 1), count) is None
 
 
 def test_the_old_answer_to_the_very_call_that_was_just_answered_is_not_recalled() -> None:
@@ -291,6 +296,6 @@ def test_reasoning_neither_asks_nor_is_quoted() -> None:
             user("What of secret_plan_77?"),
         ],
     }  # fmt: skip
-    client = Reader().read(DIALECTS["messages"], json.dumps(body).encode(), SPACE)
-    shown = fold(client, [Kept(0, 0), Written(b'{"role":"user","content":"x"}', 1, 1)], 2)
-    assert Recaller(claims).excerpt(SPACE, shown, client, range(2, 3), count) is None
+    client = BodyReader().read(DIALECTS["messages"], json.dumps(body).encode(), SPACE)
+    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(b'{"role":"user","content":"x"}', 1, 1)], 2)
+    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(2, 3), count) is None

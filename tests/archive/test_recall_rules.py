@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accordion.archive.recall import Recaller
-from accordion.archive.recall_rules import Rule, omitted
+from accordion.archive.recall import ArtifactRecaller, Rule, find_omitted_rules
 from tests.archive.recalling import SPACE, call, claims, count, read, result, summarized, user
 
 RULE = Rule(1, "Never send invoices to the vendor Halloran.", "[1] Never send invoices to the vendor Halloran.")
@@ -25,40 +24,42 @@ OTHER = Rule(2, "生产环境不要运行清理任务。", "[2] 生产环境不�
     ],
 )
 def test_a_turn_speaks_of_a_rule_by_its_words_or_by_a_rare_name(text: str, found: list[Rule]) -> None:
-    assert omitted([RULE, OTHER], [], {}).spoken_of(read([user(text)]).messages, 3) == found
+    assert find_omitted_rules([RULE, OTHER], [], {}).relevant_to(read([user(text)]).messages, 3) == found
 
 
 def test_a_call_speaks_of_a_rule_too() -> None:
     turn = read([call("send_invoices", {"to": "the vendor"}, "c")]).messages
-    assert omitted([RULE], [], {}).spoken_of(turn, 3) == [RULE]
+    assert find_omitted_rules([RULE], [], {}).relevant_to(turn, 3) == [RULE]
 
 
 def test_a_name_that_stands_nearly_everywhere_does_not_tell_a_rule() -> None:
     places: dict[bytes, int | list[int]] = {b"Halloran": list(range(20))}
-    assert omitted([RULE], [], places).spoken_of(read([user("Write to Halloran.")]).messages, 3) == []
+    assert find_omitted_rules([RULE], [], places).relevant_to(read([user("Write to Halloran.")]).messages, 3) == []
 
 
 def test_what_stands_in_view_is_not_omitted() -> None:
     shown = read([user(f"A record.\n{RULE.line}\n")]).messages
-    assert omitted([RULE, OTHER], shown, {}).rules == (OTHER,)
+    assert find_omitted_rules([RULE, OTHER], shown, {}).rules == (OTHER,)
 
 
 def test_there_are_no_more_rules_and_tokens_than_allowed() -> None:
     rules = [Rule(1, f"Never send invoice {at} to the vendor.", f"[1] Never send invoice {at}.") for at in range(9)]
     client, shown, newest = summarized([user("Send the invoice to the vendor.")])
-    recaller = Recaller(claims, rules=lambda _messages, _covered: rules)
-    few = recaller.excerpt(SPACE, shown, client, newest, count, sources=2)
+    recaller = ArtifactRecaller(claims, rules=lambda _messages, _covered: rules)
+    few = recaller.find_excerpt(SPACE, shown, client, newest, count, sources=2)
     assert few is not None
     assert (len(few.quotes), few.text.count("> [1] Never send invoice")) == (2, 2)
-    short = recaller.excerpt(SPACE, shown, client, newest, count, tokens=60)
+    short = recaller.find_excerpt(SPACE, shown, client, newest, count, tokens=60)
     assert short is not None
     assert (len(short.quotes), short.tokens <= 60) == (1, True)
-    assert recaller.excerpt(SPACE, shown, client, newest, count, tokens=20) is None
+    assert recaller.find_excerpt(SPACE, shown, client, newest, count, tokens=20) is None
 
 
 def test_a_rule_stands_in_front_of_what_is_named() -> None:
     turn = [call("send_invoices", {"to": "vendor", "order": "W5918442"}, "c9"), result("c9", "sent")]
     client, shown, newest = summarized(turn)
-    found = Recaller(claims, rules=lambda _messages, _covered: [RULE]).excerpt(SPACE, shown, client, newest, count)
+    found = ArtifactRecaller(claims, rules=lambda _messages, _covered: [RULE]).find_excerpt(
+        SPACE, shown, client, newest, count
+    )
     assert found is not None
     assert found.text.index(RULE.line) < found.text.index("7706410293")

@@ -6,26 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.recall_index import words_in
-from accordion.archive.recall_names import Name
-from accordion.archive.recall_view import View, view_of
+from accordion.archive.recall import RecallView, build_view
+from accordion.archive.recall_index import TurnName, words_in
 from tests.archive.recalling import read, user
 
 SOUGHT = ("abc", "ébc_1", "abc/x_1", ".abc", "abc/abc.", "abc abc")
 PIECES = ("abc", "abc", "ébc_1", "x_1", "a", "é", "_", "/", ".", " ", "—")
 
 
-def name_of(text: str) -> Name:
+def name_of(text: str) -> TurnName:
     words = tuple(sorted(words_in(text)))
-    return Name(text, words, (0,), plain=words == (text.encode(),))
+    return TurnName(text, words, (0,), plain=words == (text.encode(),))
 
 
-def views(texts: list[str], known: int) -> tuple[View, View]:
+def views(texts: list[str], known: int) -> tuple[RecallView, RecallView]:
     """A view of what was said, and one of the first `known` of it that grew to that."""
     client = read([user("Begin."), *map(user, texts)])
     messages, chain = client.messages, client.chain
-    begun = view_of(client, messages[: known + 1], chain[: known + 1])
-    return view_of(client, messages, chain), begun.grown(messages, chain)
+    begun = build_view(client, messages[: known + 1], chain[: known + 1])
+    return build_view(client, messages, chain), begun.extend(messages, chain)
 
 
 @given(
@@ -37,7 +36,7 @@ def test_a_name_is_in_view_alike_in_what_was_read_before_and_in_what_is_new(
     texts: list[str], known: int, sought: str
 ) -> None:
     whole, grown = views(texts, min(known, len(texts)))
-    assert grown.holds(name_of(sought)) == whole.holds(name_of(sought))
+    assert grown.contains(name_of(sought)) == whole.contains(name_of(sought))
 
 
 @pytest.mark.parametrize("around", ["xabc ", "abcx ", "abc"])
@@ -45,4 +44,4 @@ def test_a_name_is_in_view_alike_in_what_was_read_before_and_in_what_is_new(
 def test_a_name_is_found_behind_many_words_that_only_hold_it(around: str, sought: str) -> None:
     for end, comes in ((f" {sought}", True), ("", False), (f"_{sought}", False)):
         whole, grown = views([around * 200 + end], 0)
-        assert grown.holds(name_of(sought)) == whole.holds(name_of(sought)) == comes
+        assert grown.contains(name_of(sought)) == whole.contains(name_of(sought)) == comes

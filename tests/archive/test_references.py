@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from accordion.archive.references import (
     artifact_id,
     describe,
-    left_out,
-    newer,
-    pictured,
+    describe_size,
+    media_reference,
+    omission_note,
     range_id,
-    reference,
-    shortened,
-    size_of,
+    result_reference,
+    shorten_arguments,
     slice_id,
-    sliced,
+    sliced_text,
+    superseded_reference,
 )
-from accordion.models.tokens import TiktokenCounter
+from accordion.providers.models.tokenizer import TiktokenCounter
 
 KEY = b"k" * 32
 
@@ -53,7 +53,7 @@ def test_ranges_of_other_messages_have_other_ids(one: list[bytes], other: list[b
 
 
 def test_a_reference_names_tool_arguments_artifact_size_and_what_is_known() -> None:
-    text = reference("read", '{"path": "a.py"}', "art_0123456789ab", size_of("one\ntwo"), "defines main()")
+    text = result_reference("read", '{"path": "a.py"}', "art_0123456789ab", describe_size("one\ntwo"), "defines main()")
     assert text == (
         '[Result of read({"path": "a.py"}) moved out of this window; kept whole, 7 characters in 2 lines: '
         'read_artifact("art_0123456789ab") where offered.]\ndefines main()'
@@ -62,33 +62,33 @@ def test_a_reference_names_tool_arguments_artifact_size_and_what_is_known() -> N
 
 def test_every_reference_to_text_names_the_call_that_reads_it_and_promises_no_tool() -> None:
     for text in (
-        reference("read", "{}", "art_x", "3 characters"),
-        newer("read", "{}", "art_x", "call_1"),
-        left_out(12, "art_x"),
-        sliced("head", "tail", "art_x", 5),
+        result_reference("read", "{}", "art_x", "3 characters"),
+        superseded_reference("read", "{}", "art_x", "call_1"),
+        omission_note(12, "art_x"),
+        sliced_text("head", "tail", "art_x", 5),
     ):
         assert 'read_artifact("art_x") where offered' in text
         assert text.count("art_x") == 1
 
 
 def test_the_reference_to_an_image_names_no_call_since_it_cannot_be_read_as_text() -> None:
-    assert "read_artifact" not in pictured("Image", "art_x", "image/png")
+    assert "read_artifact" not in media_reference("Image", "art_x", "image/png")
 
 
 def test_a_reference_costs_at_most_six_tokens_more_than_its_id_alone_would() -> None:
     counter = TiktokenCounter()
     before = "[Result of read({}) moved out of this window to save room; kept whole as art_9f3c81d07be2, 5 characters.]"
-    now = reference("read", "{}", "art_9f3c81d07be2", "5 characters")
+    now = result_reference("read", "{}", "art_9f3c81d07be2", "5 characters")
     assert counter.count(now, "o200k_base") <= counter.count(before, "o200k_base") + 6
 
 
 def test_a_reference_without_a_call_says_nothing_of_one() -> None:
-    assert reference("", "", "art_x", "3 characters").startswith("[Result moved out of this window")
+    assert result_reference("", "", "art_x", "3 characters").startswith("[Result moved out of this window")
 
 
 @given(st.text(max_size=3_000))
 def test_arguments_are_one_line_of_at_most_300_characters(arguments: str) -> None:
-    line = shortened(arguments)
+    line = shorten_arguments(arguments)
     assert len(line) <= 300
     assert len(line.splitlines()) <= 1
     assert line.endswith("…") or line == " ".join(arguments.split())
@@ -97,19 +97,19 @@ def test_arguments_are_one_line_of_at_most_300_characters(arguments: str) -> Non
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_texts_are_the_same_every_time_and_hold_the_id(one: str, other: str) -> None:
     for made in (
-        lambda: reference(one, other, "art_x", "1 characters", one),
-        lambda: newer(one, other, "art_x", "call_1"),
-        lambda: pictured("Image", "art_x", "image/png"),
-        lambda: left_out(12, "art_x"),
-        lambda: sliced(one, other, "art_x", 5),
+        lambda: result_reference(one, other, "art_x", "1 characters", one),
+        lambda: superseded_reference(one, other, "art_x", "call_1"),
+        lambda: media_reference("Image", "art_x", "image/png"),
+        lambda: omission_note(12, "art_x"),
+        lambda: sliced_text(one, other, "art_x", 5),
     ):
         assert made() == made()
         assert "art_x" in made()
 
 
 def test_what_was_left_out_is_counted() -> None:
-    assert "1 earlier message was left out" in left_out(1, "art_x")
-    assert "1,234 earlier messages were left out" in left_out(1_234, "art_x")
+    assert "1 earlier message was left out" in omission_note(1, "art_x")
+    assert "1,234 earlier messages were left out" in omission_note(1_234, "art_x")
 
 
 def test_the_structure_of_json_is_described() -> None:

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.artifacts import packer, row_key, tenant_of
-from accordion.archive.holdings import Recorded, transcript_key
-from accordion.archive.transcripts import Transcripts
-from accordion.archive.writing import Archive, Leaving, Row
-from accordion.core.conversation import Conversation
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Append, Key, Put
-from accordion.dialects.reader import Reader
-from accordion.dialects.responses import Responses
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.sealed import AesSealer
+from accordion.archive.archive import Archive, ArchivedMessage, CompactionWrite
+from accordion.archive.archive_entries import TranscriptEntry, transcript_key
+from accordion.archive.artifacts import make_packer, row_key, tenant_name
+from accordion.archive.transcripts import TranscriptStore
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Append, Key, Put
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memory_store import InMemoryStore
 from tests.archive.vaults import DAY, KEY, OTHER, SPACE, Vault, chat
 from tests.compaction.making import LoopTasks, read
 from tests.fakes import FakeClock, FakeTasks
@@ -36,7 +36,7 @@ async def all_of(vault: Vault, session: str = "s-1") -> list[str | None]:
     return said(await vault.transcripts.read(SPACE, session, 0, 10**6))
 
 
-class Counting(EphemeralStore):
+class Counting(InMemoryStore):
     """Notes the keys of what is written; may be away."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Counting(EphemeralStore):
         return count
 
 
-class Halting(EphemeralStore):
+class Halting(InMemoryStore):
     """Takes `left` more batches, and then none; below 0: all."""
 
     left = -1
@@ -68,7 +68,7 @@ class Halting(EphemeralStore):
         await super().write(batch)
 
 
-class Slow(EphemeralStore):
+class Slow(InMemoryStore):
     """Takes what is written, and answers when it is let."""
 
     def __init__(self) -> None:
@@ -141,13 +141,13 @@ async def test_requests_that_come_at_once_are_written_together_and_in_order():
 
 
 async def test_of_requests_that_come_at_once_only_those_are_logged_that_no_later_one_begins_with():
-    store = EphemeralStore(max_bytes=2**30)
+    store = InMemoryStore(max_bytes=2**30)
     vault = Vault(store)
     other = chat("0", "else", system="You are another agent.")
     for request in (chat("0"), chat("0", "1"), chat("0", "1", "2"), other, chat("0", "1", "2", "3")):
         vault.transcripts.record(SPACE, "s-1", request, folded=True)
     await vault.tasks.done()
-    assert len(await store.read(transcript_key(tenant_of(SPACE), "s-1"))) == 3
+    assert len(await store.read(transcript_key(tenant_name(SPACE), "s-1"))) == 3
     assert await all_of(vault) == ["You are an agent.", "0", "1", "2", "3"]
 
 
@@ -159,11 +159,11 @@ async def test_what_comes_within_a_moment_is_written_with_what_came_before():
         waits.append(seconds)
         await gate.wait()
 
-    transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait)
+    transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait)
     for number in range(3):
         transcripts.record(SPACE, f"s-{number}", chat("Hello."), folded=False)
         await asyncio.sleep(0)
-    assert await vault.store.read(transcript_key(tenant_of(SPACE), "s-0")) == []
+    assert await vault.store.read(transcript_key(tenant_name(SPACE), "s-0")) == []
     gate.set()
     await vault.tasks.done()
     read = [said(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(3)]
@@ -174,7 +174,7 @@ async def test_what_comes_within_a_moment_is_written_with_what_came_before():
 async def test_while_the_store_is_away_what_waits_is_bounded_in_bytes():
     store = Counting()
     vault = Vault(store)
-    transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", capacity=200_000)
+    transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", capacity=200_000)
     store.away = True
     for number in range(20):
         transcripts.record(SPACE, f"s-{number}", chat("x" * 20_000), folded=True)
@@ -188,11 +188,11 @@ async def test_while_the_store_is_away_what_waits_is_bounded_in_bytes():
 
 async def test_the_store_is_asked_for_sessions_that_were_recorded_long_ago():
     vault = Vault()
-    vault.transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", sessions=2)
+    vault.transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", sessions=2)
     for texts in ("a", "abc", "abcde"):
         for number in range(5):
             await vault.say(f"s-{number}", chat(*texts))
-            assert len(vault.transcripts._places._places) <= 2
+            assert len(vault.transcripts._progress._progress) <= 2
     assert [await all_of(vault, f"s-{number}") for number in range(5)] == [["You are an agent.", *"abcde"]] * 5
 
 
@@ -202,7 +202,7 @@ async def test_many_bytes_that_wait_are_written_at_once():
     async def wait(seconds: float) -> None:
         await gate.wait()
 
-    transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait, capacity=200_000)
+    transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait, capacity=200_000)
     for number in range(3):
         transcripts.record(SPACE, f"s-{number}", chat("x" * 20_000), folded=True)
     transcripts.record(SPACE, "s-0", chat("x" * 20_000, "y"), folded=True)
@@ -224,7 +224,7 @@ async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
             transcripts.record(SPACE, f"s-{number}", chat("Hello."), folded=False)
             await asyncio.sleep(0)
 
-    transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait)
+    transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait)
     await wait(1 / a_second)
     await vault.tasks.done()
     sessions = next(begun)
@@ -240,7 +240,7 @@ async def test_only_what_takes_long_to_compress_is_left_to_a_thread():
     await vault.say("s-1", chat("Hello."))
     assert offloaded == []
     await vault.say("s-1", chat("Hello.", "x" * 40_000))
-    assert offloaded == ["_packed"]
+    assert offloaded == ["_pack_plans"]
 
 
 async def test_another_worker_finds_out_how_far_a_session_is_recorded():
@@ -328,10 +328,10 @@ async def test_of_an_earlier_transcript_with_one_row_for_both_an_id_comes_back_o
     """The provider refuses a request in which an id stands twice."""
     conversation = read({"model": "gpt-5", "input": [{**SAME, "id": "msg_1"}, {**SAME, "id": "msg_2"}]}, "responses")
     vault, (one, _) = Vault(sealer=None), conversation.messages
-    entry = Recorded(0, [one.key, one.key], [9, 0], 1.0, "responses", "gpt-5", place=conversation.chain[-1])
+    entry = TranscriptEntry(0, [one.key, one.key], [9, 0], 1.0, "responses", "gpt-5", place=conversation.chain[-1])
     earlier = msgspec.msgpack.encode(msgspec.structs.astuple(entry)[:-2])
-    row = Put(row_key(one.key), packer()(one.wire), 60)
-    await vault.store.write([row, Append(transcript_key(tenant_of(SPACE), "s-1"), earlier, 9, 60)])
+    row = Put(row_key(one.key), make_packer()(one.wire), 60)
+    await vault.store.write([row, Append(transcript_key(tenant_name(SPACE), "s-1"), earlier, 9, 60)])
     listed = json.loads((await vault.transcripts.original(SPACE, "s-1")).body)["input"]
     assert listed == [{**SAME, "id": "msg_1"}, SAME]
 
@@ -362,12 +362,12 @@ def test_the_original_is_byte_for_byte_what_was_sent(turns: list[list[str]], res
         for turn in turns:
             sent += turn
             raw = b'{"model":"gpt-5","input":[%s]}' % ",".join(sent).encode()
-            await vault.say("s-1", Reader(0).read(Responses(), raw, SPACE))
+            await vault.say("s-1", BodyReader(0).read(OpenAIResponses(), raw, SPACE))
             # Another session says the same words in another spelling.
             others = [{"role": role, "content": text} for role in ("user", "assistant") for text in ("OK.", "And?")]
             await vault.say("s-2", read({"model": "gpt-5", "input": others}, "responses"))
             if restarts:
-                vault.transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all")
+                vault.transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all")
         if sent:
             assert (await vault.transcripts.original(SPACE, "s-1")).body == raw
 
@@ -375,8 +375,10 @@ def test_the_original_is_byte_for_byte_what_was_sent(turns: list[list[str]], res
 
 
 async def keep_as_a_compaction_does(vault: Vault, client: Conversation) -> None:
-    rows = [Row(message.key, message.wire) for message in client.messages]
-    await vault.archive.keep(vault.archive.puts(SPACE, rows, (), Leaving("c-1", "s-1", vault.clock.now())))
+    rows = [ArchivedMessage(message.key, message.wire) for message in client.messages]
+    await vault.archive.keep(
+        vault.archive.build_puts(SPACE, rows, (), CompactionWrite("c-1", "s-1", vault.clock.now()))
+    )
 
 
 async def test_a_transcript_shares_the_rows_of_a_compaction():
@@ -393,10 +395,10 @@ async def test_a_transcript_shares_the_rows_of_a_compaction():
 async def test_a_transcript_has_a_row_of_its_own_for_other_bytes():
     store = Counting()
     vault = Vault(store=store)
-    await keep_as_a_compaction_does(vault, Reader(0).read(Responses(), one_item(b'"msg_1"'), SPACE))
+    await keep_as_a_compaction_does(vault, BodyReader(0).read(OpenAIResponses(), one_item(b'"msg_1"'), SPACE))
     store.rows()
     sent = one_item(b'"msg_2"')
-    await vault.say("s-1", Reader(0).read(Responses(), sent, SPACE))
+    await vault.say("s-1", BodyReader(0).read(OpenAIResponses(), sent, SPACE))
     assert store.rows() == 1
     assert (await vault.transcripts.original(SPACE, "s-1")).body == sent
 
@@ -443,7 +445,7 @@ async def test_the_last_request_of_a_session_is_written_when_the_store_is_back()
         store.away = len(waits) < 4
 
     vault = Vault(store)
-    vault.transcripts = Transcripts(vault.archive, vault.tasks, vault.clock, "all", wait)
+    vault.transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait)
     await vault.say("s-1", chat("a", "b", "c"))
     assert await all_of(vault) == ["You are an agent.", *"abc"]
     assert len(waits) == 4
@@ -451,7 +453,7 @@ async def test_the_last_request_of_a_session_is_written_when_the_store_is_back()
 
 async def test_a_session_that_ended_waits_for_the_store_however_many_requests_others_send():
     store, tasks = Counting(), FakeTasks()
-    transcripts = Transcripts(Archive(store, DAY), tasks, FakeClock(), "all")
+    transcripts = TranscriptStore(Archive(store, DAY), tasks, FakeClock(), "all")
     store.away = True
     transcripts.record(SPACE, "ended", chat("a", "b"), folded=False)
     texts: list[str] = []
@@ -495,7 +497,7 @@ async def test_what_was_in_a_store_that_was_replaced_is_stored_in_the_new_one():
     """The worker wrote some rows for another session, and notices only later that another store is in place."""
     vault = Vault()
     await vault.say("s-0", chat(*"abc", system="Stay."))
-    vault.archive.store = EphemeralStore()
+    vault.archive.store = InMemoryStore()
     await vault.say("s-1", chat(*"abcde", system="Stay."))
     vault.archive.forget()
     vault.transcripts.begin_anew()
@@ -510,7 +512,7 @@ async def test_rows_that_are_being_written_when_all_is_forgotten_are_not_known()
     transcript = await vault.transcripts.find(SPACE, "s-1")
     assert transcript is not None
     assert len(transcript.rows) == 4
-    assert not any(vault.archive.knows(row_key(key)) for key in transcript.rows)
+    assert not any(vault.archive.has_row(row_key(key)) for key in transcript.rows)
 
 
 async def test_a_session_that_goes_on_is_kept_for_as_long_as_it_does():
@@ -531,7 +533,7 @@ async def test_a_long_log_is_written_anew_as_one_entry():
     for at in range(300):
         texts.append(f"{at}")
         await vault.say("s-1", chat(*texts))
-    log = await vault.store.read(transcript_key(tenant_of(SPACE), "s-1"))
+    log = await vault.store.read(transcript_key(tenant_name(SPACE), "s-1"))
     assert 300 <= len(log) <= 303
     assert await all_of(vault) == ["You are an agent.", *texts]
 
@@ -556,11 +558,11 @@ async def test_what_is_gone_while_it_is_written_is_recorded_from_its_beginning_a
     vault = Vault(store := Slow())
     await vault.say("s-1", chat(*"abc"))
     async with store.writing(vault.say("s-1", chat(*"abcde"))):
-        await store.delete([transcript_key(tenant_of(SPACE), "s-1")])
+        await store.delete([transcript_key(tenant_name(SPACE), "s-1")])
         if emptied:
             vault.transcripts.begin_anew()
         else:
-            vault.transcripts.forget(tenant_of(SPACE), "s-1")
+            vault.transcripts.forget(tenant_name(SPACE), "s-1")
     await vault.say("s-1", chat(*"abcdefg"))
     assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
 
@@ -578,19 +580,19 @@ async def test_what_the_provider_keeps_is_recorded_whole_though_another_session_
         if emptied:
             vault.transcripts.begin_anew()
         else:
-            vault.transcripts.forget(tenant_of(SPACE), "s-1")
+            vault.transcripts.forget(tenant_name(SPACE), "s-1")
     await vault.say("s-2", turn(4))
     assert await all_of(vault, "s-2") == [f"said {at}" for at in (1, 2, 3, 4)]
 
 
 async def test_what_is_being_packed_when_its_session_is_erased_is_not_written():
     tasks = Held()
-    transcripts = Transcripts(Archive(EphemeralStore(), DAY), tasks, FakeClock(), "all")
+    transcripts = TranscriptStore(Archive(InMemoryStore(), DAY), tasks, FakeClock(), "all")
     large = "a text of some length " * 4_000
     for session in ("s-1", "s-2"):
         transcripts.record(SPACE, session, chat(large, session), folded=False)
     await tasks.held.wait()
-    transcripts.forget(tenant_of(SPACE), "s-1")
+    transcripts.forget(tenant_name(SPACE), "s-1")
     tasks.let.set()
     await tasks.done()
     assert await transcripts.find(SPACE, "s-1") is None
@@ -602,12 +604,12 @@ async def test_what_is_being_packed_when_its_session_is_erased_is_not_written():
 @pytest.mark.parametrize("erased", ["s-1", "s-2"])
 async def test_what_is_recorded_at_once_is_not_written_where_its_session_is_erased_meanwhile(erased: str):
     tasks, store = Held(), Counting()
-    transcripts = Transcripts(Archive(store, DAY), tasks, FakeClock(), "all")
+    transcripts = TranscriptStore(Archive(store, DAY), tasks, FakeClock(), "all")
     large = chat("a text of some length " * 4_000)
     beside = [Put(Key("", "link"), b"", DAY)]
     work = asyncio.create_task(transcripts.record_at_once(SPACE, "s-1", large, beside, folded=False))
     await tasks.held.wait()
-    transcripts.forget(tenant_of(SPACE), erased)
+    transcripts.forget(tenant_name(SPACE), erased)
     tasks.let.set()
     await work
     assert ("link" in store.written) == (await transcripts.find(SPACE, "s-1") is not None) == (erased == "s-2")
@@ -618,8 +620,8 @@ async def test_what_could_not_be_written_of_a_session_that_was_erased_meanwhile_
     store.let.clear()
     vault.transcripts.record(SPACE, "s-1", chat("a"), folded=True)
     await store.asked.wait()
-    await store.delete([transcript_key(tenant_of(SPACE), "s-1")])
-    vault.transcripts.forget(tenant_of(SPACE), "s-1")
+    await store.delete([transcript_key(tenant_name(SPACE), "s-1")])
+    vault.transcripts.forget(tenant_name(SPACE), "s-1")
     for task in vault.tasks.running:
         task.cancel()
     await vault.tasks.done()
@@ -637,7 +639,7 @@ REQUESTS = st.lists(
 @given(REQUESTS)
 def test_however_a_history_is_rewound_the_transcript_is_that_of_its_last_request(requests):
     async def run() -> None:
-        store = EphemeralStore()
+        store = InMemoryStore()
         workers = [Vault(store), Vault(store)]
         texts: list[str] = []
         client: Conversation | None = None
@@ -651,10 +653,10 @@ def test_however_a_history_is_rewound_the_transcript_is_that_of_its_last_request
     asyncio.run(run())
 
 
-def late(store: EphemeralStore, clock: FakeClock) -> Transcripts:
+def late(store: InMemoryStore, clock: FakeClock) -> TranscriptStore:
     """A worker's transcripts, which write when they are told to."""
     archive = Archive(store, 30 * DAY, sealer=AesSealer([KEY]), clock=clock)
-    return Transcripts(archive, FakeTasks(), clock, "all")
+    return TranscriptStore(archive, FakeTasks(), clock, "all")
 
 
 STEPS = st.lists(
@@ -673,7 +675,7 @@ def test_a_transcript_is_whole_whichever_worker_writes_first_and_whatever_the_cl
     """`kept` is what the provider keeps of it."""
 
     async def run() -> None:
-        store, clock = EphemeralStore(), FakeClock()
+        store, clock = InMemoryStore(), FakeClock()
         workers = [late(store, clock) for _ in range(3)]
         texts: list[str] = []
         after = b""
@@ -706,7 +708,7 @@ def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(step
     """Entries that waited on a machine for the store come after what was written when it was back, or twice."""
 
     async def run() -> None:
-        store, clock = EphemeralStore(), FakeClock()
+        store, clock = InMemoryStore(), FakeClock()
         workers = [late(store, clock) for _ in range(3)]
         texts: list[str] = []
         for number, (asked, _, passes) in enumerate(steps):
@@ -715,7 +717,7 @@ def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(step
                 workers[each].record(SPACE, "s-1", chat(*texts), folded=True)
                 await workers[each].flush()
             clock.advance(max(passes, 0.0))
-        key = transcript_key(tenant_of(SPACE), "s-1")
+        key = transcript_key(tenant_name(SPACE), "s-1")
         log = [value for _, value in await store.read(key)]
         await store.delete([key])
         chance.shuffle(log)
@@ -726,9 +728,9 @@ def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(step
 
 
 async def test_what_follows_a_lost_entry_takes_nothing_from_a_newer_list():
-    store, clock = EphemeralStore(), FakeClock()
+    store, clock = InMemoryStore(), FakeClock()
     one, other = late(store, clock), late(store, clock)
-    key = transcript_key(tenant_of(SPACE), "s-1")
+    key = transcript_key(tenant_name(SPACE), "s-1")
     for texts in ("abc", "abcde", "abcdefx"):
         one.record(SPACE, "s-1", chat(*texts), folded=True)
         await one.flush()
@@ -743,7 +745,7 @@ async def test_what_follows_a_lost_entry_takes_nothing_from_a_newer_list():
 
 
 async def test_what_a_newer_list_holds_is_not_there_twice_where_it_was_said_before_and_is_written_later():
-    store, clock = EphemeralStore(), FakeClock()
+    store, clock = InMemoryStore(), FakeClock()
     one, other = late(store, clock), late(store, clock)
     entry = {"role": "user", "content": "first"}
     one.record(SPACE, "s-1", first := read({"model": "m", "input": [entry]}, "responses"), folded=True)
@@ -760,7 +762,7 @@ async def test_what_a_newer_list_holds_is_not_there_twice_where_it_was_said_befo
 
 
 async def test_who_goes_on_after_another_workers_side_request_loses_nothing():
-    store, clock = EphemeralStore(), FakeClock()
+    store, clock = InMemoryStore(), FakeClock()
     one, other = late(store, clock), late(store, clock)
     for worker, texts in ((one, "abcde"), (other, "abcdx"), (one, "abcdefg")):
         worker.record(SPACE, "s-1", chat(*texts), folded=True)

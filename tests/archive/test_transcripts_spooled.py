@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from accordion.archive.transcripts import Transcripts
-from accordion.archive.writing import Archive
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Store
-from accordion.dialects.chat import ChatCompletions
-from accordion.dialects.reader import Reader
-from accordion.storage.spool import SpooledStore, open_spool
+from accordion.archive.archive import Archive
+from accordion.archive.transcripts import TranscriptStore
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import KeyValueStore
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.stores.spool import SpooledStore, open_spool
 from tests.fakes import FakeClock, FakeTasks, FickleStore
 
 SPACE, DAY = b"tenant key " * 3, 86_400.0
@@ -20,15 +20,15 @@ SPACE, DAY = b"tenant key " * 3, 86_400.0
 class Worker:
     """One worker's transcripts, on a store that all share and a spool file of this machine."""
 
-    def __init__(self, main: Store, path: Path, capacity: int = 2**26) -> None:
+    def __init__(self, main: KeyValueStore, path: Path, capacity: int = 2**26) -> None:
         self.store = SpooledStore(main, open_spool(path, capacity=capacity))
-        archive = Archive(self.store, DAY, clock=FakeClock(), minor=self.store.minor())
-        self.transcripts = Transcripts(archive, FakeTasks(), FakeClock(), "all")
+        archive = Archive(self.store, DAY, clock=FakeClock(), minor=self.store.with_half_capacity())
+        self.transcripts = TranscriptStore(archive, FakeTasks(), FakeClock(), "all")
 
     async def say(self, *texts: str) -> None:
         listed = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
         body = json.dumps({"model": "m", "messages": listed}).encode()
-        self.transcripts.record(SPACE, "s-1", Reader().read(ChatCompletions(), body, SPACE), folded=True)
+        self.transcripts.record(SPACE, "s-1", BodyReader().read(OpenAIChat(), body, SPACE), folded=True)
         await self.transcripts.flush()
 
     async def said(self) -> list[str]:

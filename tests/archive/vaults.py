@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from accordion.archive.artifacts import Artifact, Row
-from accordion.archive.bounds import Bounds, Swept
-from accordion.archive.custody import Custody
-from accordion.archive.erasures import Erasures
-from accordion.archive.transcripts import Record, Transcripts
-from accordion.archive.writing import Archive, Leaving
-from accordion.compaction.exporting import described
-from accordion.compaction.reading import WrittenReader
-from accordion.core.conversation import Conversation
-from accordion.core.ports import Key, Sealer, Store
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.sealed import AesSealer
-from accordion.storage.spool import Spool, SpooledStore
+from accordion.archive.archive import Archive, CompactionWrite
+from accordion.archive.artifacts import ArchivedMessage, Artifact
+from accordion.archive.erasure import ExportAndErasure
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.retention import Retention, SweepResult
+from accordion.archive.transcripts import Record, TranscriptStore
+from accordion.compaction.export_format import describe_value
+from accordion.model.conversation import Conversation
+from accordion.model.ports import Key, KeyValueStore, Sealer
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool, SpooledStore
 from tests.compaction.making import DIALECTS, LoopTasks, read
 from tests.fakes import FakeClock
 
@@ -33,7 +33,7 @@ DAY = 86_400.0
 class Vault:
     """All that keeps, bounds, records, gives out and erases."""
 
-    store: Store = field(default_factory=EphemeralStore)
+    store: KeyValueStore = field(default_factory=InMemoryStore)
     sealer: Sealer | None = field(default_factory=lambda: AesSealer([KEY]))
     mode: Record = "folded"
     max_bytes: int = 2**30
@@ -42,26 +42,30 @@ class Vault:
 
     def __post_init__(self) -> None:
         self.tasks = LoopTasks()
-        self.swept: list[Swept] = []
-        self.bounds = Bounds(
+        self.swept: list[SweepResult] = []
+        self.bounds = Retention(
             self.store, self.tasks, self.clock, max_bytes=self.max_bytes, retention=self.retention,
             told=self.swept.append,
         )  # fmt: skip
         self.archive = Archive(
-            self.store, self.retention, sealer=self.sealer, clock=self.clock, wrote=self.bounds.wrote
+            self.store, self.retention, sealer=self.sealer, clock=self.clock, wrote=self.bounds.note_write
         )
-        self.transcripts = Transcripts(self.archive, self.tasks, self.clock, self.mode)
-        self.erasures = Erasures(self.store, self.clock, self.retention)
+        self.transcripts = TranscriptStore(self.archive, self.tasks, self.clock, self.mode)
+        self.erasures = ErasureNotices(self.store, self.clock, self.retention)
         self.erasures.listen(lambda tenant, session: self.archive.forget())
         self.erasures.listen(self.transcripts.forget)
         self.spool = self.waiting()
-        reader = WrittenReader()
-        self.custody = Custody(
-            self.archive, self.tasks, described, lambda dialect, space: reader.of(DIALECTS[dialect], space),
-            self.erasures, self.spool.drop_erased,
-        )  # fmt: skip
+        reader = WrittenMessageReader()
+        self.custody = ExportAndErasure(
+            self.archive,
+            self.tasks,
+            describe_value,
+            lambda dialect, space: reader.reader_for(DIALECTS[dialect], space),
+            self.erasures,
+            self.spool.drop_erased,
+        )
 
-    def waiting(self, file: EphemeralStore | None = None) -> SpooledStore:
+    def waiting(self, file: InMemoryStore | None = None) -> SpooledStore:
         """The store with a spool, in `file` where that is given."""
         spool = Spool(None, place="here")
         if file is not None:
@@ -77,22 +81,22 @@ class Vault:
         self, name: str, session: str = "s-1", wires: Sequence[bytes] = (b'{"role":"user","content":"x"}',), **more: Any
     ) -> list[Artifact]:
         """A fold `f-name` that took messages out; each is an artifact."""
-        rows = [Row(hashlib.sha256(wire).digest(), wire) for wire in wires]
+        rows = [ArchivedMessage(hashlib.sha256(wire).digest(), wire) for wire in wires]
         base, space = more.get("base", ""), more.get("space", SPACE)
         artifacts = [
             Artifact(f"art_{name}_{at}", "part", "chat", (row.key,), at, at, 0, session=session, scope=b"x")
             for at, row in enumerate(rows)
         ]
         keys = (Key("", f"fold/{name}"),)
-        leaving = Leaving(f"f-{name}", session, self.clock.now(), f"f-{base}" if base else "", keys, 10)
-        await self.archive.keep(self.archive.puts(space, rows, artifacts, leaving))
-        await self.store.put(keys[0], self.archive.sealed(space, keys[0], b"the fold").value)
+        leaving = CompactionWrite(f"f-{name}", session, self.clock.now(), f"f-{base}" if base else "", keys, 10)
+        await self.archive.keep(self.archive.build_puts(space, rows, artifacts, leaving))
+        await self.store.put(keys[0], self.archive.sealed_put(space, keys[0], b"the fold").value)
         return artifacts
 
     async def there(self, artifact: Artifact, space: bytes = SPACE) -> bool:
         """Whether an artifact can be read, whole."""
-        found = (await self.archive.artifacts(space, [artifact.id]))[0]
-        return found is not None and set(await self.archive.rows(space, found.keys)) == set(found.keys)
+        found = (await self.archive.load_artifacts(space, [artifact.id]))[0]
+        return found is not None and set(await self.archive.load_rows(space, found.keys)) == set(found.keys)
 
 
 def chat(*texts: str, system: str | None = "You are an agent.", **fields: Any) -> Conversation:

@@ -10,38 +10,37 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import structs
 
-from accordion.accounting.meter import REPLY, Meter
-from accordion.archive.erasures import Erasures
-from accordion.archive.references import artifact_id, reference, size_of
-from accordion.archive.writing import Archive
-from accordion.compaction.background import Bounds, Preparations
-from accordion.compaction.case import Case, Outcome
-from accordion.compaction.compactor import Compactor, Rooms
-from accordion.compaction.crafting import Craft
+from accordion.accounting.token_meter import REPLY, MessageTokenCache, TokenMeter
+from accordion.archive.archive import Archive
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.references import artifact_id, describe_size, result_reference
+from accordion.compaction.assembly import CompactionAssembler
+from accordion.compaction.background import BackgroundSummaries, PreparationLimits
+from accordion.compaction.compactor import Compactor, CompactorServices
 from accordion.compaction.planner import Planner
-from accordion.compaction.policy import Options, decide
-from accordion.compaction.reading import WrittenReader
-from accordion.compaction.records import is_compaction
-from accordion.compaction.replay import Folds
-from accordion.compaction.strategies import build
-from accordion.compaction.weights import Weights
-from accordion.compaction.writers import Writers
-from accordion.core.budget import Decision, Thresholds, Utilization, Window
-from accordion.core.conversation import Conversation, ToolCall, ToolResult
-from accordion.core.edits import Folded, unfolded
-from accordion.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize, View
-from accordion.core.ports import Put, Route, Sealer, Store
-from accordion.core.summarizing import Asker
-from accordion.dialects.base import Dialect
-from accordion.dialects.chat import ChatCompletions
-from accordion.dialects.messages import Messages
-from accordion.dialects.reader import Reader
-from accordion.dialects.responses import Responses
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import Spool, SpooledStore
-from accordion.summaries.author import Author, Summary, SummaryTask
-from accordion.summaries.extractive import Extractor
-from accordion.summaries.prompts import load
+from accordion.compaction.policy import PolicyOptions, decide
+from accordion.compaction.record_format import is_compaction_key
+from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.compaction.strategies import build_strategy
+from accordion.compaction.summary_writers import WriterHistory
+from accordion.model.budget import Decision, Thresholds, Utilization, Window
+from accordion.model.compaction import CompactedConversation, without_compaction
+from accordion.model.conversation import Conversation, ToolCall, ToolResult
+from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize, View
+from accordion.model.ports import KeyValueStore, Put, Route, Sealer
+from accordion.model.summarizer import SummaryCaller
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool, SpooledStore
+from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
+from accordion.summaries.extractive import ExtractiveWriter
+from accordion.summaries.prompts import load_prompts
 from tests.fakes import FakeClock, WordCounter
 from tests.histories import Call, DialectName, History, Round, Turn, body
 
@@ -49,13 +48,13 @@ T = TypeVar("T")
 
 SPACE = b"tenant key " * 3
 SCOPE = b"scope"
-DIALECTS: dict[str, Dialect] = {each.name: each for each in (ChatCompletions(), Responses(), Messages())}
+DIALECTS: dict[str, WireProtocol] = {each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}
 WINDOW = Window(100_000, 100_000, "config")
 
 
 def read(request: dict[str, Any], dialect: str, space: bytes = SPACE) -> Conversation:
     """A request as the reader gives it."""
-    return Reader().read(DIALECTS[dialect], json.dumps(request).encode(), space)
+    return BodyReader().read(DIALECTS[dialect], json.dumps(request).encode(), space)
 
 
 def long_history(turns: int, rounds: int = 1, words: int = 150, end: Literal["ask", "work", "done"] = "ask") -> History:
@@ -100,10 +99,10 @@ def conversation(history: History, dialect: DialectName, **fields: Any) -> Conve
 class Loop:
     """Waiting on asyncio."""
 
-    def signal(self) -> asyncio.Event:
+    def create_signal(self) -> asyncio.Event:
         return asyncio.Event()
 
-    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+    async def wait_for(self, seconds: float, work: Awaitable[T]) -> T:
         async with asyncio.timeout(seconds):
             return await work
 
@@ -131,7 +130,7 @@ class LoopTasks:
             await asyncio.gather(*self.running, return_exceptions=True)
 
 
-Strategy = Callable[[View], Sequence[Step]]
+Strategy = Callable[[View], Sequence[PlanStep]]
 
 
 @dataclass
@@ -142,7 +141,9 @@ class HandPlanner:
     name: str = "by_hand"
     planned: int = 0
 
-    def plan_for(self, view: Callable[[Kind], View], kinds: Sequence[Kind], *, must_succeed: bool) -> tuple[Plan, int]:
+    def plan_first_fitting(
+        self, view: Callable[[PlanKind], View], kinds: Sequence[PlanKind], *, must_succeed: bool
+    ) -> tuple[Plan, int]:
         self.planned += 1
         viewed = view(kinds[-1] if must_succeed else kinds[0])
         steps = tuple(self.propose(viewed))
@@ -150,22 +151,22 @@ class HandPlanner:
         return Plan(viewed, made), 1
 
 
-def summarize_most(view: View) -> Sequence[Step]:
+def summarize_most(view: View) -> Sequence[PlanStep]:
     """One summary of all groups that may leave."""
     groups = [group for group in view.groups if view.whole[group[0]]]
-    if not groups or all(view.slots[index].summary for first, last in groups for index in range(first, last + 1)):
+    if not groups or all(view.slots[index].is_summary for first, last in groups for index in range(first, last + 1)):
         return ()
     return (Summarize(groups[0][0], groups[-1][1], 400),)
 
 
-def drop_most(view: View) -> Sequence[Step]:
+def drop_most(view: View) -> Sequence[PlanStep]:
     """Every message that may leave, without a word."""
-    return [Drop(index) for index, leaves in enumerate(view.whole) if leaves and not view.slots[index].summary]
+    return [Drop(index) for index, leaves in enumerate(view.whole) if leaves and not view.slots[index].is_summary]
 
 
-def archive_results(view: View) -> Sequence[Step]:
+def archive_results(view: View) -> Sequence[PlanStep]:
     """A reference in place of every result that may be touched."""
-    steps: list[Step] = []
+    steps: list[PlanStep] = []
     made = {part.call_id: part for slot in view.slots for part in slot.message.parts if isinstance(part, ToolCall)}
     for index, slot in enumerate(view.slots):
         for part, held in enumerate(slot.message.parts):
@@ -173,15 +174,15 @@ def archive_results(view: View) -> Sequence[Step]:
                 continue
             kept = artifact_id(SPACE, slot.message.key, part)
             text = "\n".join(getattr(inner, "text", "") for inner in held.parts)
-            told = reference(made[held.call_id].name, made[held.call_id].arguments, kept, size_of(text))
+            told = result_reference(made[held.call_id].name, made[held.call_id].arguments, kept, describe_size(text))
             steps.append(Replace(index, part, told, len(told.split())))
     return steps
 
 
-class Teller(Author):
+class Teller(SummaryAuthor):
     """An author whose model tells of all that is covered, when it is let; or fails."""
 
-    def __init__(self, author: Author) -> None:
+    def __init__(self, author: SummaryAuthor) -> None:
         self._author = author
         self.asked: list[SummaryTask] = []
         self.trials: list[bool] = []
@@ -190,21 +191,23 @@ class Teller(Author):
         self.error: Exception | None = None
 
     @property
-    def asks(self) -> bool:
+    def has_model(self) -> bool:
         return True
 
-    def extractive(self, task: SummaryTask) -> Summary:
-        return self._author.extractive(task)
+    def write_extractive(self, task: SummaryTask) -> Summary:
+        return self._author.write_extractive(task)
 
     async def write(
-        self, task: SummaryTask, heard: Callable[[Summary], None] | None = None, *, is_trial: bool = False
+        self, task: SummaryTask, on_partial: Callable[[Summary], None] | None = None, *, is_trial: bool = False
     ) -> Summary:
         self.asked.append(task)
         self.trials.append(is_trial)
         await self.may.wait()
         if self.error is not None:
             raise self.error
-        return Summary("text", "A model told this.", task.covered[-1].index + 1, "model-x", 100, 20, since=task.since)
+        return Summary(
+            "text", "A model told this.", task.sources[-1].index + 1, "model-x", 100, 20, narrated_from=task.first_index
+        )
 
 
 @dataclass
@@ -213,81 +216,94 @@ class House:
 
     propose: Strategy = summarize_most
     plain: Strategy = drop_most
-    store: Store = field(default_factory=EphemeralStore)
+    store: KeyValueStore = field(default_factory=InMemoryStore)
     spool: Spool | None = None
     teller: bool = False
     pipeline: Sequence[Any] | None = None
     """The real planner with these strategies, in place of one by hand."""
     window: int = WINDOW.size
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: PreparationLimits = field(default_factory=PreparationLimits)
     wait_seconds: float = 5.0
     sealer: Sealer | None = None
 
     def __post_init__(self) -> None:
         self.clock, self.tasks, self.waiting = FakeClock(), LoopTasks(), Loop()
-        self.meter = Meter(WordCounter())
-        self.weights = Weights(self.meter)
+        self.meter = TokenMeter(WordCounter())
+        self.weights = MessageTokenCache(self.meter)
         main = self.store
         if self.spool is not None:
             self.spooled = SpooledStore(main, self.spool, settle=self._settle)
             self.store = self.spooled
         self.archive = Archive(self.store, sealer=self.sealer, clock=self.clock)
-        self.reader = WrittenReader()
-        self.folds = Folds(self.store, reader=self.reader, sealer=self.sealer)
-        self.extractor = Extractor()
-        self.author = Author(None, self.extractor, self.tasks, load())
+        self.reader = WrittenMessageReader()
+        self.folds = CompactionRepository(self.store, message_reader=self.reader, sealer=self.sealer)
+        self.extractor = ExtractiveWriter()
+        self.author = SummaryAuthor(None, self.extractor, self.tasks, load_prompts())
         if self.teller:
             self.author = Teller(self.author)
-        self.erasures = Erasures(main, self.clock, 100.0)
-        self.writers = Writers(self.clock)
-        self.preparations = Preparations(
+        self.erasures = ErasureNotices(main, self.clock, 100.0)
+        self.writers = WriterHistory(self.clock)
+        self.preparations = BackgroundSummaries(
             self.author, self.store, self.tasks, self.waiting, self.bounds, self.archive, self.erasures,
             self.writers,
         )  # fmt: skip
         self.planner, self.plain_planner = HandPlanner(self.propose), HandPlanner(self.plain, "plain")
         planners = (self.planner, self.plain_planner)
         if self.pipeline is not None:
-            planners = (Planner(self.pipeline), Planner([build("fixed_limits", {"tokens": self.window // 8})]))
-        craft = Craft(*planners, self.archive, self.weights, self.reader)
-        rooms = Rooms(
+            planners = (Planner(self.pipeline), Planner([build_strategy("fixed_limits", {"tokens": self.window // 8})]))
+        craft = CompactionAssembler(*planners, self.archive, self.weights, self.reader)
+        rooms = CompactorServices(
             self.folds, self.archive, self.author, self.extractor, self.preparations, self.tasks, self.clock,
             self.waiting, self.erasures,
         )  # fmt: skip
         self.compactor = Compactor(craft, rooms, wait_seconds=self.wait_seconds)
 
     def _settle(self, claim: Put, winner: bytes) -> None:
-        if is_compaction(claim.key):
+        if is_compaction_key(claim.key):
             self.folds.adopt(claim.key, winner)
 
-    def case(self, client: Conversation, folded: Folded | None = None, **changes: Any) -> Case:
+    def case(
+        self, client: Conversation, folded: CompactedConversation | None = None, **changes: Any
+    ) -> CompactionRequest:
         """A request over its trigger."""
-        folded = folded or unfolded(client)
+        folded = folded or without_compaction(client)
         tokens = self.meter.measure(folded.conversation, WINDOW).tokens - REPLY
         kind = "conversation" if client.starts_turn else "generation"
         decision = Decision("compact", "a test", target=tokens // 4, kind=kind, trigger=max(1, tokens // 2))
         if "decision" in changes:
             decision = replace(decision, **changes.pop("decision"))
         return replace(
-            Case(
-                tenant="local", space=SPACE, scope=SCOPE, session="s-1", dialect=DIALECTS[client.dialect],
-                folded=folded, utilization=Utilization(WINDOW.size, messages=tokens + REPLY), window=WINDOW,
-                limits=Thresholds().limits(WINDOW.size), decision=decision, model="", began=self.clock.monotonic(),
+            CompactionRequest(
+                tenant="local",
+                tenant_key=SPACE,
+                scope=SCOPE,
+                session="s-1",
+                protocol=DIALECTS[client.dialect],
+                history=folded,
+                utilization=Utilization(WINDOW.size, messages=tokens + REPLY),
+                window=WINDOW,
+                limits=Thresholds().limits(WINDOW.size),
+                decision=decision,
+                actual_model="",
+                started_at=self.clock.monotonic(),
                 request_id="req-1",
             ),
             **changes,
-        )  # fmt: skip
+        )
 
-    async def step(self, client: Conversation, *, fresh: bool = False, asker: Asker | None = None) -> Outcome:
+    async def step(
+        self, client: Conversation, *, fresh: bool = False, asker: SummaryCaller | None = None
+    ) -> CompactionResult:
         """One request on its way: replay, measure, decide, fold."""
         dialect = DIALECTS[client.dialect]
-        folded = await self.folds.find(dialect, SPACE, SCOPE, client, fresh=fresh)
+        folded = await self.folds.find(dialect, SPACE, SCOPE, client, check_store=fresh)
         window = Window(self.window, self.window, "config")
-        case = self.case(client, folded, window=window, limits=Thresholds().limits(self.window), asker=asker)
+        case = self.case(client, folded, window=window, limits=Thresholds().limits(self.window), summary_caller=asker)
         used = structs.replace(case.utilization, window=self.window)
-        decision = decide(folded, used, case.limits, window, options=Options())
-        return await self.compactor.fold(replace(case, utilization=used, decision=decision), client)
+        decision = decide(folded, used, case.limits, window, options=PolicyOptions())
+        return await self.compactor.compact(replace(case, utilization=used, decision=decision), client)
 
 
-def asker() -> Asker:
+def asker() -> SummaryCaller:
     """Somebody in whose name a model may be asked."""
-    return Asker("local", Route("openai", "openai"), "chat", "gpt-5", ())
+    return SummaryCaller("local", Route("openai", "openai"), "chat", "gpt-5", ())

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.background import Bounds, Prepared
-from accordion.compaction.case import Outcome
-from accordion.compaction.writers import FIRST_PAUSE, TOKENS_BETWEEN, Writer
-from accordion.core.conversation import Conversation, Text
-from accordion.core.errors import SummaryFailed
-from accordion.core.plan import Step, Summarize, View
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.compaction.background import PreparationLimits, PreparedSummary
+from accordion.compaction.request import CompactionResult
+from accordion.compaction.summary_writers import FIRST_PAUSE, TOKENS_BETWEEN_TRIALS, SummaryWriter
+from accordion.model.conversation import Conversation, Text
+from accordion.model.errors import SummaryFailed
+from accordion.model.plan import PlanStep, Summarize, View
+from accordion.stores.memory_store import InMemoryStore
 from accordion.summaries.author import Summary, SummaryRejected, SummaryTask
 from tests.compaction.making import (
     DIALECTS,
@@ -31,7 +31,7 @@ from tests.fakes import FickleStore
 TOLD = "A model told this."
 
 
-def summarize_newest(view: View) -> Sequence[Step]:
+def summarize_newest(view: View) -> Sequence[PlanStep]:
     """One summary of the later half of all groups that may leave."""
     groups = [group for group in view.groups if view.whole[group[0]]]
     return (Summarize(groups[len(groups) // 2][0], groups[-1][1], 400),)
@@ -53,14 +53,14 @@ def client(turns: int = 6, **options: Any) -> Conversation:
     return conversation(long_history(turns, **options), "chat")
 
 
-async def ask(of: House, asked: Conversation, **changes: Any) -> Outcome:
-    changes.setdefault("asker", asker())
-    folded = await of.folds.find(DIALECTS["chat"], SPACE, SCOPE, asked, fresh=False)
-    return await of.compactor.fold(of.case(asked, folded, **changes), asked)
+async def ask(of: House, asked: Conversation, **changes: Any) -> CompactionResult:
+    changes.setdefault("summary_caller", asker())
+    folded = await of.folds.find(DIALECTS["chat"], SPACE, SCOPE, asked, check_store=False)
+    return await of.compactor.compact(of.case(asked, folded, **changes), asked)
 
 
-def said(outcome: Outcome) -> str:
-    messages = outcome.folded.conversation.messages
+def said(outcome: CompactionResult) -> str:
+    messages = outcome.history.conversation.messages
     return "\n".join(part.text for message in messages for part in message.parts if isinstance(part, Text))
 
 
@@ -72,12 +72,12 @@ async def settle() -> None:
 async def test_a_summary_is_prepared_from_the_soft_threshold_on_and_used_at_the_trigger():
     rooms = house()
     passed = await ask(rooms, client(4), decision=PREPARE)
-    assert passed == Outcome(passed.folded)
+    assert passed == CompactionResult(passed.history)
     await rooms.tasks.done()
     assert len(teller(rooms).asked) == 1
     made = await ask(rooms, client(6))
     assert TOLD in said(made)
-    compaction = made.folded.compaction
+    compaction = made.history.compaction
     assert compaction is not None
     assert (compaction.writer, compaction.input, compaction.output) == ("model-x", 100, 20)
     assert compaction.narrative == TOLD
@@ -106,8 +106,8 @@ async def test_while_a_model_writes_and_there_is_room_the_request_passes_unfolde
     asked = client(6)
     for _ in range(3):
         outcome = await ask(rooms, asked)
-        assert outcome == Outcome(outcome.folded)
-        assert outcome.folded.conversation is asked
+        assert outcome == CompactionResult(outcome.history)
+        assert outcome.history.conversation is asked
         await settle()
     assert rooms.planner.planned == 1
     teller(rooms).may.set()
@@ -121,8 +121,8 @@ async def test_at_a_trigger_of_zero_an_extract_does_until_the_model_has_written(
     teller(rooms).may.clear()
     for turns in (6, 9):
         outcome = await ask(rooms, client(turns), decision={"trigger": 0})
-        assert outcome.folded.compaction is not None
-        assert outcome.folded.compaction.writer == "extractive"
+        assert outcome.history.compaction is not None
+        assert outcome.history.compaction.writer == "extractive"
         await settle()
     assert len(teller(rooms).asked) == 1
     teller(rooms).may.set()
@@ -144,8 +144,8 @@ async def test_it_waits_only_so_long_and_then_an_extract_must_do():
     rooms = house(wait_seconds=0.01)
     teller(rooms).may.clear()
     outcome = await ask(rooms, client(6), decision={"forced": True})
-    assert outcome.folded.compaction is not None
-    assert outcome.folded.compaction.writer == "extractive"
+    assert outcome.history.compaction is not None
+    assert outcome.history.compaction.writer == "extractive"
     assert TOLD not in said(outcome)
     teller(rooms).may.set()
     await rooms.tasks.done()
@@ -153,16 +153,16 @@ async def test_it_waits_only_so_long_and_then_an_extract_must_do():
 
 async def test_without_a_model_a_fold_at_the_trigger_is_made_at_once():
     rooms = house()
-    outcome = await ask(rooms, client(6), asker=None)
-    assert outcome.folded.compaction is not None
-    assert outcome.folded.compaction.writer == "extractive"
+    outcome = await ask(rooms, client(6), summary_caller=None)
+    assert outcome.history.compaction is not None
+    assert outcome.history.compaction.writer == "extractive"
     assert teller(rooms).asked == []
 
 
 async def test_a_plan_that_needs_no_summary_is_carried_out_at_once():
     rooms = house(propose=archive_results)
     outcome = await ask(rooms, client(6))
-    assert outcome.folded.compaction is not None
+    assert outcome.history.compaction is not None
     assert teller(rooms).asked == []
 
 
@@ -174,10 +174,10 @@ async def test_what_was_prepared_of_a_history_that_was_rewound_is_not_used():
     assert client(6).chain[0] == other.chain[0]
     outcome = await ask(rooms, other, decision={"forced": True})
     assert len(teller(rooms).asked) == 2
-    assert outcome.folded.compaction is not None
+    assert outcome.history.compaction is not None
     shorter = await ask(rooms, client(3), decision={"must_succeed": True})
-    assert shorter.folded.compaction is not None
-    assert shorter.folded.compaction.narrated <= len(client(3).chain)
+    assert shorter.history.compaction is not None
+    assert shorter.history.compaction.narrated <= len(client(3).chain)
 
 
 async def test_a_summary_that_failed_is_not_tried_again_until_the_history_has_grown():
@@ -191,9 +191,9 @@ async def test_a_summary_that_failed_is_not_tried_again_until_the_history_has_gr
     assert len(teller(rooms).asked) == 1
     # At the trigger an extract does, and nothing canned is stored.
     outcome = await ask(rooms, client(21))
-    assert outcome.folded.compaction is not None
-    assert outcome.folded.compaction.writer == "extractive"
-    assert outcome.folded.compaction.narrative == ""
+    assert outcome.history.compaction is not None
+    assert outcome.history.compaction.writer == "extractive"
+    assert outcome.history.compaction.narrative == ""
 
 
 async def test_after_a_tenth_more_it_is_tried_again():
@@ -214,8 +214,8 @@ async def test_where_the_last_try_failed_an_extract_does_at_the_trigger_though_t
     await ask(rooms, client(20), decision=PREPARE)
     await rooms.tasks.done()
     outcome = await ask(rooms, client(24))
-    assert outcome.folded.compaction is not None
-    assert outcome.folded.compaction.writer == "extractive"
+    assert outcome.history.compaction is not None
+    assert outcome.history.compaction.writer == "extractive"
     assert len(teller(rooms).asked) == 1
 
 
@@ -228,8 +228,8 @@ async def test_a_fold_does_not_wait_for_another_try_after_one_that_failed():
     await ask(rooms, client(24), decision=PREPARE)
     await settle()
     outcome = await ask(rooms, client(25))
-    assert outcome.folded.compaction is not None
-    assert outcome.folded.compaction.writer == "extractive"
+    assert outcome.history.compaction is not None
+    assert outcome.history.compaction.writer == "extractive"
     teller(rooms).may.set()
     await rooms.tasks.done()
     assert len(teller(rooms).asked) == 2
@@ -245,17 +245,17 @@ async def test_who_can_wait_has_it_tried_again_after_a_tenth_more():
 
 
 async def test_a_writer_that_never_ends_is_given_up():
-    rooms = house(bounds=Bounds(longest=0.01))
+    rooms = house(bounds=PreparationLimits(timeout_seconds=0.01))
     teller(rooms).may.clear()
     await ask(rooms, client(6), decision=PREPARE)
     await rooms.tasks.done()
     outcome = await ask(rooms, client(6))
-    assert outcome.folded.compaction is not None
-    assert outcome.folded.compaction.writer == "extractive"
+    assert outcome.history.compaction is not None
+    assert outcome.history.compaction.writer == "extractive"
 
 
 async def test_only_so_many_are_written_at_once_in_all_and_for_a_tenant():
-    rooms = house(bounds=Bounds(at_once=3, per_tenant=2))
+    rooms = house(bounds=PreparationLimits(max_concurrent=3, max_per_tenant=2))
     teller(rooms).may.clear()
     for number in range(4):
         await ask(rooms, client(4), decision=PREPARE, session=f"s-{number}")
@@ -270,7 +270,7 @@ async def test_only_so_many_are_written_at_once_in_all_and_for_a_tenant():
 
 
 async def test_what_another_worker_prepared_is_used_and_not_paid_for_twice():
-    store = EphemeralStore()
+    store = InMemoryStore()
     one, other = house(store=store), house(store=store)
     teller(one).may.clear()
     await ask(one, client(5), decision=PREPARE)
@@ -299,12 +299,12 @@ async def test_the_next_summary_goes_on_from_what_was_told_before():
     await ask(rooms, client(6), decision=PREPARE)
     await rooms.tasks.done()
     first = await ask(rooms, client(6))
-    assert first.folded.compaction is not None
+    assert first.history.compaction is not None
     await ask(rooms, client(14), decision=PREPARE)
     await rooms.tasks.done()
     task = teller(rooms).asked[1]
-    assert (task.prior, task.prior_until) == (TOLD, first.folded.compaction.narrated)
-    assert task.covered[0].index == 1
+    assert (task.prior_narrative, task.prior_until) == (TOLD, first.history.compaction.narrated)
+    assert task.sources[0].index == 1
 
 
 async def test_what_a_model_told_of_one_task_is_no_beginning_for_what_is_told_of_the_whole():
@@ -313,32 +313,32 @@ async def test_what_a_model_told_of_one_task_is_no_beginning_for_what_is_told_of
     await ask(rooms, client(6), decision=PREPARE)
     await rooms.tasks.done()
     first = await ask(rooms, client(6))
-    assert first.folded.compaction is not None
-    assert first.folded.compaction.narrated_from > 1
+    assert first.history.compaction is not None
+    assert first.history.compaction.narrated_from > 1
     rooms.planner.propose = summarize_most
     await ask(rooms, client(14), decision=PREPARE)
     await rooms.tasks.done()
     task = teller(rooms).asked[1]
-    assert (task.prior, task.prior_until, task.since) == ("", 0, 1)
-    assert [source.index for source in task.covered][:3] == [1, 2, 3]
+    assert (task.prior_narrative, task.prior_until, task.first_index) == ("", 0, 1)
+    assert [source.index for source in task.sources][:3] == [1, 2, 3]
 
 
 class Piecewise(Teller):
     """Tells of a first piece, and fails at the second or never ends."""
 
     async def write(
-        self, task: SummaryTask, heard: Callable[[Summary], None] | None = None, *, is_trial: bool = False
+        self, task: SummaryTask, on_partial: Callable[[Summary], None] | None = None, *, is_trial: bool = False
     ) -> Summary:
         self.asked.append(task)
-        assert heard is not None
-        heard(Summary("", TOLD, task.covered[0].index + 3, "model-x", 100, 20, since=task.since))
+        assert on_partial is not None
+        on_partial(Summary("", TOLD, task.sources[0].index + 3, "model-x", 100, 20, narrated_from=task.first_index))
         await self.may.wait()
         raise SummaryRejected("no", input=130, output=25, answers=1)
 
 
 @pytest.mark.parametrize("ends", [True, False])
 async def test_of_a_summary_in_pieces_the_first_ones_are_used_where_the_rest_does_not_come(ends: bool):
-    rooms = house(bounds=Bounds(longest=0.01))
+    rooms = house(bounds=PreparationLimits(timeout_seconds=0.01))
     rooms.author = Piecewise(rooms.author)
     rooms.preparations._author = rooms.author
     if not ends:
@@ -347,23 +347,23 @@ async def test_of_a_summary_in_pieces_the_first_ones_are_used_where_the_rest_doe
     await rooms.tasks.done()
     made = await ask(rooms, client(6))
     assert TOLD in said(made)
-    compaction = made.folded.compaction
+    compaction = made.history.compaction
     assert compaction is not None
-    assert compaction.narrated == rooms.author.asked[0].covered[0].index + 3 < compaction.covered
-    assert made.seen is not None
+    assert compaction.narrated == rooms.author.asked[0].sources[0].index + 3 < compaction.covered
+    assert made.outcome is not None
     assert (compaction.input, compaction.output) == (100, 20)
     # What came of nothing is told too.
-    assert (made.seen.input, made.seen.output) == ((130, 25) if ends else (100, 20))
+    assert (made.outcome.input, made.outcome.output) == ((130, 25) if ends else (100, 20))
 
 
 class Repeating(Teller):
     """Has nothing new to tell."""
 
     async def write(
-        self, task: SummaryTask, heard: Callable[[Summary], None] | None = None, *, is_trial: bool = False
+        self, task: SummaryTask, on_partial: Callable[[Summary], None] | None = None, *, is_trial: bool = False
     ) -> Summary:
         self.asked.append(task)
-        return Summary("", TOLD, task.prior_until, "extractive", since=task.since)
+        return Summary("", TOLD, task.prior_until, "extractive", narrated_from=task.first_index)
 
 
 async def test_where_there_is_nothing_new_to_tell_a_fold_does_not_wait_for_it():
@@ -371,17 +371,17 @@ async def test_where_there_is_nothing_new_to_tell_a_fold_does_not_wait_for_it():
     rooms.author = Repeating(rooms.author)
     rooms.preparations._author = rooms.author
     passed = await ask(rooms, client(6))
-    assert passed.folded.compaction is None
+    assert passed.history.compaction is None
     await rooms.tasks.done()
     made = await ask(rooms, client(6))
-    assert made.folded.compaction is not None
-    assert made.folded.compaction.writer == "extractive"
+    assert made.history.compaction is not None
+    assert made.history.compaction.writer == "extractive"
     assert len(rooms.author.asked) == 1
 
 
 async def test_without_a_model_the_facts_are_looked_up_ahead():
     rooms = house()
-    await ask(rooms, client(6), decision=PREPARE, asker=None)
+    await ask(rooms, client(6), decision=PREPARE, summary_caller=None)
     await rooms.tasks.done()
     assert len(rooms.extractor._facts) == len({message.key for message in client(6).messages})
     assert teller(rooms).asked == []
@@ -396,13 +396,13 @@ async def test_a_conversation_that_jumps_over_its_trigger_gets_a_summary_of_its_
     await rooms.tasks.done()
     second = await ask(rooms, client(14))
     assert len(teller(rooms).asked) == 2
-    assert first.folded.compaction is not None
-    assert second.folded.compaction is not None
-    assert second.folded.compaction.narrated > first.folded.compaction.narrated
+    assert first.history.compaction is not None
+    assert second.history.compaction is not None
+    assert second.history.compaction.narrated > first.history.compaction.narrated
 
 
 async def test_what_another_worker_has_ready_is_not_written_again():
-    store = EphemeralStore()
+    store = InMemoryStore()
     one, other = house(store=store), house(store=store)
     await ask(one, client(5), decision=PREPARE)
     await one.tasks.done()
@@ -414,11 +414,11 @@ async def test_what_another_worker_has_ready_is_not_written_again():
 
 def test_what_is_prepared_holds_only_for_its_own_beginning():
     whole = client(3)
-    assert Prepared("", 3, whole.chain[2], "", 0, 0).holds(whole, 2)
-    assert not Prepared("", 3, whole.chain[2], "", 0, 0).holds(whole, 3)
-    assert not Prepared("", 3, whole.chain[1], "", 0, 0).holds(whole, 0)
-    assert not Prepared("", 0, b"", "", 0, 0).holds(whole, 0)
-    assert not Prepared("", 99, whole.chain[2], "", 0, 0).holds(whole, 0)
+    assert PreparedSummary("", 3, whole.chain[2], "", 0, 0).is_valid_for(whole, 2)
+    assert not PreparedSummary("", 3, whole.chain[2], "", 0, 0).is_valid_for(whole, 3)
+    assert not PreparedSummary("", 3, whole.chain[1], "", 0, 0).is_valid_for(whole, 0)
+    assert not PreparedSummary("", 0, b"", "", 0, 0).is_valid_for(whole, 0)
+    assert not PreparedSummary("", 99, whole.chain[2], "", 0, 0).is_valid_for(whole, 0)
 
 
 async def test_a_compaction_does_not_forget_that_the_model_failed():
@@ -427,13 +427,13 @@ async def test_a_compaction_does_not_forget_that_the_model_failed():
     await ask(rooms, client(6), decision=PREPARE)
     await rooms.tasks.done()
     made = await ask(rooms, client(6))
-    assert made.seen is not None
-    assert (made.seen.writer, made.seen.input, made.seen.output) == ("extractive", 130, 25)
-    assert (made.seen.failed_answers, made.seen.failed_input, made.seen.failed_output) == (2, 130, 25)
+    assert made.outcome is not None
+    assert (made.outcome.writer, made.outcome.input, made.outcome.output) == ("extractive", 130, 25)
+    assert (made.outcome.failed_answers, made.outcome.failed_input, made.outcome.failed_output) == (2, 130, 25)
     for turns in (12, 20, 30):
         again = await ask(rooms, client(turns), decision={"must_succeed": True})
-        assert again.seen is not None
-        assert (again.seen.failed_answers, again.seen.input) == (0, 0)
+        assert again.outcome is not None
+        assert (again.outcome.failed_answers, again.outcome.input) == (0, 0)
     assert len(teller(rooms).asked) == 1
 
 
@@ -444,16 +444,16 @@ async def test_a_paused_model_is_tried_again_and_trusted_once_it_succeeds():
     await rooms.tasks.done()
     teller(rooms).error = None
     rooms.clock.advance(FIRST_PAUSE)
-    rooms.writers.forwarded(Writer("local", "openai", "gpt-5"), TOKENS_BETWEEN)
+    rooms.writers.count_request(SummaryWriter("local", "openai", "gpt-5"), TOKENS_BETWEEN_TRIALS)
     assert TOLD in said(await ask(rooms, client(12), decision={"forced": True}))
     assert TOLD in said(await ask(rooms, client(30), decision={"forced": True}))
     assert teller(rooms).trials == [True, True, False]
 
 
 async def test_where_only_the_trial_passed_the_model_is_paused_all_the_same():
-    rooms = house(bounds=Bounds(longest=0.01))
+    rooms = house(bounds=PreparationLimits(timeout_seconds=0.01))
     rooms.author = Piecewise(rooms.author)
     rooms.preparations._author = rooms.author
     await ask(rooms, client(6), decision=PREPARE)
     await rooms.tasks.done()
-    assert not rooms.writers.may_try(Writer("local", "openai", "gpt-5"), "another session")
+    assert not rooms.writers.may_try(SummaryWriter("local", "openai", "gpt-5"), "another session")

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from accordion.archive.artifacts import artifact_text
-from accordion.compaction.case import Outcome
-from accordion.compaction.compactor import seen_of
-from accordion.compaction.rendering import Rendering
-from accordion.core.conversation import Conversation, Message
-from accordion.core.errors import StoreUnavailable
-from accordion.core.plan import Summarize
-from accordion.core.ports import Put
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import Spool
+from accordion.compaction.compactor import report_compaction
+from accordion.compaction.rendering import RequestRenderer
+from accordion.compaction.request import CompactionResult
+from accordion.model.conversation import Conversation, Message
+from accordion.model.errors import StoreUnavailable
+from accordion.model.plan import Summarize
+from accordion.model.ports import Put
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool
 from tests.compaction.making import (
     DIALECTS,
     SCOPE,
@@ -50,7 +50,7 @@ class Fragile(FickleStore):
         self.claims_away = False
 
     @property
-    def available(self):
+    def is_available(self):
         return not (self.away or self.claims_away)
 
     async def put_if_absent(self, key, value, *, ttl=None):
@@ -64,19 +64,19 @@ class Fragile(FickleStore):
         return await super().write(batch)
 
 
-async def fold(house: House, client: Conversation, **changes: Any) -> Outcome:
+async def fold(house: House, client: Conversation, **changes: Any) -> CompactionResult:
     """What one request of this conversation comes to: replay, then a fold."""
     dialect = DIALECTS[client.dialect]
-    folded = await house.folds.find(dialect, SPACE, SCOPE, client, fresh=False)
-    return await house.compactor.fold(house.case(client, folded, **changes), client)
+    folded = await house.folds.find(dialect, SPACE, SCOPE, client, check_store=False)
+    return await house.compactor.compact(house.case(client, folded, **changes), client)
 
 
-def wires(outcome: Outcome) -> list[bytes]:
-    return [message.wire for message in outcome.folded.conversation.messages]
+def wires(outcome: CompactionResult) -> list[bytes]:
+    return [message.wire for message in outcome.history.conversation.messages]
 
 
-def entries(outcome: Outcome, dialect: str) -> list[bytes]:
-    return Rendering().entries(DIALECTS[dialect], outcome.folded)
+def entries(outcome: CompactionResult, dialect: str) -> list[bytes]:
+    return RequestRenderer().render_entries(DIALECTS[dialect], outcome.history)
 
 
 # -- what a fold comes to --------------------------------------------------------------------------------------------
@@ -86,53 +86,53 @@ def entries(outcome: Outcome, dialect: str) -> list[bytes]:
 async def test_a_fold_is_made_told_and_found_again(dialect: DialectName):
     client, house = conversation(long_history(6), dialect), House()
     outcome = await fold(house, client)
-    compaction, seen = outcome.folded.compaction, outcome.seen
+    compaction, seen = outcome.history.compaction, outcome.outcome
     assert compaction is not None
     assert seen is not None
-    assert seen == seen_of(compaction, "folded", house.case(client).decision)
+    assert seen == report_compaction(compaction, "folded", house.case(client).decision)
     assert (seen.state, seen.triggered, seen.cause, seen.passes) == ("folded", True, "automatic", 1)
     assert [step[0] for step in seen.steps] == ["by_hand"]
     assert seen.steps[0][1:] == (seen.before, seen.after)
     assert seen.utilization == round(house.case(client).utilization.ratio, 4)
     assert seen.writer == "extractive"
-    again = await house.folds.find(DIALECTS[dialect], SPACE, SCOPE, client, fresh=True)
+    again = await house.folds.find(DIALECTS[dialect], SPACE, SCOPE, client, check_store=True)
     assert again.compaction == compaction
-    assert seen_of(compaction, "replayed").triggered is False
+    assert report_compaction(compaction, "replayed").triggered is False
 
 
 async def test_utilization_is_not_told_where_the_trigger_is_zero():
     outcome = await fold(House(), conversation(long_history(6), "chat"), decision={"trigger": 0})
-    assert outcome.seen is not None
-    assert outcome.seen.utilization is None
-    assert outcome.seen.state == "folded"
+    assert outcome.outcome is not None
+    assert outcome.outcome.utilization is None
+    assert outcome.outcome.state == "folded"
 
 
 async def test_a_decision_to_pass_changes_nothing():
     client, house = conversation(long_history(6), "chat"), House()
     outcome = await fold(house, client, decision={"action": "pass"})
-    assert outcome == Outcome(outcome.folded)
-    assert outcome.folded.conversation is client
+    assert outcome == CompactionResult(outcome.history)
+    assert outcome.history.conversation is client
     assert house.planner.planned == 0
 
 
 async def test_what_is_only_observed_is_told_and_changes_nothing():
-    store = EphemeralStore()
+    store = InMemoryStore()
     client, house = conversation(long_history(6), "chat"), House(store=store)
     outcome = await fold(house, client, decision={"observed": True})
-    assert outcome.folded.conversation is client
-    assert outcome.seen is not None
-    assert (outcome.seen.state, outcome.seen.steps[0][0]) == ("observed", "by_hand")
-    assert outcome.seen.after < outcome.seen.before
+    assert outcome.history.conversation is client
+    assert outcome.outcome is not None
+    assert (outcome.outcome.state, outcome.outcome.steps[0][0]) == ("observed", "by_hand")
+    assert outcome.outcome.after < outcome.outcome.before
     assert store.size == 0
 
 
 async def test_a_fold_that_gains_too_little_leaves_the_request_and_says_why():
     client = conversation(long_history(6), "chat")
     outcome = await fold(House(lambda view: (Summarize(1, 1, 5, "note"),)), client)
-    assert outcome.folded.conversation is client
-    assert outcome.seen is not None
-    assert outcome.seen.state == "failed"
-    assert "gain" in outcome.seen.reason
+    assert outcome.history.conversation is client
+    assert outcome.outcome is not None
+    assert outcome.outcome.state == "failed"
+    assert "gain" in outcome.outcome.reason
 
 
 async def test_where_no_summary_can_be_used_the_next_smaller_form_is_made_if_one_must_be():
@@ -142,12 +142,12 @@ async def test_where_no_summary_can_be_used_the_next_smaller_form_is_made_if_one
     client = conversation(long_history(6), "chat")
     for propose in (broken, lambda view: ()):
         house = House(propose)
-        assert (await fold(house, client)).folded.compaction is None
+        assert (await fold(house, client)).history.compaction is None
         made = await fold(house, client, decision={"must_succeed": True})
-        assert made.folded.compaction is not None
-        assert made.seen is not None
-        assert made.seen.steps[0][0] == "plain"
-        assert made.seen.passes == 2
+        assert made.history.compaction is not None
+        assert made.outcome is not None
+        assert made.outcome.steps[0][0] == "plain"
+        assert made.outcome.passes == 2
 
 
 async def test_an_error_is_told_without_what_it_quotes():
@@ -155,20 +155,20 @@ async def test_an_error_is_told_without_what_it_quotes():
         raise RuntimeError("the user's words")
 
     outcome = await fold(House(broken), conversation(long_history(6), "chat"))
-    assert outcome.seen is not None
-    assert "user's words" not in outcome.seen.reason
-    assert "RuntimeError in broken" in outcome.seen.reason
+    assert outcome.outcome is not None
+    assert "user's words" not in outcome.outcome.reason
+    assert "RuntimeError in broken" in outcome.outcome.reason
 
 
 async def test_what_came_to_nothing_is_not_planned_again_until_the_history_has_grown_by_a_tenth():
     house = House(lambda view: (Summarize(1, 1, 5, "note"),))
     for turns in (20, 20, 21):
         outcome = await fold(house, conversation(long_history(turns), "chat"))
-        assert outcome.seen is not None
-        assert outcome.seen.state == "failed"
-        assert "gain only" in outcome.seen.reason
+        assert outcome.outcome is not None
+        assert outcome.outcome.state == "failed"
+        assert "gain only" in outcome.outcome.reason
     assert house.planner.planned == 1
-    assert "not tried again" in outcome.seen.reason
+    assert "not tried again" in outcome.outcome.reason
     # Another history under the same name, a history that has grown, and a fold that must be are tried.
     await fold(house, conversation(long_history(20, words=151), "chat"))
     assert house.planner.planned == 2
@@ -186,7 +186,7 @@ async def test_a_store_that_was_away_does_not_count_as_a_try():
     store.away = True
     await fold(house, client)
     store.away = False
-    assert (await fold(house, client)).folded.compaction is not None
+    assert (await fold(house, client)).history.compaction is not None
 
 
 # -- one at a time ---------------------------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ async def test_requests_of_one_conversation_share_one_fold():
     client, house = conversation(long_history(6), "chat"), House()
     outcomes = await asyncio.gather(*(fold(house, client) for _ in range(5)))
     assert house.planner.planned == 1
-    assert len({outcome.folded.compaction.id for outcome in outcomes if outcome.folded.compaction}) == 1
-    assert sorted(outcome.seen.state for outcome in outcomes if outcome.seen) == ["folded"] + ["replayed"] * 4
+    assert len({outcome.history.compaction.id for outcome in outcomes if outcome.history.compaction}) == 1
+    assert sorted(outcome.outcome.state for outcome in outcomes if outcome.outcome) == ["folded"] + ["replayed"] * 4
 
 
 async def test_another_conversation_does_not_wait():
@@ -215,10 +215,10 @@ async def test_another_conversation_does_not_wait():
     one = asyncio.create_task(fold(house, conversation(long_history(6), "chat")))
     await asyncio.sleep(0)
     other = conversation(long_history(7), "chat")
-    assert (await fold(house, other, session="s-2")).folded.compaction is not None
+    assert (await fold(house, other, session="s-2")).history.compaction is not None
     assert not one.done()
     slow.set()
-    assert (await one).folded.compaction is not None
+    assert (await one).history.compaction is not None
 
 
 async def test_who_waited_folds_itself_where_the_first_one_went_away():
@@ -229,23 +229,23 @@ async def test_who_waited_folds_itself_where_the_first_one_went_away():
     await asyncio.sleep(0)
     first.cancel()
     outcome = await second
-    assert outcome.folded.compaction is not None
-    assert outcome.seen is not None
-    assert outcome.seen.state == "folded"
+    assert outcome.history.compaction is not None
+    assert outcome.outcome is not None
+    assert outcome.outcome.state == "folded"
 
 
 async def test_two_workers_that_fold_at_once_use_the_same_fold():
     """Also where they would fold at two places."""
-    store, client = EphemeralStore(), conversation(long_history(6), "chat")
+    store, client = InMemoryStore(), conversation(long_history(6), "chat")
     one, other = House(store=store), House(archive_results, store=store)
     other.clock.advance(5)
     made = await asyncio.gather(fold(one, client), fold(other, client))
     third = await fold(House(store=store), client, decision={"action": "pass"})
-    assert third.folded.compaction is None
-    found = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, fresh=True)
+    assert third.history.compaction is None
+    found = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, check_store=True)
     assert found.compaction is not None
-    assert [each.folded.compaction for each in made] == [found.compaction] * 2
-    assert sorted(each.seen.state for each in made if each.seen is not None) == ["folded", "replayed"]
+    assert [each.history.compaction for each in made] == [found.compaction] * 2
+    assert sorted(each.outcome.state for each in made if each.outcome is not None) == ["folded", "replayed"]
 
 
 # -- the store -------------------------------------------------------------------------------------------------------
@@ -255,9 +255,9 @@ async def test_where_nothing_can_be_kept_nothing_leaves():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
     outcome = await fold(House(store=store), client)
-    assert outcome.folded.conversation is client
-    assert outcome.seen is not None
-    assert (outcome.seen.state, outcome.flagged) == ("failed", False)
+    assert outcome.history.conversation is client
+    assert outcome.outcome is not None
+    assert (outcome.outcome.state, outcome.is_stored_locally_only) == ("failed", False)
 
 
 @pytest.mark.parametrize("only_claims", [False, True])
@@ -267,14 +267,14 @@ async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only
     house = House(store=store, spool=spool)
     store.away, store.claims_away = not only_claims, True
     outcome = await fold(house, client, decision={"must_succeed": True})
-    assert outcome.flagged
-    assert outcome.folded.compaction is not None
-    assert (await fold(house, client, decision={"action": "pass"})).folded.compaction == outcome.folded.compaction
+    assert outcome.is_stored_locally_only
+    assert outcome.history.compaction is not None
+    assert (await fold(house, client, decision={"action": "pass"})).history.compaction == outcome.history.compaction
     store.away = store.claims_away = False
     await house.spooled.publish()
-    other = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, fresh=True)
-    assert other.compaction == outcome.folded.compaction
-    assert all(await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts))
+    other = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, check_store=True)
+    assert other.compaction == outcome.history.compaction
+    assert all(await house.archive.load_artifacts(SPACE, outcome.history.compaction.artifacts))
     assert spool.is_empty
 
 
@@ -287,10 +287,10 @@ async def test_a_fold_of_the_spool_that_comes_second_gives_way():
     elsewhere = House(store=store)
     elsewhere.clock.advance(7)
     theirs = await fold(elsewhere, client)
-    assert theirs.folded.compaction != mine.folded.compaction
+    assert theirs.history.compaction != mine.history.compaction
     await house.spooled.publish()
     again = await fold(house, client, decision={"action": "pass"})
-    assert again.folded.compaction == theirs.folded.compaction
+    assert again.history.compaction == theirs.history.compaction
 
 
 async def test_a_full_spool_leaves_the_request_as_it_came():
@@ -298,15 +298,15 @@ async def test_a_full_spool_leaves_the_request_as_it_came():
     store.away = True
     house = House(store=store, spool=Spool(None, place="here", capacity=100))
     outcome = await fold(house, client, decision={"must_succeed": True})
-    assert outcome.folded.conversation is client
-    assert outcome.seen is not None
-    assert outcome.seen.state == "failed"
+    assert outcome.history.conversation is client
+    assert outcome.outcome is not None
+    assert outcome.outcome.state == "failed"
 
 
 async def test_the_archive_is_written_before_the_fold_is_known():
     order: list[str] = []
 
-    class Watching(EphemeralStore):
+    class Watching(InMemoryStore):
         async def write(self, batch):
             order.extend(write.key.name.split("/")[0] for write in batch if isinstance(write, Put))
             await super().write(batch)
@@ -328,13 +328,13 @@ def grown(history: History, turns: int) -> History:
     return History((*history.turns[:turns], Turn(("And then?",))), history.system)
 
 
-async def recovered(house: House, outcome: Outcome, client: Conversation) -> dict[bytes, bytes]:
+async def recovered(house: House, outcome: CompactionResult, client: Conversation) -> dict[bytes, bytes]:
     """What the archive has of this fold's artifacts, by message key."""
-    assert outcome.folded.compaction is not None
-    found = await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts)
+    assert outcome.history.compaction is not None
+    found = await house.archive.load_artifacts(SPACE, outcome.history.compaction.artifacts)
     assert all(found)
     keys = list({key for artifact in found if artifact for key in artifact.keys})
-    return await house.archive.rows(SPACE, keys)
+    return await house.archive.load_rows(SPACE, keys)
 
 
 @given(histories(min_turns=3, max_turns=5), st.sampled_from(NAMES), ANY)
@@ -347,14 +347,14 @@ def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
         for turns in range(2, len(history.turns) + 1):
             client = conversation(grown(fat(history), turns), dialect)
             outcome = await fold(house, client, decision=FORCED)
-            if outcome.folded.compaction is None:
+            if outcome.history.compaction is None:
                 continue
             rows = {}
             sent = set(wires(outcome))
             for message in client.messages:
                 if message.wire in sent:
                     continue
-                rows |= await house.archive.rows(SPACE, [message.key])
+                rows |= await house.archive.load_rows(SPACE, [message.key])
                 assert rows[message.key] == message.wire
 
     asyncio.run(run())
@@ -367,11 +367,11 @@ def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialec
         house = House(propose)
         client = conversation(grown(fat(history), len(history.turns)), dialect)
         outcome = await fold(house, client, decision=FORCED)
-        assume(outcome.folded.compaction is not None)
+        assume(outcome.history.compaction is not None)
         rows = await recovered(house, outcome, client)
-        read = house.reader.of(DIALECTS[dialect], SPACE)
+        read = house.reader.reader_for(DIALECTS[dialect], SPACE)
         texts = ""
-        for artifact in await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts):
+        for artifact in await house.archive.load_artifacts(SPACE, outcome.history.compaction.artifacts):
             messages: list[Message] = [read(rows[key]) for key in artifact.keys]
             texts += artifact_text(artifact, messages)
         forwarded = b"".join(wires(outcome)).decode()
@@ -387,14 +387,14 @@ def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialec
 async def test_an_id_that_a_reference_names_leads_to_the_whole_result():
     client, house = conversation(long_history(6), "messages"), House(archive_results)
     outcome = await fold(house, client)
-    read = house.reader.of(DIALECTS["messages"], SPACE)
+    read = house.reader.reader_for(DIALECTS["messages"], SPACE)
     named = [
-        artifact for artifact in outcome.folded.compaction.artifacts if artifact in b"".join(wires(outcome)).decode()
+        artifact for artifact in outcome.history.compaction.artifacts if artifact in b"".join(wires(outcome)).decode()
     ]
     assert len(named) >= 4
-    for artifact in await house.archive.artifacts(SPACE, named):
+    for artifact in await house.archive.load_artifacts(SPACE, named):
         assert artifact is not None
-        rows = await house.archive.rows(SPACE, artifact.keys)
+        rows = await house.archive.load_rows(SPACE, artifact.keys)
         text = artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
         assert text.startswith('## Tool: read\n**Input:** {"path":')
         assert f"word{text.split('word')[1].split('_')[0]}_0_149" in text
@@ -409,7 +409,7 @@ async def test_skipped_tools_make_no_artifacts_of_their_own_but_their_messages_a
     client = conversation(replace(history, turns=(turn, *history.turns[1:])), "chat")
     house = House(summarize_most)
     outcome = await fold(house, client)
-    found = await house.archive.artifacts(SPACE, outcome.folded.compaction.artifacts)
+    found = await house.archive.load_artifacts(SPACE, outcome.history.compaction.artifacts)
     assert {artifact.tool for artifact in found if artifact.kind == "result"} == {"read"}
     rows = await recovered(house, outcome, client)
     result = next(message for message in client.messages if message.has_tool_result)
@@ -417,15 +417,15 @@ async def test_skipped_tools_make_no_artifacts_of_their_own_but_their_messages_a
 
 
 async def test_an_artifact_is_stored_once_however_often_its_history_is_folded():
-    store = EphemeralStore()
+    store = InMemoryStore()
     house = House(summarize_most, store=store)
     ids: list[tuple[str, ...]] = []
     for turns in (4, 6, 8):
         outcome = await fold(house, conversation(long_history(turns), "chat"), decision=FORCED)
-        assert outcome.folded.compaction is not None
-        ids.append(outcome.folded.compaction.artifacts)
+        assert outcome.history.compaction is not None
+        ids.append(outcome.history.compaction.artifacts)
     assert set(ids[0]) < set(ids[1]) < set(ids[2])
-    listed = await house.archive.listed(SPACE, "s-1")
+    listed = await house.archive.list_artifacts(SPACE, "s-1")
     assert sorted(artifact.id for artifact in listed) == sorted(ids[2])
     results = [artifact.call_id for artifact in listed if artifact.kind == "result"]
     assert len(results) == len(set(results))
@@ -440,10 +440,10 @@ def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_t
     history: History, dialect: DialectName, propose: Strategy, first: int
 ):
     async def run() -> None:
-        store = EphemeralStore()
+        store = InMemoryStore()
         whole = fat(history)
         outcome = await fold(House(propose, store=store), conversation(grown(whole, first), dialect), decision=FORCED)
-        assume(outcome.folded.compaction is not None)
+        assume(outcome.history.compaction is not None)
         before, body_before = entries(outcome, dialect), b""
         for turns in range(first, len(whole.turns) + 1):
             # The question that was asked is answered, and another one follows.
@@ -451,12 +451,12 @@ def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_t
             later = History((*whole.turns[:first], asked, *whole.turns[first:turns], Turn(("Go on.",))), whole.system)
             client = conversation(later, dialect)
             house = House(propose, store=store)
-            found = await house.folds.find(DIALECTS[dialect], SPACE, SCOPE, client, fresh=True)
-            assert found.compaction == outcome.folded.compaction
-            rendering = Rendering()
-            now = rendering.entries(DIALECTS[dialect], found)
+            found = await house.folds.find(DIALECTS[dialect], SPACE, SCOPE, client, check_store=True)
+            assert found.compaction == outcome.history.compaction
+            rendering = RequestRenderer()
+            now = rendering.render_entries(DIALECTS[dialect], found)
             assert now[: len(before)] == before
-            body_now = rendering.body(DIALECTS[dialect], found)
+            body_now = rendering.render_body(DIALECTS[dialect], found)
             assert json.loads(body_now)["model"] == body(whole, dialect)["model"]
             assert body_now.startswith(body_before[: body_before.rfind(b"Go on.") - 200 if body_before else 0])
             before, body_before = now[:-1], body_now

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.controls import read_controls, thinking_of
-from accordion.core.errors import BadRequest
+from accordion.compaction.request_controls import read_controls, thinking_mode
+from accordion.model.errors import BadRequest
 from tests.compaction.making import read
 
 
@@ -16,7 +16,7 @@ from tests.compaction.making import read
 def test_only_a_compaction_that_says_something_is_asked_for(fields: dict[str, Any], asked: bool) -> None:
     """Some libraries send every field that they know, null where it was not given."""
     request = {"model": "claude-opus-5", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}], **fields}
-    assert read_controls({}, read(request, "messages"), compacting=False).compacting is asked
+    assert read_controls({}, read(request, "messages"), is_client_compaction=False).is_client_compaction is asked
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_a_clients_own_compaction_is_known_by_its_words_where_no_header_says_so(
     name = "input" if dialect == "responses" else "messages"
     said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
     client = read({"model": "m", "max_tokens": 9, name: [*said, {"role": "user", "content": text}]}, dialect)
-    assert read_controls({}, client, compacting=False).compacting is asked
+    assert read_controls({}, client, is_client_compaction=False).is_client_compaction is asked
     quoted = [{"role": "user", "content": text}, {"role": "assistant", "content": "y"}, said[0]]
     later = read({"model": "m", "max_tokens": 9, name: quoted}, dialect)
-    assert not read_controls({}, later, compacting=False).compacting
+    assert not read_controls({}, later, is_client_compaction=False).is_client_compaction
 
 
 def test_thinking_is_bound_as_the_model_that_is_really_asked_binds_it() -> None:
@@ -54,9 +54,9 @@ def test_thinking_is_bound_as_the_model_that_is_really_asked_binds_it() -> None:
     client = read(
         {"model": "smart", "max_tokens": 9, "messages": [*said, {"role": "user", "content": "z"}]}, "messages"
     )
-    assert thinking_of(client, "") == "free"
-    assert thinking_of(client, "", "anthropic/claude-opus-5-5") == "bound"
-    assert thinking_of(client, "", "anthropic/claude-opus-4-5") == "free"
+    assert thinking_mode(client, "") == "free"
+    assert thinking_mode(client, "", "anthropic/claude-opus-5-5") == "bound"
+    assert thinking_mode(client, "", "anthropic/claude-opus-4-5") == "free"
 
 
 ASKED = {"model": "gpt-5", "messages": [{"role": "user", "content": "x"}]}
@@ -67,11 +67,11 @@ ASKED = {"model": "gpt-5", "messages": [{"role": "user", "content": "x"}]}
 )
 def test_a_request_may_name_its_project(said: bytes | None, project: str | None) -> None:
     fields = {b"x-accordion-project": said} if said is not None else {}
-    assert read_controls(fields, read(ASKED, "chat"), compacting=False).project == project
+    assert read_controls(fields, read(ASKED, "chat"), is_client_compaction=False).project == project
 
 
 @pytest.mark.parametrize("said", [b"*", b"a\x07", b"x" * 201, "café".encode("latin-1")])
 def test_what_is_no_name_of_one_project_is_refused(said: bytes) -> None:
     with pytest.raises(BadRequest) as refused:
-        read_controls({b"x-accordion-project": said}, read(ASKED, "chat"), compacting=False)
+        read_controls({b"x-accordion-project": said}, read(ASKED, "chat"), is_client_compaction=False)
     assert refused.value.param == "x-accordion-project"

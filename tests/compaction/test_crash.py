@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.case import Outcome
-from accordion.compaction.strategies import SHIPPED, build
-from accordion.core.conversation import Conversation
-from accordion.core.errors import StoreUnavailable, SummaryFailed
-from accordion.core.ports import Key
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.spool import Spool
+from accordion.compaction.request import CompactionResult
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable, SummaryFailed
+from accordion.model.ports import Key
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool
 from tests.compaction.making import DIALECTS, House, Teller, asker, conversation, long_history
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName
@@ -34,7 +34,7 @@ def requests(dialect: DialectName) -> list[Conversation]:
     return made
 
 
-class FailingOnce(EphemeralStore):
+class FailingOnce(InMemoryStore):
     """Fails at one call, counted from 1; from there on at all of them, where `stays`."""
 
     def __init__(self, at: int = 0, stays: bool = False) -> None:
@@ -93,26 +93,26 @@ class Failing:
 
 
 def pipeline() -> list[Any]:
-    return [build(name) for name in SHIPPED]
+    return [build_strategy(name) for name in DEFAULT_STRATEGIES]
 
 
-async def replayed(house: House, dialect: DialectName, *, model: bool = False) -> list[Outcome]:
+async def replayed(house: House, dialect: DialectName, *, model: bool = False) -> list[CompactionResult]:
     """All requests in order, each checked: what would be forwarded is legal, and the newest message is in it."""
     outcomes = []
     for client in requests(dialect):
         outcome = await house.step(client, asker=asker() if model else None)
         if model:
             await house.tasks.done()
-        messages = outcome.folded.conversation.messages
-        assert DIALECTS[dialect].problems(messages) == []
+        messages = outcome.history.conversation.messages
+        assert DIALECTS[dialect].find_problems(messages) == []
         assert messages[-1].wire == client.messages[-1].wire
         assert messages[0].wire == client.messages[0].wire
         outcomes.append(outcome)
     return outcomes
 
 
-def folds(outcomes: Sequence[Outcome]) -> list[str]:
-    return [outcome.seen.state for outcome in outcomes if outcome.seen is not None]
+def folds(outcomes: Sequence[CompactionResult]) -> list[str]:
+    return [outcome.outcome.state for outcome in outcomes if outcome.outcome is not None]
 
 
 @pytest.mark.parametrize("dialect", NAMES)
@@ -123,7 +123,10 @@ async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_alway
     assert set(states) == {"folded"}
     assert 2 <= len(states) <= 8
     for outcome in outcomes:
-        weights = [house.weights.of(m, outcome.folded.conversation, "") for m in outcome.folded.conversation.messages]
+        weights = [
+            house.weights.count_message(m, outcome.history.conversation, "")
+            for m in outcome.history.conversation.messages
+        ]
         assert sum(weights) < 0.9 * WINDOW
 
 
@@ -143,7 +146,7 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
             assert "folded" in folds(outcomes)
 
 
-@pytest.mark.parametrize("number", range(len(SHIPPED)))
+@pytest.mark.parametrize("number", range(len(DEFAULT_STRATEGIES)))
 @pytest.mark.parametrize("dialect", NAMES)
 async def test_every_strategy_may_fail(number: int, dialect: DialectName):
     def house(at: int) -> tuple[House, Failing]:
@@ -157,7 +160,9 @@ async def test_every_strategy_may_fail(number: int, dialect: DialectName):
     for at in (*range(1, counted.calls[0] + 1), -1):
         rooms, _ = house(at)
         outcomes = await replayed(rooms, dialect)
-        reasons = [outcome.seen.reason for outcome in outcomes if outcome.seen and outcome.seen.state == "failed"]
+        reasons = [
+            outcome.outcome.reason for outcome in outcomes if outcome.outcome and outcome.outcome.state == "failed"
+        ]
         assert not any("a strategy that fails" in reason for reason in reasons)
         # Over the hard limit the smaller form is made without it.
         assert "folded" in folds(outcomes)
@@ -177,7 +182,7 @@ def raise_now(*args: Any, **options: Any) -> Any:
         lambda house: setattr(house.author, "error", SummaryFailed("no")),
         lambda house: setattr(house.author, "error", RuntimeError("broken")),
         lambda house: setattr(house.author, "write", raising),
-        lambda house: setattr(house.author, "extractive", raise_now),
+        lambda house: setattr(house.author, "write_extractive", raise_now),
         lambda house: setattr(house.preparations, "begin", raise_now),
         lambda house: setattr(house.preparations, "ready", raising),
         lambda house: setattr(house.folds, "publish", raising),
@@ -200,7 +205,9 @@ async def test_a_task_that_is_never_run_holds_nobody_up_for_long():
     for client in requests("chat"):
         outcomes.append(await house.step(client, asker=asker()))
     assert "folded" in folds(outcomes)
-    assert {outcome.seen.writer for outcome in outcomes if outcome.seen and outcome.seen.state == "folded"} <= {
+    assert {
+        outcome.outcome.writer for outcome in outcomes if outcome.outcome and outcome.outcome.state == "folded"
+    } <= {
         "extractive",
         "",
     }

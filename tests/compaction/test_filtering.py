@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.compaction.filtering import Filter, Filtered
-from accordion.compaction.reading import WrittenReader
-from accordion.core.boundaries import Place, open_places
-from accordion.core.conversation import Conversation, ToolResult
-from accordion.dialects import writing
-from accordion.dialects.reader import Reader
+from accordion.delegation.visibility_filter import FilteredConversation, VisibilityFilter
+from accordion.model.boundaries import PartPosition, find_open_calls
+from accordion.model.conversation import Conversation, ToolResult
+from accordion.protocols import json_writing
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.written_messages import WrittenMessageReader
 from tests.compaction.viewing import READERS, SPACE
 from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, body, entries, histories
 
@@ -66,7 +66,7 @@ def seen(told: Shared, dialect: DialectName) -> Json:
                 rounds.append(Round(calls, round_.text, round_.thought))
         turns.append(Turn(turn.said, tuple(rounds), turn.answer))
     made = body(replace(told.history, turns=tuple(turns)), dialect)
-    listing = READERS[dialect].listing
+    listing = READERS[dialect].messages_field
     made[listing] = [entry for entry in made[listing] if entry.get("content") != []]
     # Somebody has to be asked: what was said behind the last that is seen of others waits until more follows.
     while _last(made[listing]) and not _last(entries(told.history, dialect)):
@@ -79,10 +79,10 @@ def _last(listed: list[Json]) -> bool:
 
 
 def read(made: Any, dialect: DialectName) -> Conversation:
-    return Reader().read(READERS[dialect], json.dumps(made).encode(), SPACE)
+    return BodyReader().read(READERS[dialect], json.dumps(made).encode(), SPACE)
 
 
-def results(conversation: Conversation) -> list[Place]:
+def results(conversation: Conversation) -> list[PartPosition]:
     return [
         (index, at)
         for index, message in enumerate(conversation.messages)
@@ -91,18 +91,22 @@ def results(conversation: Conversation) -> list[Place]:
     ]
 
 
-def places(told: Shared, conversation: Conversation) -> frozenset[Place]:
+def places(told: Shared, conversation: Conversation) -> frozenset[PartPosition]:
     found = results(conversation)
     return frozenset(found[number] for number in told.hidden)
 
 
-def filtered(conversation: Conversation, hidden: frozenset[Place], by: Filter | None = None) -> Filtered:
-    return (by or Filter(WrittenReader())).filtered(READERS[conversation.dialect], SPACE, conversation, hidden)  # type: ignore[index]
+def filtered(
+    conversation: Conversation, hidden: frozenset[PartPosition], by: VisibilityFilter | None = None
+) -> FilteredConversation:
+    return (by or VisibilityFilter(WrittenMessageReader())).apply(
+        READERS[conversation.dialect], SPACE, conversation, hidden
+    )  # type: ignore[index]
 
 
 def written(conversation: Conversation) -> bytes:
-    listing = READERS[conversation.dialect].listing  # type: ignore[index]
-    return writing.body(conversation, listing, [message.wire for message in conversation.messages])
+    listing = READERS[conversation.dialect].messages_field  # type: ignore[index]
+    return json_writing.write_body(conversation, listing, [message.wire for message in conversation.messages])
 
 
 # -- whatever was said -------------------------------------------------------------------------------------------------
@@ -117,7 +121,7 @@ def test_a_viewer_sees_what_was_said_without_what_is_hidden(told: Shared, dialec
     assert [message.role for message in made.conversation.messages] == [m.role for m in expected.messages]
     assert made.conversation.chain == expected.chain
     assert [message.key for message in made.conversation.messages] == [m.key for m in expected.messages]
-    assert Reader().read(READERS[dialect], written(made.conversation), SPACE).chain == expected.chain
+    assert BodyReader().read(READERS[dialect], written(made.conversation), SPACE).chain == expected.chain
 
 
 @given(shared(), st.sampled_from(DIALECTS))
@@ -126,15 +130,17 @@ def test_nothing_hidden_is_in_the_bytes_and_nothing_else_is_missing(told: Shared
     hidden = places(told, client)
     made = filtered(client, hidden)
     out = written(made.conversation)
-    gone = {results(client).index(taken.result) for taken in made.taken}
-    assert gone | {results(client).index(place) for place in made.kept} == told.hidden
+    gone = {results(client).index(taken.result) for taken in made.hidden_results}
+    assert gone | {results(client).index(place) for place in made.unremovable_results} == told.hidden
     for number, call in enumerate(told.calls):
         assert (b"result-%d." % number in out) == (b"argument-%d." % number in out) == (number not in gone), call
     for index, origin in enumerate(made.origins):
         message, came = made.conversation.messages[index], client.messages[origin]
-        if not any(place[0] == origin for taken in made.taken for place in (taken.result, taken.call or taken.result)):
+        if not any(
+            place[0] == origin for taken in made.hidden_results for place in (taken.result, taken.call or taken.result)
+        ):
             assert message is came
-    assert [(taken.call_id, taken.name) for taken in made.taken] == [
+    assert [(taken.call_id, taken.name) for taken in made.hidden_results] == [
         (call.id, call.name) for number, call in enumerate(told.calls) if number in gone
     ]
 
@@ -143,9 +149,9 @@ def test_nothing_hidden_is_in_the_bytes_and_nothing_else_is_missing(told: Shared
 def test_the_list_is_as_legal_as_the_clients(told: Shared, dialect: DialectName) -> None:
     client = read(body(told.history, dialect), dialect)
     made = filtered(client, places(told, client))
-    problems = READERS[dialect].problems
+    problems = READERS[dialect].find_problems
     assert not Counter(problems(made.conversation.messages)) - Counter(problems(client.messages))
-    assert not made.kept
+    assert not made.unremovable_results
 
 
 @given(shared(), st.sampled_from(DIALECTS))
@@ -161,18 +167,18 @@ def test_where_nothing_is_hidden_the_conversation_is_the_very_same(told: Shared,
 
 @given(shared(max_turns=6), st.sampled_from(DIALECTS))
 def test_a_list_that_grows_is_extended_as_if_it_were_filtered_anew(told: Shared, dialect: DialectName) -> None:
-    by, reader = Filter(WrittenReader()), Reader()
+    by, reader = VisibilityFilter(WrittenMessageReader()), BodyReader()
     whole = body(told.history, dialect)
-    listing = READERS[dialect].listing
+    listing = READERS[dialect].messages_field
     hidden = places(told, read(whole, dialect))
-    before: Filtered | None = None
+    before: FilteredConversation | None = None
     for length in range(1, len(whole[listing]) + 1):
         cut = json.dumps(whole | {listing: whole[listing][:length]}).encode()
         client = reader.read(READERS[dialect], cut, SPACE)
         here = frozenset(place for place in hidden if place[0] < len(client.messages))
         made = filtered(client, here, by)
         assert made == filtered(client, here)
-        if before is not None and not before.kept:
+        if before is not None and not before.unremovable_results:
             held = before.conversation.messages
             assert made.conversation.messages[: len(held)] == held
             assert made.conversation.chain[: len(held)] == before.conversation.chain
@@ -181,13 +187,13 @@ def test_a_list_that_grows_is_extended_as_if_it_were_filtered_anew(told: Shared,
 
 
 def _waits(client: Conversation) -> bool:
-    return bool(open_places(client.messages))
+    return bool(find_open_calls(client.messages))
 
 
 @given(shared(), st.sampled_from(DIALECTS), st.data())
 def test_viewers_of_one_list_do_not_get_each_others(told: Shared, dialect: DialectName, data: st.DataObject) -> None:
     client = read(body(told.history, dialect), dialect)
-    found, by = results(client), Filter(WrittenReader())
+    found, by = results(client), VisibilityFilter(WrittenMessageReader())
     views = [frozenset(data.draw(st.frozensets(st.sampled_from(found)))) if found else frozenset() for _ in range(3)]
     for hidden in (*views, *reversed(views)):
         assert filtered(client, hidden, by) == filtered(client, hidden)
@@ -195,7 +201,7 @@ def test_viewers_of_one_list_do_not_get_each_others(told: Shared, dialect: Diale
 
 @given(shared(), st.sampled_from(DIALECTS))
 def test_what_is_remembered_is_bounded_and_changes_nothing(told: Shared, dialect: DialectName) -> None:
-    by = Filter(WrittenReader(), capacity=3_000)
+    by = VisibilityFilter(WrittenMessageReader(), capacity=3_000)
     client = read(body(told.history, dialect), dialect)
     for hidden in (places(told, client), frozenset(results(client)), places(told, client)):
         for length in range(1, len(client.messages) + 1):
@@ -208,11 +214,11 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(told: Shared, dialect
 
 @given(shared(), st.sampled_from(DIALECTS))
 def test_a_client_may_write_the_same_list_in_other_bytes(told: Shared, dialect: DialectName) -> None:
-    by, made = Filter(WrittenReader()), body(told.history, dialect)
+    by, made = VisibilityFilter(WrittenMessageReader()), body(told.history, dialect)
     first = read(made, dialect)
     filtered(first, places(told, first), by)
     spaced = json.dumps(made, indent=1, sort_keys=True).encode()
-    client = Reader().read(READERS[dialect], spaced, SPACE)
+    client = BodyReader().read(READERS[dialect], spaced, SPACE)
     assert client.chain == first.chain
     now = filtered(client, places(told, client), by)
     assert now == filtered(client, places(told, client))
@@ -221,7 +227,9 @@ def test_a_client_may_write_the_same_list_in_other_bytes(told: Shared, dialect: 
 @given(
     shared(), st.sampled_from(DIALECTS), st.frozensets(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=9)
 )
-def test_places_of_anything_but_results_mean_nothing(told: Shared, dialect: DialectName, odd: frozenset[Place]) -> None:
+def test_places_of_anything_but_results_mean_nothing(
+    told: Shared, dialect: DialectName, odd: frozenset[PartPosition]
+) -> None:
     client = read(body(told.history, dialect), dialect)
     hidden, found = places(told, client), set(results(client))
     made = filtered(client, hidden | frozenset(place for place in odd if place not in found))

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.filtering import Filter, Filtered
-from accordion.compaction.reading import WrittenReader
-from accordion.core.boundaries import Place
-from accordion.core.conversation import Conversation, Message, ToolResult
-from accordion.dialects.messages import Messages
-from accordion.dialects.reader import Reader
+from accordion.delegation.visibility_filter import FilteredConversation, VisibilityFilter
+from accordion.model.boundaries import PartPosition
+from accordion.model.conversation import Conversation, Message, ToolResult
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.written_messages import WrittenMessageReader
 from tests.compaction.viewing import READERS, SPACE
 from tests.histories import DialectName, Json
 
@@ -23,13 +23,13 @@ ON: Json = {"role": "user", "content": "Go on."}
 
 
 def conversation(dialect: DialectName, listed: list[Json], **fields: Any) -> Conversation:
-    made = {"model": "m", READERS[dialect].listing: listed, **fields}
-    return Reader().read(READERS[dialect], json.dumps(made).encode(), SPACE)
+    made = {"model": "m", READERS[dialect].messages_field: listed, **fields}
+    return BodyReader().read(READERS[dialect], json.dumps(made).encode(), SPACE)
 
 
 def hiding(
-    client: Conversation, *ids: str, by: Filter | None = None, places: frozenset[Place] | None = None
-) -> Filtered:
+    client: Conversation, *ids: str, by: VisibilityFilter | None = None, places: frozenset[PartPosition] | None = None
+) -> FilteredConversation:
     """The list without the results of these ids. What is left is as legal as it was."""
     if places is None:
         places = frozenset(
@@ -39,13 +39,13 @@ def hiding(
             if isinstance(part, ToolResult) and part.call_id in ids
         )
     dialect = READERS[client.dialect]  # type: ignore[index]
-    made = (by or Filter(WrittenReader())).filtered(dialect, SPACE, client, places)
-    new = Counter(dialect.problems(made.conversation.messages)) - Counter(dialect.problems(client.messages))
+    made = (by or VisibilityFilter(WrittenMessageReader())).apply(dialect, SPACE, client, places)
+    new = Counter(dialect.find_problems(made.conversation.messages)) - Counter(dialect.find_problems(client.messages))
     assert not new
     return made
 
 
-def left(made: Filtered) -> list[Any]:
+def left(made: FilteredConversation) -> list[Any]:
     return [json.loads(message.wire) for message in made.conversation.messages]
 
 
@@ -81,7 +81,7 @@ def test_a_result_within_what_the_user_says_leaves_the_words_and_the_images() ->
     listed = [ASK, replied(use("a"), use("b")), told(gave("a", [image]), gave("b"), says("And this:"), image)]
     made = hiding(conversation("messages", listed), "a")
     assert left(made) == [ASK, replied(use("b")), told(gave("b"), says("And this:"), image)]
-    assert [(taken.call_id, taken.result, taken.call) for taken in made.taken] == [("a", (2, 0), (1, 0))]
+    assert [(taken.call_id, taken.result, taken.call) for taken in made.hidden_results] == [("a", (2, 0), (1, 0))]
 
 
 def test_thinking_is_byte_equal_or_gone_with_all_that_it_led_to() -> None:
@@ -121,29 +121,29 @@ def test_what_the_providers_own_tools_did_stays_beside_what_stays_and_leaves_wit
     listed = [ASK, replied(search, hits, says("Found."), use("a")), told(gave("a")), ON]
     made = hiding(conversation("messages", listed), "srvtoolu_1", "a")
     assert left(made) == [ASK, replied(search, hits, says("Found.")), ON]
-    assert made.kept == {(1, 1)}
-    assert [taken.call_id for taken in made.taken] == ["a"]
+    assert made.unremovable_results == {(1, 1)}
+    assert [taken.call_id for taken in made.hidden_results] == ["a"]
     alone = [ASK, replied(search, hits, use("a")), told(gave("a")), ON]
     made = hiding(conversation("messages", alone), "srvtoolu_1", "a")
-    assert (left(made), made.kept) == ([ASK, ON], frozenset())
+    assert (left(made), made.unremovable_results) == ([ASK, ON], frozenset())
 
 
 def test_a_result_that_answers_nothing_leaves_alone() -> None:
     listed = [ASK, replied(says("Well.")), told(gave("nobody"), says("Here."))]
     made = hiding(conversation("messages", listed), "nobody")
     assert left(made) == [ASK, replied(says("Well.")), told(says("Here."))]
-    assert [(taken.name, taken.call) for taken in made.taken] == [("", None)]
+    assert [(taken.name, taken.call) for taken in made.hidden_results] == [("", None)]
 
 
 def test_what_the_assistant_said_last_waits_until_something_follows_it() -> None:
     """A list does not come to end in its words: that would be a reply to go on with, or refused."""
     listed = [ASK, replied(says("Both."), use("a"), use("b")), told(gave("a"), gave("b"))]
     made = hiding(conversation("messages", listed), "a", "b")
-    assert (left(made), made.kept, list(made.origins)) == ([ASK], frozenset(), [0])
+    assert (left(made), made.unremovable_results, list(made.origins)) == ([ASK], frozenset(), [0])
     half = hiding(conversation("messages", listed), "a")
     assert left(half) == [ASK, replied(says("Both."), use("b")), told(gave("b"))]
     behind = hiding(conversation("messages", [*listed, ON]), "a", "b")
-    assert (left(behind), behind.kept) == ([ASK, replied(says("Both.")), ON], frozenset())
+    assert (left(behind), behind.unremovable_results) == ([ASK, replied(says("Both.")), ON], frozenset())
     assert behind.conversation.chain[: len(made.conversation.chain)] == made.conversation.chain
     own = hiding(conversation("messages", [*listed, replied(says("So."))]), "a", "b")
     assert left(own) == [ASK, replied(says("Both.")), replied(says("So."))], "where the client's list ends so"
@@ -152,13 +152,13 @@ def test_what_the_assistant_said_last_waits_until_something_follows_it() -> None
 def test_something_is_left_of_a_list_and_the_user_opens_it() -> None:
     only = [told(gave("a"))]
     made = hiding(conversation("messages", only, thread={"previous_message_id": "msg_1"}), "a")
-    assert (left(made), made.kept) == (only, {(0, 0)})
+    assert (left(made), made.unremovable_results) == (only, {(0, 0)})
     made = hiding(conversation("messages", only), "a")
-    assert (left(made), made.kept) == (only, {(0, 0)})
+    assert (left(made), made.unremovable_results) == (only, {(0, 0)})
     listed = [told(gave("a")), replied(use("b")), told(gave("b")), replied(says("So.")), ON]
     made = hiding(conversation("messages", listed), "a", "b")
     assert left(made) == [told(gave("a")), replied(says("So.")), ON]
-    assert made.kept == {(0, 0)}
+    assert made.unremovable_results == {(0, 0)}
 
 
 def test_a_breakpoint_that_the_client_moves_moves_in_an_edited_message_too() -> None:
@@ -172,7 +172,7 @@ def test_a_breakpoint_that_the_client_moves_moves_in_an_edited_message_too() -> 
             ]
         return out
 
-    by = Filter(WrittenReader())
+    by = VisibilityFilter(WrittenMessageReader())
     first = hiding(conversation("messages", listed(1)[:5]), "a0", "a1", by=by)
     then = hiding(conversation("messages", listed(2)), "a0", "a1", "a2", by=by)
     assert left(then)[4] == told(gave("b1"))
@@ -181,19 +181,19 @@ def test_a_breakpoint_that_the_client_moves_moves_in_an_edited_message_too() -> 
     assert then.conversation.chain[:5] == first.conversation.chain
 
 
-class Counting(Messages):
+class Counting(AnthropicMessages):
     """Counts what it is asked to edit."""
 
     def __init__(self) -> None:
         self.edits = 0
 
-    def edit(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+    def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         self.edits += 1
-        return super().edit(message, changes)
+        return super().edit_message(message, changes)
 
 
 def test_a_list_that_grows_by_a_round_costs_that_round() -> None:
-    by, dialect, reader = Filter(WrittenReader()), Counting(), Reader()
+    by, dialect, reader = VisibilityFilter(WrittenMessageReader()), Counting(), BodyReader()
     listed = [ASK]
     for number in range(40):
         listed += [
@@ -202,8 +202,8 @@ def test_a_list_that_grows_by_a_round_costs_that_round() -> None:
         ]
         raw = json.dumps({"messages": listed, "max_tokens": 5}).encode()
         client = reader.read(dialect, raw, SPACE)
-        made = by.filtered(dialect, SPACE, client, frozenset((2 * at + 2, 0) for at in range(number + 1)))
-        assert len(made.taken) == number + 1
+        made = by.apply(dialect, SPACE, client, frozenset((2 * at + 2, 0) for at in range(number + 1)))
+        assert len(made.hidden_results) == number + 1
         assert dialect.edits == 2 * (number + 1)
 
 
@@ -231,7 +231,7 @@ def test_of_ids_that_are_used_again_only_the_hidden_pair_leaves() -> None:
     client = conversation("chat", listed)
     made = hiding(client, places=frozenset({(3, 0)}))
     assert left(made) == [ASK, calls("x"), answer("x", "1"), calls("x"), answer("x", "3"), ON]
-    assert [(taken.result, taken.call) for taken in made.taken] == [((3, 0), (1, 1))]
+    assert [(taken.result, taken.call) for taken in made.hidden_results] == [((3, 0), (1, 1))]
 
 
 def test_a_legacy_call_leaves_with_its_result() -> None:
@@ -308,28 +308,28 @@ def test_what_a_reference_may_stand_for_or_be_the_reasoning_of_stays(reference: 
     listed = [ASK, reference, call("a"), output("a"), output("b"), call("c"), output("c"), ON]
     made = hiding(conversation("responses", listed), "a", "b", "c")
     assert left(made) == [ASK, reference, call("a"), output("a"), output("b"), ON]
-    assert made.kept == {(3, 0), (4, 0)}
+    assert made.unremovable_results == {(3, 0), (4, 0)}
 
 
 def test_the_output_of_a_call_that_the_provider_keeps_stays() -> None:
     client = conversation("responses", [output("a"), call("b"), output("b"), ON], previous_response_id="resp_1")
     made = hiding(client, "a", "b")
-    assert (left(made), made.kept) == ([output("a"), ON], {(0, 0)})
-    by = Filter(WrittenReader())
+    assert (left(made), made.unremovable_results) == ([output("a"), ON], {(0, 0)})
+    by = VisibilityFilter(WrittenMessageReader())
     hiding(conversation("responses", [output("a"), call("b"), output("b"), ON]), "a", "b", by=by)
-    assert hiding(client, "a", "b", by=by).kept == {(0, 0)}
+    assert hiding(client, "a", "b", by=by).unremovable_results == {(0, 0)}
 
 
 def test_a_call_that_is_answered_after_the_user_spoke_leaves_with_its_output() -> None:
     listed = [ASK, call("a"), ON, output("a", [{"type": "input_image", "image_url": "https://example.org/a.png"}]), ON]
-    by = Filter(WrittenReader())
+    by = VisibilityFilter(WrittenMessageReader())
     hiding(conversation("responses", listed[:3]), by=by)
     assert left(hiding(conversation("responses", listed), "a", by=by)) == [ASK, ON, ON]
 
 
 def test_an_output_that_comes_late_takes_its_call_out_of_what_was_filtered_before() -> None:
     listed = [ASK, call("a"), call("b"), output("a"), output("b"), ON]
-    by = Filter(WrittenReader())
+    by = VisibilityFilter(WrittenMessageReader())
     early = hiding(conversation("responses", listed[:4]), "a", by=by)
     assert left(early) == [ASK]
     assert left(hiding(conversation("responses", listed), "a", "b", by=by)) == [ASK, ON]

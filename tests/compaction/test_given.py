@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accordion.compaction.strategies import SHIPPED, build
-from accordion.core.conversation import Conversation, Message
-from accordion.core.edits import Folded, unfolded
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.model.compaction import CompactedConversation, without_compaction
+from accordion.model.conversation import Conversation, Message
 from tests.compaction.making import House, fat, long_history, read
 from tests.compaction.viewing import answers, batch, listed, says, viewed
 from tests.histories import DIALECTS, DialectName, History, body, histories
@@ -33,13 +33,13 @@ def opening(client: Conversation) -> tuple[Message, ...]:
     return client.messages[: next(replies, len(client.messages))]
 
 
-async def folded(client: Conversation, kind: str, **changes: Any) -> Folded:
+async def folded(client: Conversation, kind: str, **changes: Any) -> CompactedConversation:
     """The list as a fold with the shipped pipeline leaves it, and a second one upon that."""
-    house = House(pipeline=[build(name) for name in SHIPPED])
-    shown = unfolded(client)
+    house = House(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
+    shown = without_compaction(client)
     for _ in range(2):
         decision = {"kind": kind, "target": 1, "forced": True}
-        shown = (await house.compactor.fold(house.case(client, shown, decision=decision, **changes), client)).folded
+        shown = (await house.compactor.compact(house.case(client, shown, decision=decision, **changes), client)).history
     return shown
 
 
@@ -54,9 +54,9 @@ async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
     context = data.draw(st.lists(st.text("abc d", min_size=1, max_size=400).filter(str.strip), max_size=4))
     client = child(fat(data.draw(histories(min_turns=2, max_turns=5))), context, dialect)
     decided = {"kind": kind, "target": 1, "must_succeed": must, "forced": True}
-    house = House(pipeline=[build(name) for name in SHIPPED])
-    case = house.case(client, decision=decided, delegated=True)
-    shown = (await house.compactor.fold(case, client)).folded
+    house = House(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
+    case = house.case(client, decision=decided, is_subagent=True)
+    shown = (await house.compactor.compact(case, client)).history
     kept = [message.wire for message in shown.conversation.messages[: len(opening(client))]]
     assert kept == [message.wire for message in opening(client)]
 
@@ -67,7 +67,7 @@ async def test_it_stays_over_many_folds_where_a_main_agents_context_leaves(diale
     context = [f"Context {n}: " + " ".join(f"fact{n}_{at}" for at in range(200)) for n in range(3)]
     end: Any = "ask" if kind == "conversation" else "work"
     client = child(long_history(6, rounds=2, end=end), context, dialect)
-    shown = await folded(client, kind, delegated=True)
+    shown = await folded(client, kind, is_subagent=True)
     assert shown.compaction is not None
     wires = [message.wire for message in shown.conversation.messages]
     assert wires[: len(opening(client))] == [message.wire for message in opening(client)]
@@ -78,5 +78,5 @@ async def test_it_stays_over_many_folds_where_a_main_agents_context_leaves(diale
 
 def test_what_was_given_is_not_free_and_what_came_later_is() -> None:
     shown = listed(says("context"), says("more"), says("task"), *batch("a", "one"), answers("ok"), says("and now?"))
-    assert [at for at, free in enumerate(viewed(shown, delegated=True).free) if free] == [3, 4, 5]
+    assert [at for at, free in enumerate(viewed(shown, is_subagent=True).free) if free] == [3, 4, 5]
     assert [at for at, free in enumerate(viewed(shown).free) if free] == [1, 2, 3, 4, 5]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from accordion.archive.artifacts import artifact_text
 from accordion.compaction import removal
-from accordion.compaction.case import Outcome
-from accordion.compaction.layout import gathered
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Written
-from accordion.core.plan import Drop, Step, Summarize, View
+from accordion.compaction.layout import merge_oldest
+from accordion.compaction.request import CompactionResult
+from accordion.model.compaction import ReplacementMessage
+from accordion.model.conversation import Conversation
+from accordion.model.plan import Drop, PlanStep, Summarize, View
 from tests.compaction.making import DIALECTS, SCOPE, SPACE, House, Strategy, conversation, long_history, read
 from tests.histories import DIALECTS as NAMES
 from tests.histories import Call, DialectName, History, Round, Turn, body
@@ -27,30 +27,30 @@ LINE = re.compile(r"\[(\d+)-(\d+)\] whole as (art_\w{12}), [\d,]+ tokens(?:, in 
 def summarizing(budget: int) -> Strategy:
     """One summary of so many tokens, of all that may leave."""
 
-    def propose(view: View) -> Sequence[Step]:
+    def propose(view: View) -> Sequence[PlanStep]:
         groups = [group for group in view.groups if view.whole[group[0]]]
         return (Summarize(groups[0][0], groups[-1][1], budget),)
 
     return propose
 
 
-async def fold(house: House, client: Conversation) -> Outcome:
-    folded = await house.folds.find(DIALECTS[client.dialect], SPACE, SCOPE, client, fresh=False)
-    return await house.compactor.fold(house.case(client, folded, decision={"forced": True}), client)
+async def fold(house: House, client: Conversation) -> CompactionResult:
+    folded = await house.folds.find(DIALECTS[client.dialect], SPACE, SCOPE, client, check_store=False)
+    return await house.compactor.compact(house.case(client, folded, decision={"forced": True}), client)
 
 
-def listed(outcome: Outcome) -> list[tuple[int, int, str, list[str]]]:
+def listed(outcome: CompactionResult) -> list[tuple[int, int, str, list[str]]]:
     """The first and the last message of each range that the list shows, its id, those of its slices."""
-    text = b"\n".join(message.wire for message in outcome.folded.conversation.messages).decode()
+    text = b"\n".join(message.wire for message in outcome.history.conversation.messages).decode()
     return [(int(first), int(last), name, slices.split()) for first, last, name, slices in LINE.findall(text)]
 
 
 async def told(house: House, client: Conversation, name: str) -> str:
     """What is kept under an id."""
-    [artifact] = await house.archive.artifacts(SPACE, [name])
+    [artifact] = await house.archive.load_artifacts(SPACE, [name])
     assert artifact is not None
-    rows = await house.archive.rows(SPACE, artifact.keys)
-    read = house.reader.of(DIALECTS[client.dialect], SPACE)
+    rows = await house.archive.load_rows(SPACE, artifact.keys)
+    read = house.reader.reader_for(DIALECTS[client.dialect], SPACE)
     return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
 
 
@@ -74,11 +74,11 @@ async def test_a_result_that_is_too_long_to_be_taken_back_at_once_is_listed_in_s
     assert len(slices) == 3
     assert "".join(texts) == everything
     assert all(line in everything for line in lines)
-    assert all(len(text.split()) < removal.MOST_TOKENS * 1.1 for text in texts)
+    assert all(len(text.split()) < removal.MAX_RANGE_TOKENS * 1.1 for text in texts)
 
 
 async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list() -> None:
-    def propose(view: View) -> Sequence[Step]:
+    def propose(view: View) -> Sequence[PlanStep]:
         groups = [group for group in view.groups if view.whole[group[0]]]
         half = len(groups) // 2
         first, last = groups[half]
@@ -86,8 +86,8 @@ async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list
 
     client, house = conversation(long_history(6), "chat"), House(propose)
     outcome = await fold(house, client)
-    assert outcome.folded.compaction is not None
-    ends = [entry.last for entry in outcome.folded.compaction.entries if isinstance(entry, Written)]
+    assert outcome.history.compaction is not None
+    ends = [entry.last for entry in outcome.history.compaction.entries if isinstance(entry, ReplacementMessage)]
     assert [last for _, last, *_ in listed(outcome)][-1:] == ends
 
 
@@ -99,7 +99,7 @@ async def test_what_fits_into_one_answer_has_no_slices() -> None:
 
 
 async def test_of_many_pictures_with_little_text_there_are_no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal, "MOST_TOKENS", 1_000)
+    monkeypatch.setattr(removal, "MAX_RANGE_TOKENS", 1_000)
     request = body(long_history(4, words=5), "chat")
     picture = {"type": "image_url", "image_url": {"url": PNG}}
     request["messages"][5]["content"] = [{"type": "text", "text": "What is this?"}, *[picture] * 4]
@@ -112,12 +112,12 @@ async def test_of_many_pictures_with_little_text_there_are_no_slices(monkeypatch
 async def test_all_that_left_is_found_by_what_is_listed_however_little_room_there_is(
     monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
-    monkeypatch.setattr(removal, "MOST_TOKENS", 200)
+    monkeypatch.setattr(removal, "MAX_RANGE_TOKENS", 200)
     house = House(summarizing(budget))
     for turns in (12, 16, 20):
         client = conversation(long_history(turns), "chat")
         outcome = await fold(house, client)
-        assert outcome.folded.compaction is not None
+        assert outcome.history.compaction is not None
         found = listed(outcome)
         text = "\n".join([await told(house, client, name) for _, _, name, _ in found])
         for turn in range(turns - 1):
@@ -126,22 +126,22 @@ async def test_all_that_left_is_found_by_what_is_listed_however_little_room_ther
 
 
 async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal, "MOST_TOKENS", 200)
+    monkeypatch.setattr(removal, "MAX_RANGE_TOKENS", 200)
     house = House(summarizing(100))
     await fold(house, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
-    folded = await house.folds.find(DIALECTS["chat"], SPACE, SCOPE, client, fresh=False)
+    folded = await house.folds.find(DIALECTS["chat"], SPACE, SCOPE, client, check_store=False)
     case = house.case(client, folded, decision={"forced": True})
-    work = house.compactor._craft.work(case, client, at=1.0, plain=False)
+    work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}
-    assert any(artifact.first < 10 < 20 < artifact.last for artifact in work.removal.artifacts)
-    assert work.removal.rows
-    assert not gone & {row.key for row in work.removal.rows}
+    assert any(artifact.first < 10 < 20 < artifact.last for artifact in work.removed_content.artifacts)
+    assert work.removed_content.rows
+    assert not gone & {row.key for row in work.removed_content.rows}
 
 
 @given(st.lists(st.integers(6, 40), max_size=80), st.integers(0, 400))
 def test_what_is_gathered_covers_all_and_takes_no_more_than_its_room(costs: list[int], room: int) -> None:
-    found = gathered(costs, room, 6)
+    found = merge_oldest(costs, room, 6)
     assert [at for run in found for at in run] == list(range(len(costs)))
     taken = [costs[run.start] if len(run) == 1 else 6 for run in found]
     # What there is no room for at all is one entry; what stands first may have to be told in fewer words.
@@ -151,6 +151,6 @@ def test_what_is_gathered_covers_all_and_takes_no_more_than_its_room(costs: list
 
 
 def test_a_later_list_gathers_what_an_earlier_one_did() -> None:
-    before, after = (gathered([10] * count, 80, 10) for count in (10, 12))
+    before, after = (merge_oldest([10] * count, 80, 10) for count in (10, 12))
     assert before == [range(2), range(2, 4), *(range(at, at + 1) for at in range(4, 10))]
     assert after == [range(2), range(2, 4), range(4, 6), range(6, 8), *(range(at, at + 1) for at in range(8, 12))]

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from accordion.archive.artifacts import Artifact, artifact_text
-from accordion.compaction.strategies import SHIPPED, build
-from accordion.core.boundaries import resumes
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.model.boundaries import is_provider_compaction
 from tests.compaction.making import DIALECTS, SCOPE, SPACE, WINDOW, House, read
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 
 
 def house(window: int) -> House:
-    return House(pipeline=[build(name) for name in SHIPPED], window=window)
+    return House(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES], window=window)
 
 
 def working(rounds: int, name: Callable[[int, int], str], words: int = 150) -> dict[str, Any]:
@@ -46,19 +46,19 @@ def working(rounds: int, name: Callable[[int, int], str], words: int = 150) -> d
 async def test_the_newest_batch_stays_whole_where_its_calls_have_one_id(name: Callable[[int, int], str]) -> None:
     client = read(working(10, name), "chat")
     outcome = await house(4_300).step(client)
-    assert outcome.seen is not None
-    assert outcome.seen.state == "folded"
-    newest = [message.wire for message in outcome.folded.conversation.messages[-3:]]
+    assert outcome.outcome is not None
+    assert outcome.outcome.state == "folded"
+    newest = [message.wire for message in outcome.history.conversation.messages[-3:]]
     assert newest == [message.wire for message in client.messages[-3:]]
-    assert DIALECTS["chat"].problems(outcome.folded.conversation.messages) == []
+    assert DIALECTS["chat"].find_problems(outcome.history.conversation.messages) == []
 
 
 async def test_an_artifact_of_a_result_tells_of_its_own_call_where_the_id_is_used_again() -> None:
     client = read(working(12, lambda at, one: f"call_{one}"), "chat")
     rooms = house(20_000)
     case = rooms.case(client, decision={"target": 3_000, "forced": True, "kind": "generation"})
-    work = rooms.compactor._craft.work(case, client, at=1.0, plain=False)
-    results = [artifact for artifact in work.removal.artifacts if artifact.kind == "result"]
+    work = rooms.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
+    results = [artifact for artifact in work.removed_content.artifacts if artifact.kind == "result"]
     assert len(results) > 4
     for artifact in results:
         told = json.loads(artifact.arguments)["p"]
@@ -88,10 +88,10 @@ def using_a_computer(steps: int) -> dict[str, Any]:
 async def test_a_history_of_screenshots_is_folded_though_no_text_may_stand_in_their_place(window: int) -> None:
     client = read(using_a_computer(12), "responses")
     outcome = await house(window).step(client)
-    assert outcome.seen is not None
-    assert (outcome.seen.state, outcome.seen.reason.count("cannot be changed")) == ("folded", 0)
-    assert outcome.seen.after < outcome.seen.before / 2
-    assert DIALECTS["responses"].problems(outcome.folded.conversation.messages) == []
+    assert outcome.outcome is not None
+    assert (outcome.outcome.state, outcome.outcome.reason.count("cannot be changed")) == ("folded", 0)
+    assert outcome.outcome.after < outcome.outcome.before / 2
+    assert DIALECTS["responses"].find_problems(outcome.history.conversation.messages) == []
 
 
 def searching(turns: int) -> dict[str, Any]:
@@ -117,10 +117,10 @@ def searching(turns: int) -> dict[str, Any]:
 async def test_replies_with_searches_of_the_providers_own_are_folded() -> None:
     client = read(searching(14), "messages")
     outcome = await house(10_000).step(client)
-    assert outcome.seen is not None
-    assert outcome.seen.state == "folded"
-    assert outcome.seen.after < outcome.seen.before / 2
-    assert DIALECTS["messages"].problems(outcome.folded.conversation.messages) == []
+    assert outcome.outcome is not None
+    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.after < outcome.outcome.before / 2
+    assert DIALECTS["messages"].find_problems(outcome.history.conversation.messages) == []
 
 
 def resumed(dialect: str, before: int, after: int) -> dict[str, Any]:
@@ -143,12 +143,12 @@ async def test_what_the_provider_compacted_itself_stands_before_the_record_of_wh
     for after in (20, 28, 36, 44):
         client = read(resumed(dialect, 10, after), dialect)
         outcome = await rooms.step(client)
-        wires = [message.wire.decode() for message in outcome.folded.conversation.messages]
+        wires = [message.wire.decode() for message in outcome.history.conversation.messages]
         own = next(at for at, wire in enumerate(wires) if '"compaction"' in wire)
         records = [at for at, wire in enumerate(wires) if "[Record of messages" in wire]
         assert records
         assert min(records) > own
-        assert DIALECTS[dialect].problems(outcome.folded.conversation.messages) == []
+        assert DIALECTS[dialect].find_problems(outcome.history.conversation.messages) == []
 
 
 async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_saves() -> None:
@@ -156,36 +156,38 @@ async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_sa
     rooms, before = house(8_000), read(resumed("messages", 40, 1), "messages")
     early = replace(before, messages=before.messages[:79], chain=before.chain[:79])
     first = await rooms.step(early)
-    assert first.seen is not None
-    assert first.seen.state == "folded"
-    later = await rooms.folds.find(DIALECTS["messages"], SPACE, SCOPE, before, fresh=False)
+    assert first.outcome is not None
+    assert first.outcome.state == "folded"
+    later = await rooms.folds.find(DIALECTS["messages"], SPACE, SCOPE, before, check_store=False)
     assert later.compaction is not None
     case = rooms.case(before)
-    assert rooms.compactor._craft.refolded(case, later) == case.utilization.tokens < 400, "it saves nothing any more"
+    assert rooms.compactor._assembler.count_with(case, later) == case.utilization.tokens < 400, (
+        "it saves nothing any more"
+    )
     client = read(resumed("messages", 40, 30), "messages")
-    replayed = rooms.folds.local(DIALECTS["messages"], SPACE, SCOPE, client)
+    replayed = rooms.folds.find_local(DIALECTS["messages"], SPACE, SCOPE, client)
     outcome = await rooms.step(client)
-    assert outcome.seen is not None
-    assert outcome.seen.state == "folded"
-    assert outcome.seen.before == rooms.meter.measure(replayed.conversation, WINDOW).tokens
-    assert outcome.seen.after == rooms.meter.measure(outcome.folded.conversation, WINDOW).tokens
-    own = next(at for at, message in enumerate(replayed.conversation.messages) if resumes(message))
-    assert [message.wire for message in outcome.folded.conversation.messages[: own + 1]] == [
+    assert outcome.outcome is not None
+    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.before == rooms.meter.measure(replayed.conversation, WINDOW).tokens
+    assert outcome.outcome.after == rooms.meter.measure(outcome.history.conversation, WINDOW).tokens
+    own = next(at for at, message in enumerate(replayed.conversation.messages) if is_provider_compaction(message))
+    assert [message.wire for message in outcome.history.conversation.messages[: own + 1]] == [
         message.wire for message in replayed.conversation.messages[: own + 1]
     ]
 
 
 async def test_a_later_fold_leaves_what_an_earlier_one_said_of_a_result() -> None:
     """What is said of a reference (its size, its digest) is not true of the result."""
-    rooms = House(pipeline=[build("compact_tool_results", {"replacement": "reference"})], window=20_000)
-    rooms.compactor._craft._digest = lambda text, most: "about: " + "x " * (most // 2 - 4)
+    rooms = House(pipeline=[build_strategy("compact_tool_results", {"replacement": "reference"})], window=20_000)
+    rooms.compactor._assembler._digest = lambda text, most: "about: " + "x " * (most // 2 - 4)
     said: dict[str, bytes] = {}
     folds = 0
     for rounds in range(8, 32, 4):
         client = read(working(rounds, lambda at, one: f"c{at}_{one}", words=800), "chat")
         outcome = await rooms.step(client)
-        folds += outcome.seen is not None and outcome.seen.state == "folded"
-        for message in outcome.folded.conversation.messages:
+        folds += outcome.outcome is not None and outcome.outcome.state == "folded"
+        for message in outcome.history.conversation.messages:
             if b"[Result of" in message.wire:
                 called = json.loads(message.wire)["tool_call_id"]
                 assert said.setdefault(called, message.wire) == message.wire

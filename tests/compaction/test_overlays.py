@@ -11,40 +11,47 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accordion.accounting.meter import Meter
-from accordion.archive.artifacts import tenant_of
-from accordion.archive.erasures import Erasures
-from accordion.archive.holdings import entries
+from accordion.accounting.token_meter import TokenMeter
+from accordion.archive.archive import Archive
+from accordion.archive.archive_entries import entries
+from accordion.archive.artifacts import tenant_name
+from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.sealing import SEALED
-from accordion.archive.writing import Archive
-from accordion.compaction.dressing import Wardrobe, dressed
-from accordion.compaction.overlays import Laid, Overlays, decode, encode
-from accordion.compaction.reading import WrittenReader
-from accordion.compaction.rendering import Rendering
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Compaction, Folded, Kept, Written, apply, unfolded
-from accordion.core.errors import StoreUnavailable
-from accordion.core.plan import WOVEN
-from accordion.core.ports import Key, Sealer
-from accordion.core.weaves import Overlay, Recall, Round, Weave
-from accordion.dialects.chat_splice import ChatWeaver
-from accordion.dialects.messages_weaving import MessagesWeaver
-from accordion.dialects.responses_weaving import ResponsesWeaver
-from accordion.dialects.splice import Answer, ToolOffer, Weaver
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.sealed import AesSealer
+from accordion.compaction.rendering import RequestRenderer
+from accordion.insertions.composition_cache import CompositionCache, compose_once
+from accordion.insertions.store import InsertionStore, StoredInsertions, decode, encode
+from accordion.model.compaction import (
+    CompactedConversation,
+    Compaction,
+    ReplacementMessage,
+    VerbatimRange,
+    apply_compaction,
+    without_compaction,
+)
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
+from accordion.model.plan import INSERTED
+from accordion.model.ports import Key, Sealer
+from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
+from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.making import DIALECTS, SCOPE, SPACE, WINDOW, long_history, read
 from tests.fakes import DirectOutbox, FakeClock, WordCounter
 from tests.histories import DialectName, body
 
 Json = dict[str, Any]
-WEAVERS: dict[DialectName, Weaver] = {
-    "chat": ChatWeaver(),
-    "responses": ResponsesWeaver(),
-    "messages": MessagesWeaver(),
+WEAVERS: dict[DialectName, ArtifactToolProtocol] = {
+    "chat": ChatArtifactTool(),
+    "responses": ResponsesArtifactTool(),
+    "messages": MessagesArtifactTool(),
 }
 NAMES: tuple[DialectName, ...] = tuple(WEAVERS)
-TOOL = ToolOffer("read_artifact", "Reads what was archived.", b'{"type":"object","properties":{}}')
+TOOL = ToolDefinition("read_artifact", "Reads what was archived.", b'{"type":"object","properties":{}}')
 
 
 # -- what a provider says, and what a client keeps of it ---------------------------------------------------------------
@@ -88,18 +95,18 @@ class Talk:
 
     dialect: DialectName
     entries: list[Json] = field(default_factory=list)
-    overlays: list[Overlay] = field(default_factory=list)
+    overlays: list[Insertion] = field(default_factory=list)
     tools: bool = True
     number: int = 0
 
     def __post_init__(self) -> None:
         self.spoken, self.weaver = DIALECTS[self.dialect], WEAVERS[self.dialect]
-        self.listing = self.spoken.listing
+        self.listing = self.spoken.messages_field
         self.request = body(long_history(3, words=4), self.dialect)
         if not self.tools:
             del self.request["tools"]
         self.entries = self.request[self.listing]
-        self.reader, self.rendering = WrittenReader(), Rendering()
+        self.reader, self.rendering = WrittenMessageReader(), RequestRenderer()
         folded = self.client
         self.covered = next(
             at for at, m in enumerate(folded.messages) if m.has_user_text and not m.has_tool_result and at > 3
@@ -110,32 +117,45 @@ class Talk:
     def client(self) -> Conversation:
         return read({**self.request, self.listing: self.entries}, self.dialect)
 
-    def folded(self, covered: int = 0) -> Folded:
+    def folded(self, covered: int = 0) -> CompactedConversation:
         client, covered = self.client, covered or self.covered
-        written = Written(self.spoken.text("What was."), 1, covered - 1)
+        written = ReplacementMessage(self.spoken.text_message("What was."), 1, covered - 1)
         record = Compaction(
-            "f-1", client.chain[covered - 1], covered, (Kept(0, 0), written), "conversation", "automatic", 0.5, (), 9,
-            1, 1, 0.0, artifacts=("art_1",),
-        )  # fmt: skip
-        return apply(client, record, self.reader.of(self.spoken, SPACE))
+            "f-1",
+            client.chain[covered - 1],
+            covered,
+            (VerbatimRange(0, 0), written),
+            "conversation",
+            "automatic",
+            0.5,
+            (),
+            9,
+            1,
+            1,
+            0.0,
+            artifacts=("art_1",),
+        )
+        return apply_compaction(client, record, self.reader.reader_for(self.spoken, SPACE))
 
-    def dressed(self, offer: ToolOffer | None = TOOL, covered: int = 0) -> Folded:
-        read_one = self.reader.of(self.spoken, SPACE)
-        return dressed(self.spoken, self.weaver, self.folded(covered), self.found(), offer, read_one)
+    def dressed(self, offer: ToolDefinition | None = TOOL, covered: int = 0) -> CompactedConversation:
+        read_one = self.reader.reader_for(self.spoken, SPACE)
+        return compose_once(self.spoken, self.weaver, self.folded(covered), self.found(), offer, read_one)
 
-    def found(self) -> list[Overlay]:
+    def found(self) -> list[Insertion]:
         order = {key: at for at, key in enumerate(self.client.chain)}
         return sorted(
             (each for each in self.overlays if each.anchor in order),
-            key=lambda each: (order[each.anchor], isinstance(each, Weave), -each.at),
+            key=lambda each: (order[each.anchor], isinstance(each, ToolRoundInsertion), -each.at),
         )
 
-    def sent(self, offer: ToolOffer | None = TOOL, covered: int = 0) -> list[bytes]:
-        return list(self.rendering.entries(self.spoken, self.dressed(offer, covered)))
+    def sent(self, offer: ToolDefinition | None = TOOL, covered: int = 0) -> list[bytes]:
+        return list(self.rendering.render_entries(self.spoken, self.dressed(offer, covered)))
 
     def recall(self, text: str = "Recalled: 42.") -> None:
         self.number += 1
-        self.overlays.append(Recall(self.client.chain[-1], self.spoken.text(text), float(self.number), ("art_1",)))
+        self.overlays.append(
+            RecallInsertion(self.client.chain[-1], self.spoken.text_message(text), float(self.number), ("art_1",))
+        )
 
     def says(self, text: str) -> None:
         said = {"role": "user", "content": text}
@@ -145,7 +165,7 @@ class Talk:
         """A reply in which our tool is called `ours` times, a round each, and then the client's `theirs` times; with
         `mixed` our last call stands beside the client's. Gives the entries that the provider said and was told."""
         self.number += 1
-        rounds, shown = list[Round](), list[str]()
+        rounds, shown = list[ToolRound](), list[str]()
         for at in range(ours - mixed):
             said = f"Let me look {self.number}.{at}."
             made = {f"our_{self.number}_{at}": TOOL.name}
@@ -157,7 +177,9 @@ class Talk:
         rounds.append(self._round(end, last))
         visible = "".join([*shown, end])
         if len(rounds) > 1 or mixed:
-            self.overlays.append(Weave(self.client.chain[-1], tuple(rounds), tuple(calls), visible, float(self.number)))
+            self.overlays.append(
+                ToolRoundInsertion(self.client.chain[-1], tuple(rounds), tuple(calls), visible, float(self.number))
+            )
         if self.dialect == "responses":
             # Items are kept one by one.
             self.entries += [entry for text in [*shown, end] for entry in reply(self.dialect, text, {})]
@@ -167,13 +189,13 @@ class Talk:
         self.entries += results(self.dialect, list(calls))
         return [wire for each in rounds for wire in (*each.said, *each.answered)]
 
-    def _round(self, said: str, calls: dict[str, str]) -> Round:
-        ours = [Answer(call, f"page of {call}") for call, name in calls.items() if name == TOOL.name]
-        return Round(wires(reply(self.dialect, said, calls)), self.weaver.answers(ours))
+    def _round(self, said: str, calls: dict[str, str]) -> ToolRound:
+        ours = [ArtifactToolResult(call, f"page of {call}") for call, name in calls.items() if name == TOOL.name]
+        return ToolRound(wires(reply(self.dialect, said, calls)), self.weaver.render_results(ours))
 
 
-def problems(of: Folded) -> list[str]:
-    return DIALECTS[of.conversation.dialect].problems(of.conversation.messages)
+def problems(of: CompactedConversation) -> list[str]:
+    return DIALECTS[of.conversation.dialect].find_problems(of.conversation.messages)
 
 
 def same(one: list[bytes], other: list[bytes]) -> bool:
@@ -187,9 +209,9 @@ def same(one: list[bytes], other: list[bytes]) -> bool:
 @pytest.mark.parametrize("dialect", NAMES)
 def test_without_a_fold_nothing_but_our_tool_is_added(dialect: DialectName):
     talk = Talk(dialect)
-    plain, read_one = unfolded(talk.client), talk.reader.of(talk.spoken, SPACE)
-    assert dressed(talk.spoken, talk.weaver, plain, (), None, read_one) is plain
-    shown = dressed(talk.spoken, talk.weaver, plain, (), TOOL, read_one)
+    plain, read_one = without_compaction(talk.client), talk.reader.reader_for(talk.spoken, SPACE)
+    assert compose_once(talk.spoken, talk.weaver, plain, (), None, read_one) is plain
+    shown = compose_once(talk.spoken, talk.weaver, plain, (), TOOL, read_one)
     assert shown.conversation.messages is plain.conversation.messages
     assert shown.conversation.tools == (*plain.conversation.tools, *shown.conversation.tools[-1:])
 
@@ -197,15 +219,17 @@ def test_without_a_fold_nothing_but_our_tool_is_added(dialect: DialectName):
 @pytest.mark.parametrize("dialect", NAMES)
 def test_without_a_fold_what_was_read_stands_where_it_was_read(dialect: DialectName):
     """A sub-agent reads what others' texts name before anything of its own was folded."""
-    talk, wardrobe = Talk(dialect), Wardrobe()
+    talk, wardrobe = Talk(dialect), CompositionCache()
 
     def sent() -> list[bytes]:
-        read_one = talk.reader.of(talk.spoken, SPACE)
-        shown = wardrobe.dressed(talk.spoken, talk.weaver, unfolded(talk.client), talk.found(), TOOL, read_one)
+        read_one = talk.reader.reader_for(talk.spoken, SPACE)
+        shown = wardrobe.compose(
+            talk.spoken, talk.weaver, without_compaction(talk.client), talk.found(), TOOL, read_one
+        )
         assert problems(shown) == []
-        anew = dressed(talk.spoken, talk.weaver, unfolded(talk.client), talk.found(), TOOL, read_one)
+        anew = compose_once(talk.spoken, talk.weaver, without_compaction(talk.client), talk.found(), TOOL, read_one)
         assert anew.conversation.messages == shown.conversation.messages
-        return list(talk.rendering.entries(talk.spoken, shown))
+        return list(talk.rendering.render_entries(talk.spoken, shown))
 
     before = sent()
     assert before == [message.wire for message in talk.client.messages]
@@ -224,22 +248,22 @@ def test_without_overlays_the_list_stays_and_our_tool_stands_behind_the_clients(
     folded, shown = talk.folded(), talk.dressed()
     assert shown.conversation.messages == folded.conversation.messages
     assert shown.origins == folded.origins
-    assert shown.conversation.tools == talk.spoken.tools(shown.conversation.envelope)
-    before, now = (json.loads(talk.rendering.body(talk.spoken, each)) for each in (folded, shown))
+    assert shown.conversation.tools == talk.spoken.read_tools(shown.conversation.envelope)
+    before, now = (json.loads(talk.rendering.render_body(talk.spoken, each)) for each in (folded, shown))
     assert now["tools"][:-1] == before["tools"]
     assert {**now, "tools": 0} == {**before, "tools": 0}
 
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_the_tool_is_counted_and_the_clients_own_tool_list_is_not_taken_for_it(dialect: DialectName):
-    talk, meter = Talk(dialect), Meter(WordCounter())
+    talk, meter = Talk(dialect), TokenMeter(WordCounter())
     folded = talk.folded().conversation
     before = meter.measure(folded, WINDOW)
     now = meter.measure(talk.dressed().conversation, WINDOW)
     assert now.tools > before.tools
     assert meter.measure(folded, WINDOW) == before
     assert talk.dressed().conversation.overhead_key == talk.dressed().conversation.overhead_key != folded.overhead_key
-    other = ToolOffer("accordion_read_artifact", TOOL.description, TOOL.schema)
+    other = ToolDefinition("accordion_read_artifact", TOOL.description, TOOL.schema)
     assert talk.dressed(other).conversation.overhead_key != talk.dressed().conversation.overhead_key
 
 
@@ -362,7 +386,7 @@ def test_a_fold_drops_what_stood_behind_what_it_covers(dialect: DialectName):
     assert b"Recalled: 43." in said
     assert not problems(talk.dressed(covered=anchor))
     covered = talk.sent(covered=end - 1)
-    assert covered == talk.rendering.entries(talk.spoken, talk.folded(end - 1))
+    assert covered == talk.rendering.render_entries(talk.spoken, talk.folded(end - 1))
 
 
 @pytest.mark.parametrize("dialect", NAMES)
@@ -372,14 +396,16 @@ def test_an_overlay_by_which_the_list_would_be_refused_is_left_out_and_the_other
     talk.says("The second.")
     talk.reply(1, 0)
     broken = talk.overlays[-1]
-    assert isinstance(broken, Weave)
-    talk.overlays[-1] = Weave(broken.anchor, (Round(broken.rounds[0].said), broken.rounds[1]), (), broken.text, 9.0)
+    assert isinstance(broken, ToolRoundInsertion)
+    talk.overlays[-1] = ToolRoundInsertion(
+        broken.anchor, (ToolRound(broken.rounds[0].said), broken.rounds[1]), (), broken.text, 9.0
+    )
     talk.says("The third.")
     talk.reply(1, 0)
     talk.says("The fourth.")
     said = b"".join(talk.sent())
     assert [b"our_%d_0" % number in said for number in (1, 2, 3)] == [True, False, True]
-    talk.overlays[-1] = Recall(talk.overlays[-1].anchor, b"{no json", 1.0)
+    talk.overlays[-1] = RecallInsertion(talk.overlays[-1].anchor, b"{no json", 1.0)
     said = b"".join(talk.sent())
     assert [b"our_%d_0" % number in said for number in (1, 2, 3)] == [True, False, False]
 
@@ -392,7 +418,7 @@ def test_an_overlay_behind_which_an_earlier_call_would_want_a_result_is_left_out
     talk.entries += [{"type": "item_reference", "id": "msg_1"}, *reply("responses", "I looked.", {})]
     talk.recall()
     assert problems(talk.folded()) == problems(talk.dressed()) == []
-    assert talk.sent() == talk.rendering.entries(talk.spoken, talk.folded())
+    assert talk.sent() == talk.rendering.render_entries(talk.spoken, talk.folded())
 
 
 @pytest.mark.parametrize("dialect", NAMES)
@@ -411,7 +437,7 @@ def test_without_any_tool_in_the_request_no_calls_are_woven_in(dialect: DialectN
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_the_count_of_a_dressed_list_is_never_taken_for_that_of_another(dialect: DialectName):
-    talk, meter = Talk(dialect), Meter(WordCounter())
+    talk, meter = Talk(dialect), TokenMeter(WordCounter())
     talk.recall()
     talk.reply(2, 1)
     talk.recall("Recalled: 43 and more.")
@@ -419,9 +445,11 @@ def test_the_count_of_a_dressed_list_is_never_taken_for_that_of_another(dialect:
     talk.overlays.pop()
     less = talk.dressed()
     for order in ((bare, whole, less), (less, whole, bare)):
-        shared = Meter(WordCounter())
+        shared = TokenMeter(WordCounter())
         for each in order:
-            assert shared.measure(each.conversation, WINDOW) == Meter(WordCounter()).measure(each.conversation, WINDOW)
+            assert shared.measure(each.conversation, WINDOW) == TokenMeter(WordCounter()).measure(
+                each.conversation, WINDOW
+            )
     counts = [meter.measure(each.conversation, WINDOW).messages for each in (bare, less, whole)]
     assert counts == sorted(set(counts))
     assert len(whole.conversation.messages) == len(whole.conversation.chain) == len(whole.origins) == len(whole.spans)
@@ -437,7 +465,7 @@ def test_origins_tell_the_clients_own_from_what_was_put_in(dialect: DialectName)
     for message, origin in zip(shown.conversation.messages, shown.origins, strict=True):
         if origin >= 0:
             assert client.messages[origin] == message
-    assert shown.origins.count(WOVEN) == (4 if dialect == "responses" else 3)
+    assert shown.origins.count(INSERTED) == (4 if dialect == "responses" else 3)
     assert shown.origins[-1] == len(client.messages) - 1
 
 
@@ -458,8 +486,8 @@ def test_a_fold_keeps_its_cache_breakpoint_where_it_was_when_something_is_put_in
 def test_entries_may_be_put_behind_the_list(dialect: DialectName):
     talk = Talk(dialect)
     shown, behind = talk.dressed(), wires(reply(dialect, "Hm.", {}))
-    one = json.loads(talk.rendering.body(talk.spoken, shown, behind))
-    other = json.loads(talk.rendering.body(talk.spoken, shown))
+    one = json.loads(talk.rendering.render_body(talk.spoken, shown, behind))
+    other = json.loads(talk.rendering.render_body(talk.spoken, shown))
     assert one[talk.listing] == [*other[talk.listing], *map(json.loads, behind)]
     assert {**one, talk.listing: 0} == {**other, talk.listing: 0}
 
@@ -481,7 +509,7 @@ def test_each_list_begins_with_the_one_that_was_sent_before_it(
         sent = talk.sent()
         assert sent[: len(before)] == before
         assert not problems(talk.dressed())
-        assert Rendering().entries(talk.spoken, talk.dressed()) == sent
+        assert RequestRenderer().render_entries(talk.spoken, talk.dressed()) == sent
         beside = mixed and bool(ours and theirs)
         told = talk.reply(ours, theirs, mixed=beside)
         woven = ours > 0
@@ -493,25 +521,25 @@ def test_each_list_begins_with_the_one_that_was_sent_before_it(
     assert talk.sent()[: len(before)] == before
 
 
-class Counting(ChatWeaver):
+class Counting(ChatArtifactTool):
     """Counts how often it is asked whether a reply is one that was woven."""
 
     def __init__(self) -> None:
         self.asked = 0
 
-    def woven(self, messages, weave, fields):
+    def insert_rounds(self, messages, weave, fields):
         self.asked += 1
-        return super().woven(messages, weave, fields)
+        return super().insert_rounds(messages, weave, fields)
 
 
 def test_a_list_is_laid_out_behind_what_was_laid_out_before():
-    talk, wardrobe, weaver = Talk("chat"), Wardrobe(), Counting()
-    read_one = talk.reader.of(talk.spoken, SPACE)
+    talk, wardrobe, weaver = Talk("chat"), CompositionCache(), Counting()
+    read_one = talk.reader.reader_for(talk.spoken, SPACE)
     asked = []
     for number in range(8):
         talk.reply(2 * (not number), 1)
         before = weaver.asked
-        shown = wardrobe.dressed(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
+        shown = wardrobe.compose(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
         asked.append(weaver.asked - before)
         assert shown == talk.dressed()
     assert asked[0] == 1
@@ -519,48 +547,48 @@ def test_a_list_is_laid_out_behind_what_was_laid_out_before():
 
 
 def test_a_list_that_was_rewound_and_went_on_otherwise_takes_the_room_of_what_it_is_now():
-    talk, wardrobe, fresh = Talk("chat"), Wardrobe(), Wardrobe()
-    read_one = talk.reader.of(talk.spoken, SPACE)
+    talk, wardrobe, fresh = Talk("chat"), CompositionCache(), CompositionCache()
+    read_one = talk.reader.reader_for(talk.spoken, SPACE)
     talk.reply(2, 1)
     start = len(talk.entries)
     for _ in range(4):
         del talk.entries[start:]
         for _ in range(6):
             talk.reply(0, 1)
-            wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), talk.found(), TOOL, read_one)
-    fresh.dressed(talk.spoken, talk.weaver, talk.folded(), talk.found(), TOOL, read_one)
+            wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), talk.found(), TOOL, read_one)
+    fresh.compose(talk.spoken, talk.weaver, talk.folded(), talk.found(), TOOL, read_one)
     assert wardrobe.size == fresh.size > 0
 
 
 def test_what_is_put_in_later_is_laid_out_behind_what_was_laid_out_before():
-    talk, wardrobe, weaver = Talk("chat"), Wardrobe(), Counting()
-    read_one = talk.reader.of(talk.spoken, SPACE)
+    talk, wardrobe, weaver = Talk("chat"), CompositionCache(), Counting()
+    read_one = talk.reader.reader_for(talk.spoken, SPACE)
     for number in range(6):
         talk.reply(2 * (not number), 1)
-        wardrobe.dressed(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
+        wardrobe.compose(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
     talk.recall()
     talk.says("Go on.")
     before = weaver.asked
-    shown = wardrobe.dressed(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
+    shown = wardrobe.compose(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
     assert shown == talk.dressed()
     assert weaver.asked == before
 
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_an_overlay_that_would_break_the_list_behind_what_was_laid_out_before_is_left_out(dialect: DialectName):
-    talk, wardrobe = Talk(dialect), Wardrobe()
-    read_one = talk.reader.of(talk.spoken, SPACE)
+    talk, wardrobe = Talk(dialect), CompositionCache()
+    read_one = talk.reader.reader_for(talk.spoken, SPACE)
     for number in range(6):
         talk.reply(2 * (not number), 1)
-        wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
+        wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
     talk.says("Go on.")
     talk.reply(1, 0)
     whole = talk.overlays[-1]
-    assert isinstance(whole, Weave)
+    assert isinstance(whole, ToolRoundInsertion)
     talk.says("Thank you.")
-    for rounds, comes in (((Round(whole.rounds[0].said), whole.rounds[1]), False), (whole.rounds, True)):
-        talk.overlays[-1] = Weave(whole.anchor, rounds, (), whole.text, 9.0)
-        shown = wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
+    for rounds, comes in (((ToolRound(whole.rounds[0].said), whole.rounds[1]), False), (whole.rounds, True)):
+        talk.overlays[-1] = ToolRoundInsertion(whole.anchor, rounds, (), whole.text, 9.0)
+        shown = wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
         assert shown == talk.dressed()
         assert any(b"our_7_0" in message.wire for message in shown.conversation.messages) == comes
 
@@ -575,7 +603,7 @@ def test_an_overlay_that_would_break_the_list_behind_what_was_laid_out_before_is
 def test_a_list_that_goes_on_or_was_rewound_or_changed_is_the_same_as_one_that_is_dressed_afresh(
     dialect: DialectName, moves: list[tuple[int, int, bool, bool, int]]
 ):
-    talk, wardrobe = Talk(dialect), Wardrobe()
+    talk, wardrobe = Talk(dialect), CompositionCache()
     for ours, theirs, mixed, recalls, other in moves:
         if recalls:
             talk.recall()
@@ -589,16 +617,16 @@ def test_a_list_that_goes_on_or_was_rewound_or_changed_is_the_same_as_one_that_i
         elif other == 2:
             talk.request["store"] = False
         found = talk.found()
-        read_one = talk.reader.of(talk.spoken, SPACE)
-        assert wardrobe.dressed(talk.spoken, talk.weaver, talk.folded(), found, TOOL, read_one) == talk.dressed()
-        kept = [message for worn, _ in wardrobe._worn._held.values() for message in worn.laid.messages]
+        read_one = talk.reader.reader_for(talk.spoken, SPACE)
+        assert wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), found, TOOL, read_one) == talk.dressed()
+        kept = [message for worn, _ in wardrobe._compositions._entries.values() for message in worn.prefix.messages]
         assert wardrobe.size == sum(message.size for message in kept)
 
 
 # -- found again -------------------------------------------------------------------------------------------------------
 
 
-class Fickle(EphemeralStore):
+class Fickle(InMemoryStore):
     """A store that may be away, and counts what it is asked."""
 
     def __init__(self) -> None:
@@ -626,13 +654,13 @@ class Fickle(EphemeralStore):
 CHAIN = [b"%032d" % number for number in range(200)]
 
 
-def weave(at: int, text: str = "said", when: float = 1.0, size: int = 10) -> Weave:
-    rounds = (Round((b"{" + b"x" * size + b"}",), (b"{}", b"[]")), Round((b"{}",)))
-    return Weave(CHAIN[at], rounds, ("call_1", "call_2"), text, when)
+def weave(at: int, text: str = "said", when: float = 1.0, size: int = 10) -> ToolRoundInsertion:
+    rounds = (ToolRound((b"{" + b"x" * size + b"}",), (b"{}", b"[]")), ToolRound((b"{}",)))
+    return ToolRoundInsertion(CHAIN[at], rounds, ("call_1", "call_2"), text, when)
 
 
-def recall(at: int, when: float = 1.0, wire: bytes = b"{}") -> Recall:
-    return Recall(CHAIN[at], wire, when, ("art_1", "art_2"))
+def recall(at: int, when: float = 1.0, wire: bytes = b"{}") -> RecallInsertion:
+    return RecallInsertion(CHAIN[at], wire, when, ("art_1", "art_2"))
 
 
 class Worker:
@@ -641,35 +669,37 @@ class Worker:
     ) -> None:
         self.clock, self.outbox = clock or FakeClock(), DirectOutbox(store)
         archive = Archive(store, 1_000_000.0, sealer=sealer, clock=self.clock)
-        self.overlays = Overlays(archive, self.outbox, self.clock, Erasures(store, self.clock, 100.0), **bounds)
+        self.overlays = InsertionStore(
+            archive, self.outbox, self.clock, ErasureNotices(store, self.clock, 100.0), **bounds
+        )
 
-    async def add(self, *overlays: Overlay) -> None:
+    async def add(self, *overlays: Insertion) -> None:
         for each in overlays:
             await self.overlays.add(SPACE, SCOPE, each, "s-1", 0.0)
 
-    async def find(self, since: int = 1, *, fresh: bool = False, end: int = 200, **where: bytes) -> list[Overlay]:
+    async def find(self, since: int = 1, *, fresh: bool = False, end: int = 200, **where: bytes) -> list[Insertion]:
         space, scope = where.get("space", SPACE), where.get("scope", SCOPE)
-        return list(await self.overlays.find(space, scope, CHAIN[:end], since, fresh=fresh))
+        return list(await self.overlays.find(space, scope, CHAIN[:end], since, check_store=fresh))
 
 
 def test_overlays_come_back_as_they_were_written():
-    kept = Laid("s-1", (recall(3), weave(3), weave(3, "", 2.5)))
+    kept = StoredInsertions("s-1", (recall(3), weave(3), weave(3, "", 2.5)))
     assert decode(encode(kept), CHAIN[3]) == kept
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 @settings(max_examples=80)
 def test_a_value_that_was_damaged_is_ignored(place: int, change: int):
-    whole = Laid("s-1", (recall(3), weave(3, "text " * 40)))
+    whole = StoredInsertions("s-1", (recall(3), weave(3, "text " * 40)))
     kept = bytearray(encode(whole))
     kept[place % len(kept)] ^= change
-    assert decode(bytes(kept), CHAIN[3]) in (Laid(), whole)
+    assert decode(bytes(kept), CHAIN[3]) in (StoredInsertions(), whole)
 
 
 def test_a_value_of_a_later_version_or_cut_short_is_ignored():
-    kept = encode(Laid("", (weave(3),)))
-    assert decode(None, CHAIN[3]) == decode(b"", CHAIN[3]) == decode(b"\x02" + kept[1:], CHAIN[3]) == Laid()
-    assert decode(kept[:-3], CHAIN[3]) == Laid()
+    kept = encode(StoredInsertions("", (weave(3),)))
+    assert decode(None, CHAIN[3]) == decode(b"", CHAIN[3]) == decode(b"\x02" + kept[1:], CHAIN[3]) == StoredInsertions()
+    assert decode(kept[:-3], CHAIN[3]) == StoredInsertions()
 
 
 async def test_overlays_are_found_from_a_place_on_in_their_order():
@@ -709,14 +739,14 @@ async def test_the_places_of_a_list_are_learnt_once_and_of_one_that_goes_on_what
     await one.add(weave(4))
     for end, asked in ((10, 10), (10, 1), (13, 4), (5, 5), (13, 1), (0, None)):
         store.asked.clear()
-        await other.overlays.learn(SPACE, SCOPE, CHAIN[:end])
+        await other.overlays.load(SPACE, SCOPE, CHAIN[:end])
         assert store.asked == ([asked] if asked else [])
     assert await other.find() == [weave(4)]
     await one.add(weave(12))
-    await other.overlays.learn(SPACE, SCOPE, CHAIN[:14])
+    await other.overlays.load(SPACE, SCOPE, CHAIN[:14])
     assert await other.find() == [weave(4), weave(12)]
     store.asked.clear()
-    await other.overlays.learn(SPACE, b"other", CHAIN[:14])
+    await other.overlays.load(SPACE, b"other", CHAIN[:14])
     assert store.asked == [14]
 
 
@@ -729,13 +759,13 @@ async def test_what_was_learnt_is_asked_for_anew_once_something_was_erased_even_
             worker.overlays.forget()
             return await store.get_many(keys)
 
-    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:10])
+    await worker.overlays.load(SPACE, SCOPE, CHAIN[:10])
     worker.overlays.forget()
-    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:10])
+    await worker.overlays.load(SPACE, SCOPE, CHAIN[:10])
     assert store.asked == [10, 10]
     worker.overlays._archive = Archive(Erasing(), 1_000_000.0, clock=worker.clock)
-    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:12])
-    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:12])
+    await worker.overlays.load(SPACE, SCOPE, CHAIN[:12])
+    await worker.overlays.load(SPACE, SCOPE, CHAIN[:12])
     assert store.asked == [10, 10, 3, 12]
 
 
@@ -743,9 +773,9 @@ async def test_what_could_not_be_asked_for_is_not_learnt():
     store = Fickle()
     worker = Worker(store)
     store.away = True
-    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:10])
+    await worker.overlays.load(SPACE, SCOPE, CHAIN[:10])
     store.away = False
-    await worker.overlays.learn(SPACE, SCOPE, CHAIN[:10])
+    await worker.overlays.load(SPACE, SCOPE, CHAIN[:10])
     assert store.asked == [10]
 
 
@@ -787,7 +817,7 @@ async def test_what_was_read_back_is_sealed_as_the_archive_is():
 async def test_what_was_read_back_is_listed_under_its_session_to_be_given_out_and_erased():
     store = Fickle()
     await Worker(store).add(weave(4), weave(7))
-    [listed] = [page async for page in entries(store, tenant_of(SPACE), "s-1")]
+    [listed] = [page async for page in entries(store, tenant_name(SPACE), "s-1")]
     assert [entry.kind for entry in listed] == ["overlay"] * 2
     places = [Key(*entry.place) for entry in listed if entry.place]
     assert await store.delete(places) == 2

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.archive.references import artifact_id, range_id
-from accordion.compaction.permits import permitted
+from accordion.compaction.plan_state import PlanState
 from accordion.compaction.planner import Planner
-from accordion.compaction.sketch import Sketch
-from accordion.compaction.strategies import SHIPPED, STRATEGIES, build
-from accordion.compaction.strategies.base import Archive, Draft, Strategy
-from accordion.compaction.views import view_of
-from accordion.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from accordion.core.edits import Folded, unfolded
-from accordion.core.plan import Drop, Kind, Plan, Replace, Step, Summarize
+from accordion.compaction.rules import filter_steps
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, build_strategy
+from accordion.compaction.strategies.base import CompactionStrategy, DeferredReplace, StrategyView
+from accordion.compaction.view import build_view
+from accordion.model.compaction import CompactedConversation, without_compaction
+from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Replace, Summarize
 from tests.compaction.viewing import (
     OVERHEAD,
     SPACE,
@@ -43,19 +43,19 @@ from tests.histories import DIALECTS, DialectName, History, histories
 class Given:
     """A strategy that proposes what it was given."""
 
-    steps: Sequence[Step | Archive]
+    steps: Sequence[PlanStep | DeferredReplace]
     name: str = "given"
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
         return self.steps
 
 
-def planned(view: Draft, *steps: Step | Archive, must_succeed: bool = False) -> Plan:
+def planned(view: StrategyView, *steps: PlanStep | DeferredReplace, must_succeed: bool = False) -> Plan:
     """What the planner makes of these steps."""
     return Planner([Given(steps)]).plan(view, must_succeed=must_succeed)
 
 
-SHIPPED_PLANNER = Planner([build(name) for name in SHIPPED])
+SHIPPED_PLANNER = Planner([build_strategy(name) for name in DEFAULT_STRATEGIES])
 LONG = listed(
     says("opening"),  # 0
     *batch("a", "one " * 100),  # 1, 2
@@ -90,7 +90,7 @@ LONG = listed(
         Summarize(1, 3, 0),
     ],
 )
-def test_a_step_that_touches_what_it_may_not_is_left_undone(step: Step) -> None:
+def test_a_step_that_touches_what_it_may_not_is_left_undone(step: PlanStep) -> None:
     assert planned(viewed(LONG), step).proposals == ()
 
 
@@ -106,7 +106,7 @@ def test_a_summary_is_drawn_in_to_whole_groups() -> None:
 
 
 def test_pinned_results_and_calls_are_touched_by_nobody() -> None:
-    view = viewed(LONG, pinned=frozenset({"a"}))
+    view = viewed(LONG, pinned_call_ids=frozenset({"a"}))
     assert planned(view, Replace(2, 0, "x", 1), Drop(1), Drop(2), Summarize(1, 2, 5)).steps == ()
 
 
@@ -148,10 +148,10 @@ def test_reasoning_of_the_open_tool_turn_stays_unless_its_group_leaves() -> None
 
 
 def test_strategies_run_in_order_each_on_what_the_one_before_left() -> None:
-    seen: list[Draft] = []
+    seen: list[StrategyView] = []
 
     class Looks(Given):
-        def propose(self, view: Draft) -> Sequence[Step | Archive]:
+        def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
             seen.append(view)
             return super().propose(view)
 
@@ -172,7 +172,7 @@ def test_the_pipeline_stops_where_the_target_is_met() -> None:
 
 def test_a_strategy_that_fails_is_left_out_and_the_others_go_on() -> None:
     class Fails(Given):
-        def propose(self, view: Draft) -> Sequence[Step | Archive]:
+        def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
             raise RuntimeError("broken")
 
     plan = Planner([Fails((), "fails"), Given((Replace(2, 0, "x", 1),), "works")]).plan(
@@ -198,7 +198,7 @@ def test_a_text_is_only_written_for_what_stays() -> None:
         written.append(number)
         return f"reference {number}"
 
-    steps = [Archive(2, 0, 60, lambda: write(2)), Archive(6, 0, 60, lambda: write(6))]
+    steps = [DeferredReplace(2, 0, 60, lambda: write(2)), DeferredReplace(6, 0, 60, lambda: write(6))]
     plan = Planner([Given(steps, "archive"), Given([Summarize(1, 3, 30)], "sum")]).plan(
         viewed(LONG), must_succeed=False
     )
@@ -231,27 +231,27 @@ def test_all_thinking_goes_where_it_is_bound_and_a_fold_brings_our_tool_along() 
     thinks = message("assistant", Reasoning("hm", 40), ToolCall("a", "read", "{}"))
     folded = listed(says("o"), thinks, gives("a", "1" * 400), *batch("b", "2" * 400), answers("ok"), says("t"))
     step = Replace(4, 0, "x", 1)
-    assert planned(viewed(folded, thinking="bound", afresh=True), step).steps == (step, Drop(1, (0,)))
+    assert planned(viewed(folded, thinking="bound", is_tool_new=True), step).steps == (step, Drop(1, (0,)))
     assert planned(viewed(folded, thinking="bound"), step).steps == (step,)
-    assert planned(viewed(folded, thinking="free", afresh=True), step).steps == (step,)
+    assert planned(viewed(folded, thinking="free", is_tool_new=True), step).steps == (step,)
 
 
 def test_a_generation_that_cannot_come_under_the_limit_is_planned_anew_as_a_conversation() -> None:
     folded = listed(says("o"), *batch("a", "x" * 40_000), answers("ok"), says("t"), *batch("b", "1"), *batch("c", "2"))
     asked: list[str] = []
 
-    def view(kind: Kind) -> Draft:
+    def view(kind: PlanKind) -> StrategyView:
         asked.append(kind)
         return viewed(folded, kind, limit=5_000)
 
-    plan, passes = SHIPPED_PLANNER.plan_for(view, ("generation", "conversation"), must_succeed=True)
+    plan, passes = SHIPPED_PLANNER.plan_first_fitting(view, ("generation", "conversation"), must_succeed=True)
     assert (asked, passes, plan.view.kind) == (["generation", "conversation"], 2, "conversation")
     assert plan.after <= 5_000
 
 
 def test_a_generation_that_comes_under_the_limit_is_left_at_that() -> None:
     folded = listed(says("t"), *batch("a", "x" * 40_000), *batch("b", "1"), *batch("c", "2"), *batch("d", "3"))
-    plan, passes = SHIPPED_PLANNER.plan_for(
+    plan, passes = SHIPPED_PLANNER.plan_first_fitting(
         lambda kind: viewed(folded, kind, limit=5_000), ("generation", "conversation"), must_succeed=True
     )
     assert (passes, plan.view.kind) == (1, "generation")
@@ -261,7 +261,7 @@ def test_a_generation_that_would_gain_little_is_a_conversation_where_that_gains_
     """The history of turns before would else stay, and each of the next requests be folded for next to nothing."""
     old = [message for at in range(6) for message in (*batch(f"old{at}", "x" * 8_000), answers("ok"), says("next"))]
     folded = listed(says("o"), *old, *batch("a", "y" * 4_000), *batch("b", "1"), *batch("c", "2"))
-    plan, passes = SHIPPED_PLANNER.plan_for(
+    plan, passes = SHIPPED_PLANNER.plan_first_fitting(
         lambda kind: viewed(folded, kind, limit=20_000, target=2_000),
         ("generation", "conversation"),
         must_succeed=False,
@@ -272,7 +272,7 @@ def test_a_generation_that_would_gain_little_is_a_conversation_where_that_gains_
 
 def test_a_generation_that_gains_as_much_as_a_conversation_would_is_left_at_that() -> None:
     folded = listed(says("t"), says("x" * 40_000), *batch("a", "y" * 4_000), *batch("b", "1"), *batch("c", "2"))
-    plan, passes = SHIPPED_PLANNER.plan_for(
+    plan, passes = SHIPPED_PLANNER.plan_first_fitting(
         lambda kind: viewed(folded, kind, limit=20_000, target=2_000),
         ("generation", "conversation"),
         must_succeed=False,
@@ -339,7 +339,7 @@ def test_the_newest_batch_stays_whole_where_a_note_fits_beside_it_though_no_summ
 def test_a_note_in_place_of_a_summary_is_counted_as_all_else_is() -> None:
     note = count(says(_noted(SHIPPED_PLANNER.plan(viewed(CROWDED, limit=STAYING + 80), must_succeed=True))))
     raw = sum(map(count, CROWDED.conversation.messages))
-    doubled = view_of(
+    doubled = build_view(
         CROWDED,
         "conversation",
         tokens=2 * raw + OVERHEAD,
@@ -347,8 +347,8 @@ def test_a_note_in_place_of_a_summary_is_counted_as_all_else_is() -> None:
         target=0,
         window=100_000,
         limit=2 * (STAYING - OVERHEAD) + OVERHEAD + 2 * note,
-        space=SPACE,
-        count=count,
+        tenant_key=SPACE,
+        count_message=count,
     )
     plan = SHIPPED_PLANNER.plan(doubled, must_succeed=True)
     assert _noted(plan)
@@ -366,8 +366,8 @@ def test_what_other_strategies_find_is_done_beside_the_note_too() -> None:
     call, kept = message("assistant", ToolCall("a", "read", "{}"), ToolCall("p", "read", "{}")), gives("p", "pinned")
     folded = listed(says("task"), *batch("c", "x" * 9_000), call, gives("a", "y" * 3_000), kept, *batch("b", "z" * 900))
     staying = OVERHEAD + sum(map(count, (folded.conversation.messages[index] for index in (0, 3, 5, 6, 7))))
-    pipeline = [Given([Replace(4, 0, "short", 2)]), build("summarize")]
-    view = viewed(folded, limit=staying + 80, pinned=frozenset({"p"}))
+    pipeline = [Given([Replace(4, 0, "short", 2)]), build_strategy("summarize")]
+    view = viewed(folded, limit=staying + 80, pinned_call_ids=frozenset({"p"}))
     plan = Planner(pipeline).plan(view, must_succeed=True)
     assert plan.after <= view.limit
     assert [type(step) for step in plan.steps] == [Summarize, Replace]
@@ -386,7 +386,10 @@ def test_where_the_newest_batch_is_sliced_anyway_the_summary_stays() -> None:
 
 def test_pinned_results_are_not_even_sliced() -> None:
     folded = listed(says("task"), *batch("a", "x" * 40_000))
-    assert SHIPPED_PLANNER.plan(viewed(folded, limit=1_000, pinned=frozenset({"a"})), must_succeed=True).steps == ()
+    assert (
+        SHIPPED_PLANNER.plan(viewed(folded, limit=1_000, pinned_call_ids=frozenset({"a"})), must_succeed=True).steps
+        == ()
+    )
 
 
 # -- generated histories --------------------------------------------------------------
@@ -394,23 +397,23 @@ def test_pinned_results_are_not_even_sliced() -> None:
 EVERYTHING = st.lists(st.sampled_from(sorted(STRATEGIES)), max_size=6)
 
 
-def _strategies(names: list[str]) -> list[Strategy]:
+def _strategies(names: list[str]) -> list[CompactionStrategy]:
     tight: dict[str, dict[str, Any]] = {
         "keep_last_n_turns": {"n": 1},
         "keep_last_n_messages": {"n": 2},
         "fixed_limits": {"messages": 3, "tokens": 60},
         "compact_tool_results": {"keep_last_n": 0, "replacement": "drop"},
     }
-    return [build(name, tight.get(name)) for name in names]
+    return [build_strategy(name, tight.get(name)) for name in names]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(history=histories(), names=EVERYTHING, kind=st.sampled_from(["conversation", "generation"]))
 def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
-    dialect: DialectName, history: History, names: list[str], kind: Kind
+    dialect: DialectName, history: History, names: list[str], kind: PlanKind
 ) -> None:
     conversation = read(history, dialect)
-    view = viewed(unfolded(conversation), kind)
+    view = viewed(without_compaction(conversation), kind)
     plan = Planner(_strategies(names)).plan(view, must_succeed=False)
     left = outcome(plan)
     assert faults(left.values()) == faults(conversation.messages)
@@ -423,14 +426,14 @@ def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(history=histories(min_turns=2, max_turns=6), thinking=st.sampled_from(["free", "bound", "droppable"]))
 def test_plans_are_the_same_every_time(dialect: DialectName, history: History, thinking: Any) -> None:
-    folded = unfolded(read(history, dialect))
+    folded = without_compaction(read(history, dialect))
     plans = [SHIPPED_PLANNER.plan(viewed(folded, thinking=thinking), must_succeed=True) for _ in range(2)]
     assert plans[0].proposals == plans[1].proposals
 
 
 @given(history=histories(min_turns=2, max_turns=6), thinking=st.sampled_from(["bound"]))
 def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: Any) -> None:
-    view = viewed(unfolded(read(history, "messages")), thinking=thinking)
+    view = viewed(without_compaction(read(history, "messages")), thinking=thinking)
     plan = SHIPPED_PLANNER.plan(view, must_succeed=True)
     if plan.steps:
         changed = min(step.first if isinstance(step, Summarize) else step.slot for step in plan.steps)
@@ -448,7 +451,7 @@ def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: A
 def test_a_fold_that_must_succeed_comes_under_the_limit(
     dialect: DialectName, history: History, repeats: int, limit: int
 ) -> None:
-    folded = unfolded(read(longer(history, repeats), dialect))
+    folded = without_compaction(read(longer(history, repeats), dialect))
     plan = SHIPPED_PLANNER.plan(viewed(folded, limit=limit, target=limit // 2), must_succeed=True)
     # What cannot be sliced: two hundred tokens of each part within reach, calls, reasoning, images.
     rest = sum(
@@ -467,7 +470,7 @@ def _least(each: Message) -> int:
 def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
     dialect: DialectName, history: History, repeats: int, share: float
 ) -> None:
-    folded = unfolded(read(longer(history, repeats), dialect))
+    folded = without_compaction(read(longer(history, repeats), dialect))
     view = viewed(folded)
     view = viewed(folded, target=int(view.tokens * share))
     plan = SHIPPED_PLANNER.plan(view, must_succeed=False)
@@ -480,7 +483,7 @@ def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
 # -- many messages ---------------------------------------------------------------------
 
 
-def _many(messages: int) -> Folded:
+def _many(messages: int) -> CompactedConversation:
     rounds = []
     for index in range(messages // 2):
         rounds += batch(f"call_{index % 7}", f"line {index} " * 60, "read", f'{{"path": "f{index % 90}"}}')
@@ -509,15 +512,15 @@ def test_planning_costs_in_proportion_to_the_number_of_messages() -> None:
 
 
 def test_a_sketch_counts_what_is_left() -> None:
-    sketch = Sketch(viewed(LONG, size=10_000))
+    sketch = PlanState(viewed(LONG, size=10_000))
     for step in (Replace(2, 0, "x", 1), Drop(3), Summarize(5, 6, 20)):
         sketch.apply(step)
-    draft = sketch.draft()
+    draft = sketch.current_view()
     assert draft.tokens == OVERHEAD + sum(slot.tokens for slot in draft.slots)
-    assert draft.gone == (False, False, False, True, False, False, True, False, False)
+    assert draft.removed == (False, False, False, True, False, False, True, False, False)
     assert draft.slots[5].message.parts == (Text(""),)
 
 
 def test_what_is_permitted_keeps_its_order() -> None:
     steps = [Replace(6, 0, "x", 1), Replace(8, 0, "x", 1), Replace(2, 0, "x", 1)]
-    assert list(permitted(viewed(LONG), steps)) == [(steps[0],), (steps[2],)]
+    assert list(filter_steps(viewed(LONG), steps)) == [(steps[0],), (steps[2],)]

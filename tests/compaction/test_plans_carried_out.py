@@ -8,37 +8,45 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accordion.compaction.executor import Executor, Terms
-from accordion.compaction.layout import Unfit, laid_out
+from accordion.compaction.apply import CompactionTerms, PlanExecutor
+from accordion.compaction.layout import PlanNotApplicable, build_layout
 from accordion.compaction.planner import Planner
-from accordion.compaction.reading import WrittenReader
-from accordion.compaction.strategies import SHIPPED, build
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Folded, apply, unfolded
-from accordion.core.plan import Kind, Plan
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.model.compaction import CompactedConversation, apply_compaction, without_compaction
+from accordion.model.conversation import Conversation
+from accordion.model.plan import Plan, PlanKind
+from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary
 from tests.compaction.viewing import READERS, count, longer, read, viewed
 from tests.histories import DIALECTS, DialectName, History, histories
 
 PIPELINES = {
-    "shipped": Planner([build(name) for name in SHIPPED]),
-    "dropping": Planner([build("compact_tool_results", {"replacement": "drop", "keep_last_n": 0})]),
-    "turns": Planner([build("stale_reasoning"), build("keep_last_n_turns", {"n": 1}), build("fixed_limits")]),
-    "messages": Planner([build("superseded"), build("keep_last_n_messages", {"n": 3})]),
+    "shipped": Planner([build_strategy(name) for name in DEFAULT_STRATEGIES]),
+    "dropping": Planner([build_strategy("compact_tool_results", {"replacement": "drop", "keep_last_n": 0})]),
+    "turns": Planner(
+        [
+            build_strategy("stale_reasoning"),
+            build_strategy("keep_last_n_turns", {"n": 1}),
+            build_strategy("fixed_limits"),
+        ]
+    ),
+    "messages": Planner([build_strategy("superseded"), build_strategy("keep_last_n_messages", {"n": 3})]),
 }
 LIMIT = 1_500
 
 
-def folded_again(planner: Planner, client: Conversation, folded: Folded, kind: Kind) -> tuple[Plan, Folded | None]:
+def folded_again(
+    planner: Planner, client: Conversation, folded: CompactedConversation, kind: PlanKind
+) -> tuple[Plan, CompactedConversation | None]:
     """A fold of a list that may be folded already; None where there is nothing to do."""
     plan = planner.plan(viewed(folded, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
     if not plan.steps:
         return plan, None
     dialect = READERS[client.dialect]  # type: ignore[index]
-    layout = laid_out(plan, client, folded.compaction, dialect)
-    summary = Summary("what happened so far") if layout.summarized is not None else None
-    executor = Executor(dialect, WrittenReader().of(dialect, b"space"), count)
-    return plan, executor.execute(plan, layout, summary, (), Terms("automatic", 0.5, 0.0, forced=True))
+    layout = build_layout(plan, client, folded.compaction, dialect)
+    summary = Summary("what happened so far") if layout.summary_block is not None else None
+    executor = PlanExecutor(dialect, WrittenMessageReader().reader_for(dialect, b"space"), count)
+    return plan, executor.execute(plan, layout, summary, (), CompactionTerms("automatic", 0.5, 0.0, is_forced=True))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -50,10 +58,10 @@ def folded_again(planner: Planner, client: Conversation, folded: Folded, kind: K
     kind=st.sampled_from(["conversation", "generation"]),
 )
 def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
-    dialect: DialectName, history: History, repeats: int, name: str, kind: Kind
+    dialect: DialectName, history: History, repeats: int, name: str, kind: PlanKind
 ) -> None:
     client = read(longer(history, repeats), dialect)
-    plan, folded = folded_again(PIPELINES[name], client, unfolded(client), kind)
+    plan, folded = folded_again(PIPELINES[name], client, without_compaction(client), kind)
     if folded is None:
         return
     after = plan.view.overhead + sum(count(message) for message in folded.conversation.messages)
@@ -78,14 +86,14 @@ def test_a_fold_of_a_folded_list_is_legal_too(
 ) -> None:
     history = longer(history, repeats)
     early = read(replace(history, turns=history.turns[:-1]), dialect)
-    _, folded = folded_again(PIPELINES[first], early, unfolded(early), "conversation")
+    _, folded = folded_again(PIPELINES[first], early, without_compaction(early), "conversation")
     client = read(history, dialect)
     if folded is None or folded.compaction is None:
         return
-    again = apply(client, folded.compaction, WrittenReader().of(READERS[dialect], b"space"))
+    again = apply_compaction(client, folded.compaction, WrittenMessageReader().reader_for(READERS[dialect], b"space"))
     try:
         folded_again(PIPELINES[second], client, again, "conversation")
-    except Unfit as unfit:
+    except PlanNotApplicable as unfit:
         # A fold that was made already leaves nothing to gain; it must never be illegal.
         if "no shorter" not in unfit.message and "nothing" not in unfit.message:
             raise

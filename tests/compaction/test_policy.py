@@ -7,31 +7,31 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accordion.compaction.policy import Attempt, Options, ceiling, decide, refuse
-from accordion.core.budget import Decision, Thresholds, Utilization, Window
-from accordion.core.conversation import Message, Text
-from accordion.core.edits import Compaction, Folded
-from accordion.core.plan import OURS
+from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide, is_known_not_to_fit, max_tokens
+from accordion.model.budget import Decision, Thresholds, Utilization, Window
+from accordion.model.compaction import CompactedConversation, Compaction
+from accordion.model.conversation import Message, Text
+from accordion.model.plan import WRITTEN_BY_COMPACTION
 from tests.compaction.viewing import answers, batch, listed, says
-from tests.core.test_budget import WORKED
+from tests.model.test_budget import WORKED
 
-STANDARD, PLAIN = Thresholds(), Options()
+STANDARD, PLAIN = Thresholds(), PolicyOptions()
 TURN_START = listed(says("first"), answers("well"), says("second"))
 MID_TURN = listed(says("first"), *batch("a", "text"))
 
 
 def decided(
     tokens: int,
-    folded: Folded = TURN_START,
+    folded: CompactedConversation = TURN_START,
     size: int = 200_000,
     *,
     thresholds: Thresholds = STANDARD,
-    options: Options = PLAIN,
+    options: PolicyOptions = PLAIN,
     window: Window | None = None,
     **used: Any,
 ) -> Decision:
     """A decision about so many tokens of messages."""
-    beside = {name: used.pop(name) for name in ("bytes_over", "images_over") if name in used}
+    beside = {name: used.pop(name) for name in ("exceeds_bytes", "exceeds_images") if name in used}
     utilization = Utilization(size, messages=tokens, **used)
     window = window or Window(size, size, "config")
     return decide(folded, utilization, thresholds.limits(size), window, options=options, **beside)
@@ -80,7 +80,7 @@ def test_a_summary_is_prepared_within_the_soft_threshold() -> None:
 
 def test_a_trigger_of_zero_folds_every_request_and_sets_the_tenth_aside() -> None:
     always = Thresholds(conversation=0.0)
-    decision = decided(1_000, thresholds=always, options=Options(attempt=Attempt(1_000, 999)))
+    decision = decided(1_000, thresholds=always, options=PolicyOptions(previous=PreviousCompaction(1_000, 999)))
     assert (decision.action, decision.trigger) == ("compact", 0)
     assert decision.target <= 500
 
@@ -101,27 +101,30 @@ def test_one_kind_that_is_switched_off_leaves_the_other() -> None:
 
 def test_compactions_on_request_in_a_row_do_not_halve_what_is_left() -> None:
     before = Compaction("c", b"", 0, (), "conversation", "manual", None, (), 40_000, 20_000, 1, 0.0)
-    again = decided(21_000, replace(TURN_START, compaction=before), options=Options(word="now"))
+    again = decided(21_000, replace(TURN_START, compaction=before), options=PolicyOptions(request_mode="now"))
     assert (again.action, again.target) == ("compact", 20_000)
-    grown = decided(60_000, replace(TURN_START, compaction=before), options=Options(word="now"))
+    grown = decided(60_000, replace(TURN_START, compaction=before), options=PolicyOptions(request_mode="now"))
     assert grown.target == 30_000
 
 
 def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:
-    decision = decided(1_000, options=Options(word="now"))
+    decision = decided(1_000, options=PolicyOptions(request_mode="now"))
     assert decision.action == "compact"
     assert decision.forced
     assert decision.target <= 500
 
 
-@pytest.mark.parametrize("options", [Options(mode="off"), Options(word="off"), Options(mode="off", word="now")])
-def test_what_is_switched_off_is_never_folded(options: Options) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [PolicyOptions(mode="off"), PolicyOptions(request_mode="off"), PolicyOptions(mode="off", request_mode="now")],
+)
+def test_what_is_switched_off_is_never_folded(options: PolicyOptions) -> None:
     decision = decided(190_000, options=options)
     assert (decision.action, decision.reason) == ("pass", "95.0% of the window; compaction is off")
 
 
-@pytest.mark.parametrize("options", [Options(mode="observe"), Options(word="observe")])
-def test_observing_says_what_would_be_done(options: Options) -> None:
+@pytest.mark.parametrize("options", [PolicyOptions(mode="observe"), PolicyOptions(request_mode="observe")])
+def test_observing_says_what_would_be_done(options: PolicyOptions) -> None:
     decision = decided(190_000, options=options)
     assert decision.observed
     assert decision == replace(decided(190_000), observed=True)
@@ -129,18 +132,18 @@ def test_observing_says_what_would_be_done(options: Options) -> None:
 
 
 def test_a_clients_own_compaction_request_is_only_folded_where_it_would_not_fit() -> None:
-    asking = Options(compacting=True)
+    asking = PolicyOptions(is_client_compaction=True)
     assert decided(195_000, options=asking).action == "pass"
     assert decided(200_001, options=asking).must_succeed
 
 
 def test_what_the_provider_keeps_passes_unchanged_and_says_so() -> None:
-    decision = decided(190_000, options=Options(kept_by_provider=True, recorded=False))
+    decision = decided(190_000, options=PolicyOptions(is_kept_by_provider=True, is_history_known=False))
     assert decision.action == "pass"
     assert "the history that the provider keeps is not on record and not counted" in decision.reason
 
 
-THREAD = Options(kept_by_provider=True, threaded=True)
+THREAD = PolicyOptions(is_kept_by_provider=True, is_thread=True)
 
 
 def test_a_thread_is_gone_on_from_until_a_fold_is_due_and_let_go_of_then() -> None:
@@ -150,7 +153,7 @@ def test_a_thread_is_gone_on_from_until_a_fold_is_due_and_let_go_of_then() -> No
     assert due.action == "resend"
     assert "over the conversation trigger of 100,000 tokens" in due.reason
     assert decided(199_000, MID_TURN, options=THREAD).action == "resend"
-    assert decided(10, options=replace(THREAD, word="now")).action == "resend"
+    assert decided(10, options=replace(THREAD, request_mode="now")).action == "resend"
 
 
 def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
@@ -158,23 +161,23 @@ def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
 
 
 def test_a_thread_whose_fold_came_to_nothing_is_let_go_of_once_it_has_grown() -> None:
-    tried = replace(THREAD, attempt=Attempt(150_000, 150_000))
+    tried = replace(THREAD, previous=PreviousCompaction(150_000, 150_000))
     assert decided(164_999, options=tried).action == "pass"
     assert "the next is tried at 165,000 tokens" in decided(164_999, options=tried).reason
     assert decided(165_000, options=tried).action == "resend"
-    assert decided(10, options=replace(tried, word="now")).action == "resend"
+    assert decided(10, options=replace(tried, request_mode="now")).action == "resend"
 
 
 @pytest.mark.parametrize("word", ["off", "observe"])
-@pytest.mark.parametrize("where", ["mode", "word"])
+@pytest.mark.parametrize("where", ["mode", "request_mode"])
 def test_a_thread_is_not_let_go_of_for_a_fold_that_is_not_wanted(where: str, word: Any) -> None:
     assert decided(199_000, options=replace(THREAD, **{where: word})).action == "pass"
-    assert decided(199_000, options=replace(THREAD, compacting=True)).action == "pass"
+    assert decided(199_000, options=replace(THREAD, is_client_compaction=True)).action == "pass"
 
 
 @pytest.mark.parametrize("word", ["auto", "off", "observe"])
 def test_nothing_goes_on_from_a_thread_that_holds_another_list_than_the_clients(word: str) -> None:
-    assert decided(10, options=replace(THREAD, lost=True, word=word)).action == "resend"
+    assert decided(10, options=replace(THREAD, provider_list_differs=True, request_mode=word)).action == "resend"
 
 
 def test_fixed_overhead_above_the_trigger_is_said_and_folds_nothing() -> None:
@@ -203,22 +206,22 @@ def test_nothing_to_fold_passes() -> None:
 
 
 def test_a_fold_that_gained_too_little_waits_until_the_history_has_grown_by_a_tenth() -> None:
-    options = Options(attempt=Attempt(before=110_000, after=105_000))
+    options = PolicyOptions(previous=PreviousCompaction(before=110_000, after=105_000))
     waits = decided(120_999, options=options)
     assert waits.action == "pass"
     assert "gained only 4.5%; the next is tried at 121,000 tokens" in waits.reason
     assert decided(121_000, options=options).action == "compact"
-    assert decided(110_001, options=Options(attempt=Attempt(110_000, 99_000))).action == "compact"
+    assert decided(110_001, options=PolicyOptions(previous=PreviousCompaction(110_000, 99_000))).action == "compact"
 
 
 def test_a_fold_that_must_succeed_or_is_asked_for_does_not_wait() -> None:
-    futile = Attempt(before=185_000, after=184_000)
-    assert decided(185_001, options=Options(attempt=futile)).must_succeed
-    assert decided(185_001, options=Options(attempt=futile, word="now")).action == "compact"
+    futile = PreviousCompaction(before=185_000, after=184_000)
+    assert decided(185_001, options=PolicyOptions(previous=futile)).must_succeed
+    assert decided(185_001, options=PolicyOptions(previous=futile, request_mode="now")).action == "compact"
 
 
 def test_bytes_and_images_are_folded_for_without_touching_the_tokens() -> None:
-    decision = decided(5_000, MID_TURN, images_over=True, bytes_over=True)
+    decision = decided(5_000, MID_TURN, exceeds_images=True, exceeds_bytes=True)
     assert (decision.action, decision.kind, decision.must_succeed) == ("compact", "conversation", True)
     assert decision.target == 5_000
     assert "more bytes and images than the provider takes" in decision.reason
@@ -227,7 +230,9 @@ def test_bytes_and_images_are_folded_for_without_touching_the_tokens() -> None:
 def test_a_block_of_ours_at_the_end_does_not_start_a_turn() -> None:
     conversation = TURN_START.conversation
     block = Message(b"ours", "user", (Text("summary"),), b"{}")
-    folded = Folded(replace(conversation, messages=(*conversation.messages, block)), (0, 1, 2, OURS))
+    folded = CompactedConversation(
+        replace(conversation, messages=(*conversation.messages, block)), (0, 1, 2, WRITTEN_BY_COMPACTION)
+    )
     assert decided(120_000, folded).action == "pass"
 
 
@@ -238,7 +243,7 @@ def test_a_block_of_ours_at_the_end_does_not_start_a_turn() -> None:
 @example(150_000, 500, 99_499, TURN_START)
 @example(3, 500, 99_497, TURN_START)
 def test_a_target_is_less_than_what_is_folded_and_leaves_room_over_the_overhead(
-    tokens: int, preamble: int, reserved: int, folded: Folded
+    tokens: int, preamble: int, reserved: int, folded: CompactedConversation
 ) -> None:
     decision = decided(tokens, folded, preamble=preamble, reserved_output=reserved)
     assert decision.action in ("pass", "prepare", "compact")
@@ -259,9 +264,9 @@ def test_a_target_is_less_than_what_is_folded_and_leaves_room_over_the_overhead(
 )
 def test_only_what_is_known_not_to_fit_is_refused(source: Any, tokens: int, refused: bool) -> None:
     window = Window(128_000, 100_000, source)
-    assert refuse(Utilization(128_000, messages=tokens), window) is refused
-    assert refuse(Utilization(128_000, messages=tokens, media=500_000), window) is refused
-    assert not refuse(Utilization(128_000, messages=90_000, media=tokens), window)
+    assert is_known_not_to_fit(Utilization(128_000, messages=tokens), window) is refused
+    assert is_known_not_to_fit(Utilization(128_000, messages=tokens, media=500_000), window) is refused
+    assert not is_known_not_to_fit(Utilization(128_000, messages=90_000, media=tokens), window)
 
 
 def test_where_the_answers_room_leaves_hardly_any_of_the_hard_limit_nearly_all_of_the_window_may_be_sent() -> None:
@@ -269,18 +274,18 @@ def test_where_the_answers_room_leaves_hardly_any_of_the_hard_limit_nearly_all_o
     limits, window = Thresholds().limits(60_000), Window(60_000, 60_000, "config")
     # Of 51,000 below the hard limit 1,000 are left for messages, of the window 10,000.
     tight = Utilization(60_000, preamble=18_000, messages=1, reserved_output=32_000)
-    assert ceiling(tight, limits, window) == 60_000 - 32_000 - 1_200
+    assert max_tokens(tight, limits, window) == 60_000 - 32_000 - 1_200
     wide = Utilization(60_000, preamble=2_000, messages=1, reserved_output=32_000)
-    assert ceiling(wide, limits, window) == 18_999
+    assert max_tokens(wide, limits, window) == 18_999
 
 
 def test_a_fold_that_waits_for_its_summary_is_due_in_the_middle_of_the_turn_too() -> None:
     assert decided(120_000, MID_TURN).action == "pass"
-    due = decided(120_000, MID_TURN, options=Options(deferred=True))
+    due = decided(120_000, MID_TURN, options=PolicyOptions(is_deferred=True))
     assert (due.action, due.kind, due.must_succeed) == ("compact", "conversation", False)
 
 
 def test_what_may_be_sent_is_below_the_hard_limit_with_the_answers_room_taken_off() -> None:
     limits, window = Thresholds().limits(200_000), Window(200_000, 200_000, "config")
-    assert ceiling(Utilization(200_000, messages=1, reserved_output=30_000), limits, window) == 149_999
-    assert ceiling(Utilization(200_000, preamble=10, reserved_output=180_000), limits, window) == 200_000
+    assert max_tokens(Utilization(200_000, messages=1, reserved_output=30_000), limits, window) == 149_999
+    assert max_tokens(Utilization(200_000, preamble=10, reserved_output=180_000), limits, window) == 200_000

@@ -3,9 +3,9 @@ from sys import getsizeof
 
 import pytest
 
-from accordion.compaction.reading import WrittenReader
-from accordion.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from accordion.dialects.chat import ChatCompletions
+from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.written_messages import WrittenMessageReader
 from tests.archive.vaults import SPACE
 
 CAPACITY = 1_000_000
@@ -13,12 +13,12 @@ CAPACITY = 1_000_000
 
 @pytest.mark.parametrize("letter", ["a", "é", "’", "😀"])
 def test_what_was_read_back_takes_no_more_than_its_bytes(letter: str) -> None:
-    reader = WrittenReader(CAPACITY)
-    read = reader.of(ChatCompletions(), SPACE)
+    reader = WrittenMessageReader(CAPACITY)
+    read = reader.reader_for(OpenAIChat(), SPACE)
     for number in range(100):
         text = letter + "a" * 20_000 + str(number)
         read(json.dumps({"role": "user", "content": text}, ensure_ascii=False).encode())
-    taken = [getsizeof(message.wire) + getsizeof(message.parts[0].text) for message in reader._known.values()]
+    taken = [getsizeof(message.wire) + getsizeof(message.parts[0].text) for message in reader._messages.values()]
     assert CAPACITY / 2 < sum(taken) <= CAPACITY
 
 

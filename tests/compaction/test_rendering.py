@@ -6,28 +6,35 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.reading import WrittenReader
-from accordion.compaction.rendering import Rendering
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Compaction, Folded, Kept, Written, apply, unfolded
+from accordion.compaction.rendering import RequestRenderer
+from accordion.model.compaction import (
+    CompactedConversation,
+    Compaction,
+    ReplacementMessage,
+    VerbatimRange,
+    apply_compaction,
+    without_compaction,
+)
+from accordion.model.conversation import Conversation
+from accordion.protocols.written_messages import WrittenMessageReader
 from tests.compaction.making import DIALECTS, SPACE, conversation, long_history, read
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName, body
 
 
-def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> Folded:
+def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> CompactedConversation:
     """All but the first of the beginning, replaced by a text."""
     spoken = DIALECTS[client.dialect]
     covered = next(at for at, m in enumerate(client.messages) if m.has_user_text and not m.has_tool_result and at > 3)
-    entries = (Kept(0, 0), Written(spoken.text(text), 1, covered - 1))
+    entries = (VerbatimRange(0, 0), ReplacementMessage(spoken.text_message(text), 1, covered - 1))
     record = Compaction(
         id, client.chain[covered - 1], covered, entries, "conversation", "automatic", 0.5, (), 9, 1, 1, 0.0
     )
-    return apply(client, record, WrittenReader().of(spoken, SPACE))
+    return apply_compaction(client, record, WrittenMessageReader().reader_for(spoken, SPACE))
 
 
-def sent(of: Folded, rendering: Rendering | None = None) -> dict[str, Any]:
-    return json.loads((rendering or Rendering()).body(DIALECTS[of.conversation.dialect], of))
+def sent(of: CompactedConversation, rendering: RequestRenderer | None = None) -> dict[str, Any]:
+    return json.loads((rendering or RequestRenderer()).render_body(DIALECTS[of.conversation.dialect], of))
 
 
 def marks(value: Any) -> int:
@@ -37,13 +44,13 @@ def marks(value: Any) -> int:
 @pytest.mark.parametrize("dialect", NAMES)
 def test_a_request_without_a_fold_is_the_clients_own_in_other_words(dialect: DialectName):
     request = body(long_history(3), dialect)
-    assert sent(unfolded(read(request, dialect))) == request
+    assert sent(without_compaction(read(request, dialect))) == request
 
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_the_block_stands_where_the_history_was_and_the_system_prompt_stays(dialect: DialectName):
     client = conversation(long_history(4), dialect)
-    request, listing = sent(folded(client)), DIALECTS[dialect].listing
+    request, listing = sent(folded(client)), DIALECTS[dialect].messages_field
     said = json.dumps(request[listing])
     assert "What was." in said
     assert "word0_0_1" not in said
@@ -97,34 +104,34 @@ def test_dialects_without_breakpoints_get_none():
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_the_same_list_gives_the_same_bytes_from_memory_and_afresh(dialect: DialectName):
-    client, rendering = conversation(long_history(4), dialect), Rendering()
+    client, rendering = conversation(long_history(4), dialect), RequestRenderer()
     spoken = DIALECTS[dialect]
-    first = rendering.body(spoken, folded(client))
-    assert rendering.body(spoken, folded(client)) == first
-    assert Rendering().body(spoken, folded(client)) == first
+    first = rendering.render_body(spoken, folded(client))
+    assert rendering.render_body(spoken, folded(client)) == first
+    assert RequestRenderer().render_body(spoken, folded(client)) == first
     # Other bytes of the client's are not taken for those that were remembered.
     other = body(long_history(4), dialect)
-    other[spoken.listing][1 if dialect != "messages" else 0]["metadata"] = None
-    assert b'"metadata"' in rendering.body(spoken, folded(read(other, dialect)))
+    other[spoken.messages_field][1 if dialect != "messages" else 0]["metadata"] = None
+    assert b'"metadata"' in rendering.render_body(spoken, folded(read(other, dialect)))
 
 
 def test_what_is_remembered_is_bounded():
-    client, rendering = conversation(long_history(4), "messages"), Rendering(capacity=30_000)
+    client, rendering = conversation(long_history(4), "messages"), RequestRenderer(capacity=30_000)
     for number in range(50):
-        rendering.body(DIALECTS["messages"], folded(client, "x" * 1_000, id=f"f-{number}"))
-    assert rendering._heads.size <= 30_000
-    assert 1 < len(rendering._heads) < 50
+        rendering.render_body(DIALECTS["messages"], folded(client, "x" * 1_000, id=f"f-{number}"))
+    assert rendering._prefixes.size <= 30_000
+    assert 1 < len(rendering._prefixes) < 50
 
 
 def test_what_was_read_is_remembered_within_its_bound():
-    reader = WrittenReader(capacity=10_000)
+    reader = WrittenMessageReader(capacity=10_000)
     spoken = DIALECTS["chat"]
-    read_one = reader.of(spoken, SPACE)
-    wire = spoken.text("a text")
+    read_one = reader.reader_for(spoken, SPACE)
+    wire = spoken.text_message("a text")
     assert read_one(wire) is read_one(wire)
-    assert reader.of(spoken, b"another tenant")(wire).key != read_one(wire).key
+    assert reader.reader_for(spoken, b"another tenant")(wire).key != read_one(wire).key
     for number in range(200):
-        read_one(spoken.text(f"text {number}"))
+        read_one(spoken.text_message(f"text {number}"))
     assert reader._size <= 10_000
     assert read_one(wire).wire == wire
     with pytest.raises(ValueError):

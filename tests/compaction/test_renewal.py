@@ -3,23 +3,23 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from accordion.archive.artifacts import Artifact, Row, tenant_of
-from accordion.archive.holdings import entries
-from accordion.archive.writing import Archive, Leaving
-from accordion.compaction.records import identified
-from accordion.compaction.renewal import Renewals
-from accordion.compaction.replay import Folds
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Compaction, Kept, Written
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Sealer
-from accordion.dialects.chat import ChatCompletions
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.sealed import AesSealer
+from accordion.archive.archive import Archive, CompactionWrite
+from accordion.archive.archive_entries import entries
+from accordion.archive.artifacts import ArchivedMessage, Artifact, tenant_name
+from accordion.compaction.record_format import with_content_id
+from accordion.compaction.renewal import RetentionRenewal
+from accordion.compaction.repository import CompactionRepository
+from accordion.model.compaction import Compaction, ReplacementMessage, VerbatimRange
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Sealer
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.making import SCOPE, SPACE, conversation, long_history
 from tests.fakes import FakeClock, FakeTasks
 
-CHAT, DAY = ChatCompletions(), 86_400.0
+CHAT, DAY = OpenAIChat(), 86_400.0
 
 
 class Spawning(FakeTasks):
@@ -39,7 +39,7 @@ class Spawning(FakeTasks):
         return len(waiting)
 
 
-class Writing(EphemeralStore):
+class Writing(InMemoryStore):
     """Counts writes, and may be away."""
 
     writes, away = 0, False
@@ -60,11 +60,11 @@ class Worker:
     def __init__(self, store: Writing, clock: FakeClock, sealer: Sealer | None = None) -> None:
         self.tasks, self.store, self.clock = Spawning(), store, clock
         self.archive = Archive(store, sealer=sealer, clock=clock)
-        self.renewals = Renewals(store, self.archive, self.tasks, clock)
-        self.folds = Folds(store, used=self.renewals.used, sealer=sealer)
+        self.renewals = RetentionRenewal(store, self.archive, self.tasks, clock)
+        self.folds = CompactionRepository(store, on_use=self.renewals.renew_compaction, sealer=sealer)
 
     async def ask(self, client: Conversation) -> str | None:
-        found = await self.folds.find(CHAT, SPACE, SCOPE, client, fresh=True)
+        found = await self.folds.find(CHAT, SPACE, SCOPE, client, check_store=True)
         return found.compaction.id if found.compaction is not None else None
 
 
@@ -75,24 +75,36 @@ async def folded(worker: Worker) -> Compaction:
     """A fold whose covered messages are in the archive, one of them as an artifact."""
     covered = CLIENT.messages[:5]
     artifact = Artifact("art_1", "result", "chat", (covered[3].key,), 3, 3, scope=SCOPE, session="s-1")
-    await worker.archive.keep(worker.archive.puts(SPACE, [Row(m.key, m.wire) for m in covered[:4]], [artifact]))
-    made = identified(
+    await worker.archive.keep(
+        worker.archive.build_puts(SPACE, [ArchivedMessage(m.key, m.wire) for m in covered[:4]], [artifact])
+    )
+    made = with_content_id(
         Compaction(
-            id="", anchor=CLIENT.chain[4], covered=5, entries=(Kept(0, 0), Written(CHAT.text("what was"), 1, 4)),
-            kind="conversation", cause="automatic", utilization=0.5, steps=(), before=100, after=10, generation=1,
-            at=worker.clock.now(), artifacts=("art_1",),
+            id="",
+            anchor=CLIENT.chain[4],
+            covered=5,
+            entries=(VerbatimRange(0, 0), ReplacementMessage(CHAT.text_message("what was"), 1, 4)),
+            kind="conversation",
+            cause="automatic",
+            utilization=0.5,
+            steps=(),
+            before=100,
+            after=10,
+            generation=1,
+            at=worker.clock.now(),
+            artifacts=("art_1",),
         )
-    )  # fmt: skip
+    )
     return await worker.folds.publish(SPACE, SCOPE, CLIENT.chain[0], made)
 
 
 async def kept(worker: Worker) -> list[int]:
     """How many of the rows, artifacts, listed ones and folds are there, for a worker that was started just now."""
-    found = await Folds(worker.store).find(CHAT, SPACE, SCOPE, CLIENT, fresh=True)
+    found = await CompactionRepository(worker.store).find(CHAT, SPACE, SCOPE, CLIENT, check_store=True)
     return [
-        len(await worker.archive.rows(SPACE, [message.key for message in CLIENT.messages])),
-        sum(each is not None for each in await worker.archive.artifacts(SPACE, ["art_1"])),
-        len(await worker.archive.listed(SPACE, "s-1")),
+        len(await worker.archive.load_rows(SPACE, [message.key for message in CLIENT.messages])),
+        sum(each is not None for each in await worker.archive.load_artifacts(SPACE, ["art_1"])),
+        len(await worker.archive.list_artifacts(SPACE, "s-1")),
         int(found.compaction is not None),
     ]
 
@@ -163,15 +175,15 @@ async def test_a_store_that_is_away_is_left_alone_until_the_next_day():
 async def listed(worker: Worker) -> dict[str, float]:
     """When what is listed was last used, by id."""
     found = {}
-    async for page in entries(worker.store, tenant_of(SPACE)):
+    async for page in entries(worker.store, tenant_name(SPACE)):
         found |= {entry.id: entry.used for entry in page}
     return found
 
 
 async def left(worker: Worker, name: str, base: str = "") -> None:
     """An entry of a fold."""
-    leaving = Leaving(name, "s-1", worker.clock.now(), base)
-    await worker.archive.keep(worker.archive.puts(SPACE, [], [], leaving))
+    leaving = CompactionWrite(name, "s-1", worker.clock.now(), base)
+    await worker.archive.keep(worker.archive.build_puts(SPACE, [], [], leaving))
 
 
 async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
@@ -191,11 +203,11 @@ async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
 async def test_an_artifact_that_a_person_read_is_kept_for_longer():
     worker = Worker(*house())
     await folded(worker)
-    [artifact] = await worker.archive.records(SPACE, "art_1")
+    [artifact] = await worker.archive.load_records(SPACE, "art_1")
     for _ in range(3):
         worker.clock.advance(20 * DAY)
         for _ in range(2):
-            worker.renewals.read(SPACE, artifact)
+            worker.renewals.renew_artifact(SPACE, artifact)
         assert await worker.tasks.run() == 1
     assert (await kept(worker))[:3] == [1, 1, 1]
 
@@ -211,5 +223,5 @@ async def test_what_is_in_use_is_sealed_anew_with_the_first_key():
     later = Worker(store, clock, new)
     assert await later.ask(CLIENT) is not None
     await later.tasks.run()
-    assert len(await later.archive.rows(SPACE, [message.key for message in CLIENT.messages])) == 4
-    assert all(await later.archive.artifacts(SPACE, ["art_1"]))
+    assert len(await later.archive.load_rows(SPACE, [message.key for message in CLIENT.messages])) == 4
+    assert all(await later.archive.load_artifacts(SPACE, ["art_1"]))

@@ -6,31 +6,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accordion.compaction.heads import Heads
-from accordion.compaction.reading import WrittenReader
-from accordion.compaction.records import decode, encode, identified
-from accordion.compaction.replay import Folds
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Cause, Compaction, Kept, StepRecord, Written
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Key
-from accordion.dialects.chat import ChatCompletions
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.compaction.record_format import decode, encode, with_content_id
+from accordion.compaction.repository import CompactedPrefixCache, CompactionRepository
+from accordion.model.compaction import Cause, Compaction, ReplacementMessage, StepRecord, VerbatimRange
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.making import SCOPE, SPACE, conversation, long_history
 from tests.fakes import FakeClock
 from tests.histories import History
 
-CHAT = ChatCompletions()
+CHAT = OpenAIChat()
 
 
 def fold(
     client: Conversation, covered: int, *, text: str = "what was", generation: int = 1, cause: Cause = "automatic"
 ) -> Compaction:
     """A record that puts a text in place of all but the first of the covered messages."""
-    return identified(
+    return with_content_id(
         Compaction(
             id="", anchor=client.chain[covered - 1], covered=covered,
-            entries=(Kept(0, 0), Written(CHAT.text(text), 1, covered - 1)),
+            entries=(VerbatimRange(0, 0), ReplacementMessage(CHAT.text_message(text), 1, covered - 1)),
             kind="conversation", cause=cause, utilization=0.5123, steps=(StepRecord("summarize", 100, 10),),
             before=100, after=10, generation=generation, at=12.5, writer="extractive", artifacts=("art_1",),
             narrative="told", narrated=3,
@@ -43,7 +42,7 @@ def client(turns: int = 6, keep: int | None = None) -> Conversation:
     return conversation(history if keep is None else History(history.turns[:keep], history.system), "chat")
 
 
-class Counting(EphemeralStore):
+class Counting(InMemoryStore):
     """Counts what it is asked."""
 
     def __init__(self) -> None:
@@ -65,13 +64,17 @@ class Counting(EphemeralStore):
         return await super().put_if_absent(key, value, ttl=ttl)
 
 
-async def find(folds: Folds, of: Conversation, *, fresh: bool = False, scope: bytes = SCOPE, space: bytes = SPACE):
-    found = await folds.find(CHAT, space, scope, of, fresh=fresh)
+async def find(
+    folds: CompactionRepository, of: Conversation, *, fresh: bool = False, scope: bytes = SCOPE, space: bytes = SPACE
+):
+    found = await folds.find(CHAT, space, scope, of, check_store=fresh)
     return found.compaction.id if found.compaction is not None else None
 
 
-async def publish(folds: Folds, client: Conversation, compaction: Compaction, *, of: bytes = b"") -> Compaction:
-    return await folds.publish(SPACE, SCOPE, client.chain[0], compaction, of=of)
+async def publish(
+    folds: CompactionRepository, client: Conversation, compaction: Compaction, *, of: bytes = b""
+) -> Compaction:
+    return await folds.publish(SPACE, SCOPE, client.chain[0], compaction, last_chain_key=of)
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -109,23 +112,26 @@ def test_other_content_has_another_id():
 
 async def test_a_history_that_was_never_folded_goes_on_as_it_came():
     whole = client()
-    found = await Folds(EphemeralStore()).find(CHAT, SPACE, SCOPE, whole, fresh=True)
+    found = await CompactionRepository(InMemoryStore()).find(CHAT, SPACE, SCOPE, whole, check_store=True)
     assert found.compaction is None
     assert found.conversation is whole
 
 
 async def test_a_fold_is_found_again_on_every_longer_history():
-    folds, made = Folds(EphemeralStore()), fold(client(), 5)
+    folds, made = CompactionRepository(InMemoryStore()), fold(client(), 5)
     await publish(folds, client(keep=2), made)
     for turns in (2, 3, 6):
-        found = await folds.find(CHAT, SPACE, SCOPE, client(keep=turns), fresh=False)
+        found = await folds.find(CHAT, SPACE, SCOPE, client(keep=turns), check_store=False)
         assert found.compaction == made
-        assert [m.wire for m in found.conversation.messages[:2]] == [client().messages[0].wire, CHAT.text("what was")]
+        assert [m.wire for m in found.conversation.messages[:2]] == [
+            client().messages[0].wire,
+            CHAT.text_message("what was"),
+        ]
         assert found.conversation.messages[2:] == client(keep=turns).messages[5:]
 
 
 async def test_the_deepest_fold_that_still_holds_is_used_after_a_rewind():
-    folds, whole = Folds(EphemeralStore()), client()
+    folds, whole = CompactionRepository(InMemoryStore()), client()
     shallow, deep = fold(whole, 5), fold(whole, 13, text="more", generation=2)
     await publish(folds, whole, shallow)
     for turns in (2, 3, 4, 5):
@@ -138,7 +144,7 @@ async def test_the_deepest_fold_that_still_holds_is_used_after_a_rewind():
 
 
 async def test_an_answer_from_before_a_fold_does_not_hide_it():
-    folds, whole = Folds(EphemeralStore()), client()
+    folds, whole = CompactionRepository(InMemoryStore()), client()
     assert await find(folds, client(keep=5)) is None
     await publish(folds, whole, fold(whole, 5))
     assert await find(folds, client(keep=5)) == fold(whole, 5).id
@@ -146,7 +152,7 @@ async def test_an_answer_from_before_a_fold_does_not_hide_it():
 
 
 async def test_another_scope_and_another_tenant_find_nothing():
-    folds, whole = Folds(EphemeralStore()), client()
+    folds, whole = CompactionRepository(InMemoryStore()), client()
     await publish(folds, whole, fold(whole, 5))
     assert await find(folds, whole, scope=b"other", fresh=True) is None
     assert await find(folds, whole, space=b"other", fresh=True) is None
@@ -154,22 +160,22 @@ async def test_another_scope_and_another_tenant_find_nothing():
 
 
 async def test_a_restart_finds_the_same_bytes_in_the_store():
-    store, whole = EphemeralStore(), client()
-    before = Folds(store)
+    store, whole = InMemoryStore(), client()
+    before = CompactionRepository(store)
     await publish(before, whole, fold(whole, 5))
-    first = await before.find(CHAT, SPACE, SCOPE, whole, fresh=False)
-    again = await Folds(store).find(CHAT, SPACE, SCOPE, whole, fresh=True)
+    first = await before.find(CHAT, SPACE, SCOPE, whole, check_store=False)
+    again = await CompactionRepository(store).find(CHAT, SPACE, SCOPE, whole, check_store=True)
     assert again == first
 
 
 async def test_the_store_is_asked_only_where_others_may_know_more():
     store, whole = Counting(), client()
-    folds = Folds(store)
+    folds = CompactionRepository(store)
     await find(folds, client(keep=3))
     assert store.asked == []
     await find(folds, client(keep=3), fresh=True)
     assert store.asked == [len(client(keep=3).chain)]
-    await Folds(store).publish(SPACE, SCOPE, whole.chain[0], fold(whole, 13))
+    await CompactionRepository(store).publish(SPACE, SCOPE, whole.chain[0], fold(whole, 13))
     assert await find(folds, whole) is None
     assert await find(folds, whole, fresh=True) == fold(whole, 13).id
 
@@ -177,18 +183,18 @@ async def test_the_store_is_asked_only_where_others_may_know_more():
 async def test_a_long_history_is_asked_for_in_batches_the_newest_first():
     store, whole = Counting(), conversation(long_history(400, words=1, end="done"), "chat")
     assert len(whole.chain) == 1_600
-    assert await find(Folds(store), whole, fresh=True) is None
+    assert await find(CompactionRepository(store), whole, fresh=True) is None
     assert store.asked == [64, 512, 1_024]
     store.asked.clear()
-    await publish(Folds(store), whole, fold(whole, 1_592))
-    assert await find(Folds(store), whole, fresh=True) == fold(whole, 1_592).id
+    await publish(CompactionRepository(store), whole, fold(whole, 1_592))
+    assert await find(CompactionRepository(store), whole, fresh=True) == fold(whole, 1_592).id
     assert store.asked[0] == 64
     assert sum(store.asked) < 80
 
 
 async def test_while_the_store_is_away_what_is_known_here_must_do():
     store, whole = Counting(), client()
-    folds = Folds(store)
+    folds = CompactionRepository(store)
     await publish(folds, whole, fold(whole, 5))
     store.away = True
     assert await find(folds, whole, fresh=True) == fold(whole, 5).id
@@ -198,8 +204,8 @@ async def test_while_the_store_is_away_what_is_known_here_must_do():
 
 
 async def test_who_publishes_second_takes_the_first_one():
-    store, whole = EphemeralStore(), client()
-    one, other = Folds(store), Folds(store)
+    store, whole = InMemoryStore(), client()
+    one, other = CompactionRepository(store), CompactionRepository(store)
     mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
     assert await publish(one, whole, theirs) == theirs
     assert await publish(other, whole, mine) == theirs
@@ -207,12 +213,12 @@ async def test_who_publishes_second_takes_the_first_one():
 
 
 async def test_workers_that_fold_one_list_at_two_places_use_the_first_ones_fold():
-    store, whole = EphemeralStore(), client()
-    one, other = Folds(store), Folds(store)
+    store, whole = InMemoryStore(), client()
+    one, other = CompactionRepository(store), CompactionRepository(store)
     shallow, deep = fold(whole, 5), fold(whole, 9)
     assert await publish(one, whole, shallow, of=whole.chain[-1]) == shallow
     assert await publish(other, whole, deep, of=whole.chain[-1]) == shallow
-    for folds in (one, other, Folds(store)):
+    for folds in (one, other, CompactionRepository(store)):
         assert await find(folds, whole, fresh=True) == shallow.id
 
 
@@ -221,52 +227,52 @@ async def test_a_fold_whose_maker_died_before_it_was_known_is_made_known_by_who_
     store.puts_left = 1
     first = fold(whole, 5)
     with pytest.raises(StoreUnavailable):
-        await publish(Folds(store), whole, first, of=whole.chain[-1])
+        await publish(CompactionRepository(store), whole, first, of=whole.chain[-1])
     store.puts_left = 10
-    assert await find(Folds(store), whole, fresh=True) is None
-    assert await publish(Folds(store), whole, fold(whole, 9), of=whole.chain[-1]) == first
-    assert await find(Folds(store), whole, fresh=True) == first.id
+    assert await find(CompactionRepository(store), whole, fresh=True) is None
+    assert await publish(CompactionRepository(store), whole, fold(whole, 9), of=whole.chain[-1]) == first
+    assert await find(CompactionRepository(store), whole, fresh=True) == first.id
 
 
 async def test_another_list_or_another_cause_is_folded_by_itself():
-    store, whole = EphemeralStore(), client()
+    store, whole = InMemoryStore(), client()
     first, second, forced = fold(whole, 5), fold(whole, 9), fold(whole, 13, cause="overflow")
-    await publish(Folds(store), whole, first, of=whole.chain[-1])
-    assert await publish(Folds(store), whole, forced, of=whole.chain[-1]) == forced
-    assert await publish(Folds(store), whole, second, of=whole.chain[-2]) == second
+    await publish(CompactionRepository(store), whole, first, of=whole.chain[-1])
+    assert await publish(CompactionRepository(store), whole, forced, of=whole.chain[-1]) == forced
+    assert await publish(CompactionRepository(store), whole, second, of=whole.chain[-2]) == second
 
 
 async def test_a_list_is_folded_alike_for_as_long_as_it_may_be_sent_again():
     clock, whole = FakeClock(), client()
-    store = EphemeralStore(now=clock.now)
+    store = InMemoryStore(now=clock.now)
     first, second = fold(whole, 5), fold(whole, 9)
-    await publish(Folds(store), whole, first, of=whole.chain[-1])
+    await publish(CompactionRepository(store), whole, first, of=whole.chain[-1])
     clock.advance(800)
-    assert await publish(Folds(store), whole, second, of=whole.chain[-1]) == first
+    assert await publish(CompactionRepository(store), whole, second, of=whole.chain[-1]) == first
     clock.advance(200)
-    assert await publish(Folds(store), whole, second, of=whole.chain[-1]) == second
+    assert await publish(CompactionRepository(store), whole, second, of=whole.chain[-1]) == second
 
 
 async def test_what_cannot_be_read_where_workers_meet_is_passed_over():
-    store, whole = EphemeralStore(), client()
-    await publish(Folds(store), whole, fold(whole, 5), of=whole.chain[-1])
+    store, whole = InMemoryStore(), client()
+    await publish(CompactionRepository(store), whole, fold(whole, 5), of=whole.chain[-1])
     [name] = [key.name for key in store._values if key.name.startswith("folding/")]
     await store.put(Key("", name), b"\x01rubbish")
-    assert await publish(Folds(store), whole, fold(whole, 9), of=whole.chain[-1]) == fold(whole, 9)
+    assert await publish(CompactionRepository(store), whole, fold(whole, 9), of=whole.chain[-1]) == fold(whole, 9)
 
 
 async def test_what_a_provider_found_too_long_is_not_given_the_longer_fold_of_the_same_place():
-    store, whole = EphemeralStore(), client()
+    store, whole = InMemoryStore(), client()
     longer, less = fold(whole, 5), fold(whole, 5, text="less", cause="overflow")
-    await publish(Folds(store), whole, longer)
-    assert await publish(Folds(store), whole, less) == less
-    assert await find(Folds(store), whole, fresh=True) == less.id
-    assert await publish(Folds(store), whole, fold(whole, 5, text="least", cause="overflow")) == less
+    await publish(CompactionRepository(store), whole, longer)
+    assert await publish(CompactionRepository(store), whole, less) == less
+    assert await find(CompactionRepository(store), whole, fresh=True) == less.id
+    assert await publish(CompactionRepository(store), whole, fold(whole, 5, text="least", cause="overflow")) == less
 
 
 async def test_a_fold_upon_the_one_held_here_is_found_when_another_worker_made_it():
-    store, whole = EphemeralStore(), client()
-    one, other = Folds(store), Folds(store)
+    store, whole = InMemoryStore(), client()
+    one, other = CompactionRepository(store), CompactionRepository(store)
     first, second = fold(whole, 5), fold(whole, 5, text="less", generation=2)
     await publish(one, whole, first)
     assert await find(other, whole, fresh=True) == first.id
@@ -276,19 +282,19 @@ async def test_a_fold_upon_the_one_held_here_is_found_when_another_worker_made_i
 
 
 async def test_a_list_that_was_folded_and_still_is_too_long_is_folded_again_at_the_same_place():
-    store, whole = EphemeralStore(), client()
-    folds, first = Folds(store), fold(whole, 5)
+    store, whole = InMemoryStore(), client()
+    folds, first = CompactionRepository(store), fold(whole, 5)
     second = fold(whole, 5, text="less", generation=2)
     await publish(folds, whole, first)
     assert await publish(folds, whole, second) == second
     assert await find(folds, whole) == second.id
-    assert await find(Folds(store), whole, fresh=True) == second.id
+    assert await find(CompactionRepository(store), whole, fresh=True) == second.id
 
 
 async def test_what_was_let_go_of_is_fetched_again():
     store, whole = Counting(), client()
     other = conversation(long_history(4, words=4, end="done"), "chat")
-    folds = Folds(store, capacity=1_500)
+    folds = CompactionRepository(store, capacity=1_500)
     await publish(folds, whole, fold(whole, 5))
     assert await find(folds, client(keep=4)) == fold(whole, 5).id
     await publish(folds, other, fold(other, 5))
@@ -299,25 +305,25 @@ async def test_what_was_let_go_of_is_fetched_again():
 
 
 async def test_a_damaged_record_is_passed_over_for_a_shallower_one():
-    store, whole = EphemeralStore(), client()
-    folds = Folds(store)
+    store, whole = InMemoryStore(), client()
+    folds = CompactionRepository(store)
     await publish(folds, whole, fold(whole, 5))
     deep = fold(whole, 9, generation=2)
     await publish(folds, whole, deep)
     [name] = [key.name for key in store._values if deep.anchor.hex() in key.name]
     await store.put(Key("", name), b"\x01rubbish")
-    assert await find(Folds(store), whole, fresh=True) == fold(whole, 5).id
+    assert await find(CompactionRepository(store), whole, fresh=True) == fold(whole, 5).id
 
 
-class Offline(EphemeralStore):
+class Offline(InMemoryStore):
     """Takes what is written, as a spool does, and says that the store behind it is away."""
 
-    available = False
+    is_available = False
 
 
 async def test_a_fold_in_force_here_alone_is_replaced_by_who_was_first():
-    whole, store = client(), EphemeralStore()
-    here, there = Folds(Offline()), Folds(store)
+    whole, store = client(), InMemoryStore()
+    here, there = CompactionRepository(Offline()), CompactionRepository(store)
     mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
     await publish(here, whole, mine)
     assert await find(here, whole) == mine.id
@@ -330,19 +336,19 @@ async def test_a_fold_in_force_here_alone_is_replaced_by_who_was_first():
 async def test_a_fold_in_force_here_alone_gives_way_also_where_others_publish_what_was_kept_on_this_machine():
     """The workers of one machine share its spool, and who publishes it may not be who is to be told."""
     spool, whole = Offline(), client()
-    here = Folds(spool)
+    here = CompactionRepository(spool)
     mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
     await publish(here, whole, mine)
     assert await find(here, whole, fresh=True) == mine.id
-    store = EphemeralStore()
+    store = InMemoryStore()
     here._store = store
-    await publish(Folds(store), whole, theirs)
+    await publish(CompactionRepository(store), whole, theirs)
     assert await find(here, whole, fresh=True) == theirs.id
     assert await find(here, client(keep=5)) == theirs.id
 
 
 async def test_a_client_that_compacted_itself_is_not_given_the_old_fold():
-    folds, whole = Folds(EphemeralStore()), client()
+    folds, whole = CompactionRepository(InMemoryStore()), client()
     await publish(folds, whole, fold(whole, 5))
     shorter = replace(whole, messages=whole.messages[3:], chain=tuple(key[::-1] for key in whole.chain[3:]))
     assert await find(folds, shorter, fresh=True) is None
@@ -358,8 +364,8 @@ def test_what_is_remembered_never_differs_from_a_plain_search(steps: list[tuple[
     import asyncio
 
     async def run() -> None:
-        store, whole = EphemeralStore(), client()
-        folds, made = Folds(store), dict[int, Compaction]()
+        store, whole = InMemoryStore(), client()
+        folds, made = CompactionRepository(store), dict[int, Compaction]()
         for number, (covered, turns, publishes) in enumerate(steps):
             if publishes and covered not in made:
                 made[covered] = fold(whole, covered, text=f"fold {number}", generation=number + 1)
@@ -373,16 +379,16 @@ def test_what_is_remembered_never_differs_from_a_plain_search(steps: list[tuple[
 
 
 def test_what_was_applied_is_remembered_within_a_bound_in_bytes():
-    heads, whole = Heads(WrittenReader(), 20_000), client()
+    heads, whole = CompactedPrefixCache(WrittenMessageReader(), 20_000), client()
     for number in range(40):
-        heads.applied(CHAT, SPACE, whole, fold(whole, 5, text=f"what was, {number}"))
-    assert 1 < len(heads._heads) < 20
+        heads.apply(CHAT, SPACE, whole, fold(whole, 5, text=f"what was, {number}"))
+    assert 1 < len(heads._prefixes) < 20
 
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(2, 6), st.booleans()), min_size=2, max_size=6))
 def test_what_came_of_earlier_requests_changes_nothing_whichever_way_the_history_went(asked) -> None:
-    known, record = Heads(WrittenReader(), 2**20), fold(client(), 3)
+    known, record = CompactedPrefixCache(WrittenMessageReader(), 2**20), fold(client(), 3)
     for turns, forked in asked:
         history = client(keep=turns)
         if forked:
@@ -390,5 +396,5 @@ def test_what_came_of_earlier_requests_changes_nothing_whichever_way_the_history
             history = replace(history, messages=(*history.messages[:-1], other), chain=(*history.chain[:-1], b"fork"))
         if len(history.chain) < 3:
             continue
-        once = Heads(WrittenReader(), 2**20).applied(CHAT, SPACE, history, record)
-        assert known.applied(CHAT, SPACE, history, record) == once
+        once = CompactedPrefixCache(WrittenMessageReader(), 2**20).apply(CHAT, SPACE, history, record)
+        assert known.apply(CHAT, SPACE, history, record) == once

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from accordion.archive.transcripts import Transcripts
-from accordion.compaction.background import Thread
-from accordion.compaction.case import Outcome
-from accordion.compaction.overlays import Overlays
-from accordion.core.errors import StoreUnavailable
-from accordion.core.weaves import Recall
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.sealed import AesSealer
-from accordion.storage.spool import open_spool
-from accordion.storage.sqlite import SqliteStore
+from accordion.archive.transcripts import TranscriptStore
+from accordion.compaction.background import ConversationRef
+from accordion.compaction.request import CompactionResult
+from accordion.insertions.store import InsertionStore
+from accordion.model.errors import StoreUnavailable
+from accordion.model.insertions import RecallInsertion
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import open_spool
+from accordion.stores.sqlite import SqliteStore
 from tests.compaction.making import (
     DIALECTS,
     SCOPE,
@@ -52,19 +52,19 @@ def seen(folder: Path) -> set[bytes]:
 async def everything(house: House) -> None:
     """A fold that a model told of, one of results, a recall, a transcript."""
     dialect = DIALECTS["chat"]
-    case = house.case(CLIENT, asker=asker(), decision={"must_succeed": True})
-    outcome = await house.compactor.fold(case, CLIENT)
-    assert outcome.folded.compaction is not None
-    assert outcome.folded.compaction.writer == "model-x"
-    overlays = Overlays(house.archive, DirectOutbox(house.store), house.clock, house.erasures)
-    recall = Recall(CLIENT.chain[-1], dialect.text("this was recalled"), 1.0)
+    case = house.case(CLIENT, summary_caller=asker(), decision={"must_succeed": True})
+    outcome = await house.compactor.compact(case, CLIENT)
+    assert outcome.history.compaction is not None
+    assert outcome.history.compaction.writer == "model-x"
+    overlays = InsertionStore(house.archive, DirectOutbox(house.store), house.clock, house.erasures)
+    recall = RecallInsertion(CLIENT.chain[-1], dialect.text_message("this was recalled"), 1.0)
     await overlays.add(SPACE, SCOPE, recall, "s-1", 0.0)
-    transcripts = Transcripts(house.archive, house.tasks, house.clock, "all")
+    transcripts = TranscriptStore(house.archive, house.tasks, house.clock, "all")
     transcripts.record(SPACE, "s-1", CLIENT, folded=True)
     await house.tasks.done()
 
 
-class Back(EphemeralStore):
+class Back(InMemoryStore):
     """A store that is away until it is told to be back."""
 
     away = True
@@ -74,7 +74,7 @@ class Back(EphemeralStore):
             raise StoreUnavailable("away")
 
     @property
-    def available(self):
+    def is_available(self):
         return not self.away
 
 
@@ -90,8 +90,8 @@ async def test_no_word_of_a_conversation_stands_in_the_files_of_a_store_with_a_k
         assert seen(folder) == expected
 
 
-class Away(EphemeralStore):
-    available = False
+class Away(InMemoryStore):
+    is_available = False
 
     async def write(self, batch):
         raise StoreUnavailable("away")
@@ -104,8 +104,8 @@ async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
         folder.mkdir()
         spool = open_spool(folder / "spool.db")
         house = House(archive_results, store=store, spool=spool, sealer=sealer)
-        outcome = await house.compactor.fold(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
-        assert outcome.flagged
+        outcome = await house.compactor.compact(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
+        assert outcome.is_stored_locally_only
         assert bool(seen(folder)) == (sealer is None)
         await spool.close()
 
@@ -113,69 +113,69 @@ async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
 async def test_what_was_spooled_is_published_sealed_and_read_by_others():
     store = Back()
     house = House(archive_results, store=store, spool=open_spool(None), sealer=KEY)
-    outcome = await house.compactor.fold(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
+    outcome = await house.compactor.compact(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
     store.away = False
     await house.spooled.publish()
-    found = await House(store=store, sealer=KEY).folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
-    assert found.compaction == outcome.folded.compaction
-    assert all(await house.archive.artifacts(SPACE, found.compaction.artifacts))
+    found = await House(store=store, sealer=KEY).folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)
+    assert found.compaction == outcome.history.compaction
+    assert all(await house.archive.load_artifacts(SPACE, found.compaction.artifacts))
 
 
 async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_spooled():
     store = Back()
     house, other = House(store=store, spool=open_spool(None), sealer=KEY), House(store=store, sealer=KEY)
-    await house.compactor.fold(house.case(CLIENT), CLIENT)
+    await house.compactor.compact(house.case(CLIENT), CLIENT)
     store.away = False
     other.clock.advance(60)
-    first = (await other.compactor.fold(other.case(CLIENT), CLIENT)).folded.compaction
+    first = (await other.compactor.compact(other.case(CLIENT), CLIENT)).history.compaction
     await house.spooled.publish()
-    assert house.folds.local(DIALECTS["chat"], SPACE, SCOPE, CLIENT).compaction == first
+    assert house.folds.find_local(DIALECTS["chat"], SPACE, SCOPE, CLIENT).compaction == first
 
 
 async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
-    store = EphemeralStore()
+    store = InMemoryStore()
     house = House(store=store, sealer=KEY)
-    first = (await house.compactor.fold(house.case(CLIENT), CLIENT)).folded.compaction
+    first = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
     for sealer in (OTHER, None):
         worker = House(store=store, sealer=sealer)
-        found = await worker.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
+        found = await worker.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)
         assert found.compaction is None
         worker.clock.advance(60)
-        again = (await worker.compactor.fold(worker.case(CLIENT), CLIENT)).folded.compaction
+        again = (await worker.compactor.compact(worker.case(CLIENT), CLIENT)).history.compaction
         assert again is not None
         assert again.id != first.id
         fresh = House(store=store, sealer=sealer)
-        found = await fresh.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
+        found = await fresh.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)
         assert found.compaction == again
-        assert all(await fresh.archive.artifacts(SPACE, again.artifacts))
+        assert all(await fresh.archive.load_artifacts(SPACE, again.artifacts))
 
 
 async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
-    store = EphemeralStore()
+    store = InMemoryStore()
     house = House(store=store, sealer=KEY)
-    first = (await house.compactor.fold(house.case(CLIENT), CLIENT)).folded.compaction
+    first = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
     rotated = House(store=store, sealer=AesSealer([b"z" * 32, bytes(32)]))
-    found = await rotated.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)
+    found = await rotated.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)
     assert found.compaction == first
-    assert all(await rotated.archive.artifacts(SPACE, first.artifacts))
+    assert all(await rotated.archive.load_artifacts(SPACE, first.artifacts))
 
 
 async def test_a_summary_that_was_prepared_is_read_by_who_has_the_key_only():
-    store = EphemeralStore()
+    store = InMemoryStore()
     house = House(store=store, teller=True, sealer=KEY)
-    thread = Thread("local", SPACE, SCOPE, "s-1")
-    case = house.case(CLIENT, asker=asker(), decision={"action": "prepare"})
-    await house.compactor.fold(case, CLIENT)
+    thread = ConversationRef("local", SPACE, SCOPE, "s-1")
+    case = house.case(CLIENT, summary_caller=asker(), decision={"action": "prepare"})
+    await house.compactor.compact(case, CLIENT)
     await house.tasks.done()
     for sealer, expected in ((KEY, True), (OTHER, False), (None, False)):
         worker = House(store=store, teller=True, sealer=sealer)
-        assert (await worker.preparations.ready(thread, CLIENT, 0) is not None) == expected
+        assert (await worker.preparations.find(thread, CLIENT, 0) is not None) == expected
 
 
-async def erased_while(house: House, decision: dict[str, str]) -> Outcome:
+async def erased_while(house: House, decision: dict[str, str]) -> CompactionResult:
     """What becomes of a fold whose session is erased while it is made."""
-    case = house.case(CLIENT, asker=asker(), decision=decision)
-    folding = asyncio.create_task(house.compactor.fold(case, CLIENT))
+    case = house.case(CLIENT, summary_caller=asker(), decision=decision)
+    folding = asyncio.create_task(house.compactor.compact(case, CLIENT))
     await asyncio.sleep(0)
     house.clock.advance(1.0)
     await house.erasures.note(SPACE, "s-1")
@@ -186,48 +186,48 @@ async def erased_while(house: House, decision: dict[str, str]) -> Outcome:
 
 async def test_a_fold_that_is_made_while_its_session_is_erased_is_forwarded_and_not_kept():
     house = House(sealer=KEY)
-    made = (await erased_while(house, {})).folded.compaction
+    made = (await erased_while(house, {})).history.compaction
     assert made is not None
     assert made.artifacts
-    assert not any(await house.archive.artifacts(SPACE, made.artifacts))
-    assert (await house.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, fresh=True)).compaction is None
-    again = (await house.compactor.fold(house.case(CLIENT), CLIENT)).folded.compaction
-    assert all(await house.archive.artifacts(SPACE, again.artifacts))
+    assert not any(await house.archive.load_artifacts(SPACE, made.artifacts))
+    assert (await house.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)).compaction is None
+    again = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
+    assert all(await house.archive.load_artifacts(SPACE, again.artifacts))
 
 
 async def test_a_summary_that_is_prepared_while_its_session_is_erased_is_not_kept():
-    store = EphemeralStore()
+    store = InMemoryStore()
     house = House(store=store, teller=True, sealer=KEY)
     await erased_while(house, {"action": "prepare"})
     worker = House(store=store, teller=True, sealer=KEY)
-    assert await worker.preparations.ready(Thread("local", SPACE, SCOPE, "s-1"), CLIENT, 0) is None
+    assert await worker.preparations.find(ConversationRef("local", SPACE, SCOPE, "s-1"), CLIENT, 0) is None
 
 
 @pytest.mark.parametrize("when", ["before it is ready", "when it is ready"])
 async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_its_name(when: str):
     house = House(teller=True, sealer=KEY)
-    thread, prepare = Thread("local", SPACE, SCOPE, "s-1"), {"action": "prepare"}
+    thread, prepare = ConversationRef("local", SPACE, SCOPE, "s-1"), {"action": "prepare"}
     if when == "before it is ready":
         await erased_while(house, prepare)
     else:
-        await house.compactor.fold(house.case(CLIENT, asker=asker(), decision=prepare), CLIENT)
+        await house.compactor.compact(house.case(CLIENT, summary_caller=asker(), decision=prepare), CLIENT)
         await house.tasks.done()
-        assert await house.preparations.ready(thread, CLIENT, 0) is not None
+        assert await house.preparations.find(thread, CLIENT, 0) is not None
         house.clock.advance(1.0)
         await house.erasures.note(SPACE, "s-1")
-        await house.store.delete([thread.key])
-    assert await house.preparations.ready(thread, CLIENT, 0) is None
-    assert not house.preparations.fruitless(thread, 1)
+        await house.store.delete([thread.summary_key])
+    assert await house.preparations.find(thread, CLIENT, 0) is None
+    assert not house.preparations.is_retry_too_early(thread, 1)
     # It is told anew for who says the same again.
-    await house.compactor.fold(house.case(CLIENT, asker=asker(), decision=prepare), CLIENT)
+    await house.compactor.compact(house.case(CLIENT, summary_caller=asker(), decision=prepare), CLIENT)
     await house.tasks.done()
     assert isinstance(house.author, Teller)
     assert len(house.author.asked) == 2
-    assert await house.preparations.ready(thread, CLIENT, 0) is not None
+    assert await house.preparations.find(thread, CLIENT, 0) is not None
 
 
 async def test_workers_that_fold_at_once_agree_on_one_fold():
-    store = EphemeralStore()
+    store = InMemoryStore()
     houses = [House(store=store, sealer=KEY) for _ in range(3)]
-    outcomes = await asyncio.gather(*(house.compactor.fold(house.case(CLIENT), CLIENT) for house in houses))
-    assert len({outcome.folded.compaction.id for outcome in outcomes}) == 1
+    outcomes = await asyncio.gather(*(house.compactor.compact(house.case(CLIENT), CLIENT) for house in houses))
+    assert len({outcome.history.compaction.id for outcome in outcomes}) == 1

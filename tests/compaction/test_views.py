@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
-from accordion.accounting.meter import REPLY
-from accordion.compaction.case import Budgets
-from accordion.compaction.sketch import Sketch
-from accordion.compaction.views import view_for, view_of
-from accordion.core.boundaries import open_places
-from accordion.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from accordion.core.edits import Folded, unfolded
-from accordion.core.plan import OURS
+from accordion.accounting.token_meter import REPLY
+from accordion.compaction.plan_state import PlanState
+from accordion.compaction.request import RequestBudgets
+from accordion.compaction.view import build_view, build_view_for_request
+from accordion.model.boundaries import find_open_calls
+from accordion.model.compaction import CompactedConversation, without_compaction
+from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.plan import WRITTEN_BY_COMPACTION
 from tests.compaction.making import House, conversation, long_history
 from tests.compaction.viewing import (
     OVERHEAD,
@@ -34,12 +34,12 @@ from tests.histories import DIALECTS, DialectName, History, histories
 IMAGE = Media("image", "image/png", 9_000, 64, 64)
 
 
-def free(folded: Folded, kind: Any = "conversation", **fields: Any) -> list[int]:
+def free(folded: CompactedConversation, kind: Any = "conversation", **fields: Any) -> list[int]:
     """The slots that may be touched."""
     return [index for index, touchable in enumerate(viewed(folded, kind, **fields).free) if touchable]
 
 
-def whole(folded: Folded, kind: Any = "conversation", **fields: Any) -> list[int]:
+def whole(folded: CompactedConversation, kind: Any = "conversation", **fields: Any) -> list[int]:
     """The slots that may leave."""
     return [index for index, leaves in enumerate(viewed(folded, kind, **fields).whole) if leaves]
 
@@ -95,18 +95,18 @@ def test_an_open_call_stays_with_its_batch() -> None:
 
 def test_pinned_results_stay_with_their_call() -> None:
     folded = listed(says("opening"), *batch("a", "one"), *batch("b", "two", "load"), answers("ok"), says("task"))
-    assert whole(folded, pinned=frozenset({"a"})) == [3, 4, 5]
+    assert whole(folded, pinned_call_ids=frozenset({"a"})) == [3, 4, 5]
     assert whole(folded, pinned_tools=frozenset({"load"})) == [1, 2, 5]
     assert whole(folded, pinned_tools=frozenset({"lo*"})) == [1, 2, 5]
     assert whole(folded, pinned_tools=frozenset({"Load", "oa*"})) == [1, 2, 3, 4, 5]
-    assert free(folded, pinned=frozenset({"a"})) == [3, 4, 5]
+    assert free(folded, pinned_call_ids=frozenset({"a"})) == [3, 4, 5]
 
 
 def test_a_sibling_of_a_pinned_result_may_be_replaced_but_not_leave() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
     folded = listed(says("opening"), both, gives("x", "1"), gives("y", "2"), answers("ok"), says("task"))
-    assert free(folded, pinned=frozenset({"y"})) == [1, 2, 4]
-    assert whole(folded, pinned=frozenset({"y"})) == [4]
+    assert free(folded, pinned_call_ids=frozenset({"y"})) == [1, 2, 4]
+    assert whole(folded, pinned_call_ids=frozenset({"y"})) == [4]
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "other"])
@@ -158,36 +158,36 @@ def test_what_the_provider_no_longer_reads_costs_nothing_and_is_left_alone() -> 
     assert view.slots[4].tokens == count(view.slots[4].message)
     assert sum(slot.tokens for slot in view.slots) + OVERHEAD == view.tokens
     assert free(RESUMED) == whole(RESUMED) == [5, 6, 7, 8]
-    assert not any(view.reach[:4]), "nor as a last resort"
+    assert not any(view.reachable[:4]), "nor as a last resort"
 
 
 def test_what_was_read_back_where_the_provider_no_longer_reads_costs_nothing_either() -> None:
-    view = viewed(RESUMED, woven={5: 100})
-    assert view.woven[5] == 100
+    view = viewed(RESUMED, insertion_tokens={5: 100})
+    assert view.insertion_tokens[5] == 100
     assert viewed(RESUMED).tokens + 100 == view.tokens
-    apart = view_of(
-        RESUMED, "conversation", tokens=view.tokens, overhead=OVERHEAD, target=0, window=9_000, count=count,
-        woven={2: 700, 5: 100},
+    apart = build_view(
+        RESUMED, "conversation", tokens=view.tokens, overhead=OVERHEAD, target=0, window=9_000, count_message=count,
+        insertion_tokens={2: 700, 5: 100},
     )  # fmt: skip
-    assert (apart.slots, apart.woven) == (view.slots, view.woven)
+    assert (apart.slots, apart.insertion_tokens) == (view.slots, view.insertion_tokens)
 
 
-@pytest.mark.parametrize("budgets", [Budgets(body=10), Budgets(images=1)])
-def test_it_is_free_where_the_request_has_more_bytes_or_images_than_the_provider_takes(budgets: Budgets) -> None:
+@pytest.mark.parametrize("budgets", [RequestBudgets(max_body_bytes=10), RequestBudgets(max_images=1)])
+def test_it_is_free_where_the_request_has_more_bytes_or_images_than_the_provider_takes(budgets: RequestBudgets) -> None:
     two = replace(RESUMED, conversation=replace(RESUMED.conversation, messages=(
         *RESUMED.conversation.messages[:-1], message("user", Text("task"), IMAGE),
     )))  # fmt: skip
     view = viewed(two, budgets=budgets, size=5_000)
     assert free(two, budgets=budgets, size=5_000) == [1, 2, 3, 5, 6, 7, 8]
-    sketch = Sketch(view)
-    assert [sketch.part_tokens(slot) for slot in range(4)] == [[0]] * 4
+    sketch = PlanState(view)
+    assert [sketch.count_part_tokens(slot) for slot in range(4)] == [[0]] * 4
 
 
 def test_an_earlier_folds_block_is_free_where_the_kind_may_reach_it() -> None:
     block = says("what an earlier fold wrote")
     messages = (says("opening"), block, says("task"), block, *batch("a", "1"), *batch("b", "2"))
     folded = listed(*messages)
-    origins = (0, OURS, 5, OURS, 8, 9, 10, 11)
+    origins = (0, WRITTEN_BY_COMPACTION, 5, WRITTEN_BY_COMPACTION, 8, 9, 10, 11)
     spans = tuple((max(0, origin), max(0, origin), False) for origin in origins)
     folded = replace(folded, origins=origins, spans=spans)
     assert free(folded) == [1, 3, 4, 5]
@@ -210,13 +210,13 @@ def test_an_open_tool_turn_with_bound_thinking_waits_unless_the_fold_must_succee
 
 
 def test_reasoning_stays_from_where_the_open_tool_turn_begins() -> None:
-    assert viewed(LONG).turn == 5
-    assert viewed(listed(says("opening"), answers("ok"), says("task"))).turn == 3
+    assert viewed(LONG).open_turn == 5
+    assert viewed(listed(says("opening"), answers("ok"), says("task"))).open_turn == 3
 
 
 def test_slots_count_what_the_whole_request_was_corrected_to() -> None:
     folded = listed(says("opening"), *batch("a", "x" * 4_000), answers("y" * 997), says("task"))
-    view = view_of(folded, "conversation", tokens=5_000, overhead=200, target=0, window=9_000, count=count)
+    view = build_view(folded, "conversation", tokens=5_000, overhead=200, target=0, window=9_000, count_message=count)
     assert sum(slot.tokens for slot in view.slots) == 4_800
     raw = [count(slot.message) for slot in view.slots]
     assert all(abs(slot.tokens - n * 4_800 / sum(raw)) <= 1 for slot, n in zip(view.slots, raw, strict=True))
@@ -239,8 +239,8 @@ def test_the_task_is_the_last_message_with_user_text_and_no_result() -> None:
 def test_images_in_results_count_against_their_budget() -> None:
     shown = message("tool", ToolResult("a", (Text("a screen"), IMAGE)))
     folded = listed(message("user", Text("look"), IMAGE), calls("a"), shown)
-    view = viewed(folded, budgets=Budgets(body=10, images=5), size=77)
-    assert (view.images, view.images_at_most, view.size, view.size_at_most) == (2, 5, 77, 10)
+    view = viewed(folded, budgets=RequestBudgets(max_body_bytes=10, max_images=5), size=77)
+    assert (view.images, view.max_images, view.body_size, view.max_body_size) == (2, 5, 77, 10)
 
 
 @pytest.mark.parametrize("kind", ["conversation", "generation"])
@@ -248,12 +248,12 @@ def test_images_in_results_count_against_their_budget() -> None:
 @given(history=histories())
 def test_what_must_stay_is_never_free(dialect: DialectName, kind: Any, history: History) -> None:
     conversation = read(history, dialect)
-    messages, view = conversation.messages, viewed(unfolded(conversation), kind)
+    messages, view = conversation.messages, viewed(without_compaction(conversation), kind)
     task = max(i for i, each in enumerate(messages) if each.has_user_text and not each.has_tool_result)
     assert view.task == task
     assert not view.free[task]
     assert not view.free[-1]
-    assert not any(view.free[index] for index, _ in open_places(messages))
+    assert not any(view.free[index] for index, _ in find_open_calls(messages))
     first = next(index for index, each in enumerate(messages) if each.has_user_text)
     assert not view.free[first]
     if kind == "generation":
@@ -275,12 +275,15 @@ def test_what_was_read_back_is_a_part_of_the_messages_and_no_overhead() -> None:
     house, client = House(), conversation(long_history(3), "chat")
     case = house.case(client)
     used = structs.replace(case.utilization, preamble=10, tools=20, unfolded=500)
-    view = view_for(replace(case, utilization=used), "conversation", count=count)
+    view = build_view_for_request(replace(case, utilization=used), "conversation", count_message=count)
     assert (view.tokens, view.overhead) == (used.tokens, 30 + REPLY)
     assert sum(slot.tokens for slot in view.slots) == used.messages + 500 - REPLY
 
 
 def test_a_list_begins_afresh_where_the_fold_brings_our_tool_along() -> None:
     case = House().case(conversation(long_history(3), "chat"))
-    made = [view_for(replace(case, brought=tokens), "conversation", count=count).afresh for tokens in (0, 50)]
+    made = [
+        build_view_for_request(replace(case, tool_tokens=tokens), "conversation", count_message=count).is_tool_new
+        for tokens in (0, 50)
+    ]
     assert made == [False, True]

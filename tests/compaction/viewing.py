@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from accordion.compaction.strategies.base import Draft
-from accordion.compaction.views import view_of
-from accordion.core.boundaries import pairs, passed_over
-from accordion.core.conversation import (
+from accordion.compaction.strategies.base import StrategyView
+from accordion.compaction.view import build_view
+from accordion.model.boundaries import find_skipped_messages, match_results_to_calls
+from accordion.model.compaction import CompactedConversation, without_compaction
+from accordion.model.conversation import (
     Conversation,
     Media,
     Message,
@@ -22,18 +23,21 @@ from accordion.core.conversation import (
     ToolCall,
     ToolResult,
 )
-from accordion.core.edits import Folded, unfolded
-from accordion.core.plan import Drop, Plan, Replace, Summarize
-from accordion.dialects.base import Dialect
-from accordion.dialects.chat import ChatCompletions
-from accordion.dialects.messages import Messages
-from accordion.dialects.reader import Reader
-from accordion.dialects.responses import Responses
+from accordion.model.plan import Drop, Plan, Replace, Summarize
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.histories import DialectName, History, Round, body
 
 SPACE = b"a tenant's key"
 OVERHEAD = 100
-READERS: dict[DialectName, Dialect] = {"chat": ChatCompletions(), "responses": Responses(), "messages": Messages()}
+READERS: dict[DialectName, WireProtocol] = {
+    "chat": OpenAIChat(),
+    "responses": OpenAIResponses(),
+    "messages": AnthropicMessages(),
+}
 
 
 def count(message: Message) -> int:
@@ -53,7 +57,7 @@ def _part(part: Part) -> int:
 
 def read(history: History, dialect: DialectName) -> Conversation:
     """A history as the reader gives it."""
-    return Reader().read(READERS[dialect], json.dumps(body(history, dialect)).encode(), SPACE)
+    return BodyReader().read(READERS[dialect], json.dumps(body(history, dialect)).encode(), SPACE)
 
 
 def longer(history: History, repeats: int) -> History:
@@ -97,23 +101,25 @@ def batch(call_id: str, text: str, name: str = "read", arguments: str = "{}") ->
     return [calls(call_id, name, arguments), gives(call_id, text)]
 
 
-def listed(*messages: Message) -> Folded:
+def listed(*messages: Message) -> CompactedConversation:
     """A list by hand, as a conversation in no particular dialect."""
     chain, keys = b"", []
     for each in messages:
         chain = hashlib.sha256(chain + each.key).digest()
         keys.append(chain)
-    return unfolded(Conversation("chat", "m", tuple(messages), tuple(keys)))
+    return without_compaction(Conversation("chat", "m", tuple(messages), tuple(keys)))
 
 
-def viewed(folded: Folded, kind: Any = "conversation", *, target: int = 0, **fields: Any) -> Draft:
+def viewed(
+    folded: CompactedConversation, kind: Any = "conversation", *, target: int = 0, **fields: Any
+) -> StrategyView:
     """A list as strategies see it; what it counts is the sum of its messages and a fixed overhead."""
     messages = folded.conversation.messages
-    passed = passed_over(messages)
+    passed = find_skipped_messages(messages)
     tokens = OVERHEAD + sum(count(message) for index, message in enumerate(messages) if index not in passed)
-    tokens += sum(fields.get("woven", {}).values())
-    given: dict[str, Any] = {"window": 100_000, "limit": 90_000, "space": SPACE, "count": count} | fields
-    return view_of(folded, kind, tokens=tokens, overhead=OVERHEAD, target=target, **given)
+    tokens += sum(fields.get("insertion_tokens", {}).values())
+    given: dict[str, Any] = {"window": 100_000, "limit": 90_000, "tenant_key": SPACE, "count_message": count} | fields
+    return build_view(folded, kind, tokens=tokens, overhead=OVERHEAD, target=target, **given)
 
 
 def outcome(plan: Plan) -> dict[int, Message]:
@@ -148,7 +154,7 @@ def outcome(plan: Plan) -> dict[int, Message]:
 def faults(messages: Iterable[Message]) -> list[str]:
     """What is wrong with a list, whatever the dialect: halves of pairs, empty messages."""
     real = list(messages)
-    matched = pairs(real)
+    matched = match_results_to_calls(real)
     found = []
     answered = set(matched.values())
     for index, each in enumerate(real):

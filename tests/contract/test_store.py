@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Append, Key, Put, Store
-from accordion.storage.ephemeral import EphemeralStore
-from accordion.storage.guarded import GuardedStore
-from accordion.storage.opening import open_store
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Append, Key, KeyValueStore, Put
+from accordion.stores.guarded import GuardedStore
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.open import open_store
 from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
 
 KINDS = ["sqlite", "valkey", "cluster", "memory", "guarded"]
@@ -27,7 +27,7 @@ GONE = 0.05
 
 ODD_NAMES = ["a b", "ключ", "鍵", "\U0001f511", "a:b", "{x}", "}{", "%7D", "a\x00b", "=", "#index", "\ud800", "a/b"]
 
-Opener = Callable[[], Store]
+Opener = Callable[[], KeyValueStore]
 
 
 @pytest.fixture(params=KINDS)
@@ -49,7 +49,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
 
 
 @pytest.fixture
-async def store(opener: Opener) -> AsyncIterator[Store]:
+async def store(opener: Opener) -> AsyncIterator[KeyValueStore]:
     opened = opener()
     yield opened
     await opened.close()
@@ -58,24 +58,24 @@ async def store(opener: Opener) -> AsyncIterator[Store]:
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_value_is_read_as_it_was_put(store: Store):
+async def test_a_value_is_read_as_it_was_put(store: KeyValueStore):
     await store.put(Key("c", "n"), b"one")
     assert await store.get(Key("c", "n")) == b"one"
 
 
-async def test_a_value_that_was_never_put_is_none(store: Store):
+async def test_a_value_that_was_never_put_is_none(store: KeyValueStore):
     assert await store.get(Key("c", "n")) is None
     assert await store.get(Key("", "n")) is None
 
 
-async def test_a_later_value_replaces_an_earlier_one(store: Store):
+async def test_a_later_value_replaces_an_earlier_one(store: KeyValueStore):
     for value in (b"one", b"two", b""):
         await store.put(Key("c", "n"), value)
         await store.put(Key("", "n"), value)
     assert await store.get_many([Key("c", "n"), Key("", "n")]) == [b"", b""]
 
 
-async def test_every_byte_comes_back(store: Store):
+async def test_every_byte_comes_back(store: KeyValueStore):
     value = bytes(range(256)) * 3 + b"\r\n$-1\r\n\x00"
     await store.put(Key("c", "n"), value)
     await store.append(Key("c", "n"), [value, b"", value])
@@ -83,7 +83,7 @@ async def test_every_byte_comes_back(store: Store):
     assert await store.read(Key("c", "n")) == [(0, value), (1, b""), (2, value)]
 
 
-async def test_ten_megabytes_come_back(store: Store):
+async def test_ten_megabytes_come_back(store: KeyValueStore):
     value = bytes(range(251)) * 41_778
     await store.put(Key("c", "big"), value)
     assert await store.put_if_absent(Key("c", "big"), b"small") == value
@@ -92,7 +92,7 @@ async def test_ten_megabytes_come_back(store: Store):
     assert await store.scan("c") == [("big", value)]
 
 
-async def test_odd_names_are_names_like_any_other(store: Store):
+async def test_odd_names_are_names_like_any_other(store: KeyValueStore):
     keys = [Key(collection, name) for collection in ["", *ODD_NAMES] for name in ODD_NAMES]
     for number, key in enumerate(keys):
         await store.put(key, b"%d" % number)
@@ -104,7 +104,7 @@ async def test_odd_names_are_names_like_any_other(store: Store):
         assert [name for name, _ in await store.scan(collection)] == sorted(ODD_NAMES)
 
 
-async def test_many_values_come_in_the_order_of_the_keys(store: Store):
+async def test_many_values_come_in_the_order_of_the_keys(store: KeyValueStore):
     await store.put(Key("c", "a"), b"1")
     await store.put(Key("d", "b"), b"2")
     await store.put(Key("", "a"), b"3")
@@ -113,14 +113,14 @@ async def test_many_values_come_in_the_order_of_the_keys(store: Store):
     assert await store.get_many([]) == []
 
 
-async def test_a_value_and_a_log_under_the_same_key_do_not_know_each_other(store: Store):
+async def test_a_value_and_a_log_under_the_same_key_do_not_know_each_other(store: KeyValueStore):
     await store.put(Key("c", "n"), b"value")
     await store.append(Key("c", "n"), [b"entry"])
     assert await store.get(Key("c", "n")) == b"value"
     assert await store.read(Key("c", "n")) == [(0, b"entry")]
 
 
-async def test_delete_removes_values_and_logs_and_counts_the_keys_that_held_something(store: Store):
+async def test_delete_removes_values_and_logs_and_counts_the_keys_that_held_something(store: KeyValueStore):
     await store.put(Key("c", "value"), b"1")
     await store.append(Key("c", "log"), [b"1"])
     await store.put(Key("", "both"), b"1")
@@ -138,7 +138,7 @@ async def test_delete_removes_values_and_logs_and_counts_the_keys_that_held_some
 
 
 @pytest.mark.parametrize("collection", ["", "c"])
-async def test_an_expired_value_is_gone(store: Store, collection: str):
+async def test_an_expired_value_is_gone(store: KeyValueStore, collection: str):
     await store.put(Key(collection, "short"), b"1", ttl=SHORT)
     await store.put(Key(collection, "long"), b"2", ttl=LONG)
     await store.put(Key(collection, "ever"), b"3")
@@ -149,7 +149,7 @@ async def test_an_expired_value_is_gone(store: Store, collection: str):
     assert await store.delete(keys) == 2
 
 
-async def test_an_expired_value_is_not_listed(store: Store):
+async def test_an_expired_value_is_not_listed(store: KeyValueStore):
     for name in "abcdef":
         await store.put(Key("c", name), name.encode(), ttl=SHORT if name in "acdf" else LONG)
     await asyncio.sleep(GONE)
@@ -158,7 +158,7 @@ async def test_an_expired_value_is_not_listed(store: Store):
     assert await store.scan("c") == [("b", b"b"), ("e", b"e")]
 
 
-async def test_putting_again_sets_the_time_anew(store: Store):
+async def test_putting_again_sets_the_time_anew(store: KeyValueStore):
     await store.put(Key("c", "n"), b"1", ttl=SHORT)
     await store.put(Key("c", "n"), b"2")
     await store.put(Key("c", "m"), b"1")
@@ -169,7 +169,7 @@ async def test_putting_again_sets_the_time_anew(store: Store):
     assert await store.scan("c") == [("n", b"2"), ("o", b"2")]
 
 
-async def test_a_collection_whose_values_all_expired_can_be_filled_again(store: Store):
+async def test_a_collection_whose_values_all_expired_can_be_filled_again(store: KeyValueStore):
     await store.put(Key("c", "n"), b"1", ttl=SHORT)
     await asyncio.sleep(GONE)
     assert await store.scan("c") == []
@@ -178,7 +178,7 @@ async def test_a_collection_whose_values_all_expired_can_be_filled_again(store: 
     assert await store.scan("c") == [("m", b"2"), ("n", b"3")]
 
 
-async def test_an_expired_log_is_gone_and_a_new_one_starts_at_0(store: Store):
+async def test_an_expired_log_is_gone_and_a_new_one_starts_at_0(store: KeyValueStore):
     assert await store.append(Key("c", "log"), [b"1", b"2"], ttl=SHORT) == 1
     await asyncio.sleep(GONE)
     assert await store.read(Key("c", "log")) == []
@@ -187,7 +187,7 @@ async def test_an_expired_log_is_gone_and_a_new_one_starts_at_0(store: Store):
     assert await store.read(Key("c", "log")) == [(0, b"3")]
 
 
-async def test_appending_sets_the_time_of_the_whole_log_anew(store: Store):
+async def test_appending_sets_the_time_of_the_whole_log_anew(store: KeyValueStore):
     log, ever = Key("c", "log"), Key("c", "ever")
     terms = [(log, b"1", 0.5), (ever, b"1", 0.5), (log, b"2", LONG), (ever, b"2", None)]
     await store.write([Append(key, value, ttl=ttl) for key, value, ttl in terms])
@@ -200,7 +200,7 @@ async def test_appending_sets_the_time_of_the_whole_log_anew(store: Store):
 
 
 @pytest.mark.parametrize("collection", ["", "c"])
-async def test_the_first_writer_wins(store: Store, collection: str):
+async def test_the_first_writer_wins(store: KeyValueStore, collection: str):
     key = Key(collection, "n")
     assert await store.put_if_absent(key, b"first") == b"first"
     assert await store.put_if_absent(key, b"second") == b"first"
@@ -213,9 +213,11 @@ async def test_the_first_writer_wins(store: Store, collection: str):
 
 
 @pytest.mark.parametrize("collection", ["", "c"])
-async def test_of_many_writers_at_once_one_wins_and_all_learn_which(store: Store, opener: Opener, collection: str):
+async def test_of_many_writers_at_once_one_wins_and_all_learn_which(
+    store: KeyValueStore, opener: Opener, collection: str
+):
     other = opener()
-    stores = [store] if isinstance(other, EphemeralStore) else [store, other]
+    stores = [store] if isinstance(other, InMemoryStore) else [store, other]
     key = Key(collection, "race")
     results = await asyncio.gather(
         *(stores[number % len(stores)].put_if_absent(key, b"%d" % number) for number in range(50))
@@ -226,7 +228,7 @@ async def test_of_many_writers_at_once_one_wins_and_all_learn_which(store: Store
 
 
 @pytest.mark.parametrize("collection", ["", "c"])
-async def test_in_a_batch_a_put_may_give_way_to_what_its_key_holds(store: Store, collection: str):
+async def test_in_a_batch_a_put_may_give_way_to_what_its_key_holds(store: KeyValueStore, collection: str):
     held, expired, new, log = (Key(collection, name) for name in ("held", "expired", "new", "log"))
     await store.put(held, b"old", ttl=LONG)
     await store.put(expired, b"gone", ttl=SHORT)
@@ -242,7 +244,7 @@ async def test_in_a_batch_a_put_may_give_way_to_what_its_key_holds(store: Store,
 
 
 @pytest.mark.parametrize("collection", ["", "c"])
-async def test_a_put_that_does_not_give_way_lives_as_long_as_it_says(store: Store, collection: str):
+async def test_a_put_that_does_not_give_way_lives_as_long_as_it_says(store: KeyValueStore, collection: str):
     short, long, ever = (Key(collection, name) for name in ("short", "long", "ever"))
     terms = [(short, SHORT), (long, LONG), (ever, None)]
     assert not await store.write([Put(key, b"1", ttl, if_absent=True) for key, ttl in terms])
@@ -255,7 +257,7 @@ async def test_a_put_that_does_not_give_way_lives_as_long_as_it_says(store: Stor
 
 @pytest.mark.parametrize("collection", ["", "c"])
 async def test_of_puts_of_one_key_that_give_way_the_first_is_kept_and_one_that_does_not_replaces_it(
-    store: Store, collection: str
+    store: KeyValueStore, collection: str
 ):
     first, put, after = (Key(collection, name) for name in ("first", "put", "after"))
     batch = [Put(first, b"1", if_absent=True), Put(put, b"1", if_absent=True), Put(after, b"1")]
@@ -265,7 +267,7 @@ async def test_of_puts_of_one_key_that_give_way_the_first_is_kept_and_one_that_d
 
 
 @pytest.mark.parametrize("collection", ["", "c"])
-async def test_of_many_puts_each_gives_way_by_itself(store: Store, collection: str):
+async def test_of_many_puts_each_gives_way_by_itself(store: KeyValueStore, collection: str):
     keys = [Key(collection, f"{number:03}") for number in range(600)]
     await store.write([Put(key, b"old %d" % number) for number, key in enumerate(keys) if number % 3 == 0])
     batch = [Put(key, b"new %d" % number, if_absent=number % 2 == 0) for number, key in enumerate(keys)]
@@ -278,13 +280,13 @@ async def test_of_many_puts_each_gives_way_by_itself(store: Store, collection: s
 # -- logs ------------------------------------------------------------------------------------------------------------
 
 
-async def test_positions_start_at_0_and_count_up(store: Store):
+async def test_positions_start_at_0_and_count_up(store: KeyValueStore):
     assert await store.append(Key("c", "log"), [b"a"]) == 0
     assert await store.append(Key("c", "log"), [b"b", b"c"]) == 2
     assert await store.read(Key("c", "log")) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-async def test_only_the_newest_stay_and_positions_go_on(store: Store):
+async def test_only_the_newest_stay_and_positions_go_on(store: KeyValueStore):
     key = Key("", "log")
     assert await store.append(key, [b"%d" % number for number in range(10)], keep=3) == 9
     assert await store.read(key) == [(7, b"7"), (8, b"8"), (9, b"9")]
@@ -296,7 +298,7 @@ async def test_only_the_newest_stay_and_positions_go_on(store: Store):
     assert await store.read(key) == [(12, b"12")]
 
 
-async def test_a_log_is_read_from_a_position_on(store: Store):
+async def test_a_log_is_read_from_a_position_on(store: KeyValueStore):
     key = Key("c", "log")
     await store.append(key, [b"%d" % number for number in range(10)], keep=6)
     assert await store.read(key, 8) == [(8, b"8"), (9, b"9")]
@@ -306,7 +308,7 @@ async def test_a_log_is_read_from_a_position_on(store: Store):
     assert await store.read(key, 7, 0) == []
 
 
-async def test_a_negative_start_counts_from_the_end(store: Store):
+async def test_a_negative_start_counts_from_the_end(store: KeyValueStore):
     key = Key("c", "log")
     await store.append(key, [b"%d" % number for number in range(10)], keep=6)
     assert await store.read(key, -2) == [(8, b"8"), (9, b"9")]
@@ -315,7 +317,7 @@ async def test_a_negative_start_counts_from_the_end(store: Store):
     assert await store.read(Key("c", "none"), -1) == []
 
 
-async def test_appending_nothing_changes_nothing(store: Store):
+async def test_appending_nothing_changes_nothing(store: KeyValueStore):
     key = Key("c", "log")
     assert await store.append(key, []) == -1
     await store.append(key, [b"a", b"b"])
@@ -324,7 +326,7 @@ async def test_appending_nothing_changes_nothing(store: Store):
     assert await store.read(key) == [(0, b"a"), (1, b"b")]
 
 
-async def test_many_appenders_at_once_never_share_a_position(store: Store):
+async def test_many_appenders_at_once_never_share_a_position(store: KeyValueStore):
     key = Key("c", "log")
     positions = await asyncio.gather(*(store.append(key, [b"%d" % number], keep=1000) for number in range(60)))
     assert sorted(positions) == list(range(60))
@@ -335,7 +337,7 @@ async def test_many_appenders_at_once_never_share_a_position(store: Store):
 # -- collections -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_collection_is_listed_in_the_order_of_names_page_by_page(store: Store):
+async def test_a_collection_is_listed_in_the_order_of_names_page_by_page(store: KeyValueStore):
     names = ["b", "a", "aa", "ä", "Z", "\uffee", "\U0001f511", "a\x00", *(f"n{number:03}" for number in range(50))]
     await store.write([Put(Key("c", name), name.encode()) for name in names])
     await store.put(Key("d", "elsewhere"), b"")
@@ -347,7 +349,7 @@ async def test_a_collection_is_listed_in_the_order_of_names_page_by_page(store: 
     assert {len(page) for page in pages[:-1]} == {7}
 
 
-async def test_a_prefix_narrows_a_listing(store: Store):
+async def test_a_prefix_narrows_a_listing(store: KeyValueStore):
     for name in ["a", "ab", "ab\U0010ffff", "abc", "ac", "b"]:
         await store.put(Key("c", name), b"")
     assert [name for name, _ in await store.scan("c", prefix="ab")] == ["ab", "abc", "ab\U0010ffff"]
@@ -358,7 +360,7 @@ async def test_a_prefix_narrows_a_listing(store: Store):
     assert await store.scan("c", limit=0) == []
 
 
-async def test_keys_without_a_collection_and_logs_are_not_listed(store: Store):
+async def test_keys_without_a_collection_and_logs_are_not_listed(store: KeyValueStore):
     await store.put(Key("", "alone"), b"1")
     await store.put_if_absent(Key("", "first"), b"1")
     await store.append(Key("c", "log"), [b"1"])
@@ -369,7 +371,7 @@ async def test_keys_without_a_collection_and_logs_are_not_listed(store: Store):
 # -- batches ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_writes_everything(store: Store):
+async def test_a_batch_writes_everything(store: KeyValueStore):
     batch: list[Put | Append] = []
     for number in range(250):
         batch.append(Put(Key("c" if number % 2 else "d", f"{number:04}"), b"%d" % number, ttl=LONG))
@@ -388,7 +390,7 @@ async def test_a_batch_writes_everything(store: Store):
     await store.write([])
 
 
-async def test_in_a_batch_the_last_write_of_a_key_counts_and_entries_keep_their_order(store: Store):
+async def test_in_a_batch_the_last_write_of_a_key_counts_and_entries_keep_their_order(store: KeyValueStore):
     key = Key("c", "n")
     await store.write(
         [
@@ -407,7 +409,7 @@ async def test_in_a_batch_the_last_write_of_a_key_counts_and_entries_keep_their_
 # -- locks -----------------------------------------------------------------------------------------------------------
 
 
-async def test_one_holds_a_lock_and_others_do_not(store: Store):
+async def test_one_holds_a_lock_and_others_do_not(store: KeyValueStore):
     async with store.lock(Key("c", "n"), lease=LONG) as first:
         async with store.lock(Key("c", "n"), lease=LONG) as second, store.lock(Key("c", "m"), lease=LONG) as other:
             assert (first, second, other) == (True, False, True)
@@ -417,7 +419,7 @@ async def test_one_holds_a_lock_and_others_do_not(store: Store):
         assert after
 
 
-async def test_a_lock_is_let_go_when_its_body_fails(store: Store):
+async def test_a_lock_is_let_go_when_its_body_fails(store: KeyValueStore):
     with contextlib.suppress(KeyError):
         async with store.lock(Key("", "n"), lease=LONG):
             raise KeyError
@@ -425,7 +427,7 @@ async def test_a_lock_is_let_go_when_its_body_fails(store: Store):
         assert held
 
 
-async def test_a_lease_ends_and_the_late_holder_does_not_let_go_of_the_next_ones_lock(store: Store):
+async def test_a_lease_ends_and_the_late_holder_does_not_let_go_of_the_next_ones_lock(store: KeyValueStore):
     key = Key("c", "n")
     async with contextlib.AsyncExitStack() as late:
         assert await late.enter_async_context(store.lock(key, lease=SHORT))
@@ -437,7 +439,7 @@ async def test_a_lease_ends_and_the_late_holder_does_not_let_go_of_the_next_ones
                 assert not third
 
 
-async def test_a_lock_is_not_a_value(store: Store):
+async def test_a_lock_is_not_a_value(store: KeyValueStore):
     async with store.lock(Key("c", "n"), lease=LONG):
         assert await store.get(Key("c", "n")) is None
         assert await store.delete([Key("c", "n")]) == 0
@@ -449,13 +451,13 @@ async def test_a_lock_is_not_a_value(store: Store):
 # -- coming and going ------------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_answers_is_available(store: Store):
+async def test_a_store_that_answers_is_available(store: KeyValueStore):
     await store.ping()
     await store.put(Key("c", "n"), b"1")
-    assert store.available
+    assert store.is_available
 
 
-async def test_a_closed_store_is_unavailable_and_may_be_closed_again(store: Store):
+async def test_a_closed_store_is_unavailable_and_may_be_closed_again(store: KeyValueStore):
     await store.put(Key("c", "n"), b"1")
     await store.close()
     await store.close()
@@ -475,10 +477,10 @@ async def test_a_closed_store_is_unavailable_and_may_be_closed_again(store: Stor
     for call in calls:
         with pytest.raises(StoreUnavailable):
             await call()
-    assert not store.available
+    assert not store.is_available
 
 
-async def test_cancelled_calls_leave_whole_writes_and_a_store_that_goes_on(store: Store):
+async def test_cancelled_calls_leave_whole_writes_and_a_store_that_goes_on(store: KeyValueStore):
     key = Key("c", "log")
     tasks = [asyncio.create_task(store.append(key, [b"x", b"y"])) for _ in range(40)]
     tasks += [asyncio.create_task(store.put(Key("c", f"{number}"), b"v")) for number in range(40)]
@@ -580,7 +582,7 @@ operations = st.one_of(
 )
 
 
-async def apply(store: Store, name: str, *args: object) -> object:
+async def apply(store: KeyValueStore, name: str, *args: object) -> object:
     """One operation in the words of the port."""
     if name == "append":
         return await store.append(args[0], args[1], keep=args[2])
@@ -600,7 +602,7 @@ def test_any_history_ends_as_in_the_plainest_model(opener: Opener, history: list
             assert await apply(store, name, *args) == getattr(model, name)(*args), (name, args)
         assert await store.get_many(everything) == [model.values.get(key) for key in everything]
         assert [await store.read(key) for key in everything] == [model.read(key, 0, None) for key in everything]
-        assert store.available
+        assert store.is_available
         await store.close()
 
     asyncio.run(play())

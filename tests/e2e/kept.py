@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import zstandard
 
-from accordion.core.http import Inbound
-from accordion.settings.load import build
-from accordion.wiring import House
+from accordion.composition import Application
+from accordion.config.load import build
+from accordion.model.http import Inbound
 from tests.loopback import Loopback, Script, replies_json
 
 CANARY = "canary-7319-of-the-erased"
@@ -45,7 +45,7 @@ def said(rounds: int, name: str = CANARY) -> bytes:
     return json.dumps({"model": "small", "messages": messages}).encode()
 
 
-async def ask(house: House, body: bytes, key: str = "", **more: str) -> dict[str, str]:
+async def ask(house: Application, body: bytes, key: str = "", **more: str) -> dict[str, str]:
     """Sends it through, with a proxy key where one is given and with more headers; gives the answer's headers."""
     own = ((b"x-accordion-key", key.encode()), (b"authorization", b"Bearer mine")) if key else ()
     named = ((name.replace("_", "-").encode(), value.encode()) for name, value in more.items())
@@ -62,7 +62,7 @@ def fold(headers: dict[str, str]) -> str:
     return str(json.loads(headers["x-accordion-compaction"])["id"])
 
 
-async def api(house: House, method: str, path: str, key: str = "") -> httpx.Response:
+async def api(house: Application, method: str, path: str, key: str = "") -> httpx.Response:
     """Asks the API."""
     headers = {"x-accordion-key": key} if key else {}
     transport = httpx.ASGITransport(app=house.app())
@@ -92,12 +92,12 @@ def sealing(*keys: str) -> str:
 
 
 @asynccontextmanager
-async def workers(folder: Path, *configs: str, script: Script | None = None) -> AsyncIterator[list[House]]:
+async def workers(folder: Path, *configs: str, script: Script | None = None) -> AsyncIterator[list[Application]]:
     """Workers on one store, one for each of these pieces of config. `script`: what the provider does, if not just
     answer."""
     async with Loopback(script or replies_json(REPLY)) as provider:
         texts = [(CONFIG + each).replace("FOLDER", str(folder)).replace("UPSTREAM", provider.url) for each in configs]
-        houses = [House(build(text.encode(), {}, {}), {}) for text in texts]
+        houses = [Application(build(text.encode(), {}, {}), {}) for text in texts]
         try:
             for house in houses:
                 await house.start()

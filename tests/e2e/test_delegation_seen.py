@@ -16,10 +16,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from accordion.cli import app
-from accordion.core.http import Inbound
-from accordion.settings.load import build
-from accordion.wiring import House
+from accordion.cli.main import app
+from accordion.composition import Application
+from accordion.config.load import build
+from accordion.model.http import Inbound
 from tests.e2e.kept import api, found
 from tests.loopback import Answer, Loopback, Recorded
 
@@ -76,11 +76,11 @@ def own(name: str, **more: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def houses(folder: Path, config: str = "", count: int = 1) -> AsyncIterator[tuple[list[House], Loopback]]:
+async def houses(folder: Path, config: str = "", count: int = 1) -> AsyncIterator[tuple[list[Application], Loopback]]:
     """Workers on one file, and their provider."""
     async with Loopback(script) as provider:
         text = (CONFIG + config).replace("FOLDER", str(folder)).replace("UPSTREAM", provider.url)
-        made = [House(build(text.encode(), {}, {}), {}) for _ in range(count)]
+        made = [Application(build(text.encode(), {}, {}), {}) for _ in range(count)]
         try:
             for house in made:
                 await house.start()
@@ -90,7 +90,9 @@ async def houses(folder: Path, config: str = "", count: int = 1) -> AsyncIterato
                 await house.stop()
 
 
-async def ask(house: House, body: Any, headers: dict[str, str] | None = None, path: str = CHAT) -> tuple[int, Any, Any]:
+async def ask(
+    house: Application, body: Any, headers: dict[str, str] | None = None, path: str = CHAT
+) -> tuple[int, Any, Any]:
     """Sends it through: the status, the answer's headers, and its body."""
     given = {"content-type": "application/json", "authorization": "Bearer mine", **(headers or {})}
     pairs = tuple((name.encode(), value.encode()) for name, value in given.items())
@@ -99,7 +101,7 @@ async def ask(house: House, body: Any, headers: dict[str, str] | None = None, pa
     return out.status, {name.decode(): value.decode() for name, value in out.headers}, json.loads(whole)
 
 
-async def family(house: House, **more: str) -> dict[str, dict[str, str]]:
+async def family(house: Application, **more: str) -> dict[str, dict[str, str]]:
     """A main agent and three delegations, `c` for `b`, that write into one list; gives the headers of `a`'s last
     answer and of the main agent's."""
     for name, above in (("a", "lead"), ("b", "lead"), ("c", "b")):
@@ -394,9 +396,9 @@ async def test_what_one_worker_erased_no_other_goes_on_knowing(tmp_path: Path):
         _, told, _ = await ask(two, asked("a", "b", "c"), own("a"))
         assert told["x-accordion-filtered"] == "2"
         await two.outbox.flush()
-        await two.look()
+        await two.poll()
         assert (await api(one, "DELETE", "/accordion/archive")).json()["verified"] is True
-        await two.look()
+        await two.poll()
         _, told, _ = await ask(two, asked("a", "b", "c"), own("a"))
         assert "x-accordion-filtered" not in told
         tree = (await api(two, "GET", f"/accordion/sessions/{told['x-accordion-session']}/tree")).json()

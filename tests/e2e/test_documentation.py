@@ -8,20 +8,20 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from accordion.archive.holdings import Kind
-from accordion.cli import app
-from accordion.compaction.telling import FAILURES, record_of
-from accordion.compaction.wishes import Wishes
-from accordion.core.errors import AccordionError
-from accordion.core.records import CompactionSeen, Totals, Unfolded
-from accordion.faces.api import Api
-from accordion.faces.archive import ArchiveApi
-from accordion.faces.memory import MemoryApi
-from accordion.faces.memory_table import CALLS
-from accordion.faces.metrics import Metrics
-from accordion.settings import ENVIRONMENT, Settings
-from accordion.settings.load import build
-from accordion.storage.ephemeral import EphemeralStore
+from accordion.archive.archive_entries import Kind
+from accordion.cli.main import app
+from accordion.compaction.reporting import FAILURE_KINDS, describe_outcome
+from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.config import ENVIRONMENT, Settings
+from accordion.config.load import build
+from accordion.http.api import RestApi
+from accordion.http.archive_api import ArchiveApi
+from accordion.http.memory_api import MemoryApi
+from accordion.http.memory_operations import CALLS
+from accordion.http.metrics import Metrics
+from accordion.model.errors import AccordionError
+from accordion.model.records import CompactionOutcome, ToolLoopUsage, Totals
+from accordion.stores.memory_store import InMemoryStore
 from tests.test_config_documentation import keys_of
 
 ROOT = Path(__file__).parents[2]
@@ -87,10 +87,10 @@ def answered() -> set[tuple[str, str]]:
     def nothing(error: AccordionError) -> bytes:
         return b""
 
-    wishes = Wishes(EphemeralStore())
+    wishes = SessionOverrideStore(InMemoryStore())
     more = ArchiveApi(lambda: None, lambda: None, None, wishes, lambda: None).routes()  # type: ignore[arg-type,return-value]
     more += MemoryApi(lambda: None, lambda: None, "0").routes()  # type: ignore[arg-type,return-value]
-    api = Api(lambda: None, lambda: None, Metrics(), nothing, "0", wishes, more)  # type: ignore[arg-type,return-value]
+    api = RestApi(lambda: None, lambda: None, Metrics(), nothing, "0", wishes, more)  # type: ignore[arg-type,return-value]
     routes: list[Any] = list(api.app().routes)
     return {(method, route.path) for route in routes for method in route.methods}
 
@@ -105,9 +105,10 @@ def test_the_headers_are_the_documented_ones(text: str):
 
 def test_each_table_of_headers_has_the_headers_of_its_direction():
     page = read("docs/api.md")
-    assert headers_in_rows(section(page, "## Request headers\n")) == headers_in_code("identity", "compaction")
-    assert headers_in_rows(section(page, "## Response headers\n")) == headers_in_code("telling.py")
-    assert headers_in_code("faces/archive.py") <= set(HEADER.findall(read("docs/archive.md")))
+    requests = headers_in_code("sessions", "delegation", "compaction")
+    assert headers_in_rows(section(page, "## Request headers\n")) == requests
+    assert headers_in_rows(section(page, "## Response headers\n")) == headers_in_code("pipeline/response_headers.py")
+    assert headers_in_code("http/archive_api.py") <= set(HEADER.findall(read("docs/archive.md")))
 
 
 def test_the_examples_of_settings_are_valid():
@@ -169,35 +170,37 @@ def section(text: str, heading: str) -> str:
 def test_the_parameters_and_lines_of_the_archive_are_the_documented_ones(text: str):
     rows = re.findall(r"^\| (`[^|]+) \|", section(text, "## Artifacts\n"), re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)} | {"session", "after"}
-    read = (ROOT / "proxy" / "accordion" / "faces" / "archive.py").read_text("utf-8")
-    assert told == set(re.findall(r'given\.get\("(\w+)"', read))
+    read = (ROOT / "proxy" / "accordion" / "http" / "archive_api.py").read_text("utf-8")
+    assert told == set(re.findall(r'params\.get\("(\w+)"', read))
     rows = re.findall(r"^\| (`[^|]+) \|", section(text, "## Export\n"), re.MULTILINE)
     # What somebody read is listed so that it stays; all of it is given out with what it is of.
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*get_args(Kind), *_LINES} - {"read"}
 
 
 def test_the_metrics_are_the_documented_ones(text: str):
-    page = Metrics().page()[0].decode()
+    page = Metrics().render()[0].decode()
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", page, re.MULTILINE))
     assert set(METRIC.findall(code(text))) == {name for name in kinds if not name.endswith("_created")}
 
 
 def test_the_names_of_failures_are_the_documented_ones(text: str):
     row = next(line for line in text.splitlines() if "`accordion_compaction_failures_total`" in line)
-    assert set(re.findall(r"`([a-z_]+)`", row)) - {"accordion_compaction_failures_total"} == set(FAILURES)
+    assert set(re.findall(r"`([a-z_]+)`", row)) - {"accordion_compaction_failures_total"} == set(FAILURE_KINDS)
 
 
 def test_the_fields_of_a_folds_record_are_the_documented_ones(text: str):
     section = text.partition("## The record of a compaction")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(record_of(CompactionSeen("folded")))
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(
+        describe_outcome(CompactionOutcome("folded"))
+    )
 
 
 def test_the_sums_and_what_was_read_back_are_the_documented_ones(text: str):
     sums = section(text, "## Totals\n")
     assert set(Totals.__struct_fields__) == set(re.findall(r"`([a-z_]+)`", sums)) - {"totals"}
     rows = re.findall(r"^\| `(\w+)` \|", section(text, "## Reading back\n"), re.MULTILINE)
-    assert set(rows) == {each.name for each in fields(Unfolded)}
+    assert set(rows) == {each.name for each in fields(ToolLoopUsage)}
 
 
 def test_every_command_is_documented_and_every_documented_one_exists(text: str, commands: dict[str, set[str]]):

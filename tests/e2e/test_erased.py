@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accordion.core.memories import Filter
-from accordion.identity.tenants import REMEMBERED
 from accordion.memory.entries import EVERY
+from accordion.model.memories import MemoryFilter
+from accordion.sessions.tenants import TENANTS_WITH_MEMORIES
 from tests.conftest import Start
 from tests.e2e.kept import CANARY, KEY, api, ask, fold, found, said, sealing, workers
 from tests.e2e.ledger import until
@@ -32,8 +32,8 @@ async def test_of_what_was_erased_nothing_stands_in_the_files(tmp_path: Path, co
         session = (await ask(one, said(12)))["x-accordion-session"]
         await one.outbox.flush()
         assert (await ask(other, said(13)))["x-accordion-session"] == session
-        await one.forward.history.transcripts.flush()
-        await other.forward.history.transcripts.flush()
+        await one.forward.response_history.transcripts.flush()
+        await other.forward.response_history.transcripts.flush()
         await other.outbox.flush()
         assert bool(found(tmp_path)) is not bool(config)
         assert found(tmp_path, session)
@@ -52,15 +52,15 @@ async def test_of_what_was_erased_nothing_stands_in_the_files(tmp_path: Path, co
 async def test_of_a_tenant_that_was_erased_no_memory_is_left_either(tmp_path: Path, config: str):
     async with workers(tmp_path, config, "") as [one, other]:
         for house in (one, other):
-            space = house.tenants.identify({}).space
-            await put(house.library.memories(), memory(f"The {CANARY} of {id(house)}."), space=space)
+            space = house.tenants.identify({}).tenant_key
+            await put(house.memory_builder.memories(), memory(f"The {CANARY} of {id(house)}."), space=space)
             await house.outbox.flush()
         assert found(tmp_path / "kept.db.memories")
-        assert [name for name, _ in await other.store.scan(REMEMBERED)]
+        assert [name for name, _ in await other.store.scan(TENANTS_WITH_MEMORIES)]
         reply = await api(one, "DELETE", "/accordion/archive")
         assert (reply.status_code, reply.json()["memories"]) == (200, {"before": 2, "after": 0})
-        assert await other.library.memories().count(space, Filter(types=EVERY)) == 0
-        assert await other.store.scan(REMEMBERED) == []
+        assert await other.memory_builder.memories().count(space, MemoryFilter(types=EVERY)) == 0
+        assert await other.store.scan(TENANTS_WITH_MEMORIES) == []
         assert found(tmp_path / "kept.db.memories") == []
 
 
@@ -82,9 +82,9 @@ async def test_what_one_worker_erased_is_no_longer_in_force_in_another(tmp_path:
         await one.outbox.flush()
         again = await ask(other, said(12))
         assert fold(again) == fold(first)
-        await other.look()
+        await other.poll()
         assert (await api(one, "DELETE", f"/accordion/sessions/{first['x-accordion-session']}")).status_code == 200
-        await other.look()
+        await other.poll()
         for house in (other, one):
             anew = await ask(house, said(12))
             assert fold(anew) != fold(first)
@@ -97,7 +97,7 @@ async def test_what_another_house_on_the_same_file_had_still_to_write_is_erased_
         session = (await ask(other, said(3)))["x-accordion-session"]
         await other.outbox.flush()
         assert (await api(one, "DELETE", f"/accordion/sessions/{session}")).status_code == 200
-        await other.forward.history.transcripts.flush()
+        await other.forward.response_history.transcripts.flush()
         assert (await api(one, "GET", f"/accordion/sessions/{session}/original")).status_code == 404
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accordion.wiring import House
+from accordion.composition import Application
 from tests.e2e.kept import REPLY, api, ask, fold, said, workers
 from tests.e2e.test_erased import session_rows
 from tests.loopback import Answer, Recorded
@@ -58,14 +58,14 @@ class Overflowing(Provider):
         await answer.send(body)
 
 
-async def settled(*houses: House) -> None:
+async def settled(*houses: Application) -> None:
     """All that is written behind replies is written."""
     for house in houses:
-        await house.forward.history.transcripts.flush()
+        await house.forward.response_history.transcripts.flush()
         await house.outbox.flush()
 
 
-async def exported(house: House) -> list[dict[str, Any]]:
+async def exported(house: Application) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (await api(house, "GET", "/accordion/export")).text.splitlines()]
 
 

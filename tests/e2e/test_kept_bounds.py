@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from accordion.settings.load import build
-from accordion.wiring import House
+from accordion.composition import Application
+from accordion.config.load import build
 from tests.e2e.kept import api, ask, said, workers
 
 KEYED = """
@@ -15,15 +15,15 @@ proxy_keys: [{id: one, key: "${A:-acc-one-5fKq72LmZ}"}, {id: two, key: "${B:-acc
 """
 
 
-async def folded(house: House, name: str, key: str = "") -> str:
+async def folded(house: Application, name: str, key: str = "") -> str:
     """Folds a conversation about something; gives an artifact of it, and the session."""
     headers = await ask(house, said(12, name), key)
-    await house.forward.history.transcripts.flush()
+    await house.forward.response_history.transcripts.flush()
     await house.outbox.flush()
     return headers["x-accordion-session"]
 
 
-async def listed(house: House, session: str, key: str = "") -> int:
+async def listed(house: Application, session: str, key: str = "") -> int:
     """How many artifacts there are of a session."""
     reply = await api(house, "GET", f"/accordion/artifacts?session={session}&limit=1000", key)
     return len(reply.json()["artifacts"]) if reply.status_code == 200 else 0
@@ -35,7 +35,7 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def metric(house: House, name: str, key: str = "") -> float:
+async def metric(house: Application, name: str, key: str = "") -> float:
     text = (await api(house, "GET", "/metrics", key)).text
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + " "))
 

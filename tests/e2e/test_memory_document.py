@@ -5,7 +5,7 @@ import requests
 from hypothesis import HealthCheck, given, settings
 
 from accordion import __version__
-from accordion.faces.memory_openapi import document
+from accordion.http.memory_openapi import openapi_document
 from tests.conftest import Start
 from tests.e2e.ledger import look
 from tests.e2e.remembered import RECORDED
@@ -13,7 +13,7 @@ from tests.proxying import Proxy
 
 schemathesis = pytest.importorskip("schemathesis")
 
-SCHEMA = schemathesis.openapi.from_dict(document(__version__))
+SCHEMA = schemathesis.openapi.from_dict(openapi_document(__version__))
 OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
 RIGHT, WRONG = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 LINES = "POST /accordion/memory/import"
@@ -34,7 +34,7 @@ def proxy(start: Start) -> Proxy:
 
 
 async def test_the_document_is_the_one_that_is_served(proxy: Proxy):
-    assert (await look(proxy, "/accordion/memory/openapi.json")).json() == document(__version__)
+    assert (await look(proxy, "/accordion/memory/openapi.json")).json() == openapi_document(__version__)
 
 
 @pytest.mark.parametrize(("label", "mode"), CASES, ids=[f"{label} {mode.value}" for label, mode in CASES])

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accordion.memory.sections import rendered
+from accordion.memory.sections import render_sections
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.folds import EACH, agent, breaks, config, folded, rounds, strict, told
@@ -18,7 +18,7 @@ from tests.strict import turn_text
 
 CONFIG = f"{PATIENT}archive: {{record: all}}\n"
 TOLD = "The ledger moves to region eu-west-7 on Thursday."
-GIVEN = rendered({"Project Root": "/srv/ledger", "Objective": TOLD})
+GIVEN = render_sections({"Project Root": "/srv/ledger", "Objective": TOLD})
 NONE = "CMEM-20200101-000000"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from accordion.memory.entries import revision
-from accordion.memory.sections import rendered
+from accordion.memory.sections import render_sections
 from tests.conftest import Start
 from tests.e2e.remembered import RECORDED, SUMMARY, notes, say
 from tests.proxying import Proxy
@@ -102,7 +102,7 @@ class Writer:
         self.done["import"] += reply.status_code == 200
 
     async def save(self, http: httpx.AsyncClient) -> None:
-        text = rendered({"Objective": f"Mend gate {self.random.random()}.", "Notes": "- It rusts.\n" * 200})
+        text = render_sections({"Objective": f"Mend gate {self.random.random()}.", "Notes": "- It rusts.\n" * 200})
         await self.post(http, "core_memory", operation="import", text=text)
 
     async def reword(self, http: httpx.AsyncClient) -> None:

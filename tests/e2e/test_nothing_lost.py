@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accordion.archive.desk import Reading
-from accordion.archive.reader import Wish
-from accordion.core.tooling import OurCall
+from accordion.archive.reader import ReadRequest
+from accordion.archive.tool_calls import ReadContext
+from accordion.model.artifact_tool import ArtifactToolCall
 from tests.compaction.making import fat
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS, DialectName, History, Json, body, histories
@@ -50,9 +50,9 @@ def leaves(value: Any) -> Iterator[str]:
 
 async def behind(world: World, names: Iterable[str]) -> str:
     """What people read of these artifacts: their text, the arguments of their calls, what is no text."""
-    told, space = [], world.forward.tenants.identify({}).space
+    told, space = [], world.forward.tenants.identify({}).tenant_key
     for name in names:
-        lent = await world.kitchen.room.read(space, Wish(name))
+        lent = await world.kitchen.archive_reader.read(space, ReadRequest(name))
         assert lent is not None, name
         assert not lent.part.next
         told += [lent.part.text, lent.input, *(text for wire in lent.wires for text in leaves(json.loads(wire)))]
@@ -61,24 +61,26 @@ async def behind(world: World, names: Iterable[str]) -> str:
 
 async def listed(world: World, session: str) -> list[str]:
     """The ids of what left a session."""
-    page = await world.kitchen.room.listed(world.forward.tenants.identify({}).space, session, limit=10_000)
+    page = await world.kitchen.archive_reader.list_artifacts(
+        world.forward.tenants.identify({}).tenant_key, session, limit=10_000
+    )
     return [each.id for each in page.artifacts]
 
 
 async def read_back(world: World, names: Iterable[str], session: str) -> str:
     """What our tool hands over of these artifacts."""
-    space = world.forward.tenants.identify({}).space
+    space = world.forward.tenants.identify({}).tenant_key
     pairs = [(name, path) for name in names for path in ("", "$input")]
     return "\n".join([await page_by_page(world, space, *each, session) for each in pairs])
 
 
 async def page_by_page(world: World, space: bytes, name: str, path: str, session: str) -> str:
     """All of an artifact as our tool hands it over, put together again."""
-    reading = Reading(space, frozenset({name}), 1_000_000, lambda text: len(text.split()), 0, session)
-    desk, whole, offset = world.forward.unfolding.desk, "", 1
+    reading = ReadContext(space, frozenset({name}), 1_000_000, lambda text: len(text.split()), 0, session)
+    desk, whole, offset = world.forward.tool_loop.artifact_tool, "", 1
     while offset:
         arguments = json.dumps({"id": name, "offset": offset, "path": path})
-        [answer] = await desk.answers(reading, [OurCall("c", "read_artifact", arguments)])
+        [answer] = await desk.answer_calls(reading, [ArtifactToolCall("c", "read_artifact", arguments)])
         if answer.error:
             break
         head, _, text = answer.text.partition("]\n")
@@ -122,7 +124,9 @@ async def nothing_lost(world: World, dialect: DialectName, request: Json) -> boo
             pictured = leaf in thoughts or "iVBOR" in leaf[:40]
             assert pictured or "drop" in world.config or there(leaf, model), (leaf[:200], entry)
     await world.vault.transcripts.flush()
-    original = await world.kitchen.room.transcripts.original(world.forward.tenants.identify({}).space, session)
+    original = await world.kitchen.archive_reader.transcripts.original(
+        world.forward.tenants.identify({}).tenant_key, session
+    )
     assert original is not None
     assert original.missing == 0
     assert json.loads(original.body)[listing] == request[listing]

@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
-from accordion.wiring import House
+from accordion.composition import Application
 from tests.e2e.kept import CANARY, KEY, OTHER_KEY, api, ask, fold, found, said, sealing, workers
 
 
-async def artifacts(house: House, session: str) -> list[dict[str, Any]]:
+async def artifacts(house: Application, session: str) -> list[dict[str, Any]]:
     reply = await api(house, "GET", f"/accordion/artifacts?session={session}&limit=1000")
     assert reply.status_code == 200
     listed: list[dict[str, Any]] = reply.json()["artifacts"]
     return listed
 
 
-async def readable(house: House, session: str) -> bool:
+async def readable(house: Application, session: str) -> bool:
     """Whether all that left a session can be read, and there is something."""
     texts = [await api(house, "GET", f"/accordion/artifacts/{each['id']}") for each in await artifacts(house, session)]
     assert all(reply.status_code == 200 and CANARY in reply.text for reply in texts)
     return bool(texts)
 
 
-async def folded(house: House) -> tuple[str, str]:
+async def folded(house: Application) -> tuple[str, str]:
     """Folds a conversation; gives its session and the fold."""
     headers = await ask(house, said(12))
-    await house.forward.history.transcripts.flush()
+    await house.forward.response_history.transcripts.flush()
     await house.outbox.flush()
     return headers["x-accordion-session"], fold(headers)
 

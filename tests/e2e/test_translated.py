@@ -12,7 +12,7 @@ from tests.e2e.ledger import exchanges, until
 from tests.e2e.raw import ask, connected, post
 from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES, Dialect
 from tests.loopback import Answer, Recorded, replies_json
-from tests.models.thoughts import call, thinker, thinking, thoughts
+from tests.providers.models.thoughts import call, thinker, thinking, thoughts
 from tests.proxying import Proxy
 
 CONFIG = """

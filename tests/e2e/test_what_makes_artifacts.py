@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
-from accordion.archive.reader import Wish
-from accordion.archive.reading_room import Lent
+from accordion.archive.reader import ReadRequest
 from tests.e2e.test_imitated_references import ID, calls
 from tests.fakes import FakeWindows
 from tests.world import CHAT, World, header
@@ -33,13 +33,15 @@ def long(name: str, words: int = 150) -> str:
 
 async def results(world: World, session: str | None) -> list[Artifact]:
     """The artifacts of results that a session has."""
-    space = world.forward.tenants.identify({}).space
-    page = await world.kitchen.room.listed(space, session or "", limit=1_000)
+    space = world.forward.tenants.identify({}).tenant_key
+    page = await world.kitchen.archive_reader.list_artifacts(space, session or "", limit=1_000)
     return [each for each in page.artifacts if each.kind == "result"]
 
 
-async def read(world: World, artifact: Artifact) -> Lent:
-    lent = await world.kitchen.room.read(world.forward.tenants.identify({}).space, Wish(artifact.id))
+async def read(world: World, artifact: Artifact) -> ArtifactPart:
+    lent = await world.kitchen.archive_reader.read(
+        world.forward.tenants.identify({}).tenant_key, ReadRequest(artifact.id)
+    )
     assert lent is not None
     return lent
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from accordion.core.conversation import Conversation
-from accordion.memory.answers import Compacted
-from accordion.memory.compact import Caller, Compactions
-from accordion.memory.narrated import Narrator
-from accordion.memory.stretches import Conversations
+from accordion.memory.compact import CompactionCaller, ConversationCompactor
+from accordion.memory.compaction_response import CompactionResponse
+from accordion.memory.message_ranges import RecordedConversations
+from accordion.memory.narration import Narrator
+from accordion.model.conversation import Conversation
 from tests.archive.vaults import SPACE, Vault
 from tests.compaction.making import DIALECTS, read
 from tests.fakes import FakeTasks
@@ -69,8 +69,8 @@ class House:
     def __init__(self, narrator: Narrator | None = None) -> None:
         self.vault, self.memories = Vault(), FakeMemories()
         self.clock = self.vault.clock
-        conversations = Conversations(self.vault.transcripts, DIALECTS, FakeTasks())
-        self.compactions = Compactions(
+        conversations = RecordedConversations(self.vault.transcripts, DIALECTS, FakeTasks())
+        self.compactions = ConversationCompactor(
             self.memories, conversations, FakeTasks(), self.clock, self.vault.erasures, narrator
         )
 
@@ -85,11 +85,11 @@ class House:
         session: str = ID,
         space: bytes = SPACE,
         search: bool = True,
-        caller: Caller | None = None,
-    ) -> Compacted:
+        caller: CompactionCaller | None = None,
+    ) -> CompactionResponse:
         """Searches, then compacts."""
         if search:
-            await self.compactions.search(space, session)
+            await self.compactions.find_completed(space, session)
         return await self.compactions.compact(space, session, first, last, focus, caller)
 
     def contents(self, space: bytes = SPACE) -> list[str]:

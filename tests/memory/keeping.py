@@ -6,8 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from accordion.core.errors import StoreUnavailable
-from accordion.core.memories import Candidate, Change, Conflict, Entity, Filter, Listing, Memory, Relation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.memories import (
+    Conflict,
+    Entity,
+    Memory,
+    MemoryChange,
+    MemoryFilter,
+    MemoryPage,
+    Relation,
+    SearchCandidate,
+)
 
 _HIDDEN = {"summary_archived", "session"}
 
@@ -33,7 +42,7 @@ class FakeMemories:
     def of(self, space: bytes) -> Kept:
         return self.tenants.setdefault(space, Kept())
 
-    async def write(self, space: bytes, change: Change) -> tuple[Entity, ...]:
+    async def write(self, space: bytes, change: MemoryChange) -> tuple[Entity, ...]:
         await asyncio.sleep(0)
         if self.away:
             raise StoreUnavailable("away")
@@ -58,7 +67,7 @@ class FakeMemories:
     async def get(self, space: bytes, ids: Sequence[str]) -> list[Memory | None]:
         return [self.of(space).memories.get(each) for each in ids]
 
-    def _matching(self, space: bytes, wanted: Filter) -> list[Memory]:
+    def _matching(self, space: bytes, wanted: MemoryFilter) -> list[Memory]:
         topics = {topic.lower() for topic in wanted.topics}
         return [
             each
@@ -68,26 +77,28 @@ class FakeMemories:
             and wanted.project in (None, each.project)
         ]
 
-    async def listed(self, space: bytes, wanted: Filter, *, after: str = "", limit: int = 100) -> Listing:
+    async def list_memories(
+        self, space: bytes, wanted: MemoryFilter, *, after: str = "", limit: int = 100
+    ) -> MemoryPage:
         found = [each for each in self._matching(space, wanted) if not after or _place(each) > _place_of(after)]
         page = tuple(found[:limit])
-        return Listing(page, f"{page[-1].created!r} {page[-1].id}" if len(page) < len(found) else "")
+        return MemoryPage(page, f"{page[-1].created!r} {page[-1].id}" if len(page) < len(found) else "")
 
-    async def count(self, space: bytes, wanted: Filter) -> int:
+    async def count(self, space: bytes, wanted: MemoryFilter) -> int:
         return len(self._matching(space, wanted))
 
-    async def candidates(
-        self, space: bytes, words: Sequence[str], vector: bytes, wanted: Filter, *, pool: int
-    ) -> list[Candidate]:
-        return [Candidate(each) for each in self._matching(space, wanted)[:pool]]
+    async def find_candidates(
+        self, space: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+    ) -> list[SearchCandidate]:
+        return [SearchCandidate(each) for each in self._matching(space, wanted)[:pool]]
 
-    async def marker(self, space: bytes, name: str) -> bytes | None:
+    async def get_marker(self, space: bytes, name: str) -> bytes | None:
         return self.of(space).markers.get(name)
 
-    async def relations(self, space: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
+    async def list_relations(self, space: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
         return self.of(space).relations[:limit]
 
-    async def entities(self, space: bytes, *, limit: int = 1_000) -> list[Entity]:
+    async def list_entities(self, space: bytes, *, limit: int = 1_000) -> list[Entity]:
         return list(self.of(space).entities.values())[:limit]
 
     async def export(self, space: bytes) -> AsyncIterator[bytes]:

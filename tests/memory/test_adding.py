@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from accordion.core.errors import BadRequest, NotFound
-from accordion.core.memories import Memory, MemoryType
-from accordion.memory.adding import Adding
-from accordion.memory.entries import Overtaken
+from accordion.memory.add import MemoryWriter
+from accordion.memory.entries import ConcurrentWrite
+from accordion.model.errors import BadRequest, NotFound
+from accordion.model.memories import Memory, MemoryType
 from tests.archive.vaults import OTHER, SPACE
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
@@ -21,7 +21,7 @@ GREEN, RED = "The gate is green.", "The gate is red."
 class Room:
     def __init__(self) -> None:
         self.memories, self.clock = FakeMemories(), FakeClock(1_000.0)
-        self.adding = Adding(self.memories, self.clock)
+        self.adding = MemoryWriter(self.memories, self.clock)
 
     async def add(self, content: str, space: bytes = SPACE, **more: Any) -> tuple[Memory, bool]:
         self.clock.advance(1.0)
@@ -101,7 +101,7 @@ async def test_of_two_that_add_or_reword_at_once_none_is_lost_unseen():
     room = Room()
     made = await asyncio.gather(*(room.add(GREEN, topics=(f"t{at}",)) for at in range(4)), return_exceptions=True)
     won = [each[0].topics[0] for each in made if not isinstance(each, BaseException)]
-    assert all(isinstance(each, Overtaken) for each in made if isinstance(each, BaseException))
+    assert all(isinstance(each, ConcurrentWrite) for each in made if isinstance(each, BaseException))
     (kept,) = room.kept()
     assert won
     assert set(won) <= set(kept.topics)

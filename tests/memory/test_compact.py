@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accordion.clockwork import LoopTasks
-from accordion.core.errors import BadRequest, NotFound, StoreUnavailable
-from accordion.core.memories import Memory
 from accordion.memory import compact
-from accordion.memory.compact import Caller
-from accordion.memory.standing import claims
-from accordion.memory.stretches import Conversations
+from accordion.memory.compact import CompactionCaller
+from accordion.memory.message_ranges import RecordedConversations
+from accordion.memory.self_contained import find_claims
+from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
+from accordion.model.memories import Memory
+from accordion.server.event_loop import LoopTasks
 from tests.archive.vaults import OTHER, SPACE
 from tests.compaction.making import DIALECTS
 from tests.fakes import FakeTasks
@@ -53,7 +53,7 @@ async def test_the_answer_is_the_documented_one():
 
 async def test_what_is_stored_is_what_is_answered():
     house = await house_of()
-    answer = await house.compact(*ALL, caller=Caller(project="billing"))
+    answer = await house.compact(*ALL, caller=CompactionCaller(project="billing"))
     stored = {memory.id: memory for memory in kept(house)}
     assert {each.id: each.content for each in answer.memories_created} == {
         name: memory.content for name, memory in stored.items()
@@ -69,7 +69,7 @@ async def test_a_memory_leads_back_to_the_messages_that_it_was_made_of():
     await house.compact(*ALL)
     for memory in kept(house):
         said = b" ".join(await house.vault.transcripts.read(SPACE, memory.conversation, memory.first, memory.last))
-        assert all(claim.encode() in said for claim in claims(memory.content) if claim.isalnum())
+        assert all(claim.encode() in said for claim in find_claims(memory.content) if claim.isalnum())
     found = {memory.content: memory for memory in kept(house)}
     decided = next(memory for content, memory in found.items() if "PostgreSQL 16 for the ledger" in content)
     assert (decided.type, decided.first, decided.last) == ("decision", 11, 11)
@@ -127,7 +127,7 @@ async def test_what_another_conversation_said_already_is_not_stored_again():
     await house.record([entry("user", "Hello there."), *talk()[9:12]], "s-2")
     second = await house.compact(0, 3, session="s-2")
     assert second.memories_created == []
-    other = await house.compact(0, 3, session="s-2", caller=Caller(project="elsewhere"))
+    other = await house.compact(0, 3, session="s-2", caller=CompactionCaller(project="elsewhere"))
     assert other == second
     assert len(kept(house)) == first.memories_count
 
@@ -171,7 +171,7 @@ async def test_without_a_search_first_it_is_refused_and_says_what_to_do():
     await house.compact(0, 8)
     with pytest.raises(BadRequest, match="First search"):
         await house.compact(9, 16, search=False)
-    done = await house.compactions.search(SPACE, ID)
+    done = await house.compactions.find_completed(SPACE, ID)
     assert [(each.start_index, each.end_index) for each in done] == [(0, 8)]
     assert set(done[0].memories) == {memory.id for memory in kept(house)}
     await house.compact(9, 16, search=False)
@@ -184,7 +184,7 @@ async def test_without_a_search_first_it_is_refused_and_says_what_to_do():
 )  # fmt: skip
 async def test_a_bad_range_is_refused_and_nothing_is_written(first, last, words):
     house = await house_of()
-    await house.compactions.search(SPACE, ID)
+    await house.compactions.find_completed(SPACE, ID)
     writes = house.memories.writes
     with pytest.raises(BadRequest, match=words) as error:
         await house.compact(first, last, search=False)
@@ -199,13 +199,13 @@ async def test_a_conversation_that_was_not_recorded_is_answered_so():
             await house.compactions.compact(space, session, 0, 3)
         assert error.value.code == "conversation_not_recorded"
         with pytest.raises(NotFound):
-            await house.compactions.search(space, session)
+            await house.compactions.find_completed(space, session)
     assert house.memories.writes == 0
 
 
 async def test_messages_that_are_not_kept_any_more_are_named():
     house = await house_of()
-    await house.compactions.search(SPACE, ID)
+    await house.compactions.find_completed(SPACE, ID)
     transcript = await house.vault.transcripts.find(SPACE, ID)
 
     class Lossy:
@@ -216,7 +216,7 @@ async def test_messages_that_are_not_kept_any_more_are_named():
             wires = await house.vault.transcripts.read(space, session, first, last)
             return [None if at in {3, 7} else wire for at, wire in enumerate(wires)]
 
-    house.compactions = replace(house.compactions, conversations=Conversations(Lossy(), DIALECTS, FakeTasks()))
+    house.compactions = replace(house.compactions, conversations=RecordedConversations(Lossy(), DIALECTS, FakeTasks()))
     with pytest.raises(NotFound, match="no longer stored: 3, 7") as error:
         await house.compact(2, 9, search=False)
     assert error.value.code == "range_not_recorded"
@@ -226,7 +226,7 @@ async def test_messages_that_are_not_kept_any_more_are_named():
 
 async def test_a_store_that_is_away_leaves_nothing_half_written():
     house = await house_of()
-    await house.compactions.search(SPACE, ID)
+    await house.compactions.find_completed(SPACE, ID)
     house.memories.away = True
     with pytest.raises(StoreUnavailable):
         await house.compact(*ALL, search=False)
@@ -240,7 +240,7 @@ async def test_a_store_that_is_away_leaves_nothing_half_written():
 
 async def test_of_two_that_compact_one_range_at_once_both_give_the_winners_answer():
     house = await house_of()
-    await house.compactions.search(SPACE, ID)
+    await house.compactions.find_completed(SPACE, ID)
     answers = await asyncio.gather(*(house.compact(*ALL, search=False) for _ in range(4)))
     assert {tuple(memory.id for memory in each.memories_created) for each in answers} == {
         tuple(memory.id for memory in kept(house))
@@ -250,7 +250,7 @@ async def test_of_two_that_compact_one_range_at_once_both_give_the_winners_answe
 
 async def test_two_overlapping_ranges_at_once_share_no_memory():
     house = await house_of()
-    await house.compactions.search(SPACE, ID)
+    await house.compactions.find_completed(SPACE, ID)
     one, other = await asyncio.gather(house.compact(0, 11, search=False), house.compact(5, 16, search=False))
     ids = [memory.id for each in (one, other) for memory in each.memories_created]
     assert len(ids) == len(set(ids)) == len(kept(house))
@@ -259,8 +259,8 @@ async def test_two_overlapping_ranges_at_once_share_no_memory():
 async def test_two_conversations_that_say_the_same_at_once_store_it_once():
     house = await house_of()
     await house.record([entry("user", "Hello there."), *talk()], "s-2")
-    await house.compactions.search(SPACE, "s-2")
-    await house.compactions.search(SPACE, ID)
+    await house.compactions.find_completed(SPACE, "s-2")
+    await house.compactions.find_completed(SPACE, ID)
     one, other = await asyncio.gather(
         house.compact(0, 16, search=False), house.compact(1, 17, search=False, session="s-2")
     )
@@ -403,7 +403,7 @@ async def test_others_go_on_while_a_long_conversation_is_compacted(monkeypatch):
 
         return call
 
-    for name in ("found_in", "sentences", "record_of"):
+    for name in ("find_relations", "split_conversation", "build_record"):
         monkeypatch.setattr(compact, name, watched(name))
     house, tasks = await house_of(), LoopTasks()
     house.compactions = replace(house.compactions, tasks=tasks)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from accordion.archive.erasures import Erasures
-from accordion.core.errors import SummaryFailed
-from accordion.core.summarizing import Asker, SummaryReply, SummaryRequest
-from accordion.memory.compact import Caller
-from accordion.memory.entries import Overtaken
-from accordion.memory.narrated import Narrator
-from accordion.summaries.extractive import Extractor
-from accordion.summaries.prompts import load
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.memory.compact import CompactionCaller
+from accordion.memory.entries import ConcurrentWrite
+from accordion.memory.narration import Narrator
+from accordion.model.errors import SummaryFailed
+from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.summaries.extractive import ExtractiveWriter
+from accordion.summaries.prompts import load_prompts
 from tests.archive.vaults import SPACE
 from tests.fakes import FakeTasks
 from tests.memory.compacting import ID, SYSTEM, House, called, entry, house_of, talk
@@ -46,7 +46,7 @@ def answer(**changes: Any) -> dict[str, Any]:
 
 
 async def house_with(summarizer: FakeSummarizer, messages: list[dict[str, Any]] | None = None) -> House:
-    narrator = Narrator(summarizer, ASKER, Extractor(), FakeTasks(), load(), words)
+    narrator = Narrator(summarizer, ASKER, ExtractiveWriter(), FakeTasks(), load_prompts(), words)
     return await house_of(messages, narrator=narrator)
 
 
@@ -129,7 +129,7 @@ async def test_where_rules_stand_in_for_a_model_the_answer_says_so_and_why(faili
 async def test_for_whom_the_model_may_not_be_asked_the_rules_write_and_the_answer_says_so():
     summarizer = FakeSummarizer([answer()])
     house = await house_with(summarizer)
-    made = await house.compact(0, 16, caller=Caller(asks=False))
+    made = await house.compact(0, 16, caller=CompactionCaller(may_ask_model=False))
     assert summarizer.requests == []
     assert (made.writer, made.notice) == (
         "rules",
@@ -169,7 +169,7 @@ class Meanwhile(FakeSummarizer):
         super().__init__([answer()])
         self.happens = happens
 
-    async def write(self, request: SummaryRequest, asker: Asker) -> SummaryReply:
+    async def write(self, request: SummaryRequest, asker: SummaryCaller) -> SummaryResponse:
         await self.happens()
         return await super().write(request, asker)
 
@@ -184,7 +184,7 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
             await house.vault.custody.erase(SPACE, ID if what == "session" else None)
 
     house = await house_with(Meanwhile(erased))
-    with pytest.raises(Overtaken) as raised:
+    with pytest.raises(ConcurrentWrite) as raised:
         await house.compact(0, 16)
     assert raised.value.code == "erased"
     assert house.contents() == []
@@ -196,11 +196,11 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
 async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_once():
     async def erased() -> None:
         house.clock.advance(1.0)
-        await Erasures(house.vault.store, house.clock, 100.0).note(SPACE, ID)
+        await ErasureNotices(house.vault.store, house.clock, 100.0).note(SPACE, ID)
 
     house = await house_with(Meanwhile(erased))
-    await Erasures(house.vault.store, house.clock, 100.0).note(SPACE, "s-other")
-    with pytest.raises(Overtaken):
+    await ErasureNotices(house.vault.store, house.clock, 100.0).note(SPACE, "s-other")
+    with pytest.raises(ConcurrentWrite):
         await house.compact(0, 16)
     assert house.contents() == []
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.clockwork import LoopTasks
-from accordion.core.errors import BadRequest
-from accordion.core.memories import Change, Filter, Memory
-from accordion.memory.consolidate import Consolidated, Consolidation, summary_id
-from accordion.memory.corpus import corpus
-from accordion.memory.drafting import PARTS, Drafting
-from accordion.memory.entries import Overtaken, revision
-from accordion.memory.reading import Reader, issue, nothing, verified, with_reads, with_search
-from accordion.memory.search import Query, Results, Search
-from accordion.memory.substance import honest_tokens
-from accordion.models.tokens import TiktokenCounter
+from accordion.memory.consolidation import ConsolidationResult, Consolidator, summary_id
+from accordion.memory.corpus import load_corpus
+from accordion.memory.draft import PARTS, DraftWriter
+from accordion.memory.entries import ConcurrentWrite, revision
+from accordion.memory.information_density import count_meaningful_tokens
+from accordion.memory.reader import MemoryReader, empty_proof, issue_token, verify_tokens, with_reads, with_search
+from accordion.memory.search import MemorySearch, SearchQuery, SearchResults
+from accordion.model.errors import BadRequest
+from accordion.model.memories import Memory, MemoryChange, MemoryFilter
+from accordion.providers.models.tokenizer import TiktokenCounter
+from accordion.server.event_loop import LoopTasks
 from tests.archive.vaults import OTHER, SPACE
 from tests.fakes import FakeClock, FakeTasks
 from tests.memory.keeping import FakeMemories
@@ -52,10 +52,10 @@ def count(text: str) -> int:
 class Nothing:
     """An embedder that knows nothing."""
 
-    async def query(self, text):
+    async def embed_query(self, text):
         return b""
 
-    async def relevance(self, text, candidates):
+    async def score_relevance(self, text, candidates):
         return [0.0] * len(candidates)
 
 
@@ -64,7 +64,7 @@ class Room:
 
     def __init__(self, number: int = 25, topic: str = "auth", *, alike: bool = False) -> None:
         self.memories, self.clock = FakeMemories(), FakeClock(1_792_540_800.0)
-        self.consolidation = Consolidation(self.memories, self.clock, count)
+        self.consolidation = Consolidator(self.memories, self.clock, count)
         for at in range(number):
             text = SUBJECTS[at % 12] if alike else f"{SUBJECTS[at % 12]} Note {at}."
             self.add(f"mem-{at:04d}", text, topics=(topic,), type=KINDS[at % 12 % 5])
@@ -87,24 +87,24 @@ class Room:
 
     def token(self, topics: list[str], read: Iterable[Memory], space: bytes = SPACE) -> str:
         """What a deep search on topics and full reads of memories give."""
-        proof = with_reads(nothing(space), read)
+        proof = with_reads(empty_proof(space), read)
         for topic in topics:
             proof = with_search(proof, "what is known", [topic], deep=True)
-        return issue(proof, now=self.clock.now())
+        return issue_token(proof, now=self.clock.now())
 
-    async def consolidate(self, content: str = TEXT, proof: str | None = None, **more) -> Consolidated:
+    async def consolidate(self, content: str = TEXT, proof: str | None = None, **more) -> ConsolidationResult:
         return await self.consolidation.consolidate(
             SPACE, more.pop("topic", "auth"), content, self.proof() if proof is None else proof, **more
         )
 
-    async def search(self, query: Query) -> Results:
-        return await Search(self.memories, Nothing(), self.clock).search(SPACE, query)
+    async def search(self, query: SearchQuery) -> SearchResults:
+        return await MemorySearch(self.memories, Nothing(), self.clock).search(SPACE, query)
 
     async def active(self, topic: str = "auth") -> list[Memory]:
-        return [*(await self.memories.listed(SPACE, Filter(types=("summary",), topics=(topic,)))).memories]
+        return [*(await self.memories.list_memories(SPACE, MemoryFilter(types=("summary",), topics=(topic,)))).memories]
 
     async def archived(self) -> list[Memory]:
-        return [*(await self.memories.listed(SPACE, Filter(types=("summary_archived",)))).memories]
+        return [*(await self.memories.list_memories(SPACE, MemoryFilter(types=("summary_archived",)))).memories]
 
 
 async def test_a_summary_is_written_with_its_count_its_date_and_links_to_its_sources():
@@ -170,17 +170,19 @@ async def test_padding_repetition_and_invisible_characters_do_not_count(padded):
 
 
 def test_honest_text_counts_nearly_in_full():
-    assert honest_tokens(TEXT, count) >= 0.9 * count(TEXT)
+    assert count_meaningful_tokens(TEXT, count) >= 0.9 * count(TEXT)
     chinese = (
         "网关使用非对称密钥验证令牌，会话保存在缓存里，九十分钟后过期。管理员通过企业身份提供商登录，从不使用密码。"
         "审计记录写入只能追加的表，合规部门每月检查一次。节点之间的时钟漂移曾经破坏验证，现在允许六十秒的误差。"
     )
-    assert honest_tokens(chinese, count) >= 0.7 * count(chinese)
+    assert count_meaningful_tokens(chinese, count) >= 0.7 * count(chinese)
 
 
 @given(st.text(max_size=400), st.integers(2, 30))
 def test_saying_a_thing_again_never_adds(text, times):
-    once, often = (honest_tokens(held, lambda said: len(said.split())) for held in (text, f"{text}\n" * times))
+    once, often = (
+        count_meaningful_tokens(held, lambda said: len(said.split())) for held in (text, f"{text}\n" * times)
+    )
     assert often <= once + 6
 
 
@@ -220,9 +222,9 @@ async def test_reads_may_be_proven_by_several_tokens_or_by_one_that_grew():
         await room.consolidate(proof=tokens[:-1])
     await room.consolidate(proof=" ".join(tokens))
     room = Room(20)
-    token = (await room.search(Query("auth", deep=True))).token
+    token = (await room.search(SearchQuery("auth", deep=True))).token
     for part in parts:
-        token = (await Reader(room.memories, room.clock).read(SPACE, [each.id for each in part], token)).token
+        token = (await MemoryReader(room.memories, room.clock).read(SPACE, [each.id for each in part], token)).token
     await room.consolidate(proof=token)
 
 
@@ -231,7 +233,7 @@ async def test_a_proof_of_another_tenant_a_forged_or_an_old_one_proves_nothing()
     good = room.proof()
     forged = ("A" if good[0] != "A" else "B") + good[1:]
     other = room.token(["auth"], room.kept().values(), OTHER)
-    assert verified(OTHER, other, now=room.clock.now()).searched_deeply("auth")
+    assert verify_tokens(OTHER, other, now=room.clock.now()).has_searched_deeply("auth")
     for proof in (forged, other, "abc", good[6:]):
         with pytest.raises(BadRequest) as error:
             await room.consolidate(proof=proof)
@@ -310,10 +312,10 @@ async def test_of_two_writers_at_once_one_wins_and_the_other_is_told():
             room.clock.advance(60)
         texts = [f"{TEXT} Version {at}." for at in range(4)]
         done = await asyncio.gather(*(room.consolidate(text) for text in texts), return_exceptions=True)
-        won = [each for each in done if isinstance(each, Consolidated)]
+        won = [each for each in done if isinstance(each, ConsolidationResult)]
         assert len(won) == 1
         assert await room.active() == [won[0].summary]
-        lost = [each for each in done if isinstance(each, Overtaken)]
+        lost = [each for each in done if isinstance(each, ConcurrentWrite)]
         assert len(lost) == 3
         assert "Nothing was written" in lost[0].message
         assert lost[0].status == 409
@@ -345,7 +347,7 @@ async def test_topics_and_projects_have_summaries_of_their_own():
 async def test_a_summary_is_told_to_be_stale_when_its_topic_grew_by_a_fifth():
     room = Room(20)
     made = (await room.consolidate()).summary
-    told = Search(room.memories, Nothing(), room.clock).warnings
+    told = MemorySearch(room.memories, Nothing(), room.clock).find_warnings
     for at in range(3):
         room.add(f"mem-new{at}", f"New {at}", topics=("auth",))
     assert await told(SPACE, [made]) == [""]
@@ -357,8 +359,8 @@ async def test_a_summary_is_told_to_be_stale_when_a_source_was_edited_or_deleted
     room = Room(20)
     made = (await room.consolidate()).summary
     room.add("mem-0001", "Edited.", topics=("auth",))
-    await room.memories.write(SPACE, Change(delete=("mem-0002",)))
-    (warning,) = await Search(room.memories, Nothing(), room.clock).warnings(SPACE, [made])
+    await room.memories.write(SPACE, MemoryChange(delete=("mem-0002",)))
+    (warning,) = await MemorySearch(room.memories, Nothing(), room.clock).find_warnings(SPACE, [made])
     assert "edited since (mem-0001)" in warning
     assert "deleted since (mem-0002)" in warning
     with pytest.raises(BadRequest, match="0 tokens that count"):
@@ -369,7 +371,7 @@ async def test_a_search_tells_that_a_summary_is_stale():
     room = Room(20)
     await room.consolidate()
     room.add("mem-0001", "Edited.", topics=("auth",))
-    (told,) = [each for each in (await room.search(Query("auth"))).results if each.memory.type == "summary"]
+    (told,) = [each for each in (await room.search(SearchQuery("auth"))).results if each.memory.type == "summary"]
     assert "edited since (mem-0001)" in told.warning
 
 
@@ -390,7 +392,7 @@ async def test_what_is_no_topic_is_refused(topic):
 
 async def test_a_draft_has_four_parts_and_each_line_names_its_memories():
     room = Room(60, alike=True)
-    draft = await Drafting(room.memories, count, FakeTasks()).draft(SPACE, "Auth")
+    draft = await DraftWriter(room.memories, count, FakeTasks()).draft(SPACE, "Auth")
     assert 300 <= draft.tokens <= 500
     assert draft.tokens == count(draft.text)
     assert [line[3:] for line in draft.text.splitlines() if line.startswith("## ")] == list(PARTS)
@@ -408,7 +410,7 @@ async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
     room.add("mem-q", 'Open question of the user: "Who rotates the auth keys?"', topics=("auth",), type="question")
     room.add("mem-s", "Auth failed because of NTP; chrony solves it.", topics=("auth",), type="solution")
     room.add("mem-f", "The auth gateway was written in Go and used chi.", topics=("auth",))
-    text = (await Drafting(room.memories, count, FakeTasks()).draft(SPACE, "auth")).text
+    text = (await DraftWriter(room.memories, count, FakeTasks()).draft(SPACE, "auth")).text
     parts = dict(zip(PARTS, text.split("\n## ")[1:], strict=True))
     assert "We decide to keep PostgreSQL 16 for auth. [mem-d2, mem-d1]" in parts["Present state and key decisions"]
     assert "Who rotates the auth keys? [mem-q]" in parts["Open questions"]
@@ -418,7 +420,7 @@ async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
 
 async def test_a_draft_names_the_summary_that_is_to_be_extended_and_can_be_consolidated():
     room = Room(60, alike=True)
-    drafting = Drafting(room.memories, count, FakeTasks())
+    drafting = DraftWriter(room.memories, count, FakeTasks())
     draft = await drafting.draft(SPACE, "auth")
     assert draft.summary == ""
     made = (await room.consolidate(draft.text)).summary
@@ -428,19 +430,19 @@ async def test_a_draft_names_the_summary_that_is_to_be_extended_and_can_be_conso
 
 async def test_a_draft_of_too_few_memories_is_refused():
     with pytest.raises(BadRequest, match="has 9 memories"):
-        await Drafting(Room(9).memories, count, FakeTasks()).draft(SPACE, "auth")
+        await DraftWriter(Room(9).memories, count, FakeTasks()).draft(SPACE, "auth")
 
 
 async def test_what_is_deleted_while_a_topic_is_gone_through_takes_nothing_else_with_it():
     class Shrinking(FakeMemories):
-        async def listed(self, space, wanted, *, after="", limit=100):
-            found = await super().listed(space, wanted, after=after, limit=limit)
+        async def list_memories(self, space, wanted, *, after="", limit=100):
+            found = await super().list_memories(space, wanted, after=after, limit=limit)
             self.of(space).memories.pop(found.memories[-1].id)
             return found
 
     memories = Shrinking()
     memories.tenants = Room(1200).memories.tenants
-    assert len(await corpus(memories, SPACE, "auth", None)) == 1200
+    assert len(await load_corpus(memories, SPACE, "auth", None)) == 1200
 
 
 async def test_others_go_on_while_a_draft_is_written():
@@ -451,7 +453,7 @@ async def test_others_go_on_while_a_draft_is_written():
         threads.add(threading.get_ident())
         return count(text)
 
-    await Drafting(Room(60).memories, counted, tasks).draft(SPACE, "auth")
+    await DraftWriter(Room(60).memories, counted, tasks).draft(SPACE, "auth")
     await tasks.close()
     assert threads
     assert threading.get_ident() not in threads
@@ -461,6 +463,6 @@ async def test_a_short_corpus_makes_a_short_draft_that_says_what_is_missing():
     room = Room(0)
     for at in range(10):
         room.add(f"mem-{at}", f"Port {8000 + at} is open.", topics=("ports",))
-    text = (await Drafting(room.memories, count, FakeTasks()).draft(SPACE, "ports")).text
+    text = (await DraftWriter(room.memories, count, FakeTasks()).draft(SPACE, "ports")).text
     assert "## Open questions\n(nothing is remembered)" in text
     assert "Port 8000 is open. [mem-0]" in text

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from accordion.archive.transcript_log import Transcript
-from accordion.core.errors import BadRequest, NotFound, StoreUnavailable
-from accordion.core.memories import Candidate, Embedded, Filter, Memories, Memory
-from accordion.memory.core_answers import box
-from accordion.memory.core_memory import CoreMemory, Options
-from accordion.memory.recovery import latest_plan
-from accordion.memory.search import Search
-from accordion.memory.sections import PLAN, TITLES, parsed, plan_in, rendered
-from accordion.memory.stretches import Conversations, Recordings
-from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.memory.message_ranges import RecordedConversations, RecordedTranscripts
+from accordion.memory.search import MemorySearch
+from accordion.memory.sections import PLAN, TITLES, extract_plan, parse_sections, render_sections
+from accordion.memory.session_memory import SaveOptions, SessionMemories
+from accordion.memory.session_responses import render_box
+from accordion.memory.session_text import find_latest_plan
+from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
+from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryStore, SearchCandidate
+from accordion.stores.memories_sqlite import SqliteMemories
 from tests.archive.vaults import OTHER, SPACE, Vault
 from tests.compaction.making import DIALECTS
 from tests.fakes import FakeClock, FakeTasks
@@ -28,33 +28,33 @@ from tests.memory.working import worked
 
 AT = 1_767_261_910.0
 FIRST = "CMEM-20260101-100510"
-TEXT = rendered({"Objective": "Mend gate B7.", "Notes": "- It rusts."})
+TEXT = render_sections({"Objective": "Mend gate B7.", "Notes": "- It rusts."})
 STEPS = "TodoWrite", {"todos": [{"content": "Open it", "status": "in_progress"}]}, "ok"
 
 
 class Kept(FakeMemories):
     """Memories of which tags are looked at, and words."""
 
-    def _matching(self, space: bytes, wanted: Filter) -> list[Memory]:
+    def _matching(self, space: bytes, wanted: MemoryFilter) -> list[Memory]:
         return [each for each in super()._matching(space, wanted) if set(wanted.tags) <= set(each.tags)]
 
-    async def candidates(
-        self, space: bytes, words: Sequence[str], vector: bytes, wanted: Filter, *, pool: int
-    ) -> list[Candidate]:
+    async def find_candidates(
+        self, space: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+    ) -> list[SearchCandidate]:
         found = [each for each in self._matching(space, wanted) if any(word in each.content.lower() for word in words)]
-        return [Candidate(each) for each in found[:pool]]
+        return [SearchCandidate(each) for each in found[:pool]]
 
 
 class NoVectors:
     """An embedder that has nothing to say."""
 
-    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedded]:
-        return [Embedded() for _ in texts]
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
+        return [Embedding() for _ in texts]
 
-    async def query(self, text: str) -> bytes:
+    async def embed_query(self, text: str) -> bytes:
         return b""
 
-    async def relevance(self, query: str, candidates: Sequence[Candidate]) -> list[float]:
+    async def score_relevance(self, query: str, candidates: Sequence[SearchCandidate]) -> list[float]:
         return [0.0 for _ in candidates]
 
 
@@ -65,10 +65,12 @@ class House:
         self.vault, self.memories, self.clock = Vault(), Kept(), FakeClock(AT)
         self.core = self.core_of(self.memories)
 
-    def core_of(self, memories: Memories, recordings: Recordings | None = None) -> CoreMemory:
-        search = Search(memories, NoVectors(), self.clock)
+    def core_of(self, memories: MemoryStore, recordings: RecordedTranscripts | None = None) -> SessionMemories:
+        search = MemorySearch(memories, NoVectors(), self.clock)
         recordings = recordings or self.vault.transcripts
-        return CoreMemory(memories, Conversations(recordings, DIALECTS, FakeTasks()), search, FakeTasks(), self.clock)
+        return SessionMemories(
+            memories, RecordedConversations(recordings, DIALECTS, FakeTasks()), search, FakeTasks(), self.clock
+        )
 
     async def record(self, session: str = "s-1", space: bytes = SPACE) -> None:
         await self.vault.say(
@@ -88,7 +90,7 @@ def house() -> House:
 
 
 async def test_an_import_answers_as_documented(house: House) -> None:
-    answered = await house.core.import_(SPACE, text=TEXT)
+    answered = await house.core.import_session(SPACE, text=TEXT)
     assert msgspec.to_builtins(answered) == {
         "operation": "import", "id": FIRST, "message": f"Created memory: {FIRST}"
     }  # fmt: skip
@@ -96,25 +98,25 @@ async def test_an_import_answers_as_documented(house: House) -> None:
 
 async def test_a_recorded_conversation_is_saved_with_its_fourteen_sections_and_its_plan(house: House) -> None:
     await house.record()
-    answered = await house.core.import_(SPACE, conversation="s-1")
+    answered = await house.core.import_session(SPACE, conversation="s-1")
     (memory,) = house.kept()
     assert (memory.id, memory.type, memory.source, memory.conversation) == (answered.id, "session", "session", "s-1")
     assert (memory.first, memory.last) == (0, 2)
-    found = parsed(memory.content)
+    found = parse_sections(memory.content)
     assert tuple(found) == TITLES
-    assert plan_in(found[PLAN]) == "- [>] Open it"
+    assert extract_plan(found[PLAN]) == "- [>] Open it"
     assert found["Objective"] == "Mend gate B7 of the house."
 
 
 async def test_a_text_with_the_line_ends_of_windows_is_taken(house: House) -> None:
-    await house.core.import_(SPACE, text=TEXT.replace("\n", "\r\n"))
+    await house.core.import_session(SPACE, text=TEXT.replace("\n", "\r\n"))
     assert [memory.content for memory in house.kept()] == [TEXT]
 
 
 class Forgetful:
     """A record of which the first message is gone."""
 
-    def __init__(self, whole: Recordings) -> None:
+    def __init__(self, whole: RecordedTranscripts) -> None:
         self.whole = whole
 
     async def find(self, space: bytes, session: str) -> Transcript | None:
@@ -127,18 +129,18 @@ class Forgetful:
 async def test_what_is_not_kept_any_more_of_a_conversation_is_said(house: House) -> None:
     await house.record()
     kept = Forgetful(house.vault.transcripts)
-    await house.core_of(house.memories, kept).import_(SPACE, conversation="s-1")
+    await house.core_of(house.memories, kept).import_session(SPACE, conversation="s-1")
     assert "- 1 of the recorded messages are not kept any more." in house.kept()[0].content
 
 
 async def test_two_saved_in_one_second_both_stay(house: House) -> None:
-    ids = [(await house.core.import_(SPACE, text=TEXT)).id for _ in range(3)]
+    ids = [(await house.core.import_session(SPACE, text=TEXT)).id for _ in range(3)]
     assert ids == [FIRST, f"{FIRST}-2", f"{FIRST}-3"]
     assert len(house.kept()) == 3
 
 
 async def test_many_that_save_at_once_get_ids_of_their_own(house: House) -> None:
-    answers = await asyncio.gather(*(house.core.import_(SPACE, text=f"{TEXT} {at}") for at in range(40)))
+    answers = await asyncio.gather(*(house.core.import_session(SPACE, text=f"{TEXT} {at}") for at in range(40)))
     ids = {each.id for each in answers}
     assert len(ids) == len(house.kept()) == 40
     assert {memory.id: memory.content for memory in house.kept()} == {
@@ -150,23 +152,27 @@ async def test_many_that_save_at_once_get_ids_of_their_own(house: House) -> None
 async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(house: House, tmp_path: Path) -> None:
     stores = [SqliteMemories(tmp_path, NoVectors(), timeout=30.0) for _ in range(2)]
     workers = [house.core_of(each) for each in stores]
-    answers = await asyncio.gather(*(workers[at % 2].import_(SPACE, text=f"{TEXT} gate{at}") for at in range(12)))
+    answers = await asyncio.gather(
+        *(workers[at % 2].import_session(SPACE, text=f"{TEXT} gate{at}") for at in range(12))
+    )
     assert len({each.id for each in answers}) == 12
     for at, each in enumerate(answers):
         assert (await workers[0].export(SPACE, each.id)).text == f"{TEXT} gate{at}"
     assert [each.id for each in (await workers[1].search(SPACE, "gate7")).memories] == [answers[7].id]
-    assert len((await workers[1].list_(SPACE)).memories) == 12
+    assert len((await workers[1].list_sessions(SPACE)).memories) == 12
     for store in stores:
         await store.close()
 
 
 async def test_another_tenant_has_ids_of_its_own(house: House) -> None:
-    assert (await house.core.import_(SPACE, text=TEXT)).id == (await house.core.import_(OTHER, text=TEXT)).id
+    assert (await house.core.import_session(SPACE, text=TEXT)).id == (
+        await house.core.import_session(OTHER, text=TEXT)
+    ).id
 
 
 async def test_description_and_tags_are_kept(house: House) -> None:
-    options = Options(description="the gate\n  is done", tags=("Gates, B7", "b7"))
-    name = (await house.core.import_(SPACE, text=TEXT, options=options)).id
+    options = SaveOptions(description="the gate\n  is done", tags=("Gates, B7", "b7"))
+    name = (await house.core.import_session(SPACE, text=TEXT, options=options)).id
     found = await house.core.export(SPACE, name)
     assert (found.description, found.tags) == ("the gate is done", ["gates", "b7"])
 
@@ -178,22 +184,22 @@ async def test_somebody_is_asked_first_unless_it_is_forced(house: House) -> None
         asked.append(text)
         return False
 
-    answered = await house.core.import_(SPACE, text=TEXT, confirm=no)
+    answered = await house.core.import_session(SPACE, text=TEXT, confirm=no)
     assert (answered.id, asked, house.kept()) == ("", [TEXT], [])
-    assert (await house.core.import_(SPACE, text=TEXT, options=Options(force=True), confirm=no)).id == FIRST
+    assert (await house.core.import_session(SPACE, text=TEXT, options=SaveOptions(force=True), confirm=no)).id == FIRST
     assert asked == [TEXT]
 
 
 async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(house: House) -> None:
     await house.record()
     with pytest.raises(BadRequest, match="word for word") as raised:
-        await house.core.import_(SPACE, text=TEXT, conversation="s-1")
+        await house.core.import_session(SPACE, text=TEXT, conversation="s-1")
     assert (raised.value.code, house.kept()) == ("plan_not_verbatim", [])
     frame = (
         "### Source: todo\n\n<details>\n<summary>Full Execution Plan (Click to expand)</summary>\n\n{}\n\n</details>"
     )
-    own = rendered({"Objective": "Mine.", PLAN: frame.format("- [>] Open it")})
-    await house.core.import_(SPACE, text=own, conversation="s-1")
+    own = render_sections({"Objective": "Mine.", PLAN: frame.format("- [>] Open it")})
+    await house.core.import_session(SPACE, text=own, conversation="s-1")
     assert [memory.content for memory in house.kept()] == [own]
 
 
@@ -202,18 +208,18 @@ async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(house: House)
     [
         ({}, "nothing_to_save"),
         ({"text": " \n"}, "nothing_to_save"),
-        ({"text": rendered({})}, "nothing_to_save"),
+        ({"text": render_sections({})}, "nothing_to_save"),
         ({"text": "Remember gate B7."}, "not_a_session_memory"),
-        ({"text": rendered({"Notes": "x" * 200_000})}, "memory_too_long"),
-        ({"text": TEXT, "options": Options(description="x" * 501)}, "description_too_long"),
-        ({"text": TEXT, "options": Options(tags=("x" * 201,))}, "memory_bad_name"),
-        ({"text": TEXT, "options": Options(tags=tuple(map(str, range(51))))}, "memory_bad_name"),
+        ({"text": render_sections({"Notes": "x" * 200_000})}, "memory_too_long"),
+        ({"text": TEXT, "options": SaveOptions(description="x" * 501)}, "description_too_long"),
+        ({"text": TEXT, "options": SaveOptions(tags=("x" * 201,))}, "memory_bad_name"),
+        ({"text": TEXT, "options": SaveOptions(tags=tuple(map(str, range(51))))}, "memory_bad_name"),
         ({"conversation": "nobody"}, "conversation_not_recorded"),
     ],
 )
 async def test_bad_input_says_what_is_wrong_and_writes_nothing(house: House, given, code: str) -> None:
     with pytest.raises((BadRequest, NotFound)) as raised:
-        await house.core.import_(SPACE, **given)
+        await house.core.import_session(SPACE, **given)
     assert raised.value.code == code
     assert house.memories.writes == 0
 
@@ -221,21 +227,21 @@ async def test_bad_input_says_what_is_wrong_and_writes_nothing(house: House, giv
 async def test_another_tenants_conversation_is_as_if_it_were_not_recorded(house: House) -> None:
     await house.record(space=OTHER)
     with pytest.raises(NotFound) as raised:
-        await house.core.import_(SPACE, conversation="s-1")
+        await house.core.import_session(SPACE, conversation="s-1")
     assert (raised.value.code, house.memories.writes) == ("conversation_not_recorded", 0)
 
 
 async def test_while_the_store_is_away_it_says_so(house: House) -> None:
     house.memories.away = True
     with pytest.raises(StoreUnavailable):
-        await house.core.import_(SPACE, text=TEXT)
+        await house.core.import_session(SPACE, text=TEXT)
 
 
 # -- export, list, search ---------------------------------------------------------------
 
 
 async def test_what_was_saved_comes_back_by_its_id_in_any_case(house: House) -> None:
-    await house.core.import_(SPACE, text=TEXT)
+    await house.core.import_session(SPACE, text=TEXT)
     for name in (FIRST, FIRST.lower(), f' "{FIRST}" '):
         found = await house.core.export(SPACE, name)
         assert (found.operation, found.id, found.text) == ("export", FIRST, TEXT)
@@ -250,7 +256,7 @@ async def test_what_is_no_id_is_refused(house: House, name: str) -> None:
 
 
 async def test_another_tenants_memory_and_one_that_never_was_are_answered_alike(house: House) -> None:
-    await house.core.import_(OTHER, text=TEXT)
+    await house.core.import_session(OTHER, text=TEXT)
     for name in (FIRST, "CMEM-19990101-000000"):
         with pytest.raises(NotFound) as raised:
             await house.core.export(SPACE, name)
@@ -265,25 +271,25 @@ async def test_a_memory_of_another_kind_is_no_session_memory(house: House) -> No
 
 async def test_a_list_has_the_newest_first_with_previews_and_pages(house: House) -> None:
     for at in range(3):
-        text = rendered({"Objective": f"Aim {at} " + "x" * 200})
-        await house.core.import_(SPACE, text=text, options=Options(tags=("odd",) if at % 2 else ()))
+        text = render_sections({"Objective": f"Aim {at} " + "x" * 200})
+        await house.core.import_session(SPACE, text=text, options=SaveOptions(tags=("odd",) if at % 2 else ()))
         house.clock.advance(1)
-    page = await house.core.list_(SPACE, limit=2)
+    page = await house.core.list_sessions(SPACE, limit=2)
     assert [each.preview[:5] for each in page.memories] == ["Aim 2", "Aim 1"]
     assert all(len(each.preview) <= 100 for each in page.memories)
-    rest = await house.core.list_(SPACE, limit=2, after=page.next)
+    rest = await house.core.list_sessions(SPACE, limit=2, after=page.next)
     assert ([each.preview[:5] for each in rest.memories], rest.next) == (["Aim 0"], "")
-    tagged = await house.core.list_(SPACE, tags=["ODD"])
+    tagged = await house.core.list_sessions(SPACE, tags=["ODD"])
     assert [each.preview[:5] for each in tagged.memories] == ["Aim 1"]
     assert (page.message, rest.message) == ("2 of the memories saved", "1 memory saved")
-    assert (await house.core.list_(OTHER)).memories == []
+    assert (await house.core.list_sessions(OTHER)).memories == []
     house.memories.of(SPACE).memories.pop(page.memories[-1].id)
-    assert await house.core.list_(SPACE, limit=2, after=page.next) == rest
+    assert await house.core.list_sessions(SPACE, limit=2, after=page.next) == rest
 
 
 async def test_a_search_finds_by_words_and_needs_some(house: House) -> None:
-    await house.core.import_(SPACE, text=TEXT)
-    await house.core.import_(SPACE, text=rendered({"Objective": "Paint the door."}))
+    await house.core.import_session(SPACE, text=TEXT)
+    await house.core.import_session(SPACE, text=render_sections({"Objective": "Paint the door."}))
     found = await house.core.search(SPACE, "Where does it RUST?")
     assert json.loads(msgspec.json.encode(found))["operation"] == "search"
     assert [each.preview for each in found.memories] == ["Mend gate B7."]
@@ -296,7 +302,7 @@ async def test_a_search_finds_by_words_and_needs_some(house: House) -> None:
 
 async def test_a_search_is_of_session_memories_with_all_of_the_tags(house: House) -> None:
     for at, tags in enumerate((("b7",), (), ("b7", "odd"))):
-        await house.core.import_(SPACE, text=TEXT.replace("B7", f"B{at}"), options=Options(tags=tags))
+        await house.core.import_session(SPACE, text=TEXT.replace("B7", f"B{at}"), options=SaveOptions(tags=tags))
     house.memories.of(SPACE).memories["mem-1"] = Memory(id="mem-1", type="fact", content="A gate.", tags=("b7",))
     found = await house.core.search(SPACE, "gate", tags=("B7",))
     assert {each.preview for each in found.memories} == {"Mend gate B0.", "Mend gate B2."}
@@ -306,18 +312,18 @@ async def test_a_search_is_of_session_memories_with_all_of_the_tags(house: House
 @pytest.mark.parametrize("limit", [0, -1, 101, True])
 async def test_a_limit_out_of_range_is_refused(house: House, limit: int) -> None:
     with pytest.raises(BadRequest, match="from 1 to 100"):
-        await house.core.list_(SPACE, limit=limit)
+        await house.core.list_sessions(SPACE, limit=limit)
     with pytest.raises(BadRequest, match="from 1 to 32"):
         await house.core.search(SPACE, "gate", limit=limit)
 
 
 def test_the_box_shows_the_id_and_its_sides_are_straight() -> None:
     for name in (FIRST, f"{FIRST}-12"):
-        lines = box(name).split("\n")
-        assert f"║  Recovery ID: {name} " in box(name)
+        lines = render_box(name).split("\n")
+        assert f"║  Recovery ID: {name} " in render_box(name)
         assert {len(line) for line in lines} == {78}
         assert (lines[0][0], lines[-1][-1]) == ("╔", "╝")
 
 
 def test_the_plan_of_the_recorded_conversation_is_the_one_that_is_compared() -> None:
-    assert latest_plan(worked(STEPS)).text == "- [>] Open it"
+    assert find_latest_plan(worked(STEPS)).text == "- [>] Open it"

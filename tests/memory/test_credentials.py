@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.memory.credentials import MASK, has_credential, masked
+from accordion.memory.credentials import MASK, has_credential, mask_credentials
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -41,8 +41,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def test_a_credential_is_masked_and_what_is_said_about_it_stays(text: str, value: str) -> None:
     said = text.format(value)
     assert has_credential(said)
-    assert masked(said) == text.format(MASK)
-    assert masked(masked(said)) == masked(said)
+    assert mask_credentials(said) == text.format(MASK)
+    assert mask_credentials(mask_credentials(said)) == mask_credentials(said)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_credential_is_masked_and_what_is_said_about_it_stays(text: str, value
     ],
 )
 def test_what_only_speaks_of_credentials_stays_as_it_is(text: str) -> None:
-    assert masked(text) == text
+    assert mask_credentials(text) == text
     assert not has_credential(text)
 
 
@@ -85,7 +85,7 @@ PIECES = (
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
 def test_masking_twice_is_masking_once(text: str) -> None:
-    assert masked(masked(text)) == masked(text)
+    assert mask_credentials(mask_credentials(text)) == mask_credentials(text)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_masking_twice_is_masking_once(text: str) -> None:
 )
 def test_a_long_text_takes_no_longer_for_each_of_its_signs(piece: str) -> None:
     """A rule that looks back over all of the text would take hours here, and the run's time-out ends it."""
-    assert len(masked(piece * 40_000)) >= 40_000
+    assert len(mask_credentials(piece * 40_000)) >= 40_000

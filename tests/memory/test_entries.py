@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.core.errors import BadRequest
-from accordion.core.memories import Entity, Memory, Relation
-from accordion.memory.entries import CONTENT_MOST, finished, line, parsed, preview
+from accordion.memory.entries import CONTENT_MOST, export_line, finish_memory, parse_line, preview
+from accordion.model.errors import BadRequest
+from accordion.model.memories import Entity, Memory, Relation
 
 
 def made(content: str = "She plays the violin.", **fields) -> Memory:
-    return finished(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=100.0)
+    return finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=100.0)
 
 
 def test_a_finished_memory_has_an_id_a_revision_and_its_times():
@@ -68,13 +68,13 @@ def test_a_session_memory_may_be_longer_than_others():
     "entry", [Entity("Ann", "person"), Relation("Ann", "Bob", "knows", "mem-1"), ("done", b"\x00\xff")]
 )
 def test_every_line_of_an_export_is_read_back_as_it_was(entry):
-    assert parsed(line(entry)) == entry
+    assert parse_line(export_line(entry)) == entry
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=80))
 def test_a_memory_of_any_text_is_read_back_as_it_was(text):
     memory = Memory(id="mem-1", type="summary", content=text, sources=(("mem-2", "r"),), counted=3)
-    assert parsed(line(memory)) == memory
+    assert parse_line(export_line(memory)) == memory
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_memory_of_any_text_is_read_back_as_it_was(text):
 )
 def test_a_line_that_is_none_is_refused(text):
     with pytest.raises(BadRequest, match="not a line"):
-        parsed(text)
+        parse_line(text)
 
 
 def test_a_preview_is_one_line_of_at_most_50_characters():

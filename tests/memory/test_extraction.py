@@ -8,30 +8,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive.recall_quotes import OPENING
-from accordion.core.conversation import Text
-from accordion.core.memories import Entity
 from accordion.memory import extraction
-from accordion.memory.extraction import Candidate, candidates, unique
-from accordion.memory.relations import found_in
-from accordion.memory.sentences import background_of, folded, sentences
-from accordion.memory.standing import about, claims, stands
-from accordion.memory.steps import record_of
-from accordion.memory.topics import common_words, topics_of
-from accordion.summaries.block import label
-from accordion.summaries.evidence import texts_of
-from accordion.summaries.facts_words import Judge
+from accordion.memory.extraction import MemoryCandidate, find_candidates, remove_duplicates
+from accordion.memory.relations import find_relations
+from accordion.memory.self_contained import find_claims, is_about, is_self_contained
+from accordion.memory.sentences import build_background, normalize_words, split_conversation
+from accordion.memory.steps import build_record
+from accordion.memory.topics import common_words, find_topics
+from accordion.model.conversation import Text
+from accordion.model.memories import Entity
+from accordion.summaries.author import render_label
+from accordion.summaries.evidence import readable_texts
+from accordion.summaries.fact_words import WordClassifier
 from tests.archive.vaults import SPACE
 from tests.memory.compacting import House, called, chat, entry, house_of
 from tests.recordings import recorded, transcripts
 
-JUDGE = Judge()
+JUDGE = WordClassifier()
 FACT = "The gateway keeps its keys in /etc/gateway/keys.yaml."
 
 
 def found(*messages):
     talk = chat(list(messages))
-    record = record_of(talk)
-    return unique(candidates(sentences(record), record, background_of(talk)))
+    record = build_record(talk)
+    return remove_duplicates(find_candidates(split_conversation(record), record, build_background(talk)))
 
 
 def told(*messages):
@@ -110,7 +110,7 @@ def test_what_an_assistant_only_means_to_do_is_left_out(text):
     ],
 )  # fmt: skip
 def test_what_points_elsewhere_does_not_stand_alone(text):
-    assert not stands(text)
+    assert not is_self_contained(text)
     assert told(user(text)) == []
 
 
@@ -124,7 +124,7 @@ def test_what_points_elsewhere_does_not_stand_alone(text):
     ],
 )  # fmt: skip
 def test_what_only_looks_as_if_it_had_no_subject_stands(text):
-    assert stands(text)
+    assert is_self_contained(text)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_the_same_said_twice_is_one():
 # -- what is never taken -----------------------------------------------------------
 
 
-def fact(text: str, at: int = 0) -> Candidate:
-    return Candidate("fact", text, "The user said", at, at, 1.0)
+def fact(text: str, at: int = 0) -> MemoryCandidate:
+    return MemoryCandidate("fact", text, "The user said", at, at, 1.0)
 
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "port", "8080", "src/app.py"]), min_size=4)
@@ -195,22 +195,24 @@ def test_of_what_says_the_same_nothing_is_overlooked(texts, data):
     for text in list(texts):
         start = data.draw(st.integers(0, 4))
         texts.append(f"{text} {text[start:]}" if data.draw(st.booleans()) else text[start : len(text) - start])
-    found = [fact(text, at) for at, text in enumerate(texts) if folded(text).count(" ") > 2]
+    found = [fact(text, at) for at, text in enumerate(texts) if normalize_words(text).count(" ") > 2]
 
-    class All(extraction._Near):
-        def places(self, words):
+    class All(extraction._SimilarTexts):
+        def candidates(self, words):
             return sorted({place for places in self._all.values() for place in places})
 
     with pytest.MonkeyPatch.context() as patch:
-        kept = unique(found)
-        patch.setattr(extraction, "_Near", All)
-        assert kept == unique(found)
+        kept = remove_duplicates(found)
+        patch.setattr(extraction, "_SimilarTexts", All)
+        assert kept == remove_duplicates(found)
 
 
 def test_of_many_sentences_not_each_is_compared_with_each(monkeypatch):
-    compared, alike = [], extraction._alike
-    monkeypatch.setattr(extraction, "_alike", lambda one, other: compared.append(one) or alike(one, other))
-    kept = unique(fact(f"Queue alpha{at} feeds worker beta{at} of region gamma{at} daily") for at in range(600))
+    compared, alike = [], extraction._are_alike
+    monkeypatch.setattr(extraction, "_are_alike", lambda one, other: compared.append(one) or alike(one, other))
+    kept = remove_duplicates(
+        fact(f"Queue alpha{at} feeds worker beta{at} of region gamma{at} daily") for at in range(600)
+    )
     assert len(kept) == 600
     assert len(compared) < 600 * 10
 
@@ -235,7 +237,7 @@ def test_system_text_is_nobody_s_word():
         "If you need specific details from before exiting plan mode (like exact code snippets, error messages, or "
         "content you generated), read the full transcript at: /home/ann/.claude/projects/a/b.jsonl",
         f"This session is being continued from a previous conversation. {FACT}",
-        f"{label('conversation', 0, 9)}\n\n{FACT}",
+        f"{render_label('conversation', 0, 9)}\n\n{FACT}",
         f"{OPENING}\n\n{FACT}",
         f"[Result of read(a) moved out of this window; kept whole.]\n{FACT}",
         f"[From the memory of this project.]\n{FACT}",
@@ -307,9 +309,9 @@ def test_what_an_assistant_said_first_stays_its_own_when_a_file_repeats_it():
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=300)), max_size=8))
 def test_any_text_is_taken_apart_and_nothing_is_made_up(said):
     talk = [entry("user", "Hello."), *(entry(role, text) for role, text in said)]
-    words = set(folded(" ".join(text for _, text in said)).split())
+    words = set(normalize_words(" ".join(text for _, text in said)).split())
     for each in found(*talk):
-        assert set(folded(each.text).split()) <= words | {"hello"}
+        assert set(normalize_words(each.text).split()) <= words | {"hello"}
         assert 0 <= each.first <= each.last < len(talk)
 
 
@@ -334,12 +336,12 @@ def test_any_text_is_taken_apart_and_nothing_is_made_up(said):
     ],
 )
 def test_entities_are_typed_by_what_the_text_says(text, entity):
-    assert entity in found_in(text, JUDGE).entities
+    assert entity in find_relations(text, JUDGE).entities
 
 
 @pytest.mark.parametrize("text", ["It was created by The team.", "Rate limits apply.", "Use UTF-8 and Node.js here."])
 def test_plain_words_are_no_entities(text):
-    assert not {each.type for each in found_in(text, JUDGE).entities} - {"technology"}
+    assert not {each.type for each in find_relations(text, JUDGE).entities} - {"technology"}
 
 
 @pytest.mark.parametrize(
@@ -354,7 +356,7 @@ def test_plain_words_are_no_entities(text):
     ],
 )
 def test_relations_are_what_the_verb_between_two_entities_says(text, relation):
-    assert relation in found_in(text, JUDGE).relations
+    assert relation in find_relations(text, JUDGE).relations
 
 
 @pytest.mark.parametrize(
@@ -368,7 +370,7 @@ def test_relations_are_what_the_verb_between_two_entities_says(text, relation):
     ],
 )  # fmt: skip
 def test_what_is_denied_asked_or_supposed_is_no_relation(text):
-    assert found_in(text, JUDGE).relations == ()
+    assert find_relations(text, JUDGE).relations == ()
 
 
 @pytest.mark.parametrize(
@@ -385,18 +387,18 @@ def test_what_is_denied_asked_or_supposed_is_no_relation(text):
     ],
 )
 def test_a_short_topic_is_met_as_a_word_alone(text, topic, meant):
-    assert about(text, topic) is meant
+    assert is_about(text, topic) is meant
 
 
 def test_topics_are_what_was_asked_for_what_comes_again_and_what_is_named():
     texts = ["The login flow of the portal is slow.", "The login page is in web/portal/login.tsx.", "The login works."]
     common = common_words(texts)
     assert common[0] == "login"
-    given = topics_of(texts[1], found_in(texts[1], JUDGE).entities, ["login page", "billing"], common)
+    given = find_topics(texts[1], find_relations(texts[1], JUDGE).entities, ["login page", "billing"], common)
     assert given[:2] == ("login page", "login")
     assert "portal" in given
     assert "billing" not in given
-    assert topics_of("Something zebraic happened here.", (), (), ())
+    assert find_topics("Something zebraic happened here.", (), (), ())
 
 
 # -- recorded conversations --------------------------------------------------------
@@ -416,17 +418,17 @@ async def test_memories_of_recorded_conversations_are_borne_out_by_their_message
         length = before + len(talk.messages)
         for first in range(0, length, 50):
             await house.compact(first, min(length, first + 50) - 1)
-        system = folded(" ".join(part.text for part in talk.preamble if isinstance(part, Text)))
+        system = normalize_words(" ".join(part.text for part in talk.preamble if isinstance(part, Text)))
         seen: set[str] = set()
         for memory in house.memories.of(SPACE).memories.values():
             text = memory.content.split(': "', 1)[-1].removesuffix('"')
             said = [talk.messages[at - before] for at in range(memory.first, memory.last + 1)]
-            source = " ".join(text for message in said for text in texts_of(message)).replace("**", "")
-            assert [claim for claim in claims(text) if claim not in source] == []
-            assert folded(text) not in system
-            assert folded(text) not in seen
+            source = " ".join(text for message in said for text in readable_texts(message)).replace("**", "")
+            assert [claim for claim in find_claims(text) if claim not in source] == []
+            assert normalize_words(text) not in system
+            assert normalize_words(text) not in seen
             assert not re.match(r"(?:it|this|that|these|they)\b", text, re.IGNORECASE)
-            seen.add(folded(text))
+            seen.add(normalize_words(text))
         made += len(seen)
     assert made
 
@@ -443,7 +445,7 @@ def test_nobody_said_what_claude_code_puts_into_recorded_conversations(path):
         asked = [each for each in messages if each["role"] == "user"]
         met += sum(TEMPLATES.search(str(each["content"])) is not None for each in asked)
         # A summary of the client's own tells of what it put there.
-        said = [each.text for each in sentences(record_of(chat(messages))) if each.speaker == "user"]
+        said = [each.text for each in split_conversation(build_record(chat(messages))) if each.speaker == "user"]
         assert [text for text in said if re.match(TEMPLATES, text) or "read the full transcript at" in text] == []
     assert met or "subagents" in path.name
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from accordion.memory.plan import LATER, Plan
-from accordion.memory.recovery import latest_plan, session_text
-from accordion.memory.sections import PLAN, parsed, plan_in
-from accordion.memory.todos import mark_of
+from accordion.memory.plan import UNAPPLIED, SessionPlan
+from accordion.memory.sections import PLAN, extract_plan, parse_sections
+from accordion.memory.session_text import find_latest_plan, write_session_text
+from accordion.memory.todos import status_mark
 from tests.histories import DIALECTS
 from tests.memory.working import CLAUDE_CODE, Did, recorded, steps_of, talked, worked
 from tests.recordings import RECORDINGS
@@ -18,8 +18,8 @@ TEXT = "# Plan: gate B7\n\n## Phase 1\n- [x] Open it\n- [ ] Close it\n\n```py\n#
 OK = "The file has been updated successfully."
 
 
-def plan(*did: Did, **more) -> Plan:
-    found = latest_plan(worked(*did, **more))
+def plan(*did: Did, **more) -> SessionPlan:
+    found = find_latest_plan(worked(*did, **more))
     assert found is not None
     return found
 
@@ -41,12 +41,12 @@ def test_the_plan_of_a_recorded_run_is_its_last_todo_call_byte_for_byte() -> Non
     seen = 0
     for name, messages, conversation in recorded(*CLAUDE_CODE, "research_deerflow.jsonl.gz"):
         calls = [given for tool, given, _ in steps_of(messages) if tool in {"TodoWrite", "write_todos"}]
-        found = latest_plan(conversation)
+        found = find_latest_plan(conversation)
         if not calls or found is None or found.source != "todo":
             continue
-        wanted = "\n".join(f"- [{mark_of(item['status'])}] {item['content']}" for item in calls[-1]["todos"])
+        wanted = "\n".join(f"- [{status_mark(item['status'])}] {item['content']}" for item in calls[-1]["todos"])
         assert found.text == wanted, name
-        assert plan_in(parsed(session_text(conversation))[PLAN]) == wanted, name
+        assert extract_plan(parse_sections(write_session_text(conversation))[PLAN]) == wanted, name
         seen += 1
     assert seen >= 5
 
@@ -58,7 +58,7 @@ def test_tasks_of_a_recorded_run_are_all_in_its_plan_in_the_words_of_their_calls
         made = [given for tool, given, _ in steps_of(messages) if tool == "TaskCreate"]
         gone = any({"deleted"} & {given.get("status")} or "description" in given
                    for tool, given, _ in steps_of(messages) if tool == "TaskUpdate")  # fmt: skip
-        found = latest_plan(conversation)
+        found = find_latest_plan(conversation)
         if made and not gone and found is not None and found.source == "todo":
             lines = [line[6:] for line in found.text.split("\n") if line.startswith("- [")]
             assert lines == [given["subject"] for given in made], name
@@ -82,10 +82,10 @@ def test_the_plan_of_a_recorded_run_is_its_plan_file_with_every_edit_made() -> N
                 assert texts[path].count(given["old_string"]) == 1
                 texts[path] = texts[path].replace(given["old_string"], given["new_string"])
         if texts:
-            found = latest_plan(conversation)
+            found = find_latest_plan(conversation)
             assert found is not None, name
             assert (found.source, found.text) == ("workflow", list(texts.values())[-1]), name
-            assert plan_in(parsed(session_text(conversation))[PLAN]) == found.text, name
+            assert extract_plan(parse_sections(write_session_text(conversation))[PLAN]) == found.text, name
             seen += 1
     assert seen >= 5
 
@@ -95,7 +95,7 @@ def test_a_plan_file_with_its_edits_is_what_the_agent_itself_showed_the_user() -
     shown = 0
     for name, messages, conversation in recorded(*CLAUDE_CODE):
         plans = [given["plan"] for tool, given, _ in steps_of(messages) if tool == "ExitPlanMode"]
-        found = latest_plan(conversation)
+        found = find_latest_plan(conversation)
         if plans and found is not None and found.source == "workflow":
             assert found.text.strip() == plans[-1].strip(), name
             shown += 1
@@ -106,7 +106,7 @@ def test_a_plan_file_with_its_edits_is_what_the_agent_itself_showed_the_user() -
 def test_what_a_user_hands_over_as_a_plan_is_kept_to_its_last_character() -> None:
     seen = 0
     for name, messages, conversation in recorded(*CLAUDE_CODE):
-        found = latest_plan(conversation)
+        found = find_latest_plan(conversation)
         asked = [m["content"] for m in messages if m["role"] == "user" and "following plan:\n\n" in m["content"][:60]]
         if asked and found is not None and found.source == "user-stated":
             # Below it the client says where its own transcript is.
@@ -175,8 +175,8 @@ def test_a_plan_that_a_shell_of_codex_shows_is_taken_out_of_its_frame() -> None:
 def test_an_edit_that_does_not_fit_is_shown_behind_the_last_whole_text() -> None:
     edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "not there", "new_string": "x"}
     found = plan(wrote(), ("Edit", edit, OK))
-    assert found.text.startswith(f"{TEXT}\n\n{LATER}\n\n")
-    assert json.loads(found.text.split(LATER)[1]) == edit
+    assert found.text.startswith(f"{TEXT}\n\n{UNAPPLIED}\n\n")
+    assert json.loads(found.text.split(UNAPPLIED)[1]) == edit
 
 
 CLOSED = "*** Update File: /srv/app/IMPL_PLAN.md\n@@\n-- [ ] Close it\n+- [x] Close it\n"
@@ -185,9 +185,9 @@ CLOSED = "*** Update File: /srv/app/IMPL_PLAN.md\n@@\n-- [ ] Close it\n+- [x] Cl
 def test_a_patch_does_not_hide_an_earlier_edit_that_did_not_fit() -> None:
     edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "not there", "new_string": "x"}
     found = plan(wrote(), ("Edit", edit, OK), ("apply_patch", {"input": f"*** Begin Patch\n{CLOSED}*** End Patch"}, OK))
-    assert found.text.startswith(f"{TEXT}\n\n{LATER}\n\n")
-    assert "not there" in found.text.split(LATER)[1]
-    assert "+- [x] Close it" in found.text.split(LATER)[1]
+    assert found.text.startswith(f"{TEXT}\n\n{UNAPPLIED}\n\n")
+    assert "not there" in found.text.split(UNAPPLIED)[1]
+    assert "+- [x] Close it" in found.text.split(UNAPPLIED)[1]
 
 
 def test_a_patch_that_names_a_file_twice_is_applied_whole() -> None:
@@ -198,7 +198,7 @@ def test_a_patch_that_names_a_file_twice_is_applied_whole() -> None:
 
 def test_an_edit_that_fits_at_two_places_is_not_guessed() -> None:
     edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "- [", "new_string": "* ["}
-    assert LATER in plan(wrote(), ("Edit", edit, OK)).text
+    assert UNAPPLIED in plan(wrote(), ("Edit", edit, OK)).text
     everywhere = plan(wrote(), ("Edit", edit | {"replace_all": True}, OK))
     assert everywhere.text == TEXT.replace("- [", "* [")
 
@@ -239,7 +239,7 @@ def test_a_here_document_is_a_plan_and_one_that_the_shell_expands_is_shown_as_a_
     added = plan(("Bash", {"command": command}, ""), ("Bash", {"command": more}, "done"))
     assert added.text == "# A\n$HOME stays\nmore\n"
     expanded = "cat > PLAN.md <<EOF\n# A\n$HOME goes\nEOF"
-    found = latest_plan(worked(("Bash", {"command": command}, ""), ("Bash", {"command": expanded}, "")))
+    found = find_latest_plan(worked(("Bash", {"command": command}, ""), ("Bash", {"command": expanded}, "")))
     assert found is not None
     assert found.text.endswith(expanded)
 
@@ -258,7 +258,9 @@ def test_an_approved_plan_is_the_file_that_the_client_saved_it_in() -> None:
 def test_a_plan_approved_without_a_file_is_kept_and_one_that_was_rejected_is_not() -> None:
     approved = plan(("ExitPlanMode", {"plan": TEXT}, "User has approved your plan. You can now start coding."))
     assert (approved.label, approved.text) == ("workflow (approved in plan mode)", TEXT)
-    assert latest_plan(worked(("ExitPlanMode", {"plan": TEXT}, "The user doesn't want to proceed with this"))) is None
+    assert (
+        find_latest_plan(worked(("ExitPlanMode", {"plan": TEXT}, "The user doesn't want to proceed with this"))) is None
+    )
 
 
 # -- to-do lists ------------------------------------------------------------------
@@ -324,7 +326,7 @@ def test_a_todo_call_that_failed_is_left_out_and_an_emptied_list_is_none() -> No
         plan(kept, ("TodoWrite", {"todos": [{"content": "b"}]}, "<tool_use_error>bad</tool_use_error>")).text
         == "- [ ] a"
     )
-    assert latest_plan(worked(kept, ("TodoWrite", {"todos": []}, "ok"))) is None
+    assert find_latest_plan(worked(kept, ("TodoWrite", {"todos": []}, "ok"))) is None
 
 
 # -- what was said ----------------------------------------------------------------
@@ -333,7 +335,7 @@ def test_a_todo_call_that_failed_is_left_out_and_an_emptied_list_is_none() -> No
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_plan_that_the_user_states_is_kept_with_what_introduces_it(dialect) -> None:
     said = "Hello.\n\nHere's my plan:\n1. Read `a.py`\n   - all of it\n2. Write it\n3. Test it\n\nThanks!"
-    found = latest_plan(talked(said, "I see.", "Go on.", dialect=dialect))
+    found = find_latest_plan(talked(said, "I see.", "Go on.", dialect=dialect))
     assert found is not None
     assert (found.source, found.text) == (
         "user-stated", "Here's my plan:\n1. Read `a.py`\n   - all of it\n2. Write it\n3. Test it"
@@ -342,7 +344,7 @@ def test_a_plan_that_the_user_states_is_kept_with_what_introduces_it(dialect) ->
 
 def test_steps_in_running_text_are_a_plan_where_the_user_calls_them_so() -> None:
     said = "Here is my plan: first read the module, then write the test, finally run it."
-    found = latest_plan(talked(said, "Good."))
+    found = find_latest_plan(talked(said, "Good."))
     assert found is not None
     assert found.text == said
 
@@ -357,26 +359,26 @@ def test_steps_in_running_text_are_a_plan_where_the_user_calls_them_so() -> None
     ],
 )
 def test_a_plan_with_lists_in_its_steps_is_kept_from_the_first_step_to_the_last(steps: str) -> None:
-    found = latest_plan(talked(f"Here's my plan:\n{steps}\n\nThanks!", "I see."))
+    found = find_latest_plan(talked(f"Here's my plan:\n{steps}\n\nThanks!", "I see."))
     assert found is not None
     assert (found.source, found.text) == ("user-stated", f"Here's my plan:\n{steps}")
 
 
 def test_a_short_list_behind_a_plan_does_not_hide_it() -> None:
     steps = "Here's my plan:\n1. Read it\n2. Write it\n3. Test it"
-    found = latest_plan(talked(f"{steps}\n\nOpen:\n1. When?\n2. Where?", "I see."))
+    found = find_latest_plan(talked(f"{steps}\n\nOpen:\n1. When?\n2. Where?", "I see."))
     assert found is not None
     assert (found.source, found.text) == ("user-stated", steps)
 
 
 def test_a_list_of_questions_or_of_two_is_no_plan() -> None:
-    assert latest_plan(talked("1. Why?\n2. How?\n3. When?", "Because.")) is None
-    assert latest_plan(talked("- one\n- two", "Good.")) is None
+    assert find_latest_plan(talked("1. Why?\n2. How?\n3. When?", "Because.")) is None
+    assert find_latest_plan(talked("- one\n- two", "Good.")) is None
 
 
 def test_what_the_assistant_laid_out_is_inferred_and_so_is_what_was_done() -> None:
     laid = "Here are the next steps:\n1. Add the gate\n2. Close it\n3. Test it"
-    found = latest_plan(talked("Do it.", laid, "Yes."))
+    found = find_latest_plan(talked("Do it.", laid, "Yes."))
     assert found is not None
     assert (found.source, found.text) == ("inferred", laid)
     done = plan(wrote("x = 1\n", "/srv/app/gate.py"))
@@ -384,4 +386,4 @@ def test_what_the_assistant_laid_out_is_inferred_and_so_is_what_was_done() -> No
 
 
 def test_where_nothing_was_planned_or_done_there_is_no_plan() -> None:
-    assert latest_plan(talked("Hello", "Hello!")) is None
+    assert find_latest_plan(talked("Hello", "Hello!")) is None

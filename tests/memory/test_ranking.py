@@ -3,12 +3,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.core.memories import Candidate, Memory
-from accordion.memory.ranking import fuse, ordered, words
+from accordion.memory.ranking import fuse, order_candidates, query_words
+from accordion.model.memories import Memory, SearchCandidate
 
 
-def candidate(name: str, lexical: float = 0.0, dense: float = 0.0, **fields) -> Candidate:
-    return Candidate(Memory(**{"id": name, "type": "fact", "content": name, **fields}), lexical, dense)
+def candidate(name: str, lexical: float = 0.0, dense: float = 0.0, **fields) -> SearchCandidate:
+    return SearchCandidate(Memory(**{"id": name, "type": "fact", "content": name, **fields}), lexical, dense)
 
 
 def names(found) -> list[str]:
@@ -16,20 +16,20 @@ def names(found) -> list[str]:
 
 
 def test_words_are_told_in_lower_case_once_and_without_those_that_stand_everywhere():
-    assert words("What did Ann's DOG do to the dog’s bed?") == ("ann", "dog", "bed")
+    assert query_words("What did Ann's DOG do to the dog’s bed?") == ("ann", "dog", "bed")
 
 
 def test_a_query_of_words_that_stand_everywhere_keeps_them():
-    assert words("Who are you?") == ("who", "are", "you")
+    assert query_words("Who are you?") == ("who", "are", "you")
 
 
 def test_there_are_no_words_in_punctuation():
-    assert words(" …?! -- _ ") == ()
+    assert query_words(" …?! -- _ ") == ()
 
 
 @given(st.text(max_size=200))
 def test_words_are_never_empty_and_never_too_many(text):
-    found = words(text)
+    found = query_words(text)
     assert all(found)
     assert len(set(found)) == len(found) <= 64
 
@@ -50,17 +50,17 @@ def test_a_summary_survives_the_limit_of_the_pool_and_a_preference_comes_next():
 
 
 def test_the_final_order_follows_the_scores_not_the_ranks():
-    found = ordered("query", [candidate("a", 1.0), candidate("b", 9.0), candidate("c", 2.0)], [0.1, 0.9, 0.2])
+    found = order_candidates("query", [candidate("a", 1.0), candidate("b", 9.0), candidate("c", 2.0)], [0.1, 0.9, 0.2])
     assert names(found) == ["b", "c", "a"]
     assert all(0.0 <= told.score <= 1.0 for _, told in found)
 
 
 def test_relevance_decides_where_words_and_vectors_do_not():
-    assert names(ordered("query", [candidate("a"), candidate("b")], [0.2, 0.6])) == ["b", "a"]
+    assert names(order_candidates("query", [candidate("a"), candidate("b")], [0.2, 0.6])) == ["b", "a"]
 
 
 def test_what_the_person_said_whom_a_query_names_comes_first():
-    found = ordered(
+    found = order_candidates(
         "What does Ann like?", [candidate("a", 2.0, author="Bob"), candidate("b", 1.0, author="Ann Lee")], [0, 0]
     )
     assert names(found) == ["b", "a"]
@@ -71,7 +71,7 @@ def test_what_stands_beside_a_find_in_its_conversation_is_raised():
     def said(name, first, lexical=0.0, talk="talk"):
         return candidate(name, lexical, conversation=talk, first=first, last=first)
 
-    found = ordered(
+    found = order_candidates(
         "q", [said("find", 4, 9.0), said("far", 9), said("other", 5, talk="else"), said("next", 5)], [0] * 4
     )
     assert names(found)[:2] == ["find", "next"]
@@ -79,7 +79,7 @@ def test_what_stands_beside_a_find_in_its_conversation_is_raised():
 
 def test_a_summary_that_fits_is_lifted_but_never_above_1():
     pool = [candidate("fact", 9.0), candidate("summary", 8.5, type="summary"), *map(candidate, "abcdefghijklmnop")]
-    found = ordered("query", pool, [0.9, 0.85, *([0.0] * 16)])
+    found = order_candidates("query", pool, [0.9, 0.85, *([0.0] * 16)])
     assert names(found)[0] == "summary"
     assert found[0][1].score == 1.0
     assert found[0][1].boost == 1.3
@@ -88,20 +88,20 @@ def test_a_summary_that_fits_is_lifted_but_never_above_1():
 def test_the_summary_of_a_topic_that_is_asked_for_comes_first_though_every_memory_names_it():
     pool = [candidate(name, 1.0) for name in "abcdefgh"]
     pool.append(candidate("summary", 0.1, type="summary", topics=("ledger",)))
-    assert names(ordered("what is the ledger", pool, [0.9] * 8 + [1.0]))[0] == "summary"
-    assert names(ordered("what is the archive", pool, [0.9] * 8 + [0.8]))[0] != "summary"
+    assert names(order_candidates("what is the ledger", pool, [0.9] * 8 + [1.0]))[0] == "summary"
+    assert names(order_candidates("what is the archive", pool, [0.9] * 8 + [0.8]))[0] != "summary"
 
 
 def test_a_topic_without_words_is_not_asked_for_by_every_query():
     pool = [candidate("fact", 9.0), candidate("summary", 0.0, type="summary", topics=("->",)), candidate("other", 5.0)]
-    assert names(ordered("query", pool, [0.9, 0.0, 0.5]))[-1] == "summary"
+    assert names(order_candidates("query", pool, [0.9, 0.0, 0.5]))[-1] == "summary"
 
 
 def test_a_summary_that_does_not_fit_is_not_put_first():
     pool = [candidate("fact", 9.0), candidate("summary", 0.0, type="summary"), candidate("other", 5.0)]
-    assert names(ordered("query", pool, [0.9, 0.0, 0.5]))[-1] == "summary"
+    assert names(order_candidates("query", pool, [0.9, 0.0, 0.5]))[-1] == "summary"
 
 
 def test_one_candidate_and_none_are_ordered_too():
-    assert names(ordered("query", [candidate("a", 3.0)], [0.5])) == ["a"]
-    assert ordered("query", [], []) == []
+    assert names(order_candidates("query", [candidate("a", 3.0)], [0.5])) == ["a"]
+    assert order_candidates("query", [], []) == []

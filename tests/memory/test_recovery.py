@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accordion.core.conversation import Conversation, Text, ToolCall, ToolResult
-from accordion.core.errors import BadRequest
-from accordion.memory.places import is_absolute
-from accordion.memory.recovery import session_text
-from accordion.memory.sections import NONE, PLAN, TITLES, parsed, plan_in, rendered
+from accordion.memory.file_paths import is_absolute
+from accordion.memory.sections import NONE, PLAN, TITLES, extract_plan, parse_sections, render_sections
+from accordion.memory.session_text import write_session_text
+from accordion.model.conversation import Conversation, Text, ToolCall, ToolResult
+from accordion.model.errors import BadRequest
 from tests.compaction.making import conversation
 from tests.compaction.making import read as read_request
 from tests.histories import DIALECTS, Call, DialectName, History, Round, Turn, histories
@@ -23,7 +23,7 @@ OK = "has been updated successfully."
 
 
 def sections(*did: Did, **more) -> dict[str, str]:
-    return parsed(session_text(worked(*did, **more)))
+    return parse_sections(write_session_text(worked(*did, **more)))
 
 
 def edit(path: str, old: str = "a", new: str = "b") -> Did:
@@ -92,17 +92,17 @@ def works(draw: st.DrawFn) -> History:
 
 @given(works(), st.sampled_from(DIALECTS))
 def test_a_session_memory_has_its_fourteen_sections_in_order_whatever_was_said(made, dialect: DialectName) -> None:
-    text = session_text(conversation(made, dialect))
-    found = parsed(text)
+    text = write_session_text(conversation(made, dialect))
+    found = parse_sections(text)
     assert tuple(found) == TITLES
-    assert rendered(found) == text
+    assert render_sections(found) == text
     assert all(content.strip() for content in found.values())
 
 
 @given(works(), st.sampled_from(DIALECTS))
 def test_every_path_and_every_statement_is_in_the_conversation(made, dialect: DialectName) -> None:
     held = conversation(made, dialect)
-    found, source = parsed(session_text(held)), everything(held)
+    found, source = parse_sections(write_session_text(held)), everything(held)
     root = found["Project Root"]
     assert root == NONE or root in source
     for title in ("Working Files (Modified)", "Reference Files (Read-Only)"):
@@ -121,14 +121,14 @@ def test_every_path_and_every_statement_is_in_the_conversation(made, dialect: Di
 @settings(max_examples=40)
 @given(histories(), st.sampled_from(DIALECTS))
 def test_any_history_at_all_has_a_session_memory(made, dialect: DialectName) -> None:
-    assert tuple(parsed(session_text(conversation(made, dialect)))) == TITLES
+    assert tuple(parse_sections(write_session_text(conversation(made, dialect)))) == TITLES
 
 
 @pytest.mark.skipif(not (RECORDINGS / CLAUDE_CODE[0]).exists(), reason="the recorded runs are not here")
 @pytest.mark.parametrize("file", ALL)
 def test_recorded_runs_have_session_memories_with_nothing_invented(file: str) -> None:
     for name, _, held in recorded(file):
-        found, source = parsed(session_text(held)), everything(held)
+        found, source = parse_sections(write_session_text(held)), everything(held)
         root = found["Project Root"]
         assert root == NONE or (is_absolute(root) and root in source), name
         for title in ("Working Files (Modified)", "Reference Files (Read-Only)"):
@@ -153,7 +153,7 @@ def test_the_root_is_where_the_client_says_that_it_works(dialect) -> None:
 
 def test_a_codex_environment_block_in_the_first_message_names_the_root_and_is_no_request() -> None:
     said = "<environment_context>\n  <cwd>/srv/app</cwd>\n</environment_context>"
-    found = parsed(session_text(talked(said, "", "Mend the gate of the app.", "Done.")))
+    found = parse_sections(write_session_text(talked(said, "", "Mend the gate of the app.", "Done.")))
     assert found["Project Root"] == "/srv/app"
     assert found["Objective"] == "Mend the gate of the app."
 
@@ -201,7 +201,7 @@ def test_no_command_takes_long_to_be_looked_through(command: str) -> None:
 
 def test_a_message_of_blank_lines_or_of_one_word_again_and_again_is_looked_through() -> None:
     for said in ("\n" * 60_000 + "x", "first " * 20_000, "- " * 30_000, "1. a\n" * 10_000):
-        assert tuple(parsed(session_text(talked(said, "ok", f"my plan: {said}")))) == TITLES
+        assert tuple(parse_sections(write_session_text(talked(said, "ok", f"my plan: {said}")))) == TITLES
 
 
 def test_a_path_that_cannot_be_made_absolute_says_so() -> None:
@@ -261,7 +261,7 @@ def test_a_patch_that_codex_gives_as_a_text_changes_files() -> None:
         {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": patch},
         {"type": "custom_tool_call_output", "call_id": "c1", "output": "Success. Updated the following files:"},
     ]
-    found = parsed(session_text(read_request({"model": "gpt-5", "input": items}, "responses")))
+    found = parse_sections(write_session_text(read_request({"model": "gpt-5", "input": items}, "responses")))
     assert found["Changes Made"] == "- Edited /srv/app/src/a.py (1 edit)\n- Created /srv/app/b.py"
 
 
@@ -277,7 +277,7 @@ def test_the_last_action_is_told_with_its_result() -> None:
 
 
 def test_decisions_come_with_their_reasons() -> None:
-    found = parsed(session_text(talked(
+    found = parse_sections(write_session_text(talked(
         "Which client is better for us?", "I think httpx.",
         "Let's use httpx for the client because it is async.", "We decided to drop requests. It blocks the event loop.",
         "ok",
@@ -295,7 +295,9 @@ def test_what_a_user_answered_to_a_question_is_a_decision() -> None:
 
 
 def test_constraints_are_the_users_words_and_nobody_elses() -> None:
-    found = parsed(session_text(talked("Mend it. Never touch the vendor folder.", "We must never stop here.", "ok")))
+    found = parse_sections(
+        write_session_text(talked("Mend it. Never touch the vendor folder.", "We must never stop here.", "ok"))
+    )
     assert found["Constraints"] == "- Never touch the vendor folder."
 
 
@@ -324,9 +326,9 @@ def test_credentials_are_masked_in_every_section_but_the_plan_which_stays_as_it_
         bash("pip install --index-url https://bot:s3cret@pypi.internal/simple ledger"),
         bash("DB_PASSWORD=hunter2 make check", "Exit code 1\nerror: access denied for password=hunter2"),
     )
-    text = session_text(worked(*did, said=asked))
-    found = parsed(text)
-    assert plan_in(found[PLAN]) == f"- [ ] Put {key} into the vault"
+    text = write_session_text(worked(*did, said=asked))
+    found = parse_sections(text)
+    assert extract_plan(found[PLAN]) == f"- [ ] Put {key} into the vault"
     rest = "\n".join(content for title, content in found.items() if title != PLAN)
     assert not [secret for secret in (key, "s3cret", "hunter2") if secret in rest]
     assert found["Objective"] == "Never print the key [credential] of the vault gate."
@@ -337,13 +339,16 @@ def test_credentials_are_masked_in_every_section_but_the_plan_which_stays_as_it_
 
 def test_a_key_that_is_cut_off_takes_no_other_item_with_it() -> None:
     key = "-----BEGIN RSA PRIVATE KEY----- MIIEpAIBAAKCAQEA Zm9v"
-    assert rendered({"Notes": f"- {key}\n- Next."}).endswith("## Notes\n- [credential]\n- Next.")
+    assert render_sections({"Notes": f"- {key}\n- Next."}).endswith("## Notes\n- [credential]\n- Next.")
 
 
 def test_pending_is_what_the_plan_leaves_open_and_what_was_not_answered() -> None:
     listed = {"todos": [{"content": "a", "status": "completed"}, {"content": "b", "status": "pending"}]}
     assert sections(("TodoWrite", listed, "ok"))["Pending"] == "- b"
-    assert parsed(session_text(talked("Hi", "Hello", "Is it shut?")))["Pending"] == "- Not answered yet: Is it shut?"
+    assert (
+        parse_sections(write_session_text(talked("Hi", "Hello", "Is it shut?")))["Pending"]
+        == "- Not answered yet: Is it shut?"
+    )
 
 
 def test_what_was_said_with_a_plan_is_noted() -> None:
@@ -365,30 +370,32 @@ def test_a_plan_that_was_edited_and_never_shown_whole_is_noted() -> None:
 
 
 def test_a_plan_that_holds_these_very_headings_is_read_back_as_it_is() -> None:
-    inner = rendered({"Objective": "x", PLAN: "### Source: todo\n\n<details>\n\ny\n\n</details>"})
+    inner = render_sections({"Objective": "x", PLAN: "### Source: todo\n\n<details>\n\ny\n\n</details>"})
     frame = "### Source: workflow (PLAN.md)\n\n<details>\n<summary>Full Execution Plan</summary>\n\n{}\n\n</details>"
     held = {PLAN: frame.format(inner), "Notes": "- z"}
-    assert plan_in(parsed(rendered(held))[PLAN]) == inner
-    assert parsed(rendered(held))["Notes"] == "- z"
+    assert extract_plan(parse_sections(render_sections(held))[PLAN]) == inner
+    assert parse_sections(render_sections(held))["Notes"] == "- z"
 
 
 @pytest.mark.parametrize("title", TITLES)
 def test_a_text_without_one_of_the_sections_is_refused_by_its_name(title: str) -> None:
-    text = rendered({}).replace(f"## {title}\n", "")
+    text = render_sections({}).replace(f"## {title}\n", "")
     with pytest.raises(BadRequest, match=re.escape(f'"## {title}"')) as raised:
-        parsed(text)
+        parse_sections(text)
     assert raised.value.code == "not_a_session_memory"
 
 
 def test_sections_out_of_order_empty_ones_and_a_plan_without_its_frame_are_refused() -> None:
-    swapped = rendered({}).replace("## Pending", "## X").replace("## Notes", "## Pending").replace("## X", "## Notes")
+    swapped = (
+        render_sections({}).replace("## Pending", "## X").replace("## Notes", "## Pending").replace("## X", "## Notes")
+    )
     with pytest.raises(BadRequest, match="in this order"):
-        parsed(swapped)
+        parse_sections(swapped)
     with pytest.raises(BadRequest, match="in this order"):
-        parsed(f"Hello\n{rendered({})}")
+        parse_sections(f"Hello\n{render_sections({})}")
     with pytest.raises(BadRequest, match="are empty: Decisions"):
-        parsed(rendered({}).replace("## Decisions\n(none)", "## Decisions\n"))
+        parse_sections(render_sections({}).replace("## Decisions\n(none)", "## Decisions\n"))
     with pytest.raises(BadRequest, match="<details>"):
-        parsed(rendered({PLAN: "1. do it"}))
+        parse_sections(render_sections({PLAN: "1. do it"}))
     with pytest.raises(BadRequest, match="fourteen sections"):
-        parsed("")
+        parse_sections("")

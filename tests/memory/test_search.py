@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from accordion.core.errors import BadRequest
-from accordion.core.memories import Candidate, Filter, Memory
-from accordion.memory.entries import finished
-from accordion.memory.reading import verified
-from accordion.memory.search import Query, Search
+from accordion.memory.entries import finish_memory
+from accordion.memory.reader import verify_tokens
+from accordion.memory.search import MemorySearch, SearchQuery
+from accordion.model.errors import BadRequest
+from accordion.model.memories import Memory, MemoryFilter, SearchCandidate
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
 
@@ -21,10 +21,10 @@ class Plain:
     async def embed(self, texts):
         raise AssertionError("a search embeds nothing but its query")
 
-    async def query(self, text):
+    async def embed_query(self, text):
         return b"vector of " + text.encode()
 
-    async def relevance(self, query, candidates):
+    async def score_relevance(self, query, candidates):
         return [sum(word in each.memory.content for word in query.split()) / 10 for each in candidates]
 
 
@@ -41,13 +41,15 @@ class Shelf(FakeMemories):
         self.counts += 1
         return await super().count(space, wanted)
 
-    async def candidates(self, space, words, vector, wanted, *, pool):
+    async def find_candidates(self, space, words, vector, wanted, *, pool):
         self.asked = (tuple(words), vector, wanted, pool)
         found = self._matching(space, wanted)
-        return [Candidate(each, lexical=float(sum(word in each.content for word in words))) for each in found][:pool]
+        return [SearchCandidate(each, lexical=float(sum(word in each.content for word in words))) for each in found][
+            :pool
+        ]
 
     def add(self, content: str, **fields) -> Memory:
-        memory = finished(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
+        memory = finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
         self.of(SPACE).memories[memory.id] = memory
         return memory
 
@@ -58,15 +60,15 @@ def shelf() -> Shelf:
 
 
 @pytest.fixture
-def search(shelf) -> Search:
-    return Search(shelf, Plain(), FakeClock())
+def search(shelf) -> MemorySearch:
+    return MemorySearch(shelf, Plain(), FakeClock())
 
 
 async def test_the_best_comes_first(shelf, search):
     for at in range(5):
         shelf.add(f"Something else, number {at}.")
     shelf.add("The dog is ill, " + "and so on " * 20)
-    found = (await search.search(SPACE, Query("the dog"))).results
+    found = (await search.search(SPACE, SearchQuery("the dog"))).results
     assert found[0].memory.content.startswith("The dog")
     assert found[0].score >= found[1].score
 
@@ -74,29 +76,29 @@ async def test_the_best_comes_first(shelf, search):
 async def test_a_search_gives_32_of_64_and_a_deep_one_100_of_256(shelf, search):
     for at in range(300):
         shelf.add(f"dog {at}")
-    plain = await search.search(SPACE, Query("dog"))
+    plain = await search.search(SPACE, SearchQuery("dog"))
     assert (len(plain.results), plain.candidates, shelf.asked[3]) == (32, 64, 64)
-    deep = await search.search(SPACE, Query("dog", deep=True))
+    deep = await search.search(SPACE, SearchQuery("dog", deep=True))
     assert (len(deep.results), deep.candidates, shelf.asked[3]) == (100, 256, 256)
-    assert len((await search.search(SPACE, Query("dog", limit=3))).results) == 3
+    assert len((await search.search(SPACE, SearchQuery("dog", limit=3))).results) == 3
 
 
 async def test_words_vector_and_filter_reach_the_store(shelf, search):
-    wanted = Filter(types=("summary_archived",), topics=("auth",), since=1.0, until=2.0)
-    await search.search(SPACE, Query("What did the dog do?", wanted))
+    wanted = MemoryFilter(types=("summary_archived",), topics=("auth",), since=1.0, until=2.0)
+    await search.search(SPACE, SearchQuery("What did the dog do?", wanted))
     assert shelf.asked == (("dog",), b"vector of What did the dog do?", wanted, 64)
 
 
 @pytest.mark.parametrize(
     ("query", "code"),
     [
-        (Query(""), "search_without_words"),
-        (Query(" ?! … "), "search_without_words"),
-        (Query("x" * 2_001), "query_too_long"),
-        (Query("dog", limit=33), "bad_limit"),
-        (Query("dog", limit=-1), "bad_limit"),
-        (Query("dog", deep=True, limit=101), "bad_limit"),
-        (Query("dog", token="nonsense"), "reading_token_invalid"),
+        (SearchQuery(""), "search_without_words"),
+        (SearchQuery(" ?! … "), "search_without_words"),
+        (SearchQuery("x" * 2_001), "query_too_long"),
+        (SearchQuery("dog", limit=33), "bad_limit"),
+        (SearchQuery("dog", limit=-1), "bad_limit"),
+        (SearchQuery("dog", deep=True, limit=101), "bad_limit"),
+        (SearchQuery("dog", token="nonsense"), "reading_token_invalid"),
     ],
 )
 async def test_a_search_that_cannot_be_made_is_refused_with_its_reason(search, query, code):
@@ -107,15 +109,15 @@ async def test_a_search_that_cannot_be_made_is_refused_with_its_reason(search, q
 
 async def test_scores_are_explained_only_where_that_is_asked_for(shelf, search):
     shelf.add("dog")
-    assert (await search.search(SPACE, Query("dog"))).results[0].scores is None
-    told = (await search.search(SPACE, Query("dog", explain=True))).results[0].scores
+    assert (await search.search(SPACE, SearchQuery("dog"))).results[0].scores is None
+    told = (await search.search(SPACE, SearchQuery("dog", explain=True))).results[0].scores
     assert told is not None
     assert told.lexical == 1.0
 
 
 async def test_a_lone_surrogate_in_a_query_harms_nobody(shelf, search):
     shelf.add("dog")
-    assert (await search.search(SPACE, Query("dog \ud800"))).results
+    assert (await search.search(SPACE, SearchQuery("dog \ud800"))).results
 
 
 # -- what a search proves --------------------------------------------------------------------------------------------
@@ -123,20 +125,22 @@ async def test_a_lone_surrogate_in_a_query_harms_nobody(shelf, search):
 
 async def test_a_deep_search_proves_its_filter_and_the_topics_that_its_words_name(shelf, search):
     shelf.add("about it", topics=("login flow", "payment"))
-    token = (await search.search(SPACE, Query("the login flow today", Filter(), deep=True))).token
-    proof = verified(SPACE, token, now=FakeClock().now())
-    assert proof.searched_deeply("Login flow")
-    assert not proof.searched_deeply("payment")
-    token = (await search.search(SPACE, Query("it all", Filter(topics=("payment",)), deep=True, token=token))).token
-    assert verified(SPACE, token, now=FakeClock().now()).searched_deeply("payment")
-    assert verified(SPACE, token, now=FakeClock().now()).searched_deeply("login flow")
+    token = (await search.search(SPACE, SearchQuery("the login flow today", MemoryFilter(), deep=True))).token
+    proof = verify_tokens(SPACE, token, now=FakeClock().now())
+    assert proof.has_searched_deeply("Login flow")
+    assert not proof.has_searched_deeply("payment")
+    token = (
+        await search.search(SPACE, SearchQuery("it all", MemoryFilter(topics=("payment",)), deep=True, token=token))
+    ).token
+    assert verify_tokens(SPACE, token, now=FakeClock().now()).has_searched_deeply("payment")
+    assert verify_tokens(SPACE, token, now=FakeClock().now()).has_searched_deeply("login flow")
 
 
 async def test_an_ordinary_search_is_no_proof_of_a_deep_one(search):
-    token = (await search.search(SPACE, Query("auth", Filter(topics=("auth",))))).token
-    proof = verified(SPACE, token, now=FakeClock().now())
-    assert proof.searched("auth")
-    assert not proof.searched_deeply("auth")
+    token = (await search.search(SPACE, SearchQuery("auth", MemoryFilter(topics=("auth",))))).token
+    proof = verify_tokens(SPACE, token, now=FakeClock().now())
+    assert proof.has_searched("auth")
+    assert not proof.has_searched_deeply("auth")
 
 
 # -- stale summaries -------------------------------------------------------------------------------------------------
@@ -153,8 +157,8 @@ def summed(shelf: Shelf, count: int) -> Memory:
     )
 
 
-async def warning(search: Search) -> str:
-    found = (await search.search(SPACE, Query("summary", deep=True))).results
+async def warning(search: MemorySearch) -> str:
+    found = (await search.search(SPACE, SearchQuery("summary", deep=True))).results
     assert all(not each.warning for each in found if each.memory.type != "summary")
     return next(each.warning for each in found if each.memory.type == "summary")
 
@@ -186,13 +190,13 @@ async def test_the_sources_of_all_summaries_are_read_at_once_and_a_topic_is_coun
         shelf.add(f"summary {at}", type="summary", topics=("auth",), counted=10, sources=(*others, *summary.sources))
     edited = shelf.of(SPACE).memories
     edited[others[0][0]] = replace(edited[others[0][0]], revision="other")
-    found = (await search.search(SPACE, Query("summary", deep=True))).results
+    found = (await search.search(SPACE, SearchQuery("summary", deep=True))).results
     assert (shelf.gets, shelf.counts) == (1, 1)
     assert [each.memory.content for each in found if each.warning] == ["summary 2"]
-    assert await search.warnings(SPACE, [each.memory for each in found]) == [each.warning for each in found]
+    assert await search.find_warnings(SPACE, [each.memory for each in found]) == [each.warning for each in found]
 
 
 async def test_a_search_that_finds_no_summary_asks_the_store_for_nothing_more(shelf, search):
     shelf.add("dog")
-    assert (await search.search(SPACE, Query("dog"))).results
+    assert (await search.search(SPACE, SearchQuery("dog"))).results
     assert (shelf.gets, shelf.counts) == (0, 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from accordion.core.memories import Change, Filter, Memory
-from accordion.memory.entries import finished
-from accordion.memory.reading import Reader, verified
-from accordion.memory.search import Query, Search
-from accordion.models.embedder import StaticEmbedder
-from accordion.storage.memories_sqlite import SqliteMemories
+from accordion.memory.entries import finish_memory
+from accordion.memory.reader import MemoryReader, verify_tokens
+from accordion.memory.search import MemorySearch, SearchQuery
+from accordion.model.memories import Memory, MemoryChange, MemoryFilter
+from accordion.providers.models.static_embedder import StaticEmbedder
+from accordion.stores.memories_sqlite import SqliteMemories
 from tests.fakes import FakeClock
 
 SPACE = b"tenant"
@@ -26,18 +26,18 @@ SAID = (
 @pytest.fixture
 async def store(tmp_path):
     made = SqliteMemories(tmp_path, StaticEmbedder(), timeout=20.0)
-    await made.write(SPACE, Change(put=tuple(memory(text) for text in SAID)))
+    await made.write(SPACE, MemoryChange(put=tuple(memory(text) for text in SAID)))
     yield made
     await made.close()
 
 
 def memory(content: str, **fields) -> Memory:
-    return finished(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
+    return finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
 
 
-async def first(store: SqliteMemories, query: str, wanted: Filter = Filter()) -> str:  # noqa: B008
-    search = Search(store, StaticEmbedder(), FakeClock())
-    return (await search.search(SPACE, Query(query, wanted))).results[0].memory.content
+async def first(store: SqliteMemories, query: str, wanted: MemoryFilter = MemoryFilter()) -> str:  # noqa: B008
+    search = MemorySearch(store, StaticEmbedder(), FakeClock())
+    return (await search.search(SPACE, SearchQuery(query, wanted))).results[0].memory.content
 
 
 @pytest.mark.parametrize(
@@ -49,22 +49,26 @@ async def test_what_is_meant_is_found_in_other_words(store, query, place):
 
 
 async def test_a_topics_summary_comes_before_its_memories(store):
-    await store.write(SPACE, Change(put=(memory("Backups: the database, every night, kept a month.", type="summary"),)))
+    await store.write(
+        SPACE, MemoryChange(put=(memory("Backups: the database, every night, kept a month.", type="summary"),))
+    )
     assert (await first(store, "database backups")).startswith("Backups:")
 
 
 async def test_archived_summaries_are_found_only_by_their_type(store):
     old = memory("Backups were made by hand.", type="summary_archived")
-    await store.write(SPACE, Change(put=(old,)))
+    await store.write(SPACE, MemoryChange(put=(old,)))
     assert await first(store, "backups by hand") != old.content
-    assert await first(store, "backups by hand", Filter(types=("summary_archived",))) == old.content
+    assert await first(store, "backups by hand", MemoryFilter(types=("summary_archived",))) == old.content
 
 
 async def test_a_deep_search_and_full_reads_add_up_to_one_proof(store):
     clock = FakeClock()
-    found = await Search(store, StaticEmbedder(), clock).search(SPACE, Query("database", Filter(), deep=True))
+    found = await MemorySearch(store, StaticEmbedder(), clock).search(
+        SPACE, SearchQuery("database", MemoryFilter(), deep=True)
+    )
     there = [each.memory for each in found.results]
-    token = (await Reader(store, clock).read(SPACE, [each.id for each in there[:2]], found.token)).token
-    proof = verified(SPACE, token, now=clock.now())
-    assert proof.searched_deeply("database")
-    assert proof.read(there) == there[:2]
+    token = (await MemoryReader(store, clock).read(SPACE, [each.id for each in there[:2]], found.token)).token
+    proof = verify_tokens(SPACE, token, now=clock.now())
+    assert proof.has_searched_deeply("database")
+    assert proof.find_read(there) == there[:2]

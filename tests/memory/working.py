@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from accordion.core.conversation import Conversation
+from accordion.model.conversation import Conversation
 from tests.compaction.making import conversation, read
 from tests.histories import Call, DialectName, History, Round, Turn
 from tests.recordings import RECORDINGS

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from accordion.core.conversation import Media
-from accordion.core.plan import Kind
-from accordion.core.values import replace
-from accordion.summaries.checks import Checked, check
-from accordion.summaries.evidence import gather
-from accordion.summaries.extractive import Extractor
-from accordion.summaries.schema import decode
+from accordion.model.conversation import Media
+from accordion.model.plan import PlanKind
+from accordion.model.values import replace
+from accordion.summaries.checks import CheckedSummary, check
+from accordion.summaries.evidence import gather_evidence
+from accordion.summaries.extractive import ExtractiveWriter
+from accordion.summaries.schema import decode_answer
 from tests.summarizing import call, conversation, good, good_generation, line, message, result, sources, words
 
 
-def checked(document: dict[str, Any], kind: Kind = "conversation", **options: Any) -> Checked:
+def checked(document: dict[str, Any], kind: PlanKind = "conversation", **options: Any) -> CheckedSummary:
     covered = options.pop("covered", conversation())
-    evidence = gather(covered, options.pop("kept", ()), options.pop("prior", ""), options.pop("task", None))
+    evidence = gather_evidence(covered, options.pop("kept", ()), options.pop("prior", ""), options.pop("task", None))
     settings = {"limit": 10_000, "count": words} | options
-    return check(decode(json.dumps(document), kind), kind, evidence, **settings)
+    return check(decode_answer(json.dumps(document), kind), kind, evidence, **settings)
 
 
-def with_line(text: str, *indexes: int, at: str = "outcomes.discoveries") -> Checked:
+def with_line(text: str, *indexes: int, at: str = "outcomes.discoveries") -> CheckedSummary:
     """A good summary with one line more, in a section that it did not have so before."""
     document = good()
     head, name = at.split(".")
@@ -41,7 +41,7 @@ def stays(text: str, *indexes: int, at: str = "outcomes.discoveries") -> bool:
 def test_a_true_summary_stays_whole() -> None:
     for document, kind in ((good(), "conversation"), (good_generation(), "generation")):
         found = checked(document, kind)
-        assert (found.problem, found.dropped) == ("", ())
+        assert (found.problem, found.dropped_lines) == ("", ())
     assert "Goal: Fix the failing login in src/auth/token.py [0]" in checked(good()).text.splitlines()
 
 
@@ -93,8 +93,8 @@ def test_what_stands_in_the_source_letter_for_letter_stays(text: str) -> None:
 def test_what_does_not_stand_in_the_source_goes(text: str) -> None:
     found = with_line(text, 2, 4)
     assert not stays(text, 2, 4)
-    assert len(found.dropped) == 1
-    assert "is not in the transcript" in found.dropped[0]
+    assert len(found.dropped_lines) == 1
+    assert "is not in the transcript" in found.dropped_lines[0]
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_what_does_not_stand_in_the_source_goes(text: str) -> None:
 def test_a_line_that_cites_nothing_or_says_nothing_goes(text: str, indexes: tuple[int, ...], reason: str) -> None:
     found = with_line(text, *indexes)
     assert not found.problem
-    assert [reason in dropped for dropped in found.dropped] == [True]
+    assert [reason in dropped for dropped in found.dropped_lines] == [True]
 
 
 def test_the_same_line_is_kept_once() -> None:
     found = with_line("tests/test_login.py::test_token failed with AssertionError: 401 != 200", 2)
-    assert "another line" in found.dropped[0]
+    assert "another line" in found.dropped_lines[0]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_results_in_a_users_role_are_not_the_users_words() -> None:
     covered = (*conversation(), *sources([shot], 9))
     document = good()
     document["goals"]["secondary"].append(line("Delete the repository", 9))
-    assert "cites no message of the user's" in checked(document, covered=covered).dropped[0]
+    assert "cites no message of the user's" in checked(document, covered=covered).dropped_lines[0]
 
 
 def test_requests_in_another_script_are_not_held_to_latin_words() -> None:
@@ -160,7 +160,7 @@ def test_requests_in_another_script_are_not_held_to_latin_words() -> None:
 @pytest.mark.parametrize("at", ["continuation.next_steps", "flow.decisions"])
 def test_what_only_a_tool_says_is_no_step_to_take(at: str) -> None:
     found = with_line("Delete the repository", 7, at=at)
-    assert "only a tool" in found.dropped[0]
+    assert "only a tool" in found.dropped_lines[0]
 
 
 def test_what_only_a_tool_says_is_attributed_to_it() -> None:
@@ -215,12 +215,12 @@ def test_arguments_are_quoted_as_they_were_meant() -> None:
     covered = (*conversation(), *sources([asked, message("tool", result(9, "ok"))], 9))
     document = good()
     document["outcomes"]["completed"].append(line('Wrote "all is well" to C:\\logs\\out.txt', 9))
-    assert not checked(document, covered=covered).dropped
+    assert not checked(document, covered=covered).dropped_lines
 
 
 def test_a_later_message_than_the_writer_saw_cannot_be_cited() -> None:
-    found = checked(good(), upto=6)
-    assert [dropped.split()[0] for dropped in found.dropped] == ["continuation.state", "continuation.next_steps"]
+    found = checked(good(), last_index=6)
+    assert [dropped.split()[0] for dropped in found.dropped_lines] == ["continuation.state", "continuation.next_steps"]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_does_not_fit_the_limit_goes_least_important_first() -> None:
     assert words(found.text) <= whole - 1
     assert not found.problem
     assert "Phase" not in found.text
-    assert "no room" in found.dropped[0]
+    assert "no room" in found.dropped_lines[0]
 
 
 def test_a_large_source_is_checked_line_by_line_without_harm() -> None:
@@ -259,7 +259,7 @@ def test_a_large_source_is_checked_line_by_line_without_harm() -> None:
         line(f"GET /items/{n} by worker-{n % 97}", 9) for n in range(0, 20_000, 999)
     ]
     document["outcomes"]["discoveries"] += [line("GET /items/20000", 9), line("a" * 15, 9)]
-    assert [dropped.split()[1] for dropped in checked(document, covered=covered).dropped] == ["'GET"]
+    assert [dropped.split()[1] for dropped in checked(document, covered=covered).dropped_lines] == ["'GET"]
 
 
 RULED = [
@@ -270,7 +270,7 @@ RULED = [
 ]
 
 
-def ruled(text: str, *indexes: int, at: str) -> Checked:
+def ruled(text: str, *indexes: int, at: str) -> CheckedSummary:
     """A record of what RULED says, with one line more."""
     covered = sources(RULED)
     document = {
@@ -279,24 +279,24 @@ def ruled(text: str, *indexes: int, at: str) -> Checked:
         "decisions": [line("The budget cap is $750", 2)],
     }
     document[at] = [*document.get(at, []), line(text, *indexes)]
-    evidence = replace(gather(covered), standing=Extractor().standing(covered, ()))
-    return check(decode(json.dumps(document), "generation"), "generation", evidence, limit=10_000, count=words)
+    evidence = replace(gather_evidence(covered), standing=ExtractiveWriter().find_standing_instructions(covered, ()))
+    return check(decode_answer(json.dumps(document), "generation"), "generation", evidence, limit=10_000, count=words)
 
 
 def test_a_line_that_turns_an_instruction_around_goes() -> None:
     found = ruled("The user wants to deploy the importer on Fridays", 0, at="decisions")
-    assert any("message 0 says the opposite" in reason for reason in found.dropped)
+    assert any("message 0 says the opposite" in reason for reason in found.dropped_lines)
     assert len(found.lines) == 3
 
 
 def test_a_line_that_tells_what_the_user_replaced_goes() -> None:
     found = ruled("The budget cap is $300 in total", 1, at="decisions")
-    assert any("the user said otherwise after message 1" in reason for reason in found.dropped)
+    assert any("the user said otherwise after message 1" in reason for reason in found.dropped_lines)
     assert len(found.lines) == 3
 
 
 def test_a_constraint_that_an_instruction_says_already_is_no_fault_and_is_not_repeated() -> None:
     found = ruled("Never deploy the importer on Fridays", 0, at="constraints")
-    assert any("it is listed word for word" in reason for reason in found.dropped)
+    assert any("it is listed word for word" in reason for reason in found.dropped_lines)
     assert (len(found.lines), found.problem) == (3, "")
     assert len(ruled("The importer stays under src/importer.py", 3, at="constraints").lines) == 4

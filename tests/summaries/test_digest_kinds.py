@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.summaries.digest import digest
-from accordion.summaries.digest_kinds import kind_of
+from accordion.summaries.digest import make_digest
+from accordion.summaries.digest_kinds import detect_kind
 
 FILES = ("alpha", "beta", "gamma")
 DIFF = "\n".join(
@@ -36,7 +36,7 @@ KINDS = {"diff": DIFF, "search": SEARCH, "listing": PATHS, "code": CODE, "prose"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_told_by_its_lines(kind):
-    found = kind_of(KINDS[kind].split("\n"))
+    found = detect_kind(KINDS[kind].split("\n"))
     assert found is not None
     assert found[0] == kind
 
@@ -45,60 +45,60 @@ def test_each_kind_is_told_by_its_lines(kind):
     "text", [LOG, "$ make\n" + "cc -o x.o x.c\n" * 50, "a\nb\nc", "\n".join("12:30:01 up" for _ in "x" * 20)]
 )
 def test_what_is_in_doubt_is_of_no_kind(text):
-    assert kind_of(text.split("\n")) is None
+    assert detect_kind(text.split("\n")) is None
 
 
 def test_a_diff_says_which_files_changed_and_how_much():
-    text = digest(DIFF, 250)
+    text = make_digest(DIFF, 250)
     assert text.startswith("A diff of 3 files, +6 -3:\nsrc/alpha.py +2 -1\n")
-    assert "src/beta.py: def handle_beta():" in digest(DIFF, 400)
+    assert "src/beta.py: def handle_beta():" in make_digest(DIFF, 400)
 
 
 def test_a_search_says_how_much_was_found_in_which_file():
-    text = digest(SEARCH, 300)
+    text = make_digest(SEARCH, 300)
     assert text.startswith("66 lines found in 3 files:\nsrc/alpha.py: 22 lines, 3 to 192\n")
     assert "src/alpha.py:3:    compute(3, timeout=30)" in text
 
 
 def test_a_listing_says_how_many_files_of_which_type_and_where():
-    text = digest(PATHS, 300)
+    text = make_digest(PATHS, 300)
     assert text.startswith("A list of 90: 60 .py, 30 .ts.\n./src/pkg0/: 30\n")
     assert "./src/pkg0/module_0.ts" in text
-    assert digest(LONG, 200).startswith("A list of 40: 40 .py.\nfile_0.py\n")
+    assert make_digest(LONG, 200).startswith("A list of 40: 40 .py.\nfile_0.py\n")
 
 
 def test_source_code_says_what_it_defines():
-    assert "class Thing0:\nclass Thing1:\n" in digest(CODE, 300)
-    assert "     3\tclass Thing0:" in digest(NUMBERED, 300)
-    assert "ValueError" not in digest(CODE, 300)
+    assert "class Thing0:\nclass Thing1:\n" in make_digest(CODE, 300)
+    assert "     3\tclass Thing0:" in make_digest(NUMBERED, 300)
+    assert "ValueError" not in make_digest(CODE, 300)
 
 
 def test_prose_says_its_headings_and_how_it_begins():
-    text = digest(PROSE, 250)
+    text = make_digest(PROSE, 250)
     assert text.startswith("# The guide\nThis guide tells how it is set up, from the beginning on.\n## Section 0\n")
 
 
 def test_of_many_errors_each_is_told_once_before_any_twice():
     lines = ["start", *(f"ERROR unit {n} failed: refused" for n in range(200)), "FATAL disk is full", "ok " * 3, "end"]
-    assert "FATAL disk is full" in digest("\n".join([*lines, *["fine"] * 60]), 300)
+    assert "FATAL disk is full" in make_digest("\n".join([*lines, *["fine"] * 60]), 300)
 
 
 def test_what_is_wrong_in_json_is_told_wherever_it_stands():
     rows = [{"id": n, "ok": n != 250, "error": "no such table: users" if n == 250 else None} for n in range(300)]
-    text = digest(json.dumps(rows), 400)
+    text = make_digest(json.dumps(rows), 400)
     assert "$[250].error: no such table: users" in text
     assert "$[250].ok: false" in text
     assert text.startswith("$: array, 300 items\n$[0]: object")
 
 
 def test_what_was_left_out_of_a_kind_is_counted():
-    text = digest(PATHS, 300)
+    text = make_digest(PATHS, 300)
     shown = sum(line.startswith("./src/") for line in text.split("\n"))
     assert text.endswith(f"… {3 + 90 - shown} more left out …")
 
 
 def test_wanted_strings_are_found_in_every_kind():
-    assert "compute(192, timeout=30)" in digest(SEARCH, 300, wanted=["compute(192"])
+    assert "compute(192, timeout=30)" in make_digest(SEARCH, 300, keywords=["compute(192"])
 
 
 @given(
@@ -106,4 +106,4 @@ def test_wanted_strings_are_found_in_every_kind():
     st.integers(40, 500),
 )
 def test_the_room_is_kept_whatever_the_lines(lines, room):
-    assert len(digest("\n".join(lines), room)) <= room
+    assert len(make_digest("\n".join(lines), room)) <= room

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accordion.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from accordion.core.values import replace
-from accordion.summaries.extractive import Extractor, Source
+from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.values import replace
+from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
 
 
 def tokens(text):
@@ -27,12 +27,12 @@ def step(number, name, arguments, answer, error=False):
 
 
 def sources(messages):
-    return [Source(index, m) for index, m in enumerate(messages)]
+    return [SourceMessage(index, m) for index, m in enumerate(messages)]
 
 
 def write(messages, budget=400, kept=(), extractor=None):
-    extractor = extractor or Extractor()
-    return extractor.write(sources(messages), kept=kept, budget=budget, count=tokens, kind="generation")
+    extractor = extractor or ExtractiveWriter()
+    return extractor.write(sources(messages), remaining_messages=kept, budget=budget, count=tokens, kind="generation")
 
 
 WORK = [
@@ -89,7 +89,9 @@ def test_nothing_covered_gives_no_text():
 
 
 def test_the_budget_is_held_where_each_character_is_a_token():
-    text = Extractor().write(sources(WORK * 20), kept=(), budget=300, count=len, kind="conversation")
+    text = ExtractiveWriter().write(
+        sources(WORK * 20), remaining_messages=(), budget=300, count=len, kind="conversation"
+    )
     assert 0 < len(text) <= 300
 
 
@@ -101,20 +103,20 @@ def test_a_budget_is_used_well_when_there_is_enough_to_say():
 
 
 def test_the_same_input_gives_the_same_text_with_a_cold_and_a_warm_memory():
-    extractor = Extractor()
+    extractor = ExtractiveWriter()
     first = write(WORK, extractor=extractor)
     assert write(WORK, extractor=extractor) == first
     assert write(WORK) == first
 
 
 def test_preparing_ahead_changes_nothing_in_the_text():
-    extractor = Extractor()
-    extractor.prepare(WORK)
+    extractor = ExtractiveWriter()
+    extractor.prepare_facts(WORK)
     assert write(WORK, extractor=extractor) == write(WORK)
 
 
 def test_a_memory_too_small_for_anything_changes_nothing_in_the_text():
-    assert write(WORK, extractor=Extractor(capacity=1)) == write(WORK)
+    assert write(WORK, extractor=ExtractiveWriter(capacity=1)) == write(WORK)
 
 
 def test_a_command_that_was_repeated_is_one_line_with_all_its_sources():
@@ -157,7 +159,7 @@ def test_results_without_a_call_and_calls_without_a_result_are_listed():
 
 
 def test_threads_may_write_at_once():
-    extractor = Extractor(capacity=5_000)
+    extractor = ExtractiveWriter(capacity=5_000)
     texts = []
     threads = [threading.Thread(target=lambda: texts.append(write(WORK, extractor=extractor))) for _ in range(8)]
     for thread in threads:
@@ -193,18 +195,18 @@ def test_any_conversation_gives_a_text_within_its_budget(messages, kept, budget)
 
 def test_planning_with_an_edited_message_leaves_the_facts_of_the_original() -> None:
     """An edited message has the key of the original."""
-    extractor = Extractor()
+    extractor = ExtractiveWriter()
     call, original = step(1, "read", {"path": "a"}, "src/auth/token.py: 41 errors in validate_token")
-    extractor.instructed(replace(original, parts=(ToolResult("c1", (Text("(archived as art_1)"),)),)))
+    extractor.count_instruction_tokens(replace(original, parts=(ToolResult("c1", (Text("(archived as art_1)"),)),)))
     assert "src/auth/token.py" in write([call, original], extractor=extractor)
 
 
 def test_a_sentence_that_is_listed_as_an_instruction_is_not_told_again() -> None:
     rule = "Never deploy the importer on Fridays."
     long = f"I looked at the importer for a while this morning. {rule} " + "It reads the files one after another. " * 6
-    text = Extractor().write(
-        sources([message("user", Text(long))]), kept=(), budget=400, count=tokens, kind="conversation",
-        told=frozenset({rule}),
+    text = ExtractiveWriter().write(
+        sources([message("user", Text(long))]), remaining_messages=(), budget=400, count=tokens, kind="conversation",
+        known_lines=frozenset({rule}),
     )  # fmt: skip
     assert "one after another" in text
     assert rule not in text

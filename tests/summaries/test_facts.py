@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.core.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from accordion.summaries.facts import facts_of, outline, trouble
-from accordion.summaries.facts_words import Judge
+from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import extract_facts, find_outline, find_trouble
 
 
 def words(text, **more):
-    return Judge().words(text, **more)
+    return WordClassifier().find_words(text, **more)
 
 
 def facts(role, *parts):
-    return facts_of(Message(b"k", role, parts, b""), Judge())
+    return extract_facts(Message(b"k", role, parts, b""), WordClassifier())
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_a_branch_that_ends_in_a_number_is_left_whole():
 
 
 def test_what_is_too_long_for_a_word_is_nothing_and_takes_no_room():
-    judge = Judge()
-    assert judge.words("a/" * 10_000 + " " + "x1" * 101, numbers=True) == judge.words("")
+    judge = WordClassifier()
+    assert judge.find_words("a/" * 10_000 + " " + "x1" * 101, numbers=True) == judge.find_words("")
     assert not any(judge), "nothing of it is remembered"
 
 
@@ -95,20 +95,20 @@ def test_arguments_that_are_no_json_are_one_value():
 def test_lines_that_tell_of_errors_are_found_and_source_code_is_not():
     shown = "  12→\traise ValueError('x')\nsrc/a.go:7:\treturn errors.New()"
     log = f"start\nE   ValueError: bad input\nok\n{shown}\nFAILED test_x"
-    assert set(trouble(log)) == {"E   ValueError: bad input", "FAILED test_x"}
+    assert set(find_trouble(log)) == {"E   ValueError: bad input", "FAILED test_x"}
 
 
 def test_the_outline_of_numbered_source_has_the_lines_that_open_something():
     shown = (
         "     1→package main\n     2→\n     3→\t// Reads the configuration.\n     4→\tx := 1\n     5→func main() {\n"
     )
-    assert outline(shown) == ("1→package main", "3→\t// Reads the configuration.", "5→func main() {")
-    assert outline("no numbers here\nat all") == ()
+    assert find_outline(shown) == ("1→package main", "3→\t// Reads the configuration.", "5→func main() {")
+    assert find_outline("no numbers here\nat all") == ()
 
 
 def test_reasoning_is_not_listed_and_media_are_named():
     found = facts("user", Reasoning("secret_plan_1"), Media("image", "image/png"), Opaque("thing", 10))
-    assert found.said == ""
+    assert found.text == ""
     assert found.media == ("image/png", "thing")
 
 
@@ -143,8 +143,8 @@ def test_every_word_stands_in_the_text(text):
     )
 )
 def test_what_each_word_of_a_text_is_does_not_depend_on_the_words_around_it(listed):
-    judge, alone = Judge(), [Judge().words(word, numbers=True) for word in listed]
-    found = judge.words(" ".join(listed), numbers=True)
+    judge, alone = WordClassifier(), [WordClassifier().find_words(word, numbers=True) for word in listed]
+    found = judge.find_words(" ".join(listed), numbers=True)
     for kind in ("paths", "ids", "names"):
         assert getattr(found, kind) == tuple(dict.fromkeys(word for each in alone for word in getattr(each, kind)))
-    assert judge.claims(" ".join(listed)) == [*found.paths, *found.ids, *found.names, *found.links]
+    assert judge.find_claims(" ".join(listed)) == [*found.paths, *found.ids, *found.names, *found.links]

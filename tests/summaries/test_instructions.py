@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.summaries.block import block, label
+from accordion.summaries.author import render_block, render_label
 from accordion.summaries.instructions import (
     FACT,
     REQUEST,
     RULE,
     STATEMENT,
     TITLE,
-    instructions_of,
-    render,
-    standing,
+    find_instructions,
+    render_instructions,
+    select_standing,
 )
 
 RULES = [
@@ -51,11 +51,11 @@ REMARKS = [
 
 
 def texts(*said: str) -> list[str]:
-    return [str(each) for each in standing(stated(*said), lambda _, __: True).cited]
+    return [str(each) for each in select_standing(stated(*said), lambda _, __: True).cited]
 
 
 def stated(*said: str):
-    return [(index, each) for index, text in enumerate(said) for each in instructions_of(text)]
+    return [(index, each) for index, text in enumerate(said) for each in find_instructions(text)]
 
 
 def words(text: str) -> int:
@@ -64,7 +64,7 @@ def words(text: str) -> int:
 
 @pytest.mark.parametrize("text", RULES)
 def test_a_rule_is_known_by_its_form_in_many_languages(text: str) -> None:
-    (found,) = instructions_of(text)
+    (found,) = find_instructions(text)
     assert found.text == text
     assert found.rank in (RULE, REQUEST)
 
@@ -81,27 +81,27 @@ def test_a_rule_is_known_by_its_form_in_many_languages(text: str) -> None:
     ],
 )
 def test_what_lasts_ranks_above_what_is_asked_for_now(text: str, rank: int) -> None:
-    assert [each.rank for each in instructions_of(text)] == [rank]
+    assert [each.rank for each in find_instructions(text)] == [rank]
 
 
 @pytest.mark.parametrize("text", STATEMENTS)
 def test_a_sentence_with_particulars_ranks_below_a_rule(text: str) -> None:
-    (found,) = instructions_of(text)
+    (found,) = find_instructions(text)
     assert found.text == text
     assert found.rank in (FACT, STATEMENT)
 
 
 @pytest.mark.parametrize("text", REMARKS)
 def test_a_remark_is_no_instruction(text: str) -> None:
-    assert instructions_of(text) == ()
+    assert find_instructions(text) == ()
 
 
 def test_code_and_the_middle_of_a_long_paste_are_not_read() -> None:
     code = "```\nnever do this\nif not ready: return\n```\nif not ready: return\n    do not run this line, it is code\n"
-    assert instructions_of(code) == ()
+    assert find_instructions(code) == ()
     paste = "\n".join(["Never deploy on Fridays.", *(f"2026-01-02 job {at} did not start" for at in range(90))])
-    assert instructions_of(paste)[0].text == "Never deploy on Fridays."
-    assert len(instructions_of(paste)) < 30
+    assert find_instructions(paste)[0].text == "Never deploy on Fridays."
+    assert len(find_instructions(paste)) < 30
 
 
 def test_a_later_value_replaces_the_earlier_one() -> None:
@@ -168,9 +168,9 @@ def test_a_rule_for_something_else_replaces_nothing(one: str, other: str) -> Non
 def test_a_correction_of_what_stands_elsewhere_says_so_and_goes_first() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
     said += [f"Never touch module {name} of the parser." for name in "abcdefgh"]
-    found = standing(stated(*said), lambda index, _: index > 0).cited
+    found = select_standing(stated(*said), lambda index, _: index > 0).cited
     assert str(found[0]) == f"[1] {said[1]} (newer than [0])"
-    text, told = render(found, 40, words)
+    text, told = render_instructions(found, 40, words)
     assert told >= {said[1]}
     assert len(told) < len(found)
     assert text.startswith(f"## {TITLE}\n[1] {said[1]}")
@@ -178,49 +178,53 @@ def test_a_correction_of_what_stands_elsewhere_says_so_and_goes_first() -> None:
 
 def test_what_a_kept_message_contradicts_is_marked_as_older() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
-    assert [str(each) for each in standing(stated(*said), lambda index, _: index == 0).cited] == [
+    assert [str(each) for each in select_standing(stated(*said), lambda index, _: index == 0).cited] == [
         f"[0] {said[0]} (older than [1])"
     ]
 
 
 def test_what_a_kept_message_replaces_is_not_listed() -> None:
-    found = standing(stated("The cap is 10.", "The cap is 20."), lambda index, _: index == 0)
+    found = select_standing(stated("The cap is 10.", "The cap is 20."), lambda index, _: index == 0)
     assert found.cited == ()
     assert [each.text for _, each in found.outdated] == ["The cap is 10."]
 
 
 def test_a_rule_that_is_given_again_is_not_outdated() -> None:
-    found = standing(stated("The cap is 10.", "The cap is 20.", "The cap is 10."), lambda _, __: True)
+    found = select_standing(stated("The cap is 10.", "The cap is 20.", "The cap is 10."), lambda _, __: True)
     assert [str(each) for each in found.cited] == ["[2] The cap is 10. (replaces [1])"]
     assert [each.text for _, each in found.outdated] == ["The cap is 20."]
 
 
 def test_instructions_of_a_summary_that_a_client_sends_back_are_read_as_they_were() -> None:
     said = ["Never deploy on Fridays.", "The cap is 10.", "Use Postgres for it.", "Use MySQL for it instead, please."]
-    rules = standing(stated(*said, "The cap is 20."), lambda _, __: True).cited
-    text, _ = render(rules, 1_000, words)
-    summary = block(label("conversation", 0, 4), text, "Goal: never stop [0]", "", ["[0-4] whole as art_0, 9 tokens"])
-    again = instructions_of(f"Hello there.\n\n{summary}\n\nAlways answer in French.")
+    rules = select_standing(stated(*said, "The cap is 20."), lambda _, __: True).cited
+    text, _ = render_instructions(rules, 1_000, words)
+    summary = render_block(
+        render_label("conversation", 0, 4), text, "Goal: never stop [0]", "", ["[0-4] whole as art_0, 9 tokens"]
+    )
+    again = find_instructions(f"Hello there.\n\n{summary}\n\nAlways answer in French.")
     assert [each.text for each in again] == [*(each.instruction.text for each in rules), "Always answer in French."]
 
 
 def test_an_instruction_is_listed_once_and_not_if_it_is_visible_anyway() -> None:
     said = ["Never deploy on Fridays.", "Never deploy on Fridays.", "Always run the linter."]
     assert texts(*said) == ["[1] Never deploy on Fridays.", "[2] Always run the linter."]
-    listed = standing(stated(*said), lambda _, text: text != "Always run the linter.").cited
+    listed = select_standing(stated(*said), lambda _, text: text != "Always run the linter.").cited
     assert [each.index for each in listed] == [1]
 
 
 def test_the_omitted_instructions_are_named_in_one_line_with_what_holds_them() -> None:
     said = [f"Never touch module {name} of the parser." for name in "abcdefghijklmnop"]
-    found = standing(stated(*said), lambda _, __: True).cited
-    text, told = render(found, 160, lambda text: 2 * words(text), lambda index: "art_1" if index < 4 else "art_2")
+    found = select_standing(stated(*said), lambda _, __: True).cited
+    text, told = render_instructions(
+        found, 160, lambda text: 2 * words(text), lambda index: "art_1" if index < 4 else "art_2"
+    )
     lines, left = text.split("\n"), len(found) - len(told)
     assert lines[0] == f"## {TITLE}"
     assert lines[-1] == f"(No room for {left} more, of [0-{left - 1}]; kept in art_1, art_2, for read_artifact.)"
     assert 0 < len(told) == len(lines) - 2 < len(found)
     assert words(text) <= 80
-    text, told = render(found, 16, words)
+    text, told = render_instructions(found, 16, words)
     assert text.split("\n")[1:] == ["(No room for 16 more, of [0-15]; read_artifact has them.)"]
     assert not told
 
@@ -230,8 +234,8 @@ said = st.lists(st.sampled_from([*RULES, *STATEMENTS, *REMARKS, "The cap is 1.",
 
 @given(said, st.integers(0, 200))
 def test_what_is_listed_fits_stands_verbatim_and_in_the_order_of_the_messages(said: list[str], budget: int) -> None:
-    found = standing(stated(*said), lambda _, __: True).cited
-    text, told = render(found, budget, words)
+    found = select_standing(stated(*said), lambda _, __: True).cited
+    text, told = render_instructions(found, budget, words)
     assert words(text) <= budget
     assert all(any(each in one for one in said) for each in told)
     shown = [line for line in text.split("\n")[1:] if line.startswith("[")]

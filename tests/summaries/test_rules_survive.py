@@ -13,9 +13,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from accordion.core.http import Inbound
-from accordion.offline.rooms import Rooms
-from accordion.settings import Settings
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.config import Settings
+from accordion.model.http import Inbound
 
 SUBJECTS = {
     "en": ("release", "database", "report", "invoice", "backup", "gateway", "parser", "customer"),
@@ -84,19 +84,19 @@ class Ruled:
         self.say(text.format(s=subject, v=values[-1], n=values[-1]))
 
 
-async def sent(rooms: Rooms, messages: list[dict[str, Any]], *newest: dict[str, Any]) -> str:
+async def sent(rooms: OfflinePipeline, messages: list[dict[str, Any]], *newest: dict[str, Any]) -> str:
     newest = newest or ({"role": "user", "content": "Please go on."},)
     body = json.dumps({"model": "measured", "messages": [*messages, *newest]})
     headers = ((b"content-type", b"application/json"), (b"x-accordion-session", b"what-users-ruled"))
-    gauge = await rooms.fold(Inbound("POST", "/v1/chat/completions", "", headers, body.encode(), "1"), rooms.caller)
-    return json.dumps(json.loads(gauge.sent or body)["messages"], ensure_ascii=False)
+    gauge = await rooms.process(Inbound("POST", "/v1/chat/completions", "", headers, body.encode(), "1"), rooms.caller)
+    return json.dumps(json.loads(gauge.rewritten_body or body)["messages"], ensure_ascii=False)
 
 
 def said(ruled: Ruled, *values: str) -> list[str]:
     return [m["content"] for m in ruled.messages if any(value in m["content"] for value in values)]
 
 
-async def check(rooms: Rooms, ruled: Ruled) -> None:
+async def check(rooms: OfflinePipeline, ruled: Ruled) -> None:
     text = await sent(rooms, ruled.messages)
     archived = ""
     for values in ruled.values.values():
@@ -127,7 +127,7 @@ def test_a_rule_is_listed_or_named_and_an_old_value_is_never_alone(
 
 
 async def five_compactions(ruled: Ruled, rounds: Rounds, in_opening: bool, window: int) -> None:
-    rooms = Rooms(Settings(), window)
+    rooms = OfflinePipeline(Settings(), window)
     try:
         if in_opening and rounds[-1]:
             ruled.rule(*rounds[-1][0])
@@ -145,7 +145,7 @@ OPENED = "[From the archive of this conversation"
 FORBIDDEN = "Never run the job Kestrel on production."
 
 
-async def many_rules(rooms: Rooms) -> Ruled:
+async def many_rules(rooms: OfflinePipeline) -> Ruled:
     """A conversation whose first rule has no place in the window, after its compaction."""
     ruled = Ruled(random.Random(1))
     ruled.remark(2)
@@ -180,7 +180,7 @@ def calls(name: str, /, **arguments: str) -> list[dict[str, Any]]:
 async def test_a_rule_without_a_place_comes_back_when_the_turn_speaks_of_it(
     newest: list[dict[str, Any]], comes: bool
 ) -> None:
-    rooms = Rooms(Settings(), 4_000)
+    rooms = OfflinePipeline(Settings(), 4_000)
     try:
         ruled = await many_rules(rooms)
         text = await sent(rooms, ruled.messages, *newest)

@@ -116,7 +116,7 @@ _OLLAMA_LOST = "no user query found in messages"  # Ollama drops the oldest mess
 
 
 @dataclass(frozen=True, slots=True)
-class Overflow:
+class WindowOverflow:
     """A request was too long. `limit` is the window or input limit that was named, `requested` what was sent, and
     `output` the answer that was asked for and takes its share of the limit.
 
@@ -131,16 +131,16 @@ class Overflow:
     words: str = field(default="", compare=False)
     """The words that said so, where there were any."""
 
-    def quotes(self, sent: bytes) -> bool:
+    def is_quoted_from(self, sent: bytes) -> bool:
         """Whether those words stand in what was sent, so that the error may only say it again."""
         return bool(self.words) and self.words.encode() in sent
 
-    def heard(self, sent: bytes) -> Overflow:
+    def without_quoted_figures(self, sent: bytes) -> WindowOverflow:
         """The same, without its figures where they may be anybody's."""
-        return Overflow(guessed=self.guessed, words=self.words) if self.quotes(sent) else self
+        return WindowOverflow(guessed=self.guessed, words=self.words) if self.is_quoted_from(sent) else self
 
 
-def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | None:
+def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverflow | None:
     """What an error says about the window, or None where it is about something else.
 
     `body` is a reply's body, an event of a stream (HTTP 200), or the text of an error. A bare 400 or 413, as Cerebras
@@ -150,8 +150,8 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | N
     if status in NEVER:
         return None
     if not body.strip():
-        return Overflow(guessed=True) if near and status in (400, 413) else None
-    texts, codes, sizes = _read(body if len(body) <= LONGEST_JSON else body[:LONGEST_BODY])
+        return WindowOverflow(guessed=True) if near and status in (400, 413) else None
+    texts, codes, sizes = _read_error(body if len(body) <= LONGEST_JSON else body[:LONGEST_BODY])
     if any("rate_limit" in code or "quota" in code for code in codes):
         return None
     for text in texts:
@@ -159,7 +159,7 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | N
             return None
     found = [overflow for overflow in map(_match, texts) if overflow is not None]
     if not found and (CODES & codes or (status >= 500 and any(_OLLAMA_LOST in text for text in texts))):
-        found = [Overflow()]
+        found = [WindowOverflow()]
     if found:
         # What a gateway says may be general, and what it hands on name the limit. llama.cpp names it in fields of their
         # own, whatever its words (its pull request 15780).
@@ -167,11 +167,11 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> Overflow | N
         limit, asked = sizes.get("n_ctx"), sizes.get("n_prompt_tokens")
         return overflow if overflow.limit else replace(overflow, limit=limit, requested=overflow.requested or asked)
     if near and status == 413 and any(_TOO_LARGE.search(text) for text in texts):
-        return Overflow(guessed=True)
+        return WindowOverflow(guessed=True)
     return None
 
 
-def _match(text: str) -> Overflow | None:
+def _match(text: str) -> WindowOverflow | None:
     for phrase in _PHRASES:
         found = phrase.search(text)
         if found is None:
@@ -179,7 +179,7 @@ def _match(text: str) -> Overflow | None:
         named = {name: _number(value) for name, value in found.groupdict().items() if value}
         output = named.get("output")
         asked = named.get("asked") or max(0, named.get("total", 0) - (output or 0)) or None
-        return Overflow(named.get("limit"), asked, output, words=found[0])
+        return WindowOverflow(named.get("limit"), asked, output, words=found[0])
     return None
 
 
@@ -188,7 +188,7 @@ def _number(figure: str) -> int:
     return round(float(re.sub(r"[^\d.]", "", figure)) * unit)
 
 
-def _read(body: str) -> tuple[list[str], set[str], dict[str, int]]:
+def _read_error(body: str) -> tuple[list[str], set[str], dict[str, int]]:
     """Every text that says something, every code, and sizes given as numbers."""
     texts, codes, sizes = [], set(), {}
     left = LONGEST_BODY
@@ -210,7 +210,7 @@ def _walk(body: str) -> Iterator[tuple[str, Any]]:
     while waiting and seen < MOST_NODES:
         seen += 1
         key, value, depth = waiting.popleft()
-        opened = _open(value) if isinstance(value, str) and key not in _NAMING else value
+        opened = _open_embedded_json(value) if isinstance(value, str) and key not in _NAMING else value
         if isinstance(opened, dict | list) and depth >= DEEPEST:
             continue
         if isinstance(opened, list):
@@ -225,7 +225,7 @@ def _of_interest(name: str) -> bool:
     return name in _SAYING or name in _NAMING or name in ("n_ctx", "n_prompt_tokens", "delta")
 
 
-def _open(text: str) -> Any:
+def _open_embedded_json(text: str) -> Any:
     """The JSON in a string, or that of the last event of a stream, or the string itself."""
     stripped = text.strip()
     if stripped.startswith(("event:", "data:")):

@@ -1,8 +1,8 @@
-"""What left the window, as it is kept: the client's own JSON by message key, and a record for each thing that a
-reference may name.
+"""Artifacts and rows: the archived content, its encoding, its keys in the store, and its text.
 
-Rows are content-addressed, so that a message is stored once however many folds it leaves in. An artifact says which
-rows it is made of; its text is rendered from them.
+A row is the client's own JSON of one message, by message key, so that a message is stored once however many compactions
+take it out. An artifact is the record of one thing that a reference names: it lists its rows, and its text is rendered
+from them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Literal
 import msgspec
 import zstandard
 
-from accordion.core.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from accordion.core.ports import Key
-from accordion.core.values import dataclass
+from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.ports import Key
+from accordion.model.values import dataclass
 
 _VERSION = b"\x01"
 _MOST = 256 * 2**20
 _LEVEL = 1
-"""Of zstd: the rows of a transcript take 2 % more than at level 3, and a fifth less time."""
+"""The level of zstd: the rows of a transcript take 2 % more than at level 3, and a fifth less time."""
 
 ArtifactKind = Literal["result", "part", "range"]
-"""What one tool answered; another part of a message; a run of messages."""
+"""A tool result; another part of a message; a range of messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ArchivedMessage:
     """One message as the client sent it, under its key."""
 
     key: bytes
@@ -38,13 +38,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One thing that left the window and can be read again.
+    """The record of a result, a part or a range of messages that left the window and can be read again.
 
-    `keys` are the messages it is made of, in order; of a result the one with the call (where it is another) and the one
-    with the answer. `first` and `last` are their indexes in the client's list, `part` the part within the last of them
-    (-1 for a range). Sizes are of the content: `characters`, and `tokens` as an estimate. `scope` and `session` say
-    where it left; the same content that left elsewhere too has the same id and a record of its own there. `at` is
-    seconds since the epoch.
+    `keys` are its messages, in order; for a result the one with the call (where it is another) and the one with the
+    result. `first` and `last` are their indexes in the client's list, `part` the part within the last of them (-1 for a
+    range). Sizes are of the content: `characters`, and `tokens` as an estimate. `scope` and `session` are those that it
+    left; the same content that left others has the same id and a record of its own there. `at` is seconds since the
+    epoch.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Artifact:
     part: int = -1
     tool: str = ""
     arguments: str = ""
-    """The arguments of the call, their beginning."""
+    """The beginning of the call's arguments."""
     call_id: str = ""
     characters: int = 0
     tokens: int = 0
@@ -65,13 +65,13 @@ class Artifact:
     session: str = ""
     at: float = 0.0
     findings: tuple[str, ...] = ()
-    """What a summary says was found in it."""
+    """Findings in it that a summary states."""
     slice: int = 0
     slices: int = 0
-    """Of a range that is too long to be taken back at once: the first, second, … of so many slices of its text; 0 of 0
+    """For a range that is too long to be read back at once: the first, second, … of so many slices of its text; 0 of 0
     is all of it."""
     child: str = ""
-    """Of what a sub-agent returned: the session of its own conversation, where that is known."""
+    """For the result of a sub-agent: the session of its own conversation, where that is known."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -79,12 +79,12 @@ _DECODER = msgspec.msgpack.Decoder(Artifact)
 
 
 def encode(artifact: Artifact) -> bytes:
-    """The record as the store keeps it."""
+    """Encodes a record for the store."""
     return _VERSION + _ENCODER.encode(artifact)
 
 
 def decode(value: bytes | None) -> Artifact | None:
-    """A kept record; None where there is none, or none that can be read."""
+    """Decodes a record; None where there is none, or none that can be read."""
     if value is None or value[:1] != _VERSION:
         return None
     try:
@@ -93,14 +93,14 @@ def decode(value: bytes | None) -> Artifact | None:
         return None
 
 
-def packer() -> Callable[[bytes], bytes]:
-    """What makes rows as the store keeps them. For one thread; to make a packer takes as long as to pack a row."""
+def make_packer() -> Callable[[bytes], bytes]:
+    """Returns a function that packs rows for the store. For one thread; to make one takes as long as to pack a row."""
     compress = zstandard.ZstdCompressor(_LEVEL).compress
     return lambda wire: _VERSION + compress(wire)
 
 
 def unpack(value: bytes | None) -> bytes | None:
-    """A kept row; None where there is none, or none that can be read."""
+    """Unpacks a row; None where there is none, or none that can be read."""
     if value is None or value[:1] != _VERSION:
         return None
     try:
@@ -110,91 +110,90 @@ def unpack(value: bytes | None) -> bytes | None:
 
 
 def row_key(key: bytes) -> Key:
-    """Where a row is kept. A message's key is the tenant's own already."""
+    """Returns the key of a row. A message's key is specific to the tenant already."""
     return Key("", f"row/{key.hex()}")
 
 
-def records(space: bytes, artifact_id: str) -> str:
-    """The collection of an artifact's records, one for each session and scope that it left, of the tenant whose key is
-    `space`: an id alone leads nowhere."""
-    return f"artifact/{tenant_of(space)}/{artifact_id}"
+def records_collection(tenant_key: bytes, artifact_id: str) -> str:
+    """Returns the collection of an artifact's records of a tenant, one for each session and scope that it left."""
+    return f"artifact/{tenant_name(tenant_key)}/{artifact_id}"
 
 
-def listing(space: bytes, session: str) -> str:
-    """The collection that lists a session's artifacts."""
-    return f"artifacts/{tenant_of(space)}/{session}"
+def session_collection(tenant_key: bytes, session: str) -> str:
+    """Returns the collection that lists a session's artifacts."""
+    return f"artifacts/{tenant_name(tenant_key)}/{session}"
 
 
-def record_keys(space: bytes, artifact: Artifact) -> tuple[Key, Key]:
-    """Where a record is kept: by its id, and in its session's list."""
-    return artifact_keys(tenant_of(space), artifact.id, artifact.scope, artifact.session)
+def record_keys(tenant_key: bytes, artifact: Artifact) -> tuple[Key, Key]:
+    """Returns the keys of a record: by its id, and in its session's list."""
+    return artifact_keys(tenant_name(tenant_key), artifact.id, artifact.scope, artifact.session)
 
 
 def artifact_keys(tenant: str, artifact_id: str, scope: bytes, session: str) -> tuple[Key, Key]:
-    """The same for who knows a tenant by name only (see `tenant_of`)."""
+    """Returns the keys of a record, given the tenant's name (see `tenant_name`)."""
     by_id = Key(f"artifact/{tenant}/{artifact_id}", f"{scope.hex()}/{session}")
     return by_id, Key(f"artifacts/{tenant}/{session}", f"{artifact_id}/{scope.hex()}")
 
 
-def tenant_of(space: bytes) -> str:
-    """What a tenant is called in the names of keys; nobody can tell its key from it."""
-    return hashlib.sha256(b"archive" + space).hexdigest()[:24]
+def tenant_name(tenant_key: bytes) -> str:
+    """Returns the name of a tenant in the keys of the store, a hash that does not reveal the tenant's key."""
+    return hashlib.sha256(b"archive" + tenant_key).hexdigest()[:24]
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------------
 
 
 def result_text(result: ToolResult) -> str:
-    """What a tool answered, as text; what is no text is named."""
-    return "\n".join([_plain(part) for part in result.parts])
+    """Returns a tool result as text; other parts (images, files) are named."""
+    return "\n".join([_render_plain(part) for part in result.parts])
 
 
 def artifact_text(artifact: Artifact, messages: Sequence[Message]) -> str:
-    """The full text of an artifact, given the messages that its rows hold, in order.
+    """Returns the full text of an artifact, given its messages in order.
 
-    A tool's answer has the form `## Tool: name`, `**Input:**`, `**Output:**`; a range is its messages one below the
-    other, each with its index in brackets; of a slice of it, the part from one line end to another.
+    A tool result has the form `## Tool: name`, `**Input:**`, `**Output:**`. A range is its messages one below the
+    other, each with its index in brackets; a slice is cut at line ends.
     """
     if artifact.kind == "range":
         tools = {part.call_id: part.name for m in messages for part in m.parts if isinstance(part, ToolCall)}
         numbered = enumerate(messages, artifact.first)
-        text = "\n\n".join(f"[{index}] {_message(message, tools)}" for index, message in numbered)
-        return _sliced(artifact, text) if artifact.slices else text
+        text = "\n\n".join(f"[{index}] {_render_message(message, tools)}" for index, message in numbered)
+        return _slice_text(artifact, text) if artifact.slices else text
     if not messages:
         return ""
     parts = messages[-1].parts
     part = parts[artifact.part] if 0 <= artifact.part < len(parts) else None
     if not isinstance(part, ToolResult):
-        return _part(part, {}) if part is not None else ""
+        return _render_part(part, {}) if part is not None else ""
     calls = (p for m in messages for p in m.parts if isinstance(p, ToolCall) and p.call_id == part.call_id)
     call = next(calls, ToolCall(part.call_id, artifact.tool, artifact.arguments))
     return f"## Tool: {call.name}\n**Input:** {call.arguments}\n**Output:**\n{result_text(part)}"
 
 
-def _sliced(artifact: Artifact, text: str) -> str:
-    """A slice of a text, under a line that says which it is; they are cut at line ends near equal lengths."""
+def _slice_text(artifact: Artifact, text: str) -> str:
+    """Returns a slice of a text, under a line with its number; slices are cut at line ends near equal lengths."""
     number, of = artifact.slice, artifact.slices
     ends = [len(text) * at // of for at in range(of + 1)]
     for at in range(1, of):
         ends[at] = text.rfind("\n", ends[at - 1], ends[at]) + 1 or ends[at]
-    which = f"(slice {number} of {of} of messages {artifact.first} to {artifact.last})"
-    return f"{which}\n{text[ends[number - 1] : ends[number]]}"
+    label = f"(slice {number} of {of} of messages {artifact.first} to {artifact.last})"
+    return f"{label}\n{text[ends[number - 1] : ends[number]]}"
 
 
-def _message(message: Message, tools: dict[str, str]) -> str:
-    return "\n".join([message.role, *(_part(part, tools) for part in message.parts)])
+def _render_message(message: Message, tools: dict[str, str]) -> str:
+    return "\n".join([message.role, *(_render_part(part, tools) for part in message.parts)])
 
 
-def _part(part: Part, tools: dict[str, str]) -> str:
+def _render_part(part: Part, tools: dict[str, str]) -> str:
     if isinstance(part, ToolCall):
         return f"## Tool: {part.name}\n**Input:** {part.arguments}"
     if isinstance(part, ToolResult):
         name = tools.get(part.call_id, "")
         return f"**Output{' of ' + name if name else ''}:**\n{result_text(part)}"
-    return _plain(part)
+    return _render_plain(part)
 
 
-def _plain(part: Part) -> str:
+def _render_plain(part: Part) -> str:
     if isinstance(part, Text):
         return part.text
     if isinstance(part, Reasoning):

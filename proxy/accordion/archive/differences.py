@@ -1,4 +1,4 @@
-"""The difference between two readings of the same thing, at a bounded cost."""
+"""Compares two texts line by line, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ LINES_MOST: Final = 1_000
 _AROUND: Final = 3
 
 
-def difference(old: str, new: str) -> tuple[str, str]:
-    """What differs, in the form of a unified diff from `old` to `new`, and how much in words. Where too much differs,
-    only the lines that one side has and the other has not, in their order."""
+def find_difference(old: str, new: str) -> tuple[str, str]:
+    """Returns a unified diff from `old` to `new`, and its size in words.
+
+    Where too much differs, it has only the lines that one side has and the other has not, in their order.
+    """
     before, after = old.split("\n"), new.split("\n")
-    head = common(before, after)
-    tail = common(before[head:][::-1], after[head:][::-1])
+    head = count_common_prefix(before, after)
+    tail = count_common_prefix(before[head:][::-1], after[head:][::-1])
     if head == len(before) == len(after):
         return "", "they are the same"
-    # Some of what is alike stays, to be shown around what is not.
+    # Some equal lines stay, as context around the others.
     start, stop = max(0, head - _AROUND), max(0, tail - _AROUND)
     one, other = before[start : len(before) - stop], after[start : len(after) - stop]
     if max(len(one), len(other)) - 2 * _AROUND > LINES_MOST:
-        lines, told = list(_unordered(one, other)), ", too many to tell where: lines that only one side has"
+        lines, note = list(_unordered_diff(one, other)), ", too many to tell where: lines that only one side has"
     else:
-        lines, told = list(_unified(one, other, start)), ""
+        lines, note = list(_unified_diff(one, other, start)), ""
     less, more = (sum(line.startswith(sign) for line in lines) for sign in "-+")
-    return "\n".join(lines), f"{less:,} line{'' if less == 1 else 's'} less, {more:,} more{told}"
+    return "\n".join(lines), f"{less:,} line{'' if less == 1 else 's'} less, {more:,} more{note}"
 
 
-def common(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many are the same at the beginning."""
+def count_common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
+    """Returns how many items at the beginning are the same."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-def _unified(one: Sequence[str], other: Sequence[str], start: int) -> Iterator[str]:
+def _unified_diff(one: Sequence[str], other: Sequence[str], start: int) -> Iterator[str]:
     for group in SequenceMatcher(None, one, other).get_grouped_opcodes(_AROUND):
         _, i, _, j, _ = group[0]
         _, _, i_end, _, j_end = group[-1]
@@ -50,11 +52,11 @@ def _unified(one: Sequence[str], other: Sequence[str], start: int) -> Iterator[s
                 yield from ("+" + line for line in other[new_first:new_last])
 
 
-def _unordered(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
+def _unordered_diff(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
     for sign, lines, against in (("-", one, other), ("+", other, one)):
-        there = Counter(against)
+        counts = Counter(against)
         for line in lines:
-            if there[line]:
-                there[line] -= 1
+            if counts[line]:
+                counts[line] -= 1
             else:
                 yield sign + line

@@ -12,15 +12,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from accordion.archive.artifacts import packer
-from accordion.archive.erasures import Erasures
-from accordion.archive.items import item_key, name_of
-from accordion.archive.writing import Archive
-from accordion.core.boundaries import unheard
-from accordion.core.cache import Cache
-from accordion.core.conversation import Conversation, Message, Text
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Tasks
+from accordion.archive.archive import Archive
+from accordion.archive.artifacts import make_packer
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.provider_items import item_key, item_name
+from accordion.model.boundaries import is_known_to_provider_only
+from accordion.model.cache import BoundedCache
+from accordion.model.conversation import Conversation, Message, Text
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Tasks
 
 _OVERHEAD = 300
 
@@ -35,7 +35,7 @@ class NamedItems:
     """Keeps the words of replies that are only named. Up to `capacity` bytes wait in memory, those of the session that
     was longest unheard go first; as much is remembered of what was looked up for folds."""
 
-    def __init__(self, archive: Archive, tasks: Tasks, erasures: Erasures, reads: Reads, capacity: int) -> None:
+    def __init__(self, archive: Archive, tasks: Tasks, erasures: ErasureNotices, reads: Reads, capacity: int) -> None:
         self._archive = archive
         self._tasks = tasks
         self._erasures = erasures
@@ -44,18 +44,23 @@ class NamedItems:
         self._size = 0
         self.waiting: OrderedDict[Name, dict[str, bytes]] = OrderedDict()
         """What was said, by its ids, of sessions that may name it."""
-        self._known = Cache[bytes, Message](capacity)
+        self._known = BoundedCache[bytes, Message](capacity)
         erasures.listen(lambda *_: self._forget())
 
-    def said(
-        self, space: bytes, session: str, conversation: Conversation, items: Sequence[tuple[str, bytes]], began: float
+    def remember_items(
+        self,
+        tenant_key: bytes,
+        session: str,
+        conversation: Conversation,
+        items: Sequence[tuple[str, bytes]],
+        began: float,
     ) -> None:
         """Takes what a reply said, by its ids, as JSON; `conversation` is what it answered, as the client sent it, and
         came at `began` by the monotonic clock. Quick: what is to be kept is written in the background."""
-        name = space, session
+        name = tenant_key, session
         if not (items or name in self.waiting) or conversation.previous is not None:
             return
-        names = _names(conversation.messages)
+        names = _names_items(conversation.messages)
         if names is False:
             self._drop(name)
             return
@@ -63,18 +68,20 @@ class NamedItems:
         if names:
             self._tasks.spawn(self._keep(name, began), "store referenced items")
 
-    async def heard(self, conversation: Conversation, space: bytes, session: str) -> Mapping[bytes, Message]:
+    async def resolve_names(
+        self, conversation: Conversation, tenant_key: bytes, session: str
+    ) -> Mapping[bytes, Message]:
         """The messages of a conversation that only name what a reply said, as what was said, by the key of what names
         it. What is not on record is left out; so is all that the store has where it is away."""
-        named = [message for message in conversation.messages if unheard(message)]
+        named = [message for message in conversation.messages if is_known_to_provider_only(message)]
         made = {message.key: known for message in named if (known := self._known.get(message.key)) is not None}
-        wanted = {name: each.key for each in named if each.key not in made and (name := name_of(each.wire))}
+        wanted = {name: each.key for each in named if each.key not in made and (name := item_name(each.wire))}
         if not wanted:
             return made
-        found = dict(self.waiting.get((space, session), {}))
+        found = dict(self.waiting.get((tenant_key, session), {}))
         with suppress(StoreUnavailable):
-            found |= await self._archive.items(space, [name for name in wanted if name not in found])
-        read = self._reads(conversation.dialect, space)
+            found |= await self._archive.load_items(tenant_key, [name for name in wanted if name not in found])
+        read = self._reads(conversation.dialect, tenant_key)
         for name in wanted.keys() & found.keys():
             with suppress(ValueError):
                 made[wanted[name]] = heard = read(found[name])
@@ -82,34 +89,36 @@ class NamedItems:
         return made
 
     async def _keep(self, name: Name, began: float) -> None:
-        space, session = name
+        tenant_key, session = name
         held = dict(self.waiting.get(name, {}))
-        if not held or self._erasures.since(space, session, began):
+        if not held or self._erasures.was_erased_since(tenant_key, session, began):
             return
-        pack = packer()
+        pack = make_packer()
         puts = [
             put
             for item, wire in held.items()
-            for put in self._archive.single(space, session, "item", item_key(space, item), pack(wire))
+            for put in self._archive.single_value_puts(
+                tenant_key, session, "item", item_key(tenant_key, item), pack(wire)
+            )
         ]
         # Where the store is away it is tried again with the next reply.
         with suppress(StoreUnavailable):
             await self._archive.keep(puts)
             for item in held:
-                self._let_go(name, item)
+                self._release(name, item)
 
     def _take(self, name: Name, items: Sequence[tuple[str, bytes]]) -> None:
         for item, wire in items:
-            self._let_go(name, item)
+            self._release(name, item)
             self.waiting.setdefault(name, {})[item] = wire
             self._size += _OVERHEAD + len(wire)
         if name in self.waiting:
             self.waiting.move_to_end(name)
         while self._size > self._capacity:
             longest = next(iter(self.waiting))
-            self._let_go(longest, next(iter(self.waiting[longest])))
+            self._release(longest, next(iter(self.waiting[longest])))
 
-    def _let_go(self, name: Name, item: str) -> None:
+    def _release(self, name: Name, item: str) -> None:
         held = self.waiting.get(name)
         if held is None or (wire := held.pop(item, None)) is None:
             return
@@ -128,10 +137,10 @@ class NamedItems:
         self._size = 0
 
 
-def _names(messages: Sequence[Message]) -> bool | None:
+def _names_items(messages: Sequence[Message]) -> bool | None:
     """Whether a client names what was said to it; False where it sends that itself, None where that cannot be told
     yet. The newest tells."""
     for message in reversed(messages):
         if message.role == "assistant" and any(type(part) is Text for part in message.parts):
-            return unheard(message)
+            return is_known_to_provider_only(message)
     return None

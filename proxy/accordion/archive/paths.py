@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from accordion.core.values import dataclass
+from accordion.model.values import dataclass
 
 
-class BadPath(ValueError):
-    """A path that is none, or that asks for too much; says why."""
+class InvalidPath(ValueError):
+    """A path is not valid, or would cost too much; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
-    """What a path found: values with their own paths, in the document's order. `complete` is False where there may be
-    more: the most that was asked for was found, or the budget was spent."""
+class PathSelection:
+    """The values at a path, with their own paths, in the document's order.
+
+    `complete` is False where there may be more: the limit was reached, or the budget was spent.
+    """
 
     values: tuple[tuple[str, Any], ...]
     complete: bool
 
 
-def select(document: Any, path: str, most: int) -> Selected:
-    """The values at a path, `most` of them at the most. Raises BadPath. A path may leave out the `$` that it begins
-    with. Slow for large documents; run it in a thread."""
-    # The library takes some hundredths of a second to import, which only those pay who use it.
-    from accordion.archive.path_walk import walked  # noqa: PLC0415
+def select(document: Any, path: str, most: int) -> PathSelection:
+    """Returns at most `most` values at a path, whose `$` may be left out. Raises InvalidPath.
 
-    return walked(document, path, most)
+    Slow for large documents; run it in a thread.
+    """
+    # The library takes some hundredths of a second to import, so it is imported at its first use.
+    from accordion.archive.path_walk import walk  # noqa: PLC0415
+
+    return walk(document, path, most)

@@ -8,7 +8,7 @@ from typing import Final
 
 import re2
 
-from accordion.core.values import dataclass
+from accordion.model.values import dataclass
 
 PATTERN_MOST: Final = 500
 """Characters of a pattern."""
@@ -17,23 +17,23 @@ _WORK: Final = 300_000_000
 """The product of a pattern's size and a text's bytes is bounded: about half a second at the worst."""
 
 
-class BadPattern(ValueError):
-    """A pattern that is none, or that asks for too much; says why."""
+class InvalidPattern(ValueError):
+    """A pattern is not valid, or would cost too much; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A line in which a pattern was found: its number from 0, and the first match's place in it, in characters."""
+class LineMatch:
+    """A line with a match: its number from 0, and the start and end of the first match in it, in characters."""
 
     line: int
     start: int
     end: int
 
 
-def compiled(pattern: str, *, literal: bool = False, any_case: bool = False) -> re2._Regexp:
-    """A pattern made ready; it matches within lines. Raises BadPattern."""
+def compile_pattern(pattern: str, *, literal: bool = False, any_case: bool = False) -> re2._Regexp:
+    """Compiles a pattern that matches within lines. Raises InvalidPattern."""
     if not pattern or len(pattern) > PATTERN_MOST:
-        raise BadPattern(f"a pattern has 1 to {PATTERN_MOST} characters")
+        raise InvalidPattern(f"a pattern has 1 to {PATTERN_MOST} characters")
     options = re2.Options()
     options.max_mem, options.log_errors, options.never_capture = _MEMORY, False, True
     options.never_nl, options.literal, options.case_sensitive = True, literal, not any_case
@@ -42,15 +42,17 @@ def compiled(pattern: str, *, literal: bool = False, any_case: bool = False) -> 
         return re2.compile(data if literal else b"(?m)" + data, options)
     except re2.error as error:
         reason = error.args[0] if error.args else b""
-        told = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-        raise BadPattern(told[:200]) from error
+        message = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        raise InvalidPattern(message[:200]) from error
 
 
-def hits(text: str, pattern: re2._Regexp, offset: int = 0) -> Iterator[Hit]:
-    """The lines that match, in order, from line `offset` on, each once. Raises BadPattern where it would take too
-    long."""
+def find_lines(text: str, pattern: re2._Regexp, offset: int = 0) -> Iterator[LineMatch]:
+    """Yields the lines that match, in order, from line `offset` on, each once.
+
+    Raises InvalidPattern where it would take too long.
+    """
     data = text.encode("utf-8", "replace")
-    _afford(pattern, data)
+    _check_cost(pattern, data)
     at = line = 0
     while line < offset:
         at = data.find(b"\n", at) + 1
@@ -58,40 +60,44 @@ def hits(text: str, pattern: re2._Regexp, offset: int = 0) -> Iterator[Hit]:
         if not at:
             return
     counted = at
-    while at <= len(data) and (found := pattern.search(data, at)) is not None:
-        start, end = found.span()
+    while at <= len(data) and (match := pattern.search(data, at)) is not None:
+        start, end = match.span()
         line += data.count(b"\n", counted, start)
         first, stop = data.rfind(b"\n", 0, start) + 1, data.find(b"\n", start)
         counted, stop = start, stop if stop >= 0 else len(data)
-        place = partial(_characters, data, first)
-        yield Hit(line, place(start), place(end))
+        column = partial(_count_characters, data, first)
+        yield LineMatch(line, column(start), column(end))
         at = stop + 1
 
 
-def spots(text: str, pattern: re2._Regexp, offset: int = 0) -> Iterator[tuple[int, int]]:
-    """The matches in a text of few, very long lines, by first and last character (not inclusive), from character
-    `offset` on. Raises BadPattern where it would take too long; gives so many only as can be had in time."""
+def find_spans(text: str, pattern: re2._Regexp, offset: int = 0) -> Iterator[tuple[int, int]]:
+    """Yields the matches in a text of few, very long lines, by start and end character, from `offset` on.
+
+    Raises InvalidPattern where it would take too long; yields only as many as can be found in time.
+    """
     data = text.encode("utf-8", "replace")
-    _afford(pattern, data)
-    left = max(20, _WORK // 4 // max(1, len(data)))
+    _check_cost(pattern, data)
+    remaining = max(20, _WORK // 4 // max(1, len(data)))
     at = len(text[:offset].encode("utf-8", "replace"))
     known, counted = offset, at
-    while left and at <= len(data) and (found := pattern.search(data, at)) is not None:
-        start, end = found.span()
-        known += _characters(data, counted, start)
+    while remaining and at <= len(data) and (match := pattern.search(data, at)) is not None:
+        start, end = match.span()
+        known += _count_characters(data, counted, start)
         counted = start
-        yield known, known + _characters(data, start, end)
+        yield known, known + _count_characters(data, start, end)
         at = max(end, start + 1)
         while data[at : at + 1] and data[at] & 0xC0 == 0x80:
-            # Behind an empty match: not within a character.
+            # Behind an empty match: skip to the next whole character.
             at += 1
-        left -= 1
+        remaining -= 1
 
 
-def _characters(data: bytes, first: int, last: int) -> int:
+def _count_characters(data: bytes, first: int, last: int) -> int:
     return len(data[first:last].decode("utf-8", "replace"))
 
 
-def _afford(pattern: re2._Regexp, data: bytes) -> None:
+def _check_cost(pattern: re2._Regexp, data: bytes) -> None:
     if pattern.programsize * len(data) > _WORK:
-        raise BadPattern("it would take too long on so long a text; use a simpler one (fewer or smaller repetitions)")
+        raise InvalidPattern(
+            "it would take too long on so long a text; use a simpler one (fewer or smaller repetitions)"
+        )

@@ -1,50 +1,63 @@
-"""Recall: what left the window comes back in part, unasked, when the newest turn names what only the archive holds, or
-speaks of what a standing instruction without a place in the window governs.
+"""Recall: puts an excerpt of archived content in front of a turn that names it.
 
-A client sends its whole history with every request, so what left is at hand: nothing is read from a store here.
+Theory of operation. A client sends its whole history with every request, so all that a compaction took out is at hand:
+nothing is read from a store here. `recall_index` lists the passages that left the window and the words of each, once
+for each compaction. For each request, `ArtifactRecaller.find_excerpt` takes the names in the newest turn
+(`_find_names`), keeps those that passages hold and that are not in view (`NameLookup`, `RecallView`), chooses the
+passages to quote (`QuoteChoice`), and quotes the lines around the names (`recall_quotes`). A standing instruction of
+the user that no message in view states any more (`Rule`) is quoted too, when the turn is about its subject.
+
+The insertions package places the excerpt in the request, and keeps it there.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, repeat
+from operator import contains, itemgetter
 from typing import Final
 
-from accordion.archive.recall_choice import Choice, Quote
-from accordion.archive.recall_index import Index, decoded, index_of
-from accordion.archive.recall_names import Lookup
-from accordion.archive.recall_quotes import OPENING, labelled
-from accordion.archive.recall_rules import Omitted, Rule, Rules, omitted
-from accordion.archive.recall_view import Seen, View, read, view_of
-from accordion.core.cache import Cache
-from accordion.core.conversation import Conversation, Message, Text, ToolCall, ToolResult
-from accordion.core.edits import Compaction, Folded
-from accordion.core.values import dataclass
+from accordion.archive.recall_index import (
+    NameLookup,
+    Passage,
+    RecallIndex,
+    TurnName,
+    argument_scalars,
+    build_index,
+    readable_text,
+    words_in,
+)
+from accordion.archive.recall_quotes import OPENING, label_quote, quote_text, render_call
+from accordion.model.cache import BoundedCache
+from accordion.model.compaction import CompactedConversation, Compaction
+from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
+from accordion.model.spelling import LETTERS
+from accordion.model.subjects import stems_of
+from accordion.model.values import dataclass, replace
 
 Claims = Callable[[str], Iterable[str]]
-"""The words of a text that are no plain language: paths, identifiers, numbers, addresses."""
+"""Finds the words of a text that are not plain language: paths, identifiers, numbers, addresses."""
 
 _QUOTED = re.compile(r'"([^"\n]{4,200})"|`([^`\n]{4,200})`|“([^”\n]{4,200})”')
-_NAMES: Final = 300
-"""Names of one turn that are looked for, the first ones."""
-_LEAST: Final = 4
+_MAX_TURN_NAMES: Final = 300
+"""Names of one turn that are looked up, the first ones."""
+_MIN_NAME: Final = 4
 """Characters of a name."""
-_TEXT: Final = 20_000
-"""Characters of one text of the turn that are looked through."""
-_FOUND: Final = 60
-"""Names that passages hold, the first ones; more of them say no more about what is meant."""
-_CHARACTERS: Final = 3.2
-"""Of one token, as a first guess."""
-_TRIES: Final = 3
-_SOURCE: Final = "Standing instruction of the user"
+_MAX_TEXT: Final = 20_000
+"""Characters of one text of the turn that are searched for names."""
+_MAX_FOUND_NAMES: Final = 60
+"""Names that passages hold, the first ones; more of them say no more about the subject."""
+_CHARACTERS_PER_TOKEN: Final = 3.2
+"""A first guess."""
+_FITTING_TRIES: Final = 3
+_RULE_SOURCE: Final = "Standing instruction of the user"
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What is put in front of the newest turn: its text, the artifacts that it names, and what it counts."""
+    """The text that is put in front of the newest turn, the artifacts that it names, and its tokens."""
 
     text: str
     artifacts: tuple[str, ...]
@@ -52,28 +65,29 @@ class Excerpt:
     quotes: tuple[Quote, ...] = ()
 
 
-class Recaller:
-    """Finds and words excerpts. Remembers, within `capacity` bytes, which words stand in what each fold took out, and
-    the texts of the messages in view. Safe to use from threads."""
+class ArtifactRecaller:
+    """Finds and writes excerpts. Safe to use from threads.
+
+    Caches, within `capacity` bytes, the index of each compaction and the texts of the messages in view.
+    """
 
     def __init__(
-        self, claims: Claims, capacity: int = 32 * 2**20, rules: Rules = lambda _messages, _covered: ()
+        self, claims: Claims, capacity: int = 32 * 2**20, rules: FindRules = lambda _messages, _covered: ()
     ) -> None:
         self._claims, self._rules = claims, rules
-        self._indexes = Cache[str, tuple[Index, Omitted]](capacity * 3 // 4)
-        self._views = Cache[str, View](capacity // 4)
+        self._indexes = BoundedCache[str, tuple[RecallIndex, OmittedRules]](capacity * 3 // 4)
+        self._views = BoundedCache[str, RecallView](capacity // 4)
 
-    def pending(self, shown: Folded, client: Conversation) -> int:
-        """Bytes that have yet to be read to know what the fold took out; where they are many, `excerpt` belongs in a
-        thread."""
-        if shown.compaction is None or shown.compaction.id in self._indexes:
+    def pending_bytes(self, history: CompactedConversation, client: Conversation) -> int:
+        """Returns the bytes that `find_excerpt` must read to index the compaction; many of them belong in a thread."""
+        if history.compaction is None or history.compaction.id in self._indexes:
             return 0
-        return sum(len(message.wire) for message in client.messages[: shown.compaction.covered])
+        return sum(len(message.wire) for message in client.messages[: history.compaction.covered])
 
-    def excerpt(
+    def find_excerpt(
         self,
-        space: bytes,
-        shown: Folded,
+        tenant_key: bytes,
+        history: CompactedConversation,
         client: Conversation,
         newest: range,
         count: Callable[[str], int],
@@ -81,120 +95,105 @@ class Recaller:
         tokens: int = 1_500,
         sources: int = 3,
     ) -> Excerpt | None:
-        """The excerpt that the newest turn asks for by what it names; None where it names nothing that only the archive
-        holds, or nothing fits.
+        """Returns the excerpt for the newest turn; None where it names nothing archived, or nothing fits.
 
-        `space` is the tenant's key. `shown` is the list as it would be forwarded, with what was read back and recalled
-        earlier; `client` is what the client sent, `newest` the indexes of its messages that came behind those of the
-        request before. `count` counts a text's tokens: at most `tokens` are given, of at most `sources` sources.
+        `history` is the list as it would be forwarded, with earlier tool rounds and excerpts; `client` is the client's
+        own conversation, `newest` the indexes of its messages that the request before did not have. `count` counts the
+        tokens of a text: the excerpt has at most `tokens`, from at most `sources` sources.
         """
-        if shown.compaction is None or tokens <= 0 or sources <= 0:
+        if history.compaction is None or tokens <= 0 or sources <= 0:
             return None
-        places = range(_last_round(client.messages, newest.start), newest.stop)
-        turn = client.messages[places.start : places.stop]
-        found = self._indexes.get(shown.compaction.id)
-        if found is None:
-            # Where much is read anyway, in a thread, what is in view is read too.
-            self._view(shown, client, places)
-            found = self._read(space, shown, client, shown.compaction)
-        index, left = found
-        sought = islice(dict.fromkeys(self._named(turn)), _NAMES)
-        names = list(islice(filter(None, map(Lookup(index, client.messages), sought)), _FOUND))
-        rules = left.spoken_of(turn, sources)
-        # Most turns name nothing that the archive holds; only for the others all that is in view is looked through.
+        turn_range = range(_last_round_start(client.messages, newest.start), newest.stop)
+        turn = client.messages[turn_range.start : turn_range.stop]
+        entry = self._indexes.get(history.compaction.id)
+        if entry is None:
+            # Indexing reads much anyway, in a thread, so the view is read in the same go.
+            self._view(history, client, turn_range)
+            entry = self._build_index(tenant_key, history, client, history.compaction)
+        index, omitted_rules = entry
+        candidates = islice(dict.fromkeys(self._find_names(turn)), _MAX_TURN_NAMES)
+        names = list(islice(filter(None, map(NameLookup(index, client.messages), candidates)), _MAX_FOUND_NAMES))
+        rules = omitted_rules.relevant_to(turn, sources)
+        # Most turns name nothing archived; only for the others all that is in view is searched.
         if not names and not rules:
             return None
-        view = self._view(shown, client, places)
-        names = [name for name in names if not view.holds(name)]
-        texts = list(chain.from_iterable(map(itemgetter(0), view.seen)))
+        view = self._view(history, client, turn_range)
+        names = [name for name in names if not view.contains(name)]
+        texts = list(chain.from_iterable(map(itemgetter(0), view.texts)))
         rules = [rule for rule in rules if not any(rule.text in text for text in texts)]
         if not names and not rules:
             return None
-        stated = _stated(rules, index, tokens, count)
-        known = set(chain.from_iterable(map(itemgetter(1), view.seen)))
-        choice = Choice(index, client.messages, turn, known, names, [quote.text for quote in stated])
-        room = float(tokens) * _CHARACTERS
-        for _ in range(_TRIES):
-            free = int(room) - len(OPENING) - sum(len(quote.text) + 2 for quote in stated)
-            quotes = [*stated, *choice.quotes(free, sources - len(stated))]
+        rule_quotes = _quote_rules(rules, index, tokens, count)
+        results = set(chain.from_iterable(map(itemgetter(1), view.texts)))
+        choice = QuoteChoice(index, client.messages, turn, results, names, [quote.text for quote in rule_quotes])
+        characters = float(tokens) * _CHARACTERS_PER_TOKEN
+        for _ in range(_FITTING_TRIES):
+            available = int(characters) - len(OPENING) - sum(len(quote.text) + 2 for quote in rule_quotes)
+            quotes = [*rule_quotes, *choice.choose(available, sources - len(rule_quotes))]
             if not quotes:
                 return None
             text = "\n\n".join([OPENING, *(quote.text for quote in quotes)])
             used = count(text)
             if used <= tokens:
-                return _excerpt(quotes, count)
-            room = min(room, len(text)) * tokens / used * 0.95
-        return _excerpt(stated, count)
+                return _build_excerpt(quotes, count)
+            characters = min(characters, len(text)) * tokens / used * 0.95
+        return _build_excerpt(rule_quotes, count)
 
-    def _read(self, space: bytes, shown: Folded, client: Conversation, compaction: Compaction) -> tuple[Index, Omitted]:
-        index = index_of(space, shown, client.messages)
+    def _build_index(
+        self, tenant_key: bytes, history: CompactedConversation, client: Conversation, compaction: Compaction
+    ) -> tuple[RecallIndex, OmittedRules]:
+        index = build_index(tenant_key, history, client.messages)
         rules = self._rules(client.messages, compaction.covered)
-        left = omitted(rules, shown.conversation.messages, index.places)
-        self._indexes.put(compaction.id, (index, left), index.size + left.size)
-        return index, left
+        omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.places)
+        self._indexes.put(compaction.id, (index, omitted_rules), index.size + omitted_rules.size)
+        return index, omitted_rules
 
-    # -- what is named ------------------------------------------------------------
-
-    def _named(self, turn: Sequence[Message]) -> list[str]:
-        """What a user says in quotation marks, the values that calls are given, and the claims in both."""
-        named: list[str] = []
+    def _find_names(self, turn: Sequence[Message]) -> list[str]:
+        """Lists the user's words in quotation marks, the arguments of calls, and the claims in both."""
+        names: list[str] = []
         for message in turn:
             for part in message.parts:
                 if isinstance(part, ToolCall):
-                    for _, value in decoded(part.arguments):
-                        if len(value) < _LEAST:
+                    for _, value in argument_scalars(part.arguments):
+                        if len(value) < _MIN_NAME:
                             continue
                         whole = value.strip()
-                        if _names_something(whole):
-                            named.append(whole)
-                        named += self._claims(value[:_TEXT])
+                        if _is_name(whole):
+                            names.append(whole)
+                        names += self._claims(value[:_MAX_TEXT])
                 elif isinstance(part, Text) and message.role == "user":
-                    text = part.text[:_TEXT]
-                    named += [found[found.lastindex or 0].strip() for found in _QUOTED.finditer(text)]
-                    named += self._claims(text)
-        return named
+                    text = part.text[:_MAX_TEXT]
+                    names += [match[match.lastindex or 0].strip() for match in _QUOTED.finditer(text)]
+                    names += self._claims(text)
+        return names
 
-    # -- what is in view ----------------------------------------------------------
-
-    def _view(self, shown: Folded, client: Conversation, turn: range) -> View:
-        """All that is in view, but for what the turn itself says and asks for."""
-        messages, spans = shown.conversation.messages, shown.spans
+    def _view(self, history: CompactedConversation, client: Conversation, turn: range) -> RecallView:
+        """Returns all texts in view, except those of the turn itself (but with the results that it brought)."""
+        messages, spans = history.conversation.messages, history.spans
         start = bisect_left(spans, turn.start, key=itemgetter(0))
-        newest: list[Seen] = []
+        newest: list[PartTexts] = []
         for message, (first, last, _) in zip(messages[start:], spans[start:], strict=True):
             if not turn.start <= first <= last:
-                newest.append(read(message.parts))
+                newest.append(read_texts(message.parts))
             elif message.has_tool_result:
-                newest.append(read([part for part in message.parts if isinstance(part, ToolResult)]))
-        return self._settled(shown, client, start).with_texts(newest)
+                newest.append(read_texts([part for part in message.parts if isinstance(part, ToolResult)]))
+        return self._build_view(history, client, start).with_texts(newest)
 
-    def _settled(self, shown: Folded, client: Conversation, count: int) -> View:
-        """The system prompt and the first `count` messages; what was read for an earlier turn is not read again."""
-        name = shown.compaction.id if shown.compaction is not None else ""
-        messages, chain = shown.conversation.messages[:count], shown.conversation.chain[:count]
+    def _build_view(self, history: CompactedConversation, client: Conversation, count: int) -> RecallView:
+        """Returns the view of the system prompt and the first `count` messages; extends the one of an earlier turn."""
+        name = history.compaction.id if history.compaction is not None else ""
+        messages, keys = history.conversation.messages[:count], history.conversation.chain[:count]
         known = self._views.get(name)
-        view = known.grown(messages, chain) if known is not None and known.begins(client, chain) else None
+        view = known.extend(messages, keys) if known is not None and known.is_prefix_of(client, keys) else None
         if view is None:
-            # Most of it is there at the first look, which is made in a thread.
-            view = view_of(client, messages, chain)
+            # Most of it is there at the first time, which is in a thread.
+            view = build_view(client, messages, keys)
         if view is not known:
             self._views.put(name, view, view.size)
         return view
 
 
-def _stated(rules: Sequence[Rule], index: Index, tokens: int, count: Callable[[str], int]) -> list[Quote]:
-    """Instructions as they are quoted, as many as fit."""
-    quotes = list[Quote]()
-    for rule in rules:
-        artifact = index.artifact(rule.message)
-        text = labelled(_SOURCE, rule.message, artifact, f"> {rule.line}", whole=False)
-        if count("\n\n".join([OPENING, *(quote.text for quote in quotes), text])) > tokens:
-            break
-        quotes.append(Quote(text, rule.message, artifact, ()))
-    return quotes
-
-
-def _excerpt(quotes: Sequence[Quote], count: Callable[[str], int]) -> Excerpt | None:
+def _build_excerpt(quotes: Sequence[Quote], count: Callable[[str], int]) -> Excerpt | None:
     if not quotes:
         return None
     text = "\n\n".join([OPENING, *(quote.text for quote in quotes)])
@@ -202,8 +201,8 @@ def _excerpt(quotes: Sequence[Quote], count: Callable[[str], int]) -> Excerpt | 
     return Excerpt(text, artifacts, count(text), tuple(quotes))
 
 
-def _last_round(messages: Sequence[Message], start: int) -> int:
-    """Where the model's last reply begins, but not before `start`."""
+def _last_round_start(messages: Sequence[Message], start: int) -> int:
+    """Returns the index where the model's last response begins, but at least `start`."""
     at = len(messages)
     while at > start and messages[at - 1].role != "assistant":
         at -= 1
@@ -212,12 +211,359 @@ def _last_round(messages: Sequence[Message], start: int) -> int:
     return at
 
 
-def _names_something(value: str) -> bool:
-    """Whether an argument as a whole names something: one word that is no plain one, or several that begin as names do.
-    Remarks and searches in plain words do not."""
-    if not _LEAST <= len(value) <= 200 or "\n" in value:
+def _is_name(value: str) -> bool:
+    """Whether an argument as a whole is a name: one word that is not a plain one, or several that begin as names do.
+
+    Remarks and searches in plain words are not.
+    """
+    if not _MIN_NAME <= len(value) <= 200 or "\n" in value:
         return False
     words = value.split()
     if len(words) == 1:
         return not (value.isalpha() and value.islower())
     return all(word[0].isupper() or any(map(str.isdigit, word)) for word in words)
+
+
+# -- the choice of quotes ----------------------------------------------------------------------------------------------
+
+_MIN_QUOTE: Final = 120
+"""Characters below which a quote is of no use."""
+_MAX_TRIED_PASSAGES: Final = 8
+"""Passages that are tried for one excerpt."""
+_MAX_QUOTED_NAMES: Final = 12
+"""Names by which lines are chosen, the rarest ones."""
+_LABEL: Final = 60
+"""Characters of a quote's label beside its source, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A quote of one source.
+
+    `names` are the turn's names for which it was chosen, `message` is the client's index of the message that is quoted,
+    `artifact` may be empty.
+    """
+
+    text: str
+    message: int
+    artifact: str
+    names: tuple[str, ...]
+
+
+class QuoteChoice:
+    """Chooses the passages to quote: those that hold the most and rarest of the names, the newest of equals.
+
+    `results` are the texts of the results in view, `quoted` texts that the excerpt quotes already.
+    """
+
+    def __init__(
+        self,
+        index: RecallIndex,
+        messages: Sequence[Message],
+        turn: Sequence[Message],
+        results: set[str],
+        names: Sequence[TurnName],
+        quoted: Sequence[str] = (),
+    ) -> None:
+        self._index, self._messages, self._names = index, messages, names
+        self._results = results
+        self._turn_texts = [readable_text(part) for message in turn for part in message.parts]
+        self._known_results = [*quoted, *(text for message in turn for text in _result_texts(message.parts))]
+        self._calls = {(p.name, p.arguments) for message in turn for p in message.parts if isinstance(p, ToolCall)}
+
+    def choose(self, characters: int, sources: int) -> list[Quote]:
+        """Returns at most `sources` quotes of together about so many characters, the best first."""
+        quotes: list[Quote] = []
+        remaining = list(self._names)
+        for _ in range(_MAX_TRIED_PASSAGES):
+            if not remaining or len(quotes) >= sources:
+                break
+            number = self._best_passage(remaining)
+            names = sorted((name for name in self._names if number in name.passages), key=lambda n: len(n.passages))
+            remaining = [name for name in remaining if number not in name.passages]
+            share = characters // min(sources - len(quotes), len(remaining) + 1)
+            if share < _MIN_QUOTE:
+                break
+            texts = tuple(name.text for name in names[:_MAX_QUOTED_NAMES])
+            quote = self._quote(self._index.passages[number], texts, share)
+            if quote is not None:
+                quotes.append(quote)
+                characters -= len(quote.text) + 2
+        return quotes
+
+    def _best_passage(self, names: Sequence[TurnName]) -> int:
+        scores: dict[int, float] = {}
+        for name in names:
+            for number in name.passages:
+                scores[number] = scores.get(number, 0.0) + 1 / len(name.passages)
+        return max(scores, key=lambda number: (scores[number], number))
+
+    def _quote(self, passage: Passage, names: tuple[str, ...], characters: int) -> Quote | None:
+        """Quotes a passage; returns None where nothing of it is new.
+
+        Nothing is new where the turn repeats its call, or where the lines with the names, or its whole result, are in
+        view.
+        """
+        call = self._messages[passage.call[0]].parts[passage.call[1]] if passage.call else None
+        if isinstance(call, ToolCall) and (call.name, call.arguments) in self._calls:
+            return None
+        arguments, body = passage.texts(self._messages)
+        source = self._describe_source(passage, call)
+        is_in_view = body in self._results
+        body_names = [name for name in names if name in body] if not is_in_view else []
+        argument_names = [name for name in names if name not in source and name in arguments] if not body_names else []
+        characters -= len(source) + _LABEL
+        if argument_names:
+            text, lines = quote_text(arguments, argument_names, characters)
+            source, known = f"Arguments of {source.removeprefix('Result of ')}", self._turn_texts
+        elif is_in_view:
+            return None
+        else:
+            text, lines = quote_text(body or arguments, body_names, characters)
+            known = self._known_results
+        if not text or (lines and all(any(line.strip() in other for other in known) for line in lines)):
+            return None
+        message = passage.place[0]
+        labelled = label_quote(source, message, passage.artifact, text, whole=passage.whole)
+        return Quote(labelled, message, passage.artifact, names)
+
+    def _describe_source(self, passage: Passage, call: Part | None) -> str:
+        if isinstance(call, ToolCall):
+            return f"{'Result of ' if passage.body else ''}{render_call(call.name, call.arguments)}"
+        message, part = passage.place
+        if isinstance(self._messages[message].parts[part], ToolResult):
+            return "Result of a tool"
+        return f"Said by the {self._messages[message].role}"
+
+
+def _result_texts(parts: Iterable[Part]) -> Iterator[str]:
+    return (readable_text(part) for part in parts if isinstance(part, ToolResult))
+
+
+# -- the texts in view -------------------------------------------------------------------------------------------------
+
+PartTexts = tuple[tuple[str, ...], tuple[str, ...]]
+"""The texts of some parts, and those of the results among them."""
+
+_LETTERS: Final = f"[0-9A-Za-z_{LETTERS}]"
+"""The characters of words, as `words_in` splits them."""
+_WITHIN_WORD = re.compile(_LETTERS + "{2}")
+"""Two characters of one word."""
+_MAX_TRIED_PLACES: Final = 16
+"""Places that are tried one by one: to compile a pattern takes as long."""
+_WORD_BYTES: Final = 140
+"""Bytes of a word in the view, beside a bit for each message."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallView:
+    """The texts in view in front of a turn, so that nothing of them is recalled.
+
+    They are those of the system prompt, of the list entries that belong to it (`lead`), of `count` messages, of which
+    the last has the chain key `last`, and of some messages behind them. `words` has, for each word, a bit for each of
+    the first `indexed` texts that hold it; `size` is in bytes, beside the conversation itself.
+    """
+
+    preamble: Sequence[Part]
+    lead: Sequence[Message]
+    count: int
+    last: bytes
+    texts: tuple[PartTexts, ...]
+    words: Mapping[bytes, int]
+    indexed: int
+    size: int
+
+    def is_prefix_of(self, client: Conversation, keys: Sequence[bytes]) -> bool:
+        """Whether a list with these chain keys begins with this view."""
+        if (self.preamble, self.lead) != (client.preamble, client.lead) or self.count > len(keys):
+            return False
+        return self.count == 0 or keys[self.count - 1] == self.last
+
+    def extend(self, messages: Sequence[Message], keys: Sequence[bytes]) -> RecallView:
+        """Returns the view of a longer list that begins with this one.
+
+        The texts behind are searched without an index, since to split them into words would cost more.
+        """
+        if self.count == len(messages):
+            return self
+        new = messages[self.count :]
+        texts = (*self.texts, *[read_texts(message.parts) for message in new])
+        size = self.size + sum(map(_text_bytes, new))
+        return replace(self, count=len(messages), last=keys[-1], texts=texts, size=size)
+
+    def with_texts(self, newest: Sequence[PartTexts]) -> RecallView:
+        """Returns the view with these texts behind the others."""
+        return replace(self, texts=(*self.texts, *newest))
+
+    def contains(self, name: TurnName) -> bool:
+        """Whether a name is in view."""
+        bits = (1 << self.indexed) - 1
+        for word in name.words:
+            bits &= self.words.get(word, 0)
+        # A message that holds all words of the name and its text shows the name.
+        if bits and (name.plain or any(name.text in text for at in _set_bits(bits) for text in self.texts[at][0])):
+            return True
+        return _is_in_texts(name, self.texts[self.indexed :])
+
+
+def build_view(client: Conversation, messages: Sequence[Message], keys: Sequence[bytes]) -> RecallView:
+    """Returns the view of these messages, whose chain keys are `keys`, behind the client's system prompt."""
+    entries = (*client.lead, *messages)
+    texts = (read_texts(client.preamble), *[read_texts(message.parts) for message in entries])
+    words = _index_words(texts)
+    size = sum(map(_text_bytes, entries)) + (_WORD_BYTES + len(texts) // 8) * len(words)
+    last = keys[-1] if keys else b""
+    return RecallView(client.preamble, client.lead, len(messages), last, texts, words, len(texts), size)
+
+
+def read_texts(parts: Sequence[Part]) -> PartTexts:
+    """Returns the readable text of each part, and those of the results among them."""
+    texts = [readable_text(part) for part in parts]
+    results = [text for part, text in zip(parts, texts, strict=True) if isinstance(part, ToolResult)]
+    return tuple(filter(None, texts)), tuple(results)
+
+
+def _index_words(entries: Sequence[PartTexts]) -> dict[bytes, int]:
+    words: dict[bytes, int] = {}
+    for at, (texts, _) in enumerate(entries):
+        for word in set().union(*map(words_in, texts)):
+            words[word] = words.get(word, 0) | 1 << at
+    return words
+
+
+def _text_bytes(message: Message) -> int:
+    """Estimates the memory of a message's texts; the conversation holds most of them anyway, except for arguments."""
+    return 300 + sum([len(part.arguments) for part in message.parts if isinstance(part, ToolCall)])
+
+
+def _set_bits(number: int) -> Iterator[int]:
+    """Yields the places of the bits that are set, the highest first."""
+    while number:
+        at = number.bit_length() - 1
+        yield at
+        number ^= 1 << at
+
+
+def _is_in_texts(name: TurnName, entries: Sequence[PartTexts]) -> bool:
+    # Most names are in no text at all, which one fast pass shows.
+    if not any(map(contains, chain.from_iterable(map(itemgetter(0), entries)), repeat(name.text))):
+        return False
+    words = [word.decode() for word in name.words]
+    for texts, _ in reversed(entries):
+        if any(name.text in text for text in texts) and all(
+            any(_has_word(word, text) for text in texts) for word in words
+        ):
+            return True
+    return False
+
+
+def _has_word(word: str, text: str) -> bool:
+    """Whether the text has this word as a whole word."""
+    at = text.find(word)
+    for _ in range(_MAX_TRIED_PLACES):
+        if at < 0:
+            return False
+        if not (at and _WITHIN_WORD.match(text, at - 1)) and not _WITHIN_WORD.match(text, at + len(word) - 1):
+            return True
+        at = text.find(word, at + 1)
+    return re.search(f"{word}(?!{_LETTERS})(?<!{_LETTERS}{word})", text) is not None
+
+
+# -- standing instructions ---------------------------------------------------------------------------------------------
+
+_MAX_RARE: Final = 8
+"""A word in more passages than this names nothing."""
+_NAME = re.compile(r"(?<=[^.!?\s] )[^\W\d_a-z][\w-]{2,}|[\w-]*\d[\w-]*")
+"""A word with a capital that begins no sentence, or with a digit."""
+_MIN_SHARE: Final = 0.5
+"""The share of an instruction's stems that a turn about its subject has."""
+_RULE_BYTES: Final = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An instruction of the user that is in force.
+
+    `message` is the client's index of its message, `text` its own text, `line` that with notes on instructions that it
+    replaces.
+    """
+
+    message: int
+    text: str
+    line: str
+
+
+FindRules = Callable[[Sequence[Message], int], Iterable[Rule]]
+"""Finds the instructions in force among the first messages of a list, given their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class OmittedRules:
+    """The instructions that no message in view states, with the stems of each, and those of each rare name in it."""
+
+    rules: tuple[Rule, ...] = ()
+    stems: tuple[frozenset[str], ...] = ()
+    names: tuple[tuple[frozenset[str], ...], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The memory that it takes, in bytes, roughly."""
+        return _RULE_BYTES * len(self.rules)
+
+    def relevant_to(self, turn: Sequence[Message], limit: int) -> list[Rule]:
+        """Returns at most `limit` instructions about the subject of a turn, by its texts and calls; the best first."""
+        if not self.rules:
+            return []
+        texts = [text[:_MAX_TEXT] for message in turn for text in _subject_texts(message)]
+        turn_stems = stems_of("\n".join(texts))
+        ranking: list[tuple[float, int]] = []
+        for at, (stems, names) in enumerate(zip(self.stems, self.names, strict=True)):
+            common = len(stems & turn_stems)
+            share = common / len(stems) if stems else 0.0
+            is_named = any(name <= turn_stems for name in names)
+            if is_named or (share >= _MIN_SHARE and (common > 1 or len(stems) == 1)):
+                ranking.append((share + is_named, at))
+        return [self.rules[at] for _, at in sorted(ranking, reverse=True)[:limit]]
+
+
+def find_omitted_rules(
+    rules: Iterable[Rule], visible: Sequence[Message], places: Mapping[bytes, int | list[int]]
+) -> OmittedRules:
+    """Returns the instructions that none of the visible messages states.
+
+    `places` has, for each word that left the window, the numbers of its passages.
+    """
+    texts = [readable_text(part) for message in visible for part in message.parts]
+    missing = [rule for rule in rules if not any(rule.text in text for text in texts)]
+    names = [
+        tuple(filter(None, (stems_of(name) for name in _NAME.findall(rule.text) if _is_rare(name, places))))
+        for rule in missing
+    ]
+    return OmittedRules(tuple(missing), tuple(stems_of(rule.text) for rule in missing), tuple(names))
+
+
+def _quote_rules(rules: Sequence[Rule], index: RecallIndex, tokens: int, count: Callable[[str], int]) -> list[Quote]:
+    """Returns a quote for each instruction, as many as fit."""
+    quotes = list[Quote]()
+    for rule in rules:
+        artifact = index.artifact(rule.message)
+        text = label_quote(_RULE_SOURCE, rule.message, artifact, f"> {rule.line}", whole=False)
+        if count("\n\n".join([OPENING, *(quote.text for quote in quotes), text])) > tokens:
+            break
+        quotes.append(Quote(text, rule.message, artifact, ()))
+    return quotes
+
+
+def _is_rare(name: str, places: Mapping[bytes, int | list[int]]) -> bool:
+    if len(name) < _MIN_NAME:
+        return False
+    counts = (places.get(word.encode("utf-8", "replace"), 0) for word in {name, name.lower()})
+    return sum(1 if isinstance(each, int) else len(each) for each in counts) <= _MAX_RARE
+
+
+def _subject_texts(message: Message) -> Iterable[str]:
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            yield f"{part.name}\n{readable_text(part)}"
+        elif isinstance(part, Text):
+            yield part.text

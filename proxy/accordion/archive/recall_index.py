@@ -1,7 +1,7 @@
-"""Which words stand in what left a window: made once for a fold, of whole words only.
+"""The index of the words that left the window with a compaction, and the lookup of names in it.
 
-What is looked for later (a path, an identifier, a quotation) is found by its words, and then looked for in the few
-places that hold them all.
+The index has whole words only, and is built once for each compaction. A name (a path, an identifier, a quotation) is
+looked up by its words, and then searched for in the few passages that hold all of them.
 """
 
 from __future__ import annotations
@@ -16,65 +16,68 @@ import msgspec
 
 from accordion.archive.artifacts import result_text
 from accordion.archive.references import artifact_id, range_id
-from accordion.core.boundaries import Place, pairs
-from accordion.core.conversation import Message, Part, Text, ToolCall, ToolResult
-from accordion.core.edits import Folded
-from accordion.core.plan import OURS
-from accordion.core.spelling import spelled
-from accordion.core.values import dataclass
+from accordion.model.boundaries import PartPosition, match_results_to_calls
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
+from accordion.model.plan import WRITTEN_BY_COMPACTION
+from accordion.model.spelling import mask_symbols
+from accordion.model.values import dataclass
 
-Stretch = tuple[int, int, str]
-"""The first and the last message of a range that was kept, and the id of its artifact."""
+ArchivedRange = tuple[int, int, str]
+"""The first and the last message of an archived range, and the id of its artifact."""
 
-_MOST: Final = 1_000_000
-"""Characters of one part that are looked through."""
-_LONGEST: Final = 64
-_RAREST: Final = 4
-"""So many words of a name tell where it may stand."""
-_DEPTH: Final = 12
-_STRETCH: Final = 200
-"""Messages of a kept range at most; longer ones are not found again."""
-_KEPT = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
-_SPACED: Final = bytes(c if c >= 128 or bytes((c,)) in _KEPT else 32 for c in range(256))
+_MAX_PART: Final = 1_000_000
+"""Characters of one part that are indexed."""
+_MAX_WORD: Final = 64
+"""Bytes of a word."""
+_MAX_NAME_WORDS: Final = 4
+"""Words of a name that are looked up, the rarest ones."""
+_MAX_DEPTH: Final = 12
+_MAX_RANGE: Final = 200
+"""Messages of an archived range; longer ones are not recognized."""
+_WORD_CHARACTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+_SPACED: Final = bytes(c if c >= 128 or bytes((c,)) in _WORD_CHARACTERS else 32 for c in range(256))
 _ESCAPED = re.compile(r'[":\\\x00-\x1f]')
 _LETTER = re.compile(r"[^\W\d_]")
 _STRINGS: Final = frozenset({str})
 _decode: Final = msgspec.json.Decoder().decode
-_WORD, _POSTING, _PASSAGE = 190, 16, 250
+_WORD_BYTES, _POSTING_BYTES, _PASSAGE_BYTES = 190, 16, 250
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One thing that left: what a tool answered (`body` is the place of the result, `call` that of its call), what
-    somebody said (`body`), or a call whose answer is in view or missing (`call`). `both` tells whether the call left
-    too. `artifact` keeps it; empty where that is not known, and `whole` says that it keeps this and nothing else."""
+    """A part that left the window: a tool result, a text, or a call whose result is in view or missing.
 
-    body: Place | None
-    call: Place | None
+    `body` is the position of the result or text, `call` that of the call; `both` is whether the call left too.
+    `artifact` holds the passage (empty where that is not known), and nothing else where `whole` is set.
+    """
+
+    body: PartPosition | None
+    call: PartPosition | None
     both: bool
     artifact: str
     whole: bool
 
     @property
-    def place(self) -> Place:
-        """Where it stood."""
+    def place(self) -> PartPosition:
+        """Its position in the client's messages."""
         return self.body or self.call or (0, 0)
 
     def texts(self, messages: Sequence[Message]) -> tuple[str, str]:
-        """The arguments of its call and its body, each empty where there is none or it did not leave."""
-        return self.given(messages), self.said(messages)
+        """Returns the arguments of its call and its body; each is empty where there is none or it did not leave."""
+        return self.call_text(messages), self.body_text(messages)
 
-    def given(self, messages: Sequence[Message]) -> str:
-        """The first of these."""
+    def call_text(self, messages: Sequence[Message]) -> str:
+        """Returns the arguments of its call; empty where the call did not leave."""
         call = self.call if self.both else None
-        return text_of(messages[call[0]].parts[call[1]]) if call else ""
+        return readable_text(messages[call[0]].parts[call[1]]) if call else ""
 
-    def said(self, messages: Sequence[Message]) -> str:
-        """The second."""
-        return text_of(messages[self.body[0]].parts[self.body[1]]) if self.body else ""
+    def body_text(self, messages: Sequence[Message]) -> str:
+        """Returns the text of its result, or its own."""
+        return readable_text(messages[self.body[0]].parts[self.body[1]]) if self.body else ""
 
-    def gives(self, text: str, messages: Sequence[Message], *, literal: bool) -> bool:
-        """Whether the first holds a text; `literal`: whether that reads in them as it does in JSON."""
+    def call_contains(self, text: str, messages: Sequence[Message], *, literal: bool) -> bool:
+        """Whether the arguments hold a text; `literal` is whether JSON writes this text as it is (`is_literal`)."""
         part = messages[self.call[0]].parts[self.call[1]] if self.call and self.both else None
         if not isinstance(part, ToolCall):
             return False
@@ -83,56 +86,59 @@ class Passage:
         escape = "\\u00" if text.isascii() else "\\u"
         if literal and text not in raw and escape not in raw and "\\/" not in raw:
             return False
-        return text in text_of(part)
+        return text in readable_text(part)
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    """What left, oldest first, and for each word the numbers of the passages that hold it. `size` is in bytes."""
+class RecallIndex:
+    """The passages that left, oldest first, and for each word the numbers of those that hold it; `size` is in bytes."""
 
     passages: tuple[Passage, ...]
     places: dict[bytes, int | list[int]]
     size: int
 
     def artifact(self, message: int) -> str:
-        """What keeps the words of a message; empty where that is not known."""
+        """Returns the artifact that holds the text of a message; empty where that is not known."""
         return next((each.artifact for each in self.passages if each.body and each.body[0] == message), "")
 
-    def holding(self, text: str) -> tuple[tuple[bytes, ...], Sequence[int]]:
-        """The words of a text, and the numbers of the passages that hold the rarest of them, oldest first; both empty
-        where no passage holds one of them."""
+    def find(self, text: str) -> tuple[tuple[bytes, ...], Sequence[int]]:
+        """Returns the words of a text, and the numbers of the passages that hold the rarest of them, oldest first.
+
+        Both are empty where no passage holds one of the words.
+        """
         lists: dict[bytes, Sequence[int]] = {}
         for word in _split(text):
-            if 2 < len(word) <= _LONGEST:
+            if 2 < len(word) <= _MAX_WORD:
                 places = self.places.get(word)
                 if places is None:
                     return (), ()
                 lists[word] = (places,) if isinstance(places, int) else places
-        found, *others = sorted(lists.values(), key=len)[:_RAREST] or [()]
+        numbers, *others = sorted(lists.values(), key=len)[:_MAX_NAME_WORDS] or [()]
         for each in others:
-            # Both are in order: what the other has stands right before where it would go in once more.
-            found = [number for number in found if each[bisect_right(each, number) - 1] == number]
-        return tuple(lists), found
+            # Both are sorted: a number of the other list is right before the place where it would be inserted again.
+            numbers = [number for number in numbers if each[bisect_right(each, number) - 1] == number]
+        return tuple(lists), numbers
 
 
-def literal(text: str) -> bool:
-    """Whether a text stands in JSON as it reads: a number may be written otherwise, and so are a key with its value and
-    what has a backslash in front of it."""
+def is_literal(text: str) -> bool:
+    """Whether JSON writes a text as it is.
+
+    It may write a number in another form; a key with its value and characters that take a backslash differ always.
+    """
     return _LETTER.search(text) is not None and _ESCAPED.search(text) is None
 
 
-def index_of(space: bytes, folded: Folded, client: Sequence[Message]) -> Index:
-    """The index of what left by the fold in force; `client` are the messages as the client sent them, `space` is the
-    tenant's key."""
-    covered = client[: folded.compaction.covered] if folded.compaction is not None else ()
-    passages = tuple(_passages(space, folded, covered))
+def build_index(tenant_key: bytes, history: CompactedConversation, client: Sequence[Message]) -> RecallIndex:
+    """Returns the index of what the compaction in force took out of the client's messages."""
+    covered = client[: history.compaction.covered] if history.compaction is not None else ()
+    passages = tuple(_passages(tenant_key, history, covered))
     places: dict[bytes, int | list[int]] = {}
     postings = 0
     for number, passage in enumerate(passages):
         call, body = passage.texts(covered)
-        found = words_in(body) | words_in(call) if call else words_in(body)
-        postings += len(found)
-        for word in found:
+        words = words_in(body) | words_in(call) if call else words_in(body)
+        postings += len(words)
+        for word in words:
             known = places.get(word)
             if known is None:
                 places[word] = number
@@ -140,130 +146,198 @@ def index_of(space: bytes, folded: Folded, client: Sequence[Message]) -> Index:
                 places[word] = [known, number]
             else:
                 known.append(number)
-    size = 1_000 + _WORD * len(places) + _POSTING * postings + _PASSAGE * len(passages)
-    return Index(passages, places, size)
+    size = 1_000 + _WORD_BYTES * len(places) + _POSTING_BYTES * postings + _PASSAGE_BYTES * len(passages)
+    return RecallIndex(passages, places, size)
 
 
-# -- what can be read --------------------------------------------------------------------------------------------------
+# -- readable texts ----------------------------------------------------------------------------------------------------
 
 
 def words_in(text: str) -> set[bytes]:
-    """The words of a text: runs of letters, digits and underscores, three to 64 bytes long."""
-    return {word for word in set(_split(text[:_MOST])) if 2 < len(word) <= _LONGEST}
+    """Returns the words of a text: runs of letters, digits and underscores, three to 64 bytes long."""
+    return {word for word in set(_split(text[:_MAX_PART])) if 2 < len(word) <= _MAX_WORD}
 
 
 def _split(text: str) -> list[bytes]:
-    data = text.encode() if text.isascii() else spelled(text).encode("utf-8", "replace")
+    data = text.encode() if text.isascii() else mask_symbols(text).encode("utf-8", "replace")
     return data.translate(_SPACED).split()
 
 
-def text_of(part: Part) -> str:
-    """The text of one part that can be read, so of no reasoning; of a call its arguments, decoded."""
+def readable_text(part: Part) -> str:
+    """Returns the readable text of a part: none for reasoning, the decoded arguments for a call."""
     if isinstance(part, Text):
         return part.text
     if isinstance(part, ToolResult):
         parts = part.parts
-        # Most are one text.
+        # Most results are one text.
         return parts[0].text if len(parts) == 1 and isinstance(parts[0], Text) else result_text(part)
     if isinstance(part, ToolCall):
-        return "\n".join([f"{key}: {value}" if key else value for key, value in decoded(part.arguments)])
+        return "\n".join([f"{key}: {value}" if key else value for key, value in argument_scalars(part.arguments)])
     return ""
 
 
-def decoded(arguments: str) -> list[tuple[str, str]]:
-    """The scalars of a call's arguments with their keys, in order; the text itself where it is no JSON."""
+def argument_scalars(arguments: str) -> list[tuple[str, str]]:
+    """Returns the scalars of a call's arguments with their keys, in order; the text itself where it is not JSON."""
     try:
         value = _decode(arguments)
     except (ValueError, RecursionError):
         return [("", arguments)] if arguments else []
     if type(value) is dict and _STRINGS.issuperset(map(type, value.values())):
-        # Most calls are given nothing else.
+        # Most calls have string arguments only.
         return [*value.items()]
-    found: list[tuple[str, str]] = []
-    _scalars(value, "", _DEPTH, found)
-    return found
+    scalars: list[tuple[str, str]] = []
+    _add_scalars(value, "", _MAX_DEPTH, scalars)
+    return scalars
 
 
-def _scalars(value: Any, key: str, depth: int, found: list[tuple[str, str]]) -> None:
-    """Adds the scalars of a value to those that were found."""
+def _add_scalars(value: Any, key: str, depth: int, scalars: list[tuple[str, str]]) -> None:
+    """Adds the scalars of a value to a list."""
     if isinstance(value, str):
-        found.append((key, value))
+        scalars.append((key, value))
     elif isinstance(value, bool) or value is None or not depth:
         return
     elif isinstance(value, dict):
         for name, inner in value.items():
-            _scalars(inner, name, depth - 1, found)
+            _add_scalars(inner, name, depth - 1, scalars)
     elif isinstance(value, list):
         for inner in value:
-            _scalars(inner, key, depth - 1, found)
+            _add_scalars(inner, key, depth - 1, scalars)
     else:
-        found.append((key, str(value)))
+        scalars.append((key, str(value)))
 
 
-# -- what left ---------------------------------------------------------------------------------------------------------
+# -- passages ----------------------------------------------------------------------------------------------------------
 
 
-def _passages(space: bytes, folded: Folded, covered: Sequence[Message]) -> Iterator[Passage]:
-    """Every covered part that is not in view as it was: results with their calls, and what was said."""
-    seen, matched, kept = _in_view(folded, covered), pairs(covered), _Kept(space, folded, covered)
-    answered = {call for result, call in matched.items() if result not in seen}
+def _passages(tenant_key: bytes, history: CompactedConversation, covered: Sequence[Message]) -> Iterator[Passage]:
+    """Yields the covered parts that are not in view unchanged: results with their calls, and texts."""
+    visible = _visible_parts(history, covered)
+    calls_by_result = match_results_to_calls(covered)
+    artifacts = _ArtifactLookup(tenant_key, history, covered)
+    calls_with_result = {call for result, call in calls_by_result.items() if result not in visible}
     for at, message in enumerate(covered):
         for number, part in enumerate(message.parts):
-            place = at, number
-            if place in seen:
+            position = at, number
+            if position in visible:
                 continue
             if isinstance(part, ToolResult):
-                call = matched.get(place)
-                yield Passage(place, call, call not in seen, *kept.of(place))
-            elif isinstance(part, ToolCall) and place not in answered:
-                yield Passage(None, place, True, *kept.of(place))
+                call = calls_by_result.get(position)
+                yield Passage(position, call, call not in visible, *artifacts.find(position))
+            elif isinstance(part, ToolCall) and position not in calls_with_result:
+                yield Passage(None, position, True, *artifacts.find(position))
             elif isinstance(part, Text) and message.role in ("user", "assistant"):
-                yield Passage(place, None, False, *kept.of(place))
+                yield Passage(position, None, False, *artifacts.find(position))
 
 
-def _in_view(folded: Folded, covered: Sequence[Message]) -> set[Place]:
-    """The parts of the covered messages that stand in the forwarded list as they were."""
-    seen: set[Place] = set()
-    shown = folded.conversation.messages
-    for at in range(_fold_part(folded)):
-        origin, edited = folded.origins[at], folded.spans[at][2]
+def _visible_parts(history: CompactedConversation, covered: Sequence[Message]) -> set[PartPosition]:
+    """Returns the parts of the covered messages that the forwarded list has unchanged."""
+    visible: set[PartPosition] = set()
+    forwarded = history.conversation.messages
+    for at in range(_count_written(history)):
+        origin, edited = history.origins[at], history.spans[at][2]
         if origin >= 0:
             parts = covered[origin].parts
-            seen.update((origin, part) for part in range(len(parts)) if not edited or parts[part] in shown[at].parts)
-    return seen
+            visible.update(
+                (origin, part) for part in range(len(parts)) if not edited or parts[part] in forwarded[at].parts
+            )
+    return visible
 
 
-def _fold_part(folded: Folded) -> int:
-    """How many messages of the list stand for what the fold covers."""
-    covered = folded.compaction.covered if folded.compaction is not None else 0
-    return bisect_left(folded.spans, covered, key=itemgetter(0))
+def _count_written(history: CompactedConversation) -> int:
+    """Returns how many messages of the forwarded list replace those that the compaction covers."""
+    covered = history.compaction.covered if history.compaction is not None else 0
+    return bisect_left(history.spans, covered, key=itemgetter(0))
 
 
-class _Kept:
-    """Which artifacts of a fold keep what left."""
+class _ArtifactLookup:
+    """Finds the artifacts of a compaction that hold its passages."""
 
-    def __init__(self, space: bytes, folded: Folded, covered: Sequence[Message]) -> None:
-        self._space, self._covered = space, covered
-        self._ids = frozenset(folded.compaction.artifacts if folded.compaction is not None else ())
-        runs = (folded.spans[at] for at in range(_fold_part(folded)) if folded.origins[at] == OURS)
-        self._stretches = [stretch for first, last, _ in runs for stretch in self._cut(first, last)]
+    def __init__(self, tenant_key: bytes, history: CompactedConversation, covered: Sequence[Message]) -> None:
+        self._tenant_key, self._covered = tenant_key, covered
+        self._ids = frozenset(history.compaction.artifacts if history.compaction is not None else ())
+        runs = (
+            history.spans[at] for at in range(_count_written(history)) if history.origins[at] == WRITTEN_BY_COMPACTION
+        )
+        self._ranges = [each for first, last, _ in runs for each in self._find_ranges(first, last)]
 
-    def of(self, place: Place) -> tuple[str, bool]:
-        """The artifact that keeps a part, and whether it keeps nothing else; ("", False) where none is known."""
-        own = artifact_id(self._space, self._covered[place[0]].key, place[1])
+    def find(self, position: PartPosition) -> tuple[str, bool]:
+        """Returns the artifact that holds a part, and whether it holds nothing else; ("", False) if there is none."""
+        own = artifact_id(self._tenant_key, self._covered[position[0]].key, position[1])
         if own in self._ids:
             return own, True
-        return next((name for first, last, name in self._stretches if first <= place[0] <= last), ""), False
+        return next((name for first, last, name in self._ranges if first <= position[0] <= last), ""), False
 
-    def _cut(self, first: int, last: int) -> Iterator[Stretch]:
-        """The kept ranges that lie one behind the other from `first` on: their ids say where each ends."""
+    def _find_ranges(self, first: int, last: int) -> Iterator[ArchivedRange]:
+        """Yields the archived ranges from `first` on, one behind the other: a known id shows where each ends."""
         keys = [message.key for message in self._covered[first : last + 1]]
         start = 0
         while start < len(keys):
-            ends = range(start + 1, min(len(keys), start + _STRETCH) + 1)
-            found = next(((end, n) for end in ends if (n := range_id(self._space, keys[start:end])) in self._ids), None)
-            if found is None:
+            ends = range(start + 1, min(len(keys), start + _MAX_RANGE) + 1)
+            ids = ((end, range_id(self._tenant_key, keys[start:end])) for end in ends)
+            match = next(((end, name) for end, name in ids if name in self._ids), None)
+            if match is None:
                 return
-            end, name = found
+            end, name = match
             yield first + start, first + end - 1, name
             start = end
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+_MAX_PASSAGES: Final = 8
+"""A name in more passages than this distinguishes none of them."""
+_MAX_CANDIDATES: Final = 50
+_MAX_SEARCHED: Final = 20_000_000
+"""Characters that are searched for the names of one turn, where their words alone do not decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnName:
+    """A name in a turn, with the numbers of the passages that hold it.
+
+    `plain` is whether it is a single word, so that a text with the word has the name.
+    """
+
+    text: str
+    words: tuple[bytes, ...]
+    passages: tuple[int, ...]
+    plain: bool
+
+
+class NameLookup:
+    """Looks up the names of one turn in the index of what left `messages`."""
+
+    def __init__(self, index: RecallIndex, messages: Sequence[Message]) -> None:
+        self._index, self._messages = index, messages
+        self._searched = 0
+
+    def __call__(self, text: str) -> TurnName | None:
+        """Returns the name with its passages; None where no passage holds it, or too many do."""
+        word = text.encode("utf-8", "replace")
+        places = self._index.places.get(word)
+        if places is not None:
+            # For a single word the index is complete.
+            numbers = (places,) if isinstance(places, int) else places
+            return TurnName(text, (word,), tuple(numbers), plain=True) if len(numbers) <= _MAX_PASSAGES else None
+        words, candidates = self._index.find(text)
+        if not candidates or len(candidates) > _MAX_CANDIDATES:
+            return None
+        matches = self._search(text, candidates)
+        return TurnName(text, words, tuple(matches), plain=False) if 0 < len(matches) <= _MAX_PASSAGES else None
+
+    def _search(self, text: str, numbers: Sequence[int]) -> list[int]:
+        """Returns the passages that hold a text, at most one more than is useful; none once the limit is reached."""
+        matches: list[int] = []
+        literal = is_literal(text)
+        for number in numbers:
+            passage = self._index.passages[number]
+            # The body comes first: most names are in there, and arguments have to be decoded.
+            body = passage.body_text(self._messages)
+            self._searched += len(body)
+            if text in body or passage.call_contains(text, self._messages, literal=literal):
+                matches.append(number)
+            if self._searched > _MAX_SEARCHED:
+                return []
+            if len(matches) > _MAX_PASSAGES:
+                break
+        return matches

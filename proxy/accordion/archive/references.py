@@ -1,8 +1,7 @@
-"""The text that stands for what was moved out of the window, and the id by which it is found again.
+"""References: the texts that replace archived content in the window, and the ids of artifacts.
 
-A reference is for a model to read: it names what was there, how much of it, and the call that reads it again. It is
-true whether or not there is such a tool in the request that it stands in: the tool is named where offered, and the id
-is the same for those who read it otherwise.
+A reference is for a model to read: it names the content, its size, and the call that reads it again. It is true whether
+or not the request offers that tool ("where offered"), and the id is the same for people who read it otherwise.
 """
 
 from __future__ import annotations
@@ -12,100 +11,107 @@ from collections.abc import Iterable
 
 import msgspec
 
-ARGUMENTS_AT_MOST = 300
+MAX_ARGUMENTS = 300
 """Characters of a call's arguments that a reference repeats."""
 
 _DIGITS = 12
-_KEYS_SHOWN = 5
-_JSON_AT_MOST = 1_000_000
+_MAX_KEYS = 5
+_MAX_JSON = 1_000_000
 
 
-def artifact_id(space: bytes, message_key: bytes, part: int | None) -> str:
-    """The id of a message, or of one part of it (by its index). The same content of the same tenant (`space` is its
-    key) has the same id; nobody else can tell what it stands for."""
+def artifact_id(tenant_key: bytes, message_key: bytes, part: int | None) -> str:
+    """Returns the id of a message, or of one part of it (by its index).
+
+    The same content of the same tenant has the same id; nobody without the tenant's key can tell what it stands for.
+    """
     place = b"" if part is None else b"/%d" % part
-    return _id(b"artifact", space, (message_key + place,))
+    return _id(b"artifact", tenant_key, (message_key + place,))
 
 
-def range_id(space: bytes, keys: Iterable[bytes]) -> str:
-    """The id of a stretch of messages, given their keys in order."""
-    return _id(b"range", space, keys)
+def range_id(tenant_key: bytes, keys: Iterable[bytes]) -> str:
+    """Returns the id of a range of messages, given their keys in order."""
+    return _id(b"range", tenant_key, keys)
 
 
-def slice_id(space: bytes, keys: Iterable[bytes], number: int, of: int) -> str:
-    """The id of one slice of so many of the text of a stretch of messages."""
-    return _id(b"slice", space, (b"%d/%d" % (number, of), *keys))
+def slice_id(tenant_key: bytes, keys: Iterable[bytes], number: int, of: int) -> str:
+    """Returns the id of slice `number` of `of` slices of the text of a range of messages."""
+    return _id(b"slice", tenant_key, (b"%d/%d" % (number, of), *keys))
 
 
-def reference(tool: str, arguments: str, artifact: str, size: str, about: str = "") -> str:
-    """What stands in place of a result: the tool, its arguments (shortened), the artifact's id, its `size` in words
-    (see `size_of`), and what is known `about` it: a digest or a description."""
-    called = f" of {tool}({shortened(arguments)})" if tool else ""
-    told = f"\n{about}" if about else ""
-    return f"[Result{called} moved out of this window; kept whole, {size}: {reading(artifact)}.]{told}"
+def result_reference(tool: str, arguments: str, artifact: str, size: str, about: str = "") -> str:
+    """Writes the text in place of a result: the call (shortened), the artifact's id, its `size` in words.
+
+    `about` is a digest or a description of it.
+    """
+    call = f" of {tool}({shorten_arguments(arguments)})" if tool else ""
+    description = f"\n{about}" if about else ""
+    return f"[Result{call} moved out of this window; kept whole, {size}: {how_to_read(artifact)}.]{description}"
 
 
-def returned(agent: str, session: str, tool: str, arguments: str, artifact: str, size: str, digest: str) -> str:
-    """What stands in place of what the sub-agent `agent` answered to the call that began its conversation, which is
-    `session`: as `reference`, with a digest of the answer."""
-    called = f" to {tool}({shortened(arguments)})" if tool else ""
-    told = f" In short:]\n{digest}" if digest else "]"
+def delegated_reference(
+    agent: str, session: str, tool: str, arguments: str, artifact: str, size: str, digest: str
+) -> str:
+    """Writes the text in place of a sub-agent's answer: as `result_reference`, with a digest of the answer.
+
+    `session` is the sub-agent's own conversation, which the call began.
+    """
+    call = f" to {tool}({shorten_arguments(arguments)})" if tool else ""
+    ending = f" In short:]\n{digest}" if digest else "]"
     return (
-        f"[Answer of {answerer(agent, session)}{called} moved out of this window; kept whole, {size}: "
-        f"{reading(artifact)}.{told}"
+        f"[Answer of {describe_agent(agent, session)}{call} moved out of this window; kept whole, {size}: "
+        f"{how_to_read(artifact)}.{ending}"
     )
 
 
-def answerer(agent: str, session: str) -> str:
-    """A sub-agent and its conversation in a few words."""
+def describe_agent(agent: str, session: str) -> str:
+    """Names a sub-agent and its conversation in a few words."""
     return (f"the agent {agent}" if agent else "a sub-agent") + (f", whose session is {session}," if session else "")
 
 
-def newer(tool: str, arguments: str, artifact: str, call_id: str) -> str:
-    """What stands in place of a result that a later one, of the call `call_id`, makes needless."""
+def superseded_reference(tool: str, arguments: str, artifact: str, call_id: str) -> str:
+    """Writes the text in place of a result that a later one, of the call `call_id`, supersedes."""
     return (
-        f"[Older result of {tool}({shortened(arguments)}), kept: {reading(artifact)}. "
+        f"[Older result of {tool}({shorten_arguments(arguments)}), kept: {how_to_read(artifact)}. "
         f"A newer one is below, at call {call_id}.]"
     )
 
 
-def pictured(kind: str, artifact: str, size: str) -> str:
-    """What stands in place of an image or another medium. No call is named: the tool gives text only."""
+def media_reference(kind: str, artifact: str, size: str) -> str:
+    """Writes the text in place of an image or another medium. It names no call: the tool returns text only."""
     return f"[{kind} moved out of this window to save room; kept whole as {artifact}, {size}.]"
 
 
-def left_out(messages: int, artifact: str) -> str:
-    """The one note that stands in place of messages that were left out without a summary."""
+def omission_note(messages: int, artifact: str) -> str:
+    """Writes the one note in place of messages that are left out without a summary."""
     noun = "1 earlier message was" if messages == 1 else f"{messages:,} earlier messages were"
     return (
         f"[Note on the conversation, not part of it: {noun} left out here because the window is limited; "
-        f"kept whole: {reading(artifact)}. What follows is the rest of the same conversation.]"
+        f"kept whole: {how_to_read(artifact)}. What follows is the rest of the same conversation.]"
     )
 
 
-def sliced(head: str, tail: str, artifact: str, omitted: int) -> str:
-    """The beginning and the end of a text that is too long for any window."""
+def sliced_text(head: str, tail: str, artifact: str, omitted: int) -> str:
+    """Joins the beginning and the end of a text that is too long for any window, with a note between them."""
     return (
         f"{head}\n[… {omitted:,} characters in the middle are left out because they do not fit the window; "
-        f"kept whole: {reading(artifact)} …]\n{tail}"
+        f"kept whole: {how_to_read(artifact)} …]\n{tail}"
     )
 
 
-def reading(artifact: str) -> str:
-    """How an artifact is read, in a few words."""
+def how_to_read(artifact: str) -> str:
+    """Writes the call that reads an artifact, in a few words."""
     return f'read_artifact("{artifact}") where offered'
 
 
-def size_of(text: str) -> str:
-    """How much a text is: characters and lines."""
+def describe_size(text: str) -> str:
+    """Writes the size of a text: characters and lines."""
     lines = text.count("\n") + 1
     return f"{len(text):,} characters" + (f" in {lines:,} lines" if lines > 1 else "")
 
 
 def describe(text: str) -> str:
-    """The structure of a JSON text in a few words: an array's length, an object's number of keys and the first five;
-    empty for anything else."""
-    if text[:1] not in ("{", "[") or len(text) > _JSON_AT_MOST:
+    """Describes a JSON text: the length of an array, the number and the first five keys of an object; else empty."""
+    if text[:1] not in ("{", "[") or len(text) > _MAX_JSON:
         return ""
     try:
         value = msgspec.json.decode(text)
@@ -113,21 +119,21 @@ def describe(text: str) -> str:
         return ""
     if isinstance(value, list):
         return f"It is a JSON array of {len(value):,} entries."
-    keys = [key[:60] for key in list(value)[:_KEYS_SHOWN]]
-    more = ", …" if len(value) > _KEYS_SHOWN else ""
+    keys = [key[:60] for key in list(value)[:_MAX_KEYS]]
+    more = ", …" if len(value) > _MAX_KEYS else ""
     return f"It is a JSON object of {len(value):,} keys: {', '.join(keys)}{more}."
 
 
-def shortened(arguments: str) -> str:
-    """Arguments on one line, 300 characters of them at most."""
-    line = " ".join(arguments[: 4 * ARGUMENTS_AT_MOST].split())
-    if len(line) <= ARGUMENTS_AT_MOST and len(arguments) <= 4 * ARGUMENTS_AT_MOST:
+def shorten_arguments(arguments: str) -> str:
+    """Returns arguments on one line, at most 300 characters of them."""
+    line = " ".join(arguments[: 4 * MAX_ARGUMENTS].split())
+    if len(line) <= MAX_ARGUMENTS and len(arguments) <= 4 * MAX_ARGUMENTS:
         return line
-    return line[: ARGUMENTS_AT_MOST - 1] + "…"
+    return line[: MAX_ARGUMENTS - 1] + "…"
 
 
-def _id(kind: bytes, space: bytes, keys: Iterable[bytes]) -> str:
+def _id(kind: bytes, tenant_key: bytes, keys: Iterable[bytes]) -> str:
     digest = hashlib.sha256(kind)
-    for piece in (space, *keys):
+    for piece in (tenant_key, *keys):
         digest.update(len(piece).to_bytes(8, "big") + piece)
     return "art_" + digest.hexdigest()[:_DIGITS]

@@ -1,7 +1,7 @@
-"""How values are told that are sealed, and what stands in where no key is set.
+"""The format of sealed and plain values, and the sealer without a key.
 
-A sealed value begins with a byte of its own; any other is as it was written. So a store that was written without a key
-can still be read when there is one.
+A sealed (encrypted) value begins with a byte of its own; any other is as it was written. So a store that was written
+without a key can still be read when there is one.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ import logging
 _log = logging.getLogger("accordion")
 
 PLAIN, SEALED = b"\xf0", b"\xf1"
-"""The first byte of a sealed value, and the one that stands before a plain value that begins with either."""
+"""`SEALED` is the first byte of a sealed value; `PLAIN` is put before a plain value that begins with either."""
 
 
-def escaped(value: bytes) -> bytes:
-    """A plain value as it is stored."""
+def escape(value: bytes) -> bytes:
+    """Returns a plain value as it is stored."""
     return PLAIN + value if value[:1] in (PLAIN, SEALED) else value
 
 
-def unescaped(value: bytes) -> bytes:
-    """The other way round, of a value that is not sealed."""
+def unescape(value: bytes) -> bytes:
+    """Returns the plain value of a stored one that is not sealed."""
     return value[1:] if value[:1] == PLAIN else value
 
 
-class Unsealed:
-    """A Sealer without a key: values are stored as they are, and what was sealed cannot be opened."""
+class PlainSealer:
+    """A Sealer without a key: stores values as they are, and cannot open sealed ones."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._has_warned = False
 
     def seal(self, space: bytes, name: str, value: bytes) -> bytes:
         """See the port."""
-        return escaped(value)
+        return escape(value)
 
     def open(self, space: bytes, name: str, value: bytes) -> bytes | None:
         """See the port."""
         if value[:1] != SEALED:
-            return unescaped(value)
-        if not self._told:
-            self._told = True
+            return unescape(value)
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("the store holds encrypted values, and archive.key is not set: these values count as missing")
         return None

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.archive.paths import BadPath, select
-from accordion.archive.references import describe, size_of
+from accordion.archive.paths import InvalidPath, select
+from accordion.archive.references import describe, describe_size
 
 DOCUMENT_MOST: Final = 4_000_000
 """Characters of a text that is read by JSON path."""
@@ -16,17 +16,17 @@ _VALUES: Final = 2_000
 _KEYS: Final = 20
 
 
-def chosen(text: str, path: str) -> tuple[str, str]:
+def select_text(text: str, path: str) -> tuple[str, str]:
     """What stands at a JSON path of a text: its text (a string as it is, anything else as indented JSON, several values
-    one a line with their paths), and in words how much was found. Raises BadPath."""
-    found = select(document(text), path, _VALUES)
+    one a line with their paths), and in words how much was found. Raises InvalidPath."""
+    found = select(parse_document(text), path, _VALUES)
     values, complete = found.values, found.complete
     if not values:
         shape = outline(text)
-        raise BadPath(f"Nothing stands at {path[:200]}." + (f" {shape}" if shape else ""))
+        raise InvalidPath(f"Nothing stands at {path[:200]}." + (f" {shape}" if shape else ""))
     if len(values) == 1 and complete:
         place, value = values[0]
-        return written(value), f"the value at {place}"
+        return render_value(value), f"the value at {place}"
     more = "" if complete else " or more"
     return "\n".join(f"{place}: {_compact(value)}" for place, value in values), (
         f"{len(values):,}{more} values at {path[:200]}"
@@ -35,19 +35,19 @@ def chosen(text: str, path: str) -> tuple[str, str]:
 
 def value_at(text: str, path: str) -> str:
     """What stands at a path, to be put into another text: a string as it is, anything else as JSON on one line, several
-    values as a list. Raises BadPath."""
-    found = select(document(text), path, _VALUES)
+    values as a list. Raises InvalidPath."""
+    found = select(parse_document(text), path, _VALUES)
     if not found.values or not found.complete:
-        raise BadPath("nothing stands there" if not found.values else "too much stands there")
+        raise InvalidPath("nothing stands there" if not found.values else "too much stands there")
     values = [value for _, value in found.values]
     value = values[0] if len(values) == 1 else values
     return value if isinstance(value, str) else _compact(value)
 
 
-def document(text: str) -> Any:
-    """A text's JSON; one value a line makes a list. Raises BadPath."""
+def parse_document(text: str) -> Any:
+    """A text's JSON; one value a line makes a list. Raises InvalidPath."""
     if len(text) > DOCUMENT_MOST:
-        raise BadPath("It is too large to be read by path; use offset or pattern.")
+        raise InvalidPath("It is too large to be read by path; use offset or pattern.")
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -58,10 +58,10 @@ def document(text: str) -> Any:
             return [msgspec.json.decode(line) for line in lines]
         except (ValueError, RecursionError):
             pass
-    raise BadPath("It is not JSON, so there is no path into it; use offset or pattern.")
+    raise InvalidPath("It is not JSON, so there is no path into it; use offset or pattern.")
 
 
-def written(value: Any) -> str:
+def render_value(value: Any) -> str:
     """A JSON value to be read: a string as it is, anything else as indented JSON."""
     if isinstance(value, str):
         return value
@@ -72,7 +72,7 @@ def outline(text: str) -> str:
     """The structure of a text in one or two lines: of JSON what it holds, else characters and lines."""
     told = describe(text)
     if not told:
-        return f"It has {size_of(text)}."
+        return f"It has {describe_size(text)}."
     value = msgspec.json.decode(text)
     inner: Any = value
     where = "It"

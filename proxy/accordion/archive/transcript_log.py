@@ -7,11 +7,11 @@ from dataclasses import field
 
 import msgspec
 
-from accordion.archive import holdings
-from accordion.archive.artifacts import tenant_of, unpack
-from accordion.archive.holdings import BEHIND, Recorded
-from accordion.archive.writing import Archive
-from accordion.core.values import dataclass, replace
+from accordion.archive import archive_entries
+from accordion.archive.archive import Archive
+from accordion.archive.archive_entries import BEHIND, TranscriptEntry
+from accordion.archive.artifacts import tenant_name, unpack
+from accordion.model.values import dataclass, replace
 
 HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
 """Fields of a request that are kept beside its list: the system prompt, and what is offered to the model."""
@@ -51,7 +51,7 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
+class OriginalHistory:
     """The whole history as a request's body; `missing` messages are not kept any more and are left out of it. `first`
     is where in its list the message stands that artifacts and summaries count as 0: behind the system prompt."""
 
@@ -62,7 +62,7 @@ class Original:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LogState:
     """What a log comes to. `since` is when its list was last written from the beginning, `entries` how many followed;
     `size` is what it counts, in bytes; `rows` and `lead_rows` are the keys of the rows of `keys` and `lead`."""
 
@@ -78,7 +78,7 @@ class State:
     lead_rows: tuple[bytes, ...] = ()
 
 
-class _List:
+class _PendingList:
     """Messages as requests held them that bring the whole list, with their rows; `end` is the chain key of the last."""
 
     __slots__ = ("end", "keys", "rows")
@@ -89,38 +89,38 @@ class _List:
         self.end = b""
 
 
-class _Laid:
+class _LogReplay:
     """What a log comes to, in whichever order its entries came: workers gather what they write, may not have heard of
     each other's entries, and what waited for the store may come after what was written when that was back."""
 
     def __init__(self) -> None:
-        self._last = _List([], [])
+        self._last = _PendingList([], [])
         self._at = 0.0
-        self._lists: dict[bytes, _List] = {}
+        self._lists: dict[bytes, _PendingList] = {}
         """By the places where requests ended. A list that was left for another stays, should somebody go on with it."""
-        self._early: dict[bytes, list[Recorded]] = {}
+        self._early: dict[bytes, list[TranscriptEntry]] = {}
         """Entries that came before the one that they follow, by the place where that one ends."""
-        self._behind: dict[bytes, Recorded] = {}
+        self._behind: dict[bytes, TranscriptEntry] = {}
         """What stands behind replies that the provider keeps, by place: what was sent again counts once."""
 
-    def take(self, each: Recorded) -> None:
+    def take(self, each: TranscriptEntry) -> None:
         """Takes the next entry."""
         if each.start == BEHIND:
             self._behind.setdefault(each.place, each)
         elif each.after and each.after not in self._lists and each.start > len(self._last.keys):
             self._early.setdefault(each.after, []).append(each)
         else:
-            self._lay(each)
+            self._apply(each)
             for early in self._early.pop(each.place, ()):
                 self.take(early)
 
-    def _lay(self, each: Recorded) -> None:
+    def _apply(self, each: TranscriptEntry) -> None:
         held, start = self._lists.get(each.after, self._last) if each.after else self._last, each.start
         there = held.keys[start:]
         # What is a beginning of what is there takes nothing away.
         if there[: len(each.keys)] != each.keys:
             if each.keys[: len(there)] != there:
-                held = _List(held.keys[:start], held.rows[:start])
+                held = _PendingList(held.keys[:start], held.rows[:start])
             held.keys[start:] = each.keys
             del held.rows[start + len(each.keys) :]
             held.end, self._at = each.place, each.at
@@ -133,9 +133,9 @@ class _Laid:
         # What such an entry follows is lost. It must not take the place of what a newer list holds.
         for each in [each for those in self._early.values() for each in those]:
             if each.start >= len(self._last.keys) or each.at >= self._at:
-                self._lay(each)
+                self._apply(each)
         found, rows, waiting = list(self._last.keys), list(self._last.rows), dict(self._behind)
-        following: dict[bytes, list[Recorded]] = {}
+        following: dict[bytes, list[TranscriptEntry]] = {}
         for each in waiting.values():
             following.setdefault(each.after, []).append(each)
         direct = following.pop(self._last.end, []) if self._last.end else []
@@ -153,13 +153,13 @@ class _Laid:
         return found, rows
 
 
-def state_of(log: Iterable[Recorded]) -> State:
+def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
     """What the entries of a log come to."""
-    state, laid = State(), _Laid()
+    state, laid = LogState(), _LogReplay()
     for each in log:
         laid.take(each)
         whole = each.start == 0
-        state = State(
+        state = LogState(
             each.dialect,
             each.model,
             (),
@@ -175,16 +175,18 @@ def state_of(log: Iterable[Recorded]) -> State:
     return replace(state, keys=tuple(keys), rows=tuple(rows))
 
 
-async def transcript_of(archive: Archive, space: bytes, session: str) -> Transcript | None:
+async def load_transcript(archive: Archive, tenant_key: bytes, session: str) -> Transcript | None:
     """The transcript of a session; None where there is none. Raises StoreUnavailable."""
-    log = holdings.decode_recorded(await archive.store.read(holdings.transcript_key(tenant_of(space), session)))
+    log = archive_entries.decode_transcript(
+        await archive.store.read(archive_entries.transcript_key(tenant_name(tenant_key), session))
+    )
     if not log:
         return None
-    state = state_of(log)
-    place = holdings.head_key(state.head)
-    head = unpack(archive.opened(space, place, await archive.store.get(place))) if state.head else None
+    state = replay_log(log)
+    place = archive_entries.head_key(state.head)
+    head = unpack(archive.open_value(tenant_key, place, await archive.store.get(place))) if state.head else None
     rows = (*state.lead_rows, *state.rows)
-    return Transcript(state.dialect, state.model, state.lead, state.keys, fields_of(head), rows)
+    return Transcript(state.dialect, state.model, state.lead, state.keys, decode_head(head), rows)
 
 
 def head_json(envelope: Mapping[str, bytes]) -> bytes:
@@ -192,7 +194,7 @@ def head_json(envelope: Mapping[str, bytes]) -> bytes:
     return b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), envelope[name]) for name in HEAD if name in envelope)
 
 
-def fields_of(head: bytes | None) -> dict[str, bytes]:
+def decode_head(head: bytes | None) -> dict[str, bytes]:
     """The same as fields; none where it cannot be read."""
     try:
         return {name: bytes(value) for name, value in _FIELDS.decode(head).items()} if head else {}
@@ -205,25 +207,25 @@ def system_json(transcript: Transcript) -> bytes:
     return b'{"role":"system","content":%s}' % (transcript.system or b'""')
 
 
-def body_of(transcript: Transcript, wires: Sequence[bytes | None]) -> Original:
+def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> OriginalHistory:
     """A request's body with the list's entries that are there."""
     listing = _LISTING.get(transcript.dialect, _MESSAGES).encode()
     there = [wire for wire in wires if wire is not None]
-    if not all(map(holdings.is_exact, transcript.rows)):
-        there = _told_apart(there)
+    if not all(map(archive_entries.is_exact, transcript.rows)):
+        there = _with_unique_ids(there)
     fields = [b'"model":%s' % msgspec.json.encode(transcript.model)]
     fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
     fields.append(b'"%s":[%s]' % (listing, b",".join(there)))
     first = sum(wire is not None for wire in wires[: len(transcript.lead)])
-    return Original(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(there), first)
+    return OriginalHistory(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(there), first)
 
 
-def _told_apart(wires: Sequence[bytes]) -> list[bytes]:
+def _with_unique_ids(wires: Sequence[bytes]) -> list[bytes]:
     """The entries with each `id` once. Earlier transcripts have one row for messages that say the same, with the id of
     one of them; a request in which an id stands twice is refused, and one without ids is not (Responses)."""
     seen, out = set[bytes](), list[bytes]()
     for wire in wires:
-        fields = fields_of(wire) if b'"id"' in wire and wire.startswith(b"{") else {}
+        fields = decode_head(wire) if b'"id"' in wire and wire.startswith(b"{") else {}
         name = fields.get("id", b"")
         if name and name in seen and "role" in fields:
             del fields["id"]

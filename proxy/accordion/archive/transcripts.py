@@ -1,55 +1,74 @@
-"""The transcript store: what a client said in a session, message by message, as it came.
+"""Transcripts: what the client sent in a session, message by message, byte for byte.
 
-A session's transcript is a list of message keys in a log; the messages themselves are rows of the archive, which forks
-and folds share. A request holds all that was said before it, so whatever is not known to be stored is written with the
-next request that holds it. What cannot be written because the store is away waits here, and is tried again until the
-store is back: nobody may send it again. Everything happens behind the request.
+Theory of operation. The transcript of a session is a log (`transcript_log`) of lists of message keys; the messages
+themselves are rows of the archive, which forked sessions and compactions share. A request holds the whole conversation
+so far, so `TranscriptStore.record` adds it to the requests that wait, and a background task writes a batch of them half
+a second later. `ProgressTable` has how far each session is recorded; `_plan` makes of that and a request the list of
+new messages (`WritePlan`), and `PackedRows` the writes. Whatever is not known to be stored is written with the next
+request that holds it. While the store is away, requests wait here and are tried again: the client may not send them
+another time. No request to a provider ever waits for a transcript.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from typing import Literal
 
-from accordion.archive import holdings
-from accordion.archive.artifacts import row_key, tenant_of
-from accordion.archive.differences import common
-from accordion.archive.holdings import BEHIND, Entry, Recorded
-from accordion.archive.transcript_log import Original, State, Transcript, body_of, state_of, system_json, transcript_of
-from accordion.archive.transcript_places import Place, Places, Write
-from accordion.archive.transcript_rows import Item, Name, Plan, Rows, WaitingRequests, size_of
-from accordion.archive.writing import Archive
-from accordion.core.conversation import Conversation
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Append, Clock, Put, Tasks
-from accordion.core.values import replace
+from accordion.archive import archive_entries
+from accordion.archive.archive import Archive
+from accordion.archive.archive_entries import BEHIND, OVERHEAD, ArchiveEntry, TranscriptEntry
+from accordion.archive.artifacts import make_packer, row_key, tenant_name
+from accordion.archive.differences import count_common_prefix
+from accordion.archive.transcript_log import (
+    LogState,
+    OriginalHistory,
+    Transcript,
+    build_body,
+    head_json,
+    load_transcript,
+    replay_log,
+    system_json,
+)
+from accordion.model.conversation import Conversation, Message
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Append, Clock, Key, Put, Tasks
+from accordion.model.values import dataclass, replace
 
 Record = Literal["off", "folded", "all"]
-"""Whose transcripts are kept: nobody's; those of sessions from their first fold on; all."""
+"""The sessions that are recorded: none, those with a compaction (from their first one on), or all."""
 
-_WAITING = 64 * 2**20
-"""Bytes of requests that wait: some seventy of 100,000 tokens. A client that sends its whole list brings back, with the
+SessionKey = tuple[bytes, str]
+"""A tenant's key and a session."""
+
+_MAX_WAITING = 64 * 2**20
+"""Bytes of requests that wait: some seventy of 100,000 tokens. A client that sends its whole list sends again, with the
 next request, what was dropped. One that sends only what is new has small requests."""
-_AT_ONCE = 32
-_GATHER = 0.5
-"""Seconds for which what is new waits for more: a transaction costs several times what a message in it does."""
-_AGAIN_AFTER = 1.0
-"""Seconds until what could not be written is tried again."""
-_FULL = 3
-"""Once a third of the room is taken there may soon be none, so requests wait no longer."""
-_PACK_AT_ONCE = 32_768
+_MAX_BATCH = 32
+"""Requests that are written at once."""
+_GATHER_SECONDS = 0.5
+"""New requests wait for others so long: a transaction costs several times what a message in it does."""
+_RETRY_SECONDS = 1.0
+_URGENT_SHARE = 3
+"""Once a third of the space is used there may soon be none, so requests wait no longer."""
+_MAX_INLINE_PACK = 32_768
 """Bytes that are compressed at once; more of them in a thread, so that requests need not wait."""
-_AGAIN = 256
-"""So many entries of a log are followed by one that stands for all of them."""
-_KEPT = 8_192
+_MAX_ENTRIES = 256
+"""Entries of a log after which the whole list is written again, in one entry."""
+_MAX_LOG = 8_192
+"""Entries that the store keeps of a log."""
 _PAGE = 256
 
 
-class Transcripts:
-    """Records sessions in an archive, and reads what was recorded. `mode` says whose is; `wait` waits for so many
-    seconds, without it nothing is gathered, nor tried again before another request comes. Requests that are not
-    written yet take `capacity` bytes at most; then the oldest ones are dropped. How far a session is recorded is known
-    of the last `sessions`; the store is asked for others."""
+class TranscriptStore:
+    """Records sessions in an archive, and reads their transcripts.
+
+    `mode` selects the sessions. `wait` sleeps for so many seconds; without it no requests are gathered, and a failed
+    write is not tried again before another request comes. Requests that are not written yet take `capacity` bytes at
+    most; then the oldest ones are dropped. The progress of the last `sessions` is cached; for others the store is read.
+    """
 
     def __init__(
         self,
@@ -58,7 +77,7 @@ class Transcripts:
         clock: Clock,
         mode: Record = "folded",
         wait: Callable[[float], Awaitable[object]] | None = None,
-        capacity: int = _WAITING,
+        capacity: int = _MAX_WAITING,
         sessions: int = 4_000,
     ) -> None:
         self._archive = archive
@@ -66,31 +85,35 @@ class Transcripts:
         self._clock = clock
         self._mode = mode
         self._wait = wait
-        self._places = Places(sessions)
+        self._progress = ProgressTable(sessions)
         self._waiting = WaitingRequests(capacity)
-        self._urgent = capacity // _FULL
+        self._urgent_size = capacity // _URGENT_SHARE
         self._gathering = self._flushing = False
 
     # -- recording ----------------------------------------------------------------
 
     def record(
-        self, space: bytes, session: str, conversation: Conversation, *, folded: bool, after: bytes = b""
+        self, tenant_key: bytes, session: str, conversation: Conversation, *, folded: bool, after: bytes = b""
     ) -> None:
-        """Takes a request of a session, as the client sent it; `folded` says whether a fold is in force for it, `after`
-        is the chain key of what the provider keeps before it, where that is known. Quick: what is new is written in the
-        background."""
-        if not self._is_new(space, session, conversation, folded=folded):
+        """Records a request of a session, as the client sent it. Fast: a background task writes what is new.
+
+        `folded` is whether a compaction is in force for it, `after` the chain key of the part that the provider keeps,
+        where that is known.
+        """
+        if not self._is_new(tenant_key, session, conversation, folded=folded):
             return
-        before = self._waiting.size
-        self._waiting.add(Item(space, session, conversation, self._clock.now(), after, size_of(conversation)))
+        size_before = self._waiting.size
+        self._waiting.add(
+            RecordedRequest(tenant_key, session, conversation, self._clock.now(), after, estimate_size(conversation))
+        )
         if not (self._gathering or self._flushing):
-            self._gather(_GATHER)
-        elif before < self._urgent <= self._waiting.size:
-            self._tasks.spawn(self._flushed(), "record the transcript")
+            self._schedule_flush(_GATHER_SECONDS)
+        elif size_before < self._urgent_size <= self._waiting.size:
+            self._tasks.spawn(self._flush_once(), "record the transcript")
 
     async def record_at_once(
         self,
-        space: bytes,
+        tenant_key: bytes,
         session: str,
         conversation: Conversation,
         beside: Sequence[Put],
@@ -98,66 +121,71 @@ class Transcripts:
         folded: bool,
         after: bytes = b"",
     ) -> None:
-        """The same of a request that its client will not send again, written now, in one batch with the writes
-        `beside`; where the session is erased meanwhile, none of it is written. Raises StoreUnavailable; then it is to
-        be recorded again."""
-        if not self._is_new(space, session, conversation, folded=folded):
+        """Records a request that its client will not send again: writes it now, in one batch with the puts `beside`.
+
+        Where the session is erased meanwhile, none of it is written. Raises StoreUnavailable; then the request must be
+        recorded again.
+        """
+        if not self._is_new(tenant_key, session, conversation, folded=folded):
             await self._archive.write(beside)
             return
-        with self._places.writing() as write:
-            await self._write([Item(space, session, conversation, self._clock.now(), after)], write, beside)
+        request = RecordedRequest(tenant_key, session, conversation, self._clock.now(), after)
+        with self._progress.writing() as write:
+            await self._write([request], write, beside)
 
     async def flush(self) -> None:
-        """Writes what waits. Raises StoreUnavailable; then it waits on."""
+        """Writes the requests that wait. Raises StoreUnavailable; then they wait on."""
         while self._waiting:
-            batch = self._waiting.take(_AT_ONCE)
-            with self._places.writing() as write:
+            batch = self._waiting.take(_MAX_BATCH)
+            with self._progress.writing() as write:
                 try:
                     await self._write(batch, write)
                 except BaseException as error:
                     if isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
                         raise
                     # The store is away, or the proxy stops.
-                    self._waiting.put_back([item for item in batch if not write.erased(_name(item))])
+                    self._waiting.put_back([each for each in batch if not write.is_erased(each.session_key)])
                     raise
 
     def forget(self, tenant: str, session: str | None = None) -> None:
-        """Something was erased (see Erasures): a session that goes on, or all of a tenant's, is recorded from its
-        beginning again."""
+        """Forgets the progress of an erased session, or of all of a tenant's (a `Listener` of ErasureNotices).
 
-        def gone(name: Name) -> bool:
-            return session in (None, name[1]) and tenant_of(name[0]) == tenant
+        A session that goes on is recorded from its beginning again.
+        """
 
-        self._places.lose(gone, erased=True)
-        self._waiting.drop(gone)
+        def is_erased(key: SessionKey) -> bool:
+            return session in (None, key[1]) and tenant_name(key[0]) == tenant
+
+        self._progress.forget(is_erased, erased=True)
+        self._waiting.drop(is_erased)
 
     def begin_anew(self) -> None:
-        """The store was emptied: every session that goes on is recorded from its beginning again."""
-        self._places.lose(lambda _: True, erased=False)
+        """Forgets all progress, since the store was emptied: sessions are recorded from their beginning again."""
+        self._progress.forget(lambda _: True, erased=False)
 
-    def _is_new(self, space: bytes, session: str, conversation: Conversation, *, folded: bool) -> bool:
-        """Whether a request is to be recorded, and holds what is not known to be."""
+    def _is_new(self, tenant_key: bytes, session: str, conversation: Conversation, *, folded: bool) -> bool:
+        """Whether a request is to be recorded, and may hold something that is not recorded yet."""
         if self._mode == "off" or not session or not conversation.chain:
             return False
-        place = self._places.get((space, session))
-        if place is None:
+        progress = self._progress.get((tenant_key, session))
+        if progress is None:
             return folded or self._mode == "all"
-        return place.last != conversation.chain[-1] or place.head != _head(place, conversation)
+        return progress.last != conversation.chain[-1] or progress.head != _head_key(progress, conversation)
 
-    def _gather(self, seconds: float) -> None:
+    def _schedule_flush(self, seconds: float) -> None:
         self._gathering = True
-        self._tasks.spawn(self._gathered(seconds), "record the transcript")
+        self._tasks.spawn(self._flush_later(seconds), "record the transcript")
 
-    async def _gathered(self, seconds: float) -> None:
+    async def _flush_later(self, seconds: float) -> None:
         try:
             if self._wait is not None:
                 await self._wait(seconds)
         finally:
             self._gathering = False
-        await self._flushed()
+        await self._flush_once()
 
-    async def _flushed(self) -> None:
-        """Writes what waits, where nobody does. Where the store is away, it is tried again."""
+    async def _flush_once(self) -> None:
+        """Flushes unless another task does; schedules another try where the store is away."""
         if self._flushing:
             return
         self._flushing = True
@@ -165,159 +193,409 @@ class Transcripts:
             await self.flush()
         except StoreUnavailable:
             if self._wait is not None and not self._gathering:
-                self._gather(_AGAIN_AFTER)
+                self._schedule_flush(_RETRY_SECONDS)
         finally:
             self._flushing = False
 
-    async def _write(self, batch: Sequence[Item], write: Write, beside: Sequence[Put] = ()) -> None:
-        places: dict[Name, Place] = {}
-        plans = [plan for item in batch if (plan := await self._plan(item, places, write)) is not None]
-        while batch := [item for item in batch if not write.erased(_name(item))]:
-            plans = [plan for plan in plans if not write.erased(_name(plan.item))]
-            small = sum(plan.bulk for plan in plans) <= _PACK_AT_ONCE
-            writes, sizes = self._packed(plans) if small else await self._tasks.offload(self._packed, plans)
-            if not any(write.erased(_name(item)) for item in batch):
+    async def _write(self, batch: Sequence[RecordedRequest], write: PendingWrite, beside: Sequence[Put] = ()) -> None:
+        reached: dict[SessionKey, RecordedProgress] = {}
+        plans = [plan for request in batch if (plan := await self._plan(request, reached, write)) is not None]
+        while batch := [each for each in batch if not write.is_erased(each.session_key)]:
+            plans = [plan for plan in plans if not write.is_erased(plan.request.session_key)]
+            is_small = sum(plan.bulk for plan in plans) <= _MAX_INLINE_PACK
+            writes, sizes = self._pack_plans(plans) if is_small else await self._tasks.offload(self._pack_plans, plans)
+            if not any(write.is_erased(each.session_key) for each in batch):
                 if plans or beside:
                     await self._archive.write([*writes, *beside], minor=not beside)
-                places.update((name, replace(places[name], size=size)) for name, size in sizes.items())
+                reached.update((key, replace(reached[key], size=size)) for key, size in sizes.items())
                 break
-        for name, place in places.items():
-            self._places.note(name, place, write)
+        for key, progress in reached.items():
+            self._progress.note(key, progress, write)
 
-    async def _plan(self, item: Item, places: dict[Name, Place], write: Write) -> Plan | None:
-        """What is to be written of a request; None where nothing is new. Notes in `places` how far it is recorded
-        then."""
-        name = _name(item)
-        place = places.get(name) or self._places.get(name)
-        conversation, chain, now = item.conversation, item.conversation.chain, self._clock.now()
+    async def _plan(
+        self, request: RecordedRequest, reached: dict[SessionKey, RecordedProgress], write: PendingWrite
+    ) -> WritePlan | None:
+        """Plans the writes for a request and notes the new progress in `reached`; returns None if nothing is new."""
+        key = request.session_key
+        progress = reached.get(key) or self._progress.get(key)
+        conversation, chain, now = request.conversation, request.conversation.chain, self._clock.now()
         # Where the provider keeps what came before, a request holds only what is new.
-        appended = conversation.previous is not None
-        if place is not None and not self._stale(place, now) and _goes_on(place, conversation):
-            start = place.count
+        is_appended = conversation.previous is not None
+        if progress is not None and not self._is_stale(progress, now) and _continues(progress, conversation):
+            start = progress.count
         else:
             try:
-                place, known = await self._found(item)
+                progress, log = await self._find_progress(request)
             except StoreUnavailable:
-                # The store is away. All that the request holds is written: it may be kept on this machine till then.
-                place, known = Place(0, b"", b"", now, 0, 0), state_of(())
+                # The store is away. The whole request is written: the spool may take it until the store is back.
+                progress, log = RecordedProgress(0, b"", b"", now, 0, 0), replay_log(())
             keys = [message.key for message in conversation.messages]
-            there = len(known.keys) if appended else common(known.keys, keys)
-            start = there if appended else await self._archive.first_missing(known.rows[:there])
-            # Should the store go away half-way, its log tells of messages that it does not have.
-            last = b"" if appended or not start else chain[start - 1]
-            self._places.note(name, replace(place, count=start, last=last), write)
-        if appended and place.last == chain[-1]:
+            common = len(log.keys) if is_appended else count_common_prefix(log.keys, keys)
+            start = common if is_appended else await self._archive.first_missing(log.rows[:common])
+            # Should the store go away half-way, its log names messages that it does not have.
+            last = b"" if is_appended or not start else chain[start - 1]
+            self._progress.note(key, replace(progress, count=start, last=last), write)
+        if is_appended and progress.last == chain[-1]:
             return None
-        fresh = not appended and self._stale(place, now)
-        start = 0 if fresh else start
-        messages = conversation.messages if appended else conversation.messages[start:]
-        beside = _head(place, conversation)
-        head = beside if fresh or place.head != beside else b""
-        since, entries = (now, 0) if start == 0 else (place.since, place.entries + 1)
+        is_rewrite = not is_appended and self._is_stale(progress, now)
+        start = 0 if is_rewrite else start
+        messages = conversation.messages if is_appended else conversation.messages[start:]
+        current_head = _head_key(progress, conversation)
+        head = current_head if is_rewrite or progress.head != current_head else b""
+        since, entries = (now, 0) if start == 0 else (progress.since, progress.entries + 1)
         count = start + len(messages)
-        places[name] = Place(count, chain[-1], beside, since, entries, place.size)
+        reached[key] = RecordedProgress(count, chain[-1], current_head, since, entries, progress.size)
         if not messages and not head:
             return None
-        begin = BEHIND if appended else start
-        return Plan(item, begin, messages, conversation.lead if head else (), head, fresh, place.size)
+        first = BEHIND if is_appended else start
+        lead = conversation.lead if head else ()
+        return WritePlan(request, first, messages, lead, head, is_rewrite, progress.size)
 
-    def _stale(self, place: Place, now: float) -> bool:
-        """Whether all of a transcript is to be written again: rows are kept for so long after they were written."""
-        return now - place.since >= self._archive.every or place.entries >= _AGAIN
+    def _is_stale(self, progress: RecordedProgress, now: float) -> bool:
+        """Whether the whole transcript is to be written again: rows expire some time after they were written."""
+        return now - progress.since >= self._archive.every or progress.entries >= _MAX_ENTRIES
 
-    async def _found(self, item: Item) -> tuple[Place, State]:
-        """How far a session is recorded, by this worker or others. A log may name what the store does not have: it is
-        written first, and who wrote it may have taken rows for stored that were in a store before this one."""
+    async def _find_progress(self, request: RecordedRequest) -> tuple[RecordedProgress, LogState]:
+        """Reads how far a session is recorded, by this worker or others.
+
+        A log may name rows that the store does not have: it is written first, and its writer may have taken rows for
+        stored that were in a store before this one.
+        """
         store = self._archive.store
-        key = holdings.transcript_key(tenant_of(item.space), item.session)
-        state = state_of(holdings.decode_recorded(await store.read(key)))
-        beside = [holdings.head_key(state.head), *map(row_key, state.lead_rows)] if state.head else []
-        head = state.head if beside and None not in await store.get_many(beside) else b""
+        key = archive_entries.transcript_key(tenant_name(request.tenant_key), request.session)
+        state = replay_log(archive_entries.decode_transcript(await store.read(key)))
+        head_keys = [archive_entries.head_key(state.head), *map(row_key, state.lead_rows)] if state.head else []
+        head = state.head if head_keys and None not in await store.get_many(head_keys) else b""
         since = state.since if state.keys else self._clock.now()
-        return Place(len(state.keys), b"", head, since, state.entries, state.size), state
+        return RecordedProgress(len(state.keys), b"", head, since, state.entries, state.size), state
 
-    def _packed(self, plans: Sequence[Plan]) -> tuple[list[Put | Append], dict[Name, int]]:
-        """The writes, what lists the rest first; and what each transcript counts with them. Slow where much is new."""
-        pack, rows = Rows(self._archive), list[Put | Append]()
-        sizes: dict[Name, int] = {}
+    def _pack_plans(self, plans: Sequence[WritePlan]) -> tuple[list[Put | Append], dict[SessionKey, int]]:
+        """Returns the writes, the listings first, and the new size of each transcript. Slow where much is new."""
+        pack, listings = PackedRows(self._archive), list[Put | Append]()
+        sizes: dict[SessionKey, int] = {}
         for plan in plans:
-            item, conversation = plan.item, plan.item.conversation
-            name = _name(item)
-            entry = Recorded(
+            request, conversation = plan.request, plan.request.conversation
+            key = request.session_key
+            before = conversation.chain[plan.start - 1] if plan.start > 0 else b""
+            entry = TranscriptEntry(
                 plan.start,
                 [message.key for message in plan.messages],
-                [pack.row(plan, message) for message in plan.messages],
-                item.at,
+                [pack.add_message(plan, message) for message in plan.messages],
+                request.at,
                 conversation.dialect,
                 conversation.model,
                 plan.head,
-                pack.head(plan) if plan.head else 0,
+                pack.add_head(plan) if plan.head else 0,
                 [message.key for message in plan.lead],
-                [pack.row(plan, message) for message in plan.lead],
+                [pack.add_message(plan, message) for message in plan.lead],
                 conversation.chain[-1],
-                item.after if plan.start == BEHIND else conversation.chain[plan.start - 1] if plan.start else b"",
+                request.after if plan.start == BEHIND else before,
                 pack.variants(plan.messages),
                 pack.variants(plan.lead),
             )
-            sizes[name] = entry.size + (0 if plan.fresh else sizes.get(name, plan.size))
-            rows += self._listed(plan, entry, sizes[name])
-        return [*rows, *pack.puts.values()], sizes
+            sizes[key] = entry.size + (0 if plan.is_rewrite else sizes.get(key, plan.size))
+            listings += self._listing_writes(plan, entry, sizes[key])
+        return [*listings, *pack.puts.values()], sizes
 
-    def _listed(self, plan: Plan, entry: Recorded, size: int) -> list[Put | Append]:
-        item, tenant = plan.item, tenant_of(plan.item.space)
-        told = Entry("transcript", "", item.session, item.at, item.at, size)
+    def _listing_writes(self, plan: WritePlan, entry: TranscriptEntry, size: int) -> list[Put | Append]:
+        request, tenant = plan.request, tenant_name(plan.request.tenant_key)
+        listing = ArchiveEntry("transcript", "", request.session, request.at, request.at, size)
         log = Append(
-            holdings.transcript_key(tenant, item.session), holdings.encode(entry), _KEPT, self._archive.retention
+            archive_entries.transcript_key(tenant, request.session),
+            archive_entries.encode(entry),
+            _MAX_LOG,
+            self._archive.retention,
         )
-        return [*self._archive.entered(item.space, told), log]
+        return [*self._archive.entry_puts(request.tenant_key, listing), log]
 
     # -- reading ------------------------------------------------------------------
 
-    async def find(self, space: bytes, session: str) -> Transcript | None:
-        """The transcript of a session; None where there is none. Raises StoreUnavailable."""
-        return await transcript_of(self._archive, space, session)
+    async def find(self, tenant_key: bytes, session: str) -> Transcript | None:
+        """Returns the transcript of a session; None where there is none. Raises StoreUnavailable."""
+        return await load_transcript(self._archive, tenant_key, session)
 
-    async def read(self, space: bytes, session: str, first: int, last: int) -> list[bytes | None]:
-        """The client's messages `first` to `last` (inclusive) as JSON; the system prompt is number 0, or several are
-        where the list itself begins with such. None stands for what is not kept any more. Raises StoreUnavailable."""
-        transcript = await self.find(space, session)
+    async def read(self, tenant_key: bytes, session: str, first: int, last: int) -> list[bytes | None]:
+        """Returns the client's messages `first` to `last` (inclusive) as JSON; None for one that has expired.
+
+        The system prompt is number 0; where the list itself begins with system messages there are several. Raises
+        StoreUnavailable.
+        """
+        transcript = await self.find(tenant_key, session)
         if transcript is None:
             return []
-        beside = transcript.system is not None
-        rows = transcript.rows
-        wanted = rows[max(0, first - beside) : max(0, last + 1 - beside)]
-        head = [system_json(transcript)] if beside and first <= 0 <= last else []
-        return [*head, *await self._wires(space, wanted)]
+        offset = transcript.system is not None
+        keys = transcript.rows[max(0, first - offset) : max(0, last + 1 - offset)]
+        head = [system_json(transcript)] if offset and first <= 0 <= last else []
+        return [*head, *await self._load_messages(tenant_key, keys)]
 
-    async def original(self, space: bytes, session: str) -> Original | None:
-        """The whole unfolded history as a request's body of its dialect; None where there is no transcript. Raises
-        StoreUnavailable."""
-        transcript = await self.find(space, session)
+    async def original(self, tenant_key: bytes, session: str) -> OriginalHistory | None:
+        """Returns the whole uncompacted history as a request body of its protocol; None where there is no transcript.
+
+        Raises StoreUnavailable.
+        """
+        transcript = await self.find(tenant_key, session)
         if transcript is None:
             return None
-        return body_of(transcript, await self._wires(space, transcript.rows))
+        return build_body(transcript, await self._load_messages(tenant_key, transcript.rows))
 
-    async def _wires(self, space: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
+    async def _load_messages(self, tenant_key: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
         wires: list[bytes | None] = []
         for at in range(0, len(keys), _PAGE):
             page = keys[at : at + _PAGE]
-            found = await self._archive.rows(space, page)
-            wires += [found.get(key) for key in page]
+            rows = await self._archive.load_rows(tenant_key, page)
+            wires += [rows.get(key) for key in page]
         return wires
 
 
-def _name(item: Item) -> Name:
-    return item.space, item.session
+def _head_key(progress: RecordedProgress, conversation: Conversation) -> bytes:
+    """Returns the key of the system prompt and tools beside the list.
+
+    A request that continues a thread leaves them out, and they stay as they were.
+    """
+    return progress.head if conversation.is_threaded else conversation.overhead_key
 
 
-def _head(place: Place, conversation: Conversation) -> bytes:
-    """The key of what stands beside the list; what goes on from a thread leaves it out, and it stays as it was."""
-    return place.head if conversation.threaded else conversation.overhead_key
-
-
-def _goes_on(place: Place, conversation: Conversation) -> bool:
-    """Whether a request holds what is recorded, and perhaps more behind it."""
+def _continues(progress: RecordedProgress, conversation: Conversation) -> bool:
+    """Whether a request holds all that is recorded, and perhaps more behind it."""
     if conversation.previous is not None:
         return True
     chain = conversation.chain
-    return place.count <= len(chain) and (place.count == 0 or chain[place.count - 1] == place.last)
+    return progress.count <= len(chain) and (progress.count == 0 or chain[progress.count - 1] == progress.last)
+
+
+# -- requests that wait ------------------------------------------------------------------------------------------------
+
+_REQUEST_BYTES, _MESSAGE_BYTES = 2_000, 700
+"""Bytes of a request beside its messages, and of a message beside its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """A request of a session that is to be recorded.
+
+    `at` is when its exchange ended, in seconds since the epoch, `after` the chain key of the part that the provider
+    keeps, `size` the bytes that it takes while it waits.
+    """
+
+    tenant_key: bytes
+    session: str
+    conversation: Conversation
+    at: float
+    after: bytes = b""
+    size: int = 0
+
+    @property
+    def session_key(self) -> SessionKey:
+        """The tenant and the session."""
+        return self.tenant_key, self.session
+
+
+class WaitingRequests:
+    """The requests that wait to be recorded, in the order of their arrival, within `capacity` bytes.
+
+    The newest one always finds space. A request whose session has a later one that begins with it is dropped: the later
+    one holds all of it.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._requests: dict[int, RecordedRequest] = {}
+        self._newest: dict[SessionKey, int] = {}
+        self._count = 0
+        self.size = 0
+        """The bytes of all requests. Messages that several requests share count for each of them."""
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: RecordedRequest) -> None:
+        """Adds a request, and drops the oldest ones where there is no space."""
+        key = request.session_key
+        before = self._requests.get(self._newest.get(key, 0))
+        if before is not None and _is_prefix_of(before.conversation, request.conversation):
+            self._remove(self._newest[key])
+        self._count += 1
+        self._requests[self._count], self._newest[key] = request, self._count
+        self.size += request.size
+        while self.size > self._capacity and len(self._requests) > 1:
+            self._remove(next(iter(self._requests)))
+
+    def take(self, limit: int) -> list[RecordedRequest]:
+        """Removes and returns the oldest requests."""
+        return [self._remove(number) for number in list(islice(self._requests, limit))]
+
+    def put_back(self, requests: Sequence[RecordedRequest]) -> None:
+        """Adds requests again, in front of all others."""
+        later = self.take(len(self))
+        for request in (*requests, *later):
+            self.add(request)
+
+    def drop(self, is_erased: Callable[[SessionKey], bool]) -> None:
+        """Removes the requests of these sessions."""
+        for number, request in list(self._requests.items()):
+            if is_erased(request.session_key):
+                self._remove(number)
+
+    def _remove(self, number: int) -> RecordedRequest:
+        request = self._requests.pop(number)
+        self.size -= request.size
+        if self._newest.get(request.session_key) == number:
+            del self._newest[request.session_key]
+        return request
+
+
+def estimate_size(conversation: Conversation) -> int:
+    """Estimates the bytes of a request in memory: each message is there as it came, and once more parsed."""
+    messages = (*conversation.lead, *conversation.messages)
+    text = sum([len(message.wire) for message in messages])
+    return _REQUEST_BYTES + 2 * text + _MESSAGE_BYTES * len(messages) + _envelope_bytes(conversation)
+
+
+def _envelope_bytes(conversation: Conversation) -> int:
+    return sum(map(len, conversation.envelope.values()))
+
+
+def _is_prefix_of(one: Conversation, other: Conversation) -> bool:
+    """Whether a request is the beginning of another, with the same system prompt and tools."""
+    if one.previous is not None or other.previous is not None or one.overhead_key != other.overhead_key:
+        return False
+    return len(one.chain) <= len(other.chain) and other.chain[len(one.chain) - 1] == one.chain[-1]
+
+
+# -- rows to be written ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """The messages of a request that are to be written, from its message `start` on (see TranscriptEntry).
+
+    A rewrite has all rows, also those that are known to be stored. `size` is what the transcript counts before.
+    """
+
+    request: RecordedRequest
+    start: int
+    messages: tuple[Message, ...]
+    lead: tuple[Message, ...]
+    head: bytes
+    is_rewrite: bool
+    size: int
+
+    @property
+    def bulk(self) -> int:
+        """The bytes that are compressed, at most."""
+        fields = _envelope_bytes(self.request.conversation) if self.head else 0
+        return fields + sum([len(message.wire) for message in (*self.lead, *self.messages)])
+
+
+class PackedRows:
+    """The rows of a batch, each packed once. `add_…` return the bytes of a row, 0 where another entry counts it."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.puts: dict[Key, Put] = {}
+        self._archive = archive
+        self._pack: Callable[[bytes], bytes] = make_packer()
+        self._variants: dict[tuple[bytes, bytes], bytes] = {}
+
+    def variants(self, messages: Iterable[Message]) -> bytes:
+        """Returns the variants of messages, for their TranscriptEntry."""
+        return b"".join([self._variant(message) for message in messages])
+
+    def _variant(self, message: Message) -> bytes:
+        exact = message.key, archive_entries.variant_key(message.wire)
+        variant = self._variants.get(exact)
+        if variant is None:
+            # Decided once: the archive may forget meanwhile.
+            is_shared = self._archive.has_variant(*exact)
+            variant = self._variants[exact] = archive_entries.SHARED if is_shared else exact[1]
+        return variant
+
+    def add_message(self, plan: WritePlan, message: Message) -> int:
+        """Adds the row of a message."""
+        variant = self._variant(message)
+        key = row_key(message.key if variant == archive_entries.SHARED else message.key + variant)
+        if not plan.is_rewrite and self._archive.has_row(key):
+            return 0
+        return self._put(plan, key, message.wire)
+
+    def add_head(self, plan: WritePlan) -> int:
+        """Adds the system prompt and tools beside the list."""
+        return self._put(plan, archive_entries.head_key(plan.head), head_json(plan.request.conversation.envelope))
+
+    def _put(self, plan: WritePlan, key: Key, value: bytes) -> int:
+        if key in self.puts:
+            return 0
+        put = self.puts[key] = self._archive.sealed_put(plan.request.tenant_key, key, self._pack(value))
+        return len(put.value) + OVERHEAD
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedProgress:
+    """How far a session is recorded: `count` messages, of which the last has the chain key `last`.
+
+    `head` is the key of the system prompt and tools. `since` is when the whole list was last written, in seconds since
+    the epoch, `entries` the number of log entries since, `size` the bytes that the transcript counts.
+    """
+
+    count: int
+    last: bytes
+    head: bytes
+    since: float
+    entries: int
+    size: int
+
+
+class PendingWrite:
+    """A write that has begun, with the sessions that were forgotten since."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[tuple[Callable[[SessionKey], bool], bool]] = []
+
+    def is_stale(self, key: SessionKey) -> bool:
+        """Whether the progress of a session when the write began holds no more."""
+        return any(matches(key) for matches, _ in self.forgotten)
+
+    def is_erased(self, key: SessionKey) -> bool:
+        """Whether a session was erased since the write began, so that nothing of it may be written."""
+        return any(erased and matches(key) for matches, erased in self.forgotten)
+
+
+class ProgressTable:
+    """The progress of the `sessions` that this worker recorded last."""
+
+    def __init__(self, sessions: int) -> None:
+        self._sessions = sessions
+        self._progress: OrderedDict[SessionKey, RecordedProgress] = OrderedDict()
+        self._writes: set[PendingWrite] = set()
+
+    def get(self, key: SessionKey) -> RecordedProgress | None:
+        """Returns the progress of a session, where it is known."""
+        return self._progress.get(key)
+
+    @contextmanager
+    def writing(self) -> Iterator[PendingWrite]:
+        """Tracks a write for as long as the context lasts."""
+        write = PendingWrite()
+        self._writes.add(write)
+        try:
+            yield write
+        finally:
+            self._writes.discard(write)
+
+    def note(self, key: SessionKey, progress: RecordedProgress, write: PendingWrite) -> None:
+        """Stores the progress of a session, unless the session was forgotten since the write began."""
+        if write.is_stale(key):
+            return
+        self._progress[key] = progress
+        self._progress.move_to_end(key)
+        while len(self._progress) > self._sessions:
+            self._progress.popitem(last=False)
+
+    def forget(self, matches: Callable[[SessionKey], bool], *, erased: bool) -> None:
+        """Forgets the progress of these sessions; where they are `erased`, writes that have begun leave them out."""
+        for key in [key for key in self._progress if matches(key)]:
+            del self._progress[key]
+        for write in self._writes:
+            write.forgotten.append((matches, erased))

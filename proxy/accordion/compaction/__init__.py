@@ -1,1 +1,1 @@
-"""Folding: what is too full is made to fit, once, and the same way ever after."""
+"""Compaction: makes a conversation fit the window once, and applies the same result to every later request."""

@@ -1,7 +1,7 @@
-"""Summaries that a model writes ahead: begun at a soft threshold, used when the trigger is met.
+"""Background summaries: a model writes them from a soft threshold on, before the compaction's trigger is met.
 
-What is prepared is what a model told of the beginning of a history, and up to where. It is good as long as that
-beginning is the request's own; a history that was rewound has no use for it.
+A prepared summary covers the beginning of a history up to an anchor. It is valid for every request whose history has
+this beginning, so not for one that was rewound to before the anchor.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from accordion.archive.erasures import Erasures
-from accordion.archive.writing import Archive
-from accordion.compaction.waiting import Signal, Waiting
-from accordion.compaction.writers import Failure, Writer, Writers
-from accordion.core.cache import Cache, weigh
-from accordion.core.conversation import Conversation
-from accordion.core.errors import StoreUnavailable, SummaryFailed
-from accordion.core.ports import Key, Store, Tasks
-from accordion.core.summarizing import Asker
-from accordion.core.values import dataclass
-from accordion.summaries.author import Author, Summary, SummaryRejected, SummaryTask
+from accordion.archive.archive import Archive
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.compaction.summary_writers import SummaryFailure, SummaryWriter, WriterHistory
+from accordion.model.cache import BoundedCache, string_size
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable, SummaryFailed
+from accordion.model.ports import Key, KeyValueStore, Signal, Tasks, Waiter
+from accordion.model.summarizer import SummaryCaller
+from accordion.model.values import dataclass
+from accordion.summaries.author import Summary, SummaryAuthor, SummaryRejected, SummaryTask
 
 V = TypeVar("V")
 
 _log = logging.getLogger("accordion")
 
-_AGAIN = 1.10
-"""A preparation that came to nothing is tried again when the history has grown by a tenth."""
+_RETRY_GROWTH = 1.10
+"""A failed preparation is repeated when the history has grown by a tenth."""
 
 
-class Waste(NamedTuple):
-    """Tokens that models took for nothing in one conversation: `input` and `output` in all, and of these what answers
-    cost that were of no use (`answers` of them)."""
+class WastedTokens(NamedTuple):
+    """Tokens that summaries of one conversation cost without use: `input` and `output` in total, and the part of them
+    that useless answers cost (`answers` of them)."""
 
     input: int = 0
     output: int = 0
@@ -46,8 +45,8 @@ class Waste(NamedTuple):
     failed_output: int = 0
 
 
-class Thread(NamedTuple):
-    """Which conversation, as far as preparing goes: one preparation at a time for each."""
+class ConversationRef(NamedTuple):
+    """Identifies a conversation for preparing summaries; each has one preparation at a time."""
 
     tenant: str
     space: bytes
@@ -55,17 +54,17 @@ class Thread(NamedTuple):
     session: str
 
     @property
-    def key(self) -> Key:
-        """Where what is prepared is kept."""
+    def summary_key(self) -> Key:
+        """The store key of the prepared summary."""
         digest = hashlib.sha256(len(self.space).to_bytes(4, "big") + self.space + self.scope + b"/")
         digest.update(self.session.encode())
         return Key("", f"summary/{digest.hexdigest()}")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a model told of the client's messages from `since` to before `narrated`, the last of which has the chain key
-    `anchor`."""
+class PreparedSummary:
+    """A model's summary of the client's messages from index `since` up to, not including, `narrated`. `anchor` is the
+    chain key of the last one."""
 
     narrative: str
     narrated: int
@@ -76,289 +75,350 @@ class Prepared:
     findings: tuple[tuple[int, str], ...] = ()
     since: int = 0
 
-    def holds(self, conversation: Conversation, told: int, since: int | None = None) -> bool:
-        """Whether it tells of this conversation, of more than its first `told` messages, and from `since` on where that
-        is said."""
+    def is_valid_for(self, conversation: Conversation, summarized_count: int, since: int | None = None) -> bool:
+        """Whether it summarizes this conversation, more than its first `summarized_count` messages, and from `since` on
+        if that is given."""
         chain = conversation.chain
         if since is not None and since != self.since:
             return False
-        return told < self.narrated <= len(chain) and chain[self.narrated - 1] == self.anchor
+        return summarized_count < self.narrated <= len(chain) and chain[self.narrated - 1] == self.anchor
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """`at_once` preparations in one worker, `per_tenant` of one tenant; each ends after `longest` seconds. What is
-    prepared is kept for `keep` seconds. `threads` is how many conversations' fruitless tries are in memory."""
+class PreparationLimits:
+    """Limits of preparations: `max_concurrent` in one worker, `max_per_tenant` for one tenant, each `timeout_seconds`
+    long. Prepared summaries are stored for `retention_seconds`. The failures of `max_conversations` are remembered."""
 
-    at_once: int = 8
-    per_tenant: int = 4
-    longest: float = 180.0
-    keep: float = 86_400.0
-    threads: int = 2_000
-
-
-Ready = Cache[Thread, tuple[Prepared, float]]
+    max_concurrent: int = 8
+    max_per_tenant: int = 4
+    timeout_seconds: float = 180.0
+    retention_seconds: float = 86_400.0
+    max_conversations: int = 2_000
 
 
-def ready_summaries(capacity: int) -> Ready:
-    """A cache of `capacity` bytes for summaries that wait for their compaction, each with when its request came."""
-    return Cache(capacity, lambda thread, ready: _READY + weigh(*thread, ready[0].narrative, *_texts(ready[0])))
+PreparedSummaryCache = BoundedCache[ConversationRef, tuple[PreparedSummary, float]]
 
 
-def _texts(prepared: Prepared) -> list[str]:
+def create_summary_cache(capacity: int) -> PreparedSummaryCache:
+    """Creates a cache of `capacity` bytes for summaries that wait for their compaction, with their requests' times."""
+    return BoundedCache(
+        capacity,
+        lambda ref, entry: _SUMMARY_OVERHEAD + string_size(*ref, entry[0].narrative, *_finding_texts(entry[0])),
+    )
+
+
+def _finding_texts(prepared: PreparedSummary) -> list[str]:
     return [text for _, text in prepared.findings]
 
 
-_READY = 1_000
+_SUMMARY_OVERHEAD = 1_000
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Prepared)
+_DECODER = msgspec.msgpack.Decoder(PreparedSummary)
 
 
-def decode(value: bytes | None) -> Prepared | None:
-    """What was prepared, as it is kept; None where there is nothing that can be read."""
+def decode(value: bytes | None) -> PreparedSummary | None:
+    """Decodes a stored summary; None if there is none or it is unreadable."""
     try:
         return _DECODER.decode(value) if value is not None else None
     except (msgspec.MsgspecError, ValueError):
         return None
 
 
-class Preparations:
-    """The summaries of one worker that are being written or ready; behind them the store, for those of others."""
+class BackgroundSummaries:
+    """The summaries that this worker is writing or has prepared, and those of other workers in the store."""
 
     def __init__(
         self,
-        author: Author,
-        store: Store,
+        author: SummaryAuthor,
+        store: KeyValueStore,
         tasks: Tasks,
-        waiting: Waiting,
-        bounds: Bounds,
+        waiter: Waiter,
+        limits: PreparationLimits,
         archive: Archive,
-        erasures: Erasures,
-        writers: Writers,
+        erasures: ErasureNotices,
+        writers: WriterHistory,
         model: str = "",
-        ready: Ready | None = None,
+        cache: PreparedSummaryCache | None = None,
     ) -> None:
-        """`writers`: the record of models that write; `model`: the one that is configured to, empty for the request's
-        own; `ready`: where summaries wait in memory."""
+        """`writers`: the history of the models that write. `model`: the configured model, empty for the request's own.
+        `cache`: the prepared summaries in memory."""
         self._writers, self._model = writers, model
         self._erasures = erasures
         self._author = author
         self._store = store
         self._archive = archive
         self._tasks = tasks
-        self._waiting = waiting
-        self._bounds = bounds
-        self._running: dict[Thread, Signal] = {}
-        self._ready = ready if ready is not None else ready_summaries(16 * 2**20)
-        self._fruitless: OrderedDict[Thread, tuple[int, bool]] = OrderedDict()
-        self._wasted: OrderedDict[Thread, Waste] = OrderedDict()
+        self._waiter = waiter
+        self._limits = limits
+        self._running: dict[ConversationRef, Signal] = {}
+        self._prepared = cache if cache is not None else create_summary_cache(16 * 2**20)
+        self._failed_attempts: OrderedDict[ConversationRef, tuple[int, bool]] = OrderedDict()
+        self._wasted_tokens: OrderedDict[ConversationRef, WastedTokens] = OrderedDict()
 
-    def begin(
+    def start(
         self,
-        thread: Thread,
+        conversation_ref: ConversationRef,
         conversation: Conversation,
         tokens: int,
-        told: int,
-        make: Callable[[], Awaitable[SummaryTask | None]],
+        summarized_count: int,
+        build_task: Callable[[], Awaitable[SummaryTask | None]],
         since: int | None,
-        began: float,
-        asker: Asker | None = None,
+        started_at: float,
+        summary_caller: SummaryCaller | None = None,
     ) -> bool:
-        """Begins to write a summary, unless one is ready or being written, there is no room for another, the last try
-        came to nothing and the history (of `tokens`) has hardly grown, or the model is paused. Gives whether one is
-        being written now.
+        """Starts to write a summary in the background. Returns whether one is being written now.
 
-        `asker`: in whose name a model is asked; None where none is. `told`: of so many of the client's messages a model
-        has told in an earlier fold already. `make` says what is to
-        be told now, None where nothing is; `since` from which of the client's messages on, where that is known. It is
-        neither kept nor used where the session was erased after `began`, by the monotonic clock.
+        Does not start one if one is prepared, the limits are reached, the model is paused, or the last attempt failed
+        and the history (of `tokens`) has hardly grown.
+
+        `summarized_count`: the number of the client's messages that an earlier compaction's summary covers.
+        `build_task` returns the task, None if there is nothing to summarize. `since`: the first message to summarize,
+        if known. `summary_caller`: on whose behalf the model is asked, None if none is. If the session was erased after
+        `started_at` (monotonic clock), the summary is neither stored nor used.
         """
-        if thread in self._running:
+        if conversation_ref in self._running:
             return True
-        held = self._held(thread)
-        if (held is not None and held.holds(conversation, told, since)) or self.fruitless(thread, tokens):
+        prepared = self._find_in_memory(conversation_ref)
+        if prepared is not None and prepared.is_valid_for(conversation, summarized_count, since):
             return False
-        if asker is not None and not self.may_try(asker, thread):
+        if self.is_retry_too_early(conversation_ref, tokens):
             return False
-        mine = sum(other.tenant == thread.tenant for other in self._running)
-        if len(self._running) >= self._bounds.at_once or mine >= self._bounds.per_tenant:
+        if summary_caller is not None and not self.may_try(summary_caller, conversation_ref):
             return False
-        self._running[thread] = self._waiting.signal()
-        work = self._run(thread, conversation, tokens, told, make, since, began, asker)
+        tenant_count = sum(other.tenant == conversation_ref.tenant for other in self._running)
+        if len(self._running) >= self._limits.max_concurrent or tenant_count >= self._limits.max_per_tenant:
+            return False
+        self._running[conversation_ref] = self._waiter.create_signal()
+        work = self._run(
+            conversation_ref, conversation, tokens, summarized_count, build_task, since, started_at, summary_caller
+        )
         self._tasks.spawn(work, "prepare a summary")
         return True
 
-    def may_try(self, asker: Asker, thread: Thread) -> bool:
-        """Whether the model may be asked now that would write for `asker`."""
-        return self._writers.may_try(self._writer(asker), thread)
+    def may_try(self, summary_caller: SummaryCaller, conversation_ref: ConversationRef) -> bool:
+        """Whether the model that would write for this caller is not paused."""
+        return self._writers.may_try(self._writer_for(summary_caller), conversation_ref)
 
-    def forwarded(self, asker: Asker, tokens: int) -> None:
+    def count_request(self, summary_caller: SummaryCaller, tokens: int) -> None:
         """Counts a request that a summary may be written for."""
-        self._writers.forwarded(self._writer(asker), tokens)
+        self._writers.count_request(self._writer_for(summary_caller), tokens)
 
-    def running(self, thread: Thread) -> bool:
+    def is_running(self, conversation_ref: ConversationRef) -> bool:
         """Whether a summary is being written."""
-        return thread in self._running
+        return conversation_ref in self._running
 
-    def fruitless(self, thread: Thread, tokens: int) -> bool:
-        """Whether the last try came to nothing, and the history has hardly grown since."""
-        noted = self._fruitless.get(thread)
-        return noted is not None and tokens < _AGAIN * noted[0]
+    def is_retry_too_early(self, conversation_ref: ConversationRef, tokens: int) -> bool:
+        """Whether the last attempt failed, and the history has hardly grown since."""
+        attempt = self._failed_attempts.get(conversation_ref)
+        return attempt is not None and tokens < _RETRY_GROWTH * attempt[0]
 
-    def failed(self, thread: Thread) -> bool:
-        """Whether the last try that ended failed, and no fold was made since."""
-        return thread in self._fruitless and self._fruitless[thread][1]
+    def has_failed(self, conversation_ref: ConversationRef) -> bool:
+        """Whether the last attempt failed with an error, and no compaction was made since."""
+        return conversation_ref in self._failed_attempts and self._failed_attempts[conversation_ref][1]
 
-    async def wait(self, thread: Thread, seconds: float) -> None:
-        """Returns when what is being written is ready or has failed, or after so many seconds."""
-        signal = self._running.get(thread)
+    async def wait(self, conversation_ref: ConversationRef, seconds: float) -> None:
+        """Waits until the summary being written is ready or has failed, at most so many seconds."""
+        signal = self._running.get(conversation_ref)
         if signal is not None:
             with suppress(TimeoutError):
-                await self._waiting.within(seconds, signal.wait())
+                await self._waiter.wait_for(seconds, signal.wait())
 
-    async def ready(
-        self, thread: Thread, conversation: Conversation, told: int, since: int | None = None
-    ) -> Prepared | None:
-        """What was prepared for this conversation, by this worker or another, tells of more than `told` messages, and
-        begins at `since` where that is said; None where there is nothing that holds."""
-        held = self._held(thread)
-        if held is None or not held.holds(conversation, told, since):
+    async def find(
+        self,
+        conversation_ref: ConversationRef,
+        conversation: Conversation,
+        summarized_count: int,
+        since: int | None = None,
+    ) -> PreparedSummary | None:
+        """Returns a valid prepared summary of this conversation, by this worker or another, or None.
+
+        It covers more than `summarized_count` messages, and starts at `since` if that is given.
+        """
+        prepared = self._find_in_memory(conversation_ref)
+        if prepared is None or not prepared.is_valid_for(conversation, summarized_count, since):
             with suppress(StoreUnavailable):
-                held = decode(self._archive.opened(thread.space, thread.key, await self._store.get(thread.key)))
-        return held if held is not None and held.holds(conversation, told, since) else None
+                prepared = decode(
+                    self._archive.open_value(
+                        conversation_ref.space,
+                        conversation_ref.summary_key,
+                        await self._store.get(conversation_ref.summary_key),
+                    )
+                )
+        if prepared is None or not prepared.is_valid_for(conversation, summarized_count, since):
+            return None
+        return prepared
 
-    def used(self, thread: Thread) -> Waste:
-        """A compaction was made: what is prepared has served. Gives what models took for nothing in this conversation
-        since the last one."""
-        self._ready.discard(thread)
-        self._fruitless.pop(thread, None)
-        return self._wasted.pop(thread, Waste())
+    def reset_after_compaction(self, conversation_ref: ConversationRef) -> WastedTokens:
+        """Discards the prepared summary after a compaction. Returns the tokens wasted since the compaction before."""
+        self._prepared.discard(conversation_ref)
+        self._failed_attempts.pop(conversation_ref, None)
+        return self._wasted_tokens.pop(conversation_ref, WastedTokens())
 
     async def _run(
-        self, thread: Thread, conversation: Conversation, tokens: int, told: int,
-        make: Callable[[], Awaitable[SummaryTask | None]], since: int | None, began: float, asker: Asker | None,
-    ) -> None:  # fmt: skip
-        signal, prepared, failed = self._running[thread], None, False
+        self,
+        conversation_ref: ConversationRef,
+        conversation: Conversation,
+        tokens: int,
+        summarized_count: int,
+        build_task: Callable[[], Awaitable[SummaryTask | None]],
+        since: int | None,
+        started_at: float,
+        summary_caller: SummaryCaller | None,
+    ) -> None:
+        signal, prepared, failed = self._running[conversation_ref], None, False
         try:
             # Another worker may have prepared one.
-            prepared = await self.ready(thread, conversation, told, since)
+            prepared = await self.find(conversation_ref, conversation, summarized_count, since)
             if prepared is None:
-                summary = await self._told(thread, make, asker)
+                summary = await self._write_with_timeout(conversation_ref, build_task, summary_caller)
                 if summary is not None:
-                    prepared = await self._prepared(thread, conversation, told, summary, began)
+                    prepared = await self._store_summary(
+                        conversation_ref, conversation, summarized_count, summary, started_at
+                    )
         except (SummaryFailed, TimeoutError) as error:
             failed = True
-            self._failed(thread, asker, error)
+            self._record_failure(conversation_ref, summary_caller, error)
         except Exception:
             failed = True
             raise
         finally:
             if prepared is None:
-                self._fruitless[thread] = tokens, failed
-                _bounded(self._fruitless, thread, self._bounds.threads)
+                self._failed_attempts[conversation_ref] = tokens, failed
+                _evict_oldest(self._failed_attempts, conversation_ref, self._limits.max_conversations)
             else:
-                self._fruitless.pop(thread, None)
-                self._ready[thread] = prepared, began
-            del self._running[thread]
+                self._failed_attempts.pop(conversation_ref, None)
+                self._prepared[conversation_ref] = prepared, started_at
+            del self._running[conversation_ref]
             signal.set()
 
-    def _held(self, thread: Thread) -> Prepared | None:
-        """What is ready in memory, unless its session was erased since the request came that it was told for."""
-        prepared, began = self._ready.get(thread) or (None, 0.0)
-        return None if self._erasures.since(thread.space, thread.session, began) else prepared
+    def _find_in_memory(self, conversation_ref: ConversationRef) -> PreparedSummary | None:
+        """Returns the prepared summary in memory, unless its session was erased since its request came."""
+        prepared, started_at = self._prepared.get(conversation_ref) or (None, 0.0)
+        return (
+            None
+            if self._erasures.was_erased_since(conversation_ref.space, conversation_ref.session, started_at)
+            else prepared
+        )
 
-    def _writer(self, asker: Asker) -> Writer:
-        route = "" if self._model else asker.route.name
-        return Writer(asker.tenant, route, self._model or asker.model)
+    def _writer_for(self, summary_caller: SummaryCaller) -> SummaryWriter:
+        route = "" if self._model else summary_caller.route.name
+        return SummaryWriter(summary_caller.tenant, route, self._model or summary_caller.model)
 
-    def _failed(self, thread: Thread, asker: Asker | None, error: Exception, part: Summary | None = None) -> None:
-        """Notes an attempt that gave no summary, or only a `part` of one, until a compaction tells of it."""
-        failure = _failure(error, part)
-        self._waste(thread, Waste(*failure[2:], *failure[1:]))
-        if asker is None or not isinstance(error, SummaryRejected | TimeoutError):
-            # It is not the model's fault.
-            _log.info("no summary was prepared: %s", failure.reason, extra={"session": thread.session})
+    def _record_failure(
+        self,
+        conversation_ref: ConversationRef,
+        summary_caller: SummaryCaller | None,
+        error: Exception,
+        partial_summary: Summary | None = None,
+    ) -> None:
+        """Records an attempt that gave no summary, or only a partial one, until a compaction reports its cost."""
+        failure = _build_failure(error, partial_summary)
+        self._add_waste(conversation_ref, WastedTokens(*failure[2:], *failure[1:]))
+        if summary_caller is None or not isinstance(error, SummaryRejected | TimeoutError):
+            # The model is not at fault.
+            _log.info("no summary was prepared: %s", failure.reason, extra={"session": conversation_ref.session})
             return
-        self._writers.failed(self._writer(asker), thread, thread.session, failure)
+        self._writers.record_failure(
+            self._writer_for(summary_caller), conversation_ref, conversation_ref.session, failure
+        )
 
-    def _waste(self, thread: Thread, more: Waste) -> None:
-        """Notes what was paid for nothing, until a compaction tells of it."""
-        before = self._wasted.get(thread, Waste())
-        self._wasted[thread] = Waste(*(one + other for one, other in zip(before, more, strict=True)))
-        _bounded(self._wasted, thread, self._bounds.threads)
+    def _add_waste(self, conversation_ref: ConversationRef, more: WastedTokens) -> None:
+        """Adds wasted tokens, until a compaction reports them."""
+        before = self._wasted_tokens.get(conversation_ref, WastedTokens())
+        self._wasted_tokens[conversation_ref] = WastedTokens(
+            *(one + other for one, other in zip(before, more, strict=True))
+        )
+        _evict_oldest(self._wasted_tokens, conversation_ref, self._limits.max_conversations)
 
-    async def _told(
-        self, thread: Thread, make: Callable[[], Awaitable[SummaryTask | None]], asker: Asker | None
+    async def _write_with_timeout(
+        self,
+        conversation_ref: ConversationRef,
+        build_task: Callable[[], Awaitable[SummaryTask | None]],
+        summary_caller: SummaryCaller | None,
     ) -> Summary | None:
-        """What a model told in time; of several pieces the first ones, where the rest failed or took too long."""
-        heard: list[Summary] = []
-        is_trial = asker is not None and not self._writers.is_proven(self._writer(asker))
+        """Returns the model's summary; a partial one if a later piece failed or timed out."""
+        partial_summaries: list[Summary] = []
+        is_trial = summary_caller is not None and not self._writers.is_proven(self._writer_for(summary_caller))
         try:
-            work = self._written(thread, make, heard.append, is_trial)
-            summary = await self._waiting.within(self._bounds.longest, work)
+            work = self._write_under_lock(conversation_ref, build_task, partial_summaries.append, is_trial)
+            summary = await self._waiter.wait_for(self._limits.timeout_seconds, work)
         except (SummaryFailed, TimeoutError) as error:
-            if not heard:
+            if not partial_summaries:
                 raise
-            self._failed(thread, asker, error, heard[-1])
-            return heard[-1]
-        if summary is not None and asker is not None:
-            self._writers.succeeded(self._writer(asker), thread)
+            self._record_failure(conversation_ref, summary_caller, error, partial_summaries[-1])
+            return partial_summaries[-1]
+        if summary is not None and summary_caller is not None:
+            self._writers.record_success(self._writer_for(summary_caller), conversation_ref)
         return summary
 
-    async def _written(
+    async def _write_under_lock(
         self,
-        thread: Thread,
-        make: Callable[[], Awaitable[SummaryTask | None]],
-        heard: Callable[[Summary], None],
+        conversation_ref: ConversationRef,
+        build_task: Callable[[], Awaitable[SummaryTask | None]],
+        on_partial: Callable[[Summary], None],
         is_trial: bool,
     ) -> Summary | None:
-        task = await make()
+        task = await build_task()
         if task is None:
             return None
-        held = True
+        has_lock = True
         try:
-            # Two workers need not both pay for the same summary.
-            lock = self._store.lock(Key("", f"{thread.key.name}/lock"), lease=self._bounds.longest)
-            async with lock as held:
-                if held:
-                    return await self._author.write(task, heard, is_trial=is_trial)
+            # The lock keeps two workers from paying for the same summary.
+            lock = self._store.lock(
+                Key("", f"{conversation_ref.summary_key.name}/lock"), lease=self._limits.timeout_seconds
+            )
+            async with lock as has_lock:
+                if has_lock:
+                    return await self._author.write(task, on_partial, is_trial=is_trial)
         except StoreUnavailable:
-            if held:
-                return await self._author.write(task, heard, is_trial=is_trial)
+            if has_lock:
+                return await self._author.write(task, on_partial, is_trial=is_trial)
         return None
 
-    async def _prepared(
-        self, thread: Thread, conversation: Conversation, told: int, summary: Summary, began: float
-    ) -> Prepared:
-        """What a model told, kept for other workers too. Raises SummaryFailed where that is nothing new."""
-        if not told < summary.narrated <= len(conversation.chain):
+    async def _store_summary(
+        self,
+        conversation_ref: ConversationRef,
+        conversation: Conversation,
+        summarized_count: int,
+        summary: Summary,
+        started_at: float,
+    ) -> PreparedSummary:
+        """Stores a summary for all workers. Raises SummaryFailed if it covers no new message."""
+        if not summarized_count < summary.narrated_until <= len(conversation.chain):
             raise SummaryFailed("everything is summarized already")
-        anchor = conversation.chain[summary.narrated - 1]
-        if (unused := self._ready.get(thread)) is not None:
-            self._waste(thread, Waste(unused[0].input, unused[0].output))
-        prepared = Prepared(
-            summary.narrative, summary.narrated, anchor, summary.writer, summary.input, summary.output,
-            summary.findings, summary.since,
+        anchor = conversation.chain[summary.narrated_until - 1]
+        if (unused := self._prepared.get(conversation_ref)) is not None:
+            self._add_waste(conversation_ref, WastedTokens(unused[0].input, unused[0].output))
+        prepared = PreparedSummary(
+            summary.narrative, summary.narrated_until, anchor, summary.writer, summary.input, summary.output,
+            summary.findings, summary.narrated_from,
         )  # fmt: skip
-        if self._erasures.since(thread.space, thread.session, began):
+        if self._erasures.was_erased_since(conversation_ref.space, conversation_ref.session, started_at):
             return prepared
         with suppress(StoreUnavailable):
             value = _ENCODER.encode(prepared)
-            puts = self._archive.single(thread.space, thread.session, "summary", thread.key, value, self._bounds.keep)
-            await self._archive.keep(puts)
+            writes = self._archive.single_value_puts(
+                conversation_ref.space,
+                conversation_ref.session,
+                "summary",
+                conversation_ref.summary_key,
+                value,
+                self._limits.retention_seconds,
+            )
+            await self._archive.keep(writes)
         return prepared
 
 
-def _failure(error: Exception, part: Summary | None) -> Failure:
-    """What a failed attempt cost beside the `part` that is of use, as far as is known."""
+def _build_failure(error: Exception, partial_summary: Summary | None) -> SummaryFailure:
+    """Describes a failed attempt and what it cost beside the partial summary, as far as is known."""
     reason = str(error) if isinstance(error, SummaryFailed) else "it took too long"
-    input, output = (part.input, part.output) if part is not None else (0, 0)
+    input, output = (partial_summary.input, partial_summary.output) if partial_summary is not None else (0, 0)
     if not isinstance(error, SummaryRejected):
-        return Failure(reason, int(isinstance(error, TimeoutError)))
-    return Failure(reason, error.answers, max(0, error.input - input), max(0, error.output - output))
+        return SummaryFailure(reason, int(isinstance(error, TimeoutError)))
+    return SummaryFailure(reason, error.answers, max(0, error.input - input), max(0, error.output - output))
 
 
-def _bounded(held: OrderedDict[Thread, V], newest: Thread, most: int) -> None:
-    held.move_to_end(newest)
-    while len(held) > most:
-        held.popitem(last=False)
+def _evict_oldest(entries: OrderedDict[ConversationRef, V], newest: ConversationRef, max_entries: int) -> None:
+    entries.move_to_end(newest)
+    while len(entries) > max_entries:
+        entries.popitem(last=False)

@@ -1,7 +1,15 @@
-"""Makes folds: plan, summary, archive, record, in this order, once for each conversation at a time.
+"""Carries out a compaction decision: plans, obtains a summary, archives what is removed, publishes the record.
 
-Whatever fails leaves the request as it came; where it must become smaller, the next smaller form is tried: a model's
-summary, an extracted one, none.
+`pipeline/compact.py` calls `Compactor.compact` with a `CompactionRequest` whose decision `policy.py` made. One attempt
+goes through these steps:
+
+1. plan: `CompactionAssembler` (assembly.py) runs the planner over a view of the history; in a thread.
+2. summary: the text that a model prepared in the background (background.py), or an extract without a model.
+3. finish: the assembler applies the plan, checks the result, and builds the record and the archive writes.
+4. publish: the archive writes first, then the record (repository.py). Another worker's record may win.
+
+One conversation is compacted once at a time. A failure leaves the request unchanged. Where the request must become
+smaller, the next form of summary is tried: by a model, extracted, none.
 """
 
 from __future__ import annotations
@@ -12,292 +20,430 @@ from dataclasses import field
 from functools import partial
 from typing import Literal
 
-from accordion.archive.erasures import Erasures
-from accordion.archive.writing import Archive
-from accordion.compaction.background import Preparations, Thread
-from accordion.compaction.case import Case, Outcome
-from accordion.compaction.crafting import Craft, Made, Work
-from accordion.compaction.futility import Futile
-from accordion.compaction.layout import Unfit
-from accordion.compaction.replay import Folds
-from accordion.compaction.telling import failed, observed, seen_of, utilization_of
-from accordion.compaction.waiting import Signal, Waiting
-from accordion.core.conversation import Conversation
-from accordion.core.errors import AccordionError, StoreUnavailable
-from accordion.core.ports import Clock, Tasks
-from accordion.core.records import CompactionSeen
-from accordion.core.values import dataclass, replace
-from accordion.summaries.author import Author, Summary, SummaryTask
-from accordion.summaries.extractive import Extractor
+from accordion.archive.archive import Archive
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
+from accordion.compaction.background import BackgroundSummaries, ConversationRef
+from accordion.compaction.layout import PlanNotApplicable
+from accordion.compaction.policy import MIN_GAIN
+from accordion.compaction.reporting import report_compaction, report_failure, report_plan, utilization_for_report
+from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.model.cache import BoundedCache, string_size
+from accordion.model.conversation import Conversation
+from accordion.model.errors import AccordionError, StoreUnavailable
+from accordion.model.ports import Clock, Signal, Tasks, Waiter
+from accordion.model.records import CompactionOutcome
+from accordion.model.values import dataclass, replace
+from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
+from accordion.summaries.extractive import ExtractiveWriter
 
-__all__ = ["Compactor", "Rooms", "seen_of"]
+__all__ = ["Compactor", "CompactorServices", "report_compaction"]
 
 _log = logging.getLogger("accordion")
 
-Writer = Literal["model", "extract", "none"]
+SummaryForm = Literal["model", "extract", "none"]
 
 
-class _Later(Exception):
-    """A model is writing; the request passes as it is meanwhile."""
+class SummaryPending(Exception):
+    """A model is still writing the summary, and the request can be forwarded unchanged until then."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
-    """What compactors work with. It is shared by all of them, and outlives a change of settings."""
+class _FailedAttempt:
+    tokens: int
+    index: int
+    chain_key: bytes
+    compaction_id: str
+    reason: str
 
-    folds: Folds
+
+class RetryLimit:
+    """Delays another attempt after one that failed: planning is expensive, and the history has hardly changed.
+
+    Remembers the last failed attempt of each conversation, within `capacity` bytes.
+    """
+
+    def __init__(self, capacity: int = 4 * 2**20) -> None:
+        self._tries = BoundedCache[ConversationRef, _FailedAttempt](
+            capacity,
+            lambda conversation_ref, attempt: string_size(
+                *conversation_ref, attempt.chain_key, attempt.compaction_id, attempt.reason
+            ),
+        )
+
+    def record_failure(
+        self, conversation_ref: ConversationRef, original: Conversation, compaction_id: str, tokens: int, reason: str
+    ) -> None:
+        """Records a failed attempt on a history of `tokens`, to which the compaction `compaction_id` applied."""
+        # Clients may change the newest messages, so that a history is recognized by its first three quarters.
+        index = (len(original.chain) - 1) * 3 // 4
+        self._tries[conversation_ref] = _FailedAttempt(tokens, index, original.chain[index], compaction_id, reason)
+
+    def refusal_reason(
+        self, conversation_ref: ConversationRef, original: Conversation, compaction_id: str, tokens: int
+    ) -> str:
+        """Returns why another attempt is too early, or an empty text. A rewound history counts as another one."""
+        attempt, chain = self._tries.get(conversation_ref), original.chain
+        if (
+            attempt is None
+            or attempt.compaction_id != compaction_id
+            or attempt.index >= len(chain)
+            or chain[attempt.index] != attempt.chain_key
+        ):
+            return ""
+        retry_at = int(attempt.tokens * (1 + MIN_GAIN))
+        return f"{attempt.reason}; not tried again under {retry_at:,} tokens" if tokens < retry_at else ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactorServices:
+    """The services that all compactors share. They outlive a change of settings."""
+
+    compactions: CompactionRepository
     archive: Archive
-    author: Author
-    extractor: Extractor
-    preparations: Preparations
+    author: SummaryAuthor
+    extractor: ExtractiveWriter
+    background_summaries: BackgroundSummaries
     tasks: Tasks
     clock: Clock
-    waiting: Waiting
-    erasures: Erasures
-    flights: dict[Thread, Signal] = field(default_factory=dict)
-    """The folds that are being made."""
-    futile: Futile = field(default_factory=Futile)
+    waiter: Waiter
+    erasures: ErasureNotices
+    running_compactions: dict[ConversationRef, Signal] = field(default_factory=dict)
+    """The compactions in progress; the signal is set at the end of each."""
+    recent_failures: RetryLimit = field(default_factory=RetryLimit)
 
 
 class Compactor:
-    """Carries decisions out. `wait_seconds` is how long a client waits for a model's summary where the request cannot
-    be sent without a fold."""
+    """Compacts requests. A client waits up to `wait_seconds` for a model's summary if its request cannot be sent
+    without a compaction."""
 
-    def __init__(self, craft: Craft, rooms: Rooms, *, wait_seconds: float = 20.0) -> None:
-        self._craft = craft
-        self._rooms = rooms
+    def __init__(
+        self, assembler: CompactionAssembler, services: CompactorServices, *, wait_seconds: float = 20.0
+    ) -> None:
+        self._assembler = assembler
+        self._services = services
         self._wait = wait_seconds
 
-    async def fold(self, case: Case, client: Conversation) -> Outcome:
-        """Does what `case.decision` says; `client` is the list as the client sent it. Never fails: then the request
-        stays as it was, and the outcome says why."""
-        decision = case.decision
-        if case.asker is not None and not case.counting:
-            self._rooms.preparations.forwarded(case.asker, case.utilization.tokens)
+    async def compact(self, request: CompactionRequest, original: Conversation) -> CompactionResult:
+        """Carries out `request.decision`. `original` is the conversation as the client sent it.
+
+        Never raises: after a failure the history is unchanged, and the outcome gives the reason.
+        """
+        decision = request.decision
+        if request.summary_caller is not None and not request.is_token_count:
+            self._services.background_summaries.count_request(request.summary_caller, request.utilization.tokens)
         try:
             if decision.observed:
-                return await self._observed(case)
-            if decision.action == "prepare" and not case.counting:
-                self._prepare(case, client)
-            if decision.action != "compact" or not client.chain:
-                return Outcome(case.folded)
-            return await self._alone(case, client)
-        except _Later:
-            return Outcome(case.folded)
+                return await self._report_plan(request)
+            if decision.action == "prepare" and not request.is_token_count:
+                self._prepare_summary(request, original)
+            if decision.action != "compact" or not original.chain:
+                return CompactionResult(request.history)
+            return await self._compact_exclusively(request, original)
+        except SummaryPending:
+            return CompactionResult(request.history)
         except Exception as error:
-            return Outcome(case.folded, self._failed(case, error))
+            return CompactionResult(request.history, self._report_failure(request, error))
 
     # -- one at a time ------------------------------------------------------------
 
-    async def _alone(self, case: Case, client: Conversation) -> Outcome:
-        """One fold of a conversation at a time; who comes meanwhile waits, and takes what was made if it is enough."""
-        thread, flights, waited = _thread(case, client), self._rooms.flights, False
-        while (flight := flights.get(thread)) is not None:
-            await flight.wait()
-            waited = True
-        signal = flights[thread] = self._rooms.waiting.signal()
+    async def _compact_exclusively(self, request: CompactionRequest, original: Conversation) -> CompactionResult:
+        """Compacts a conversation once at a time. A concurrent request waits, and uses the new compaction if that is
+        enough for it."""
+        conversation_ref, has_waited = _conversation_ref(request, original), False
+        running = self._services.running_compactions
+        while (other := running.get(conversation_ref)) is not None:
+            await other.wait()
+            has_waited = True
+        signal = running[conversation_ref] = self._services.waiter.create_signal()
         try:
-            if waited:
-                case, enough = self._renewed(case, client)
-                if enough and (made := case.folded.compaction) is not None:
-                    return Outcome(case.folded, seen_of(made, "replayed"))
-            return await self._fold(case, client, thread)
+            if has_waited:
+                request, is_enough = self._with_newest_compaction(request, original)
+                if is_enough and (compaction := request.history.compaction) is not None:
+                    return CompactionResult(request.history, report_compaction(compaction, "replayed"))
+            return await self._compact(request, original, conversation_ref)
         finally:
-            del flights[thread]
+            del running[conversation_ref]
             signal.set()
 
-    def _renewed(self, case: Case, client: Conversation) -> tuple[Case, bool]:
-        """The case with what was folded since, and whether that is enough."""
-        found = self._rooms.folds.local(case.dialect, case.space, case.scope, client)
-        before, now = case.folded.compaction, found.compaction
+    def _with_newest_compaction(
+        self, request: CompactionRequest, original: Conversation
+    ) -> tuple[CompactionRequest, bool]:
+        """Returns the request with the compaction made since it came, and whether that is enough."""
+        history = self._services.compactions.find_local(request.protocol, request.tenant_key, request.scope, original)
+        before, now = request.history.compaction, history.compaction
         if now is None or (before is not None and now.id == before.id):
-            return case, False
-        tokens = self._craft.refolded(case, found)
-        used = case.utilization.corrected(1.0, tokens, carried=False)
-        enough = case.decision.forced or used.occupied < max(1, case.decision.trigger)
-        return replace(case, folded=found, utilization=used), enough
+            return request, False
+        tokens = self._assembler.count_with(request, history)
+        utilization = request.utilization.apply_correction(1.0, tokens, carried=False)
+        is_enough = request.decision.forced or utilization.occupied_tokens < max(1, request.decision.trigger)
+        return replace(request, history=history, utilization=utilization), is_enough
 
-    async def _fold(self, case: Case, client: Conversation, thread: Thread) -> Outcome:
-        """Tries the forms, the best first. Raises what was wrong with the last of them."""
-        must, modelled = case.decision.must_succeed, self._modelled(case)
-        before, tokens = case.folded.compaction, case.utilization.tokens
-        bound = not (must or case.decision.forced or case.decision.trigger == 0)
-        fold = before.id if before is not None else ""
-        if bound and (reason := self._rooms.futile.reason(thread, client, fold, tokens)):
-            raise Unfit(reason)
-        prepared = self._rooms.preparations
-        if modelled and _passes(case) and prepared.running(thread) and not prepared.failed(thread):
-            raise _Later
-        writers: list[Writer] = ["model"] if modelled else []
-        writers += ["extract", "none"] if must else ["extract"]
-        problem: Exception = Unfit("no message may be compacted")
-        for tried, writer in enumerate(writers):
+    async def _compact(
+        self, request: CompactionRequest, original: Conversation, conversation_ref: ConversationRef
+    ) -> CompactionResult:
+        """Tries the forms of summary, the best first. Raises the error of the last one."""
+        must_succeed, can_use_model = request.decision.must_succeed, self._can_use_model(request)
+        earlier, tokens = request.history.compaction, request.utilization.tokens
+        is_limited = not (must_succeed or request.decision.forced or request.decision.trigger == 0)
+        earlier_id = earlier.id if earlier is not None else ""
+        if is_limited and (
+            reason := self._services.recent_failures.refusal_reason(conversation_ref, original, earlier_id, tokens)
+        ):
+            raise PlanNotApplicable(reason)
+        summaries = self._services.background_summaries
+        if (
+            can_use_model
+            and _can_pass_meanwhile(request)
+            and summaries.is_running(conversation_ref)
+            and not summaries.has_failed(conversation_ref)
+        ):
+            raise SummaryPending
+        forms: list[SummaryForm] = ["model"] if can_use_model else []
+        forms += ["extract", "none"] if must_succeed else ["extract"]
+        problem: Exception = PlanNotApplicable("no message may be compacted")
+        for attempts, form in enumerate(forms):
             try:
-                return await self._made(case, client, thread, writer, tried)
-            except _Later:
+                return await self._attempt(request, original, conversation_ref, form, attempts)
+            except SummaryPending:
                 raise
             except StoreUnavailable as error:
-                # Another form would have to be kept as well.
+                # Another form would need the store too.
                 raise error
             except Exception as error:
                 problem = error
                 if not isinstance(error, AccordionError):
                     _log.warning(
                         "one way to compact failed, the next is tried: %s",
-                        _where(error),
-                        extra={"request_id": case.request_id},
+                        _describe_origin(error),
+                        extra={"request_id": request.request_id},
                     )
-        if bound:
-            self._rooms.futile.note(thread, client, fold, tokens, _reason(problem))
+        if is_limited:
+            self._services.recent_failures.record_failure(
+                conversation_ref, original, earlier_id, tokens, _failure_reason(problem)
+            )
         raise problem
 
-    async def _made(self, case: Case, client: Conversation, thread: Thread, writer: Writer, tried: int) -> Outcome:
-        tasks = self._rooms.tasks
-        at = self._rooms.clock.now()
-        work = await tasks.offload(partial(self._craft.work, case, client, at=at, plain=writer == "none"))
-        summary = await self._summary(case, client, thread, work, writer)
-        made = await tasks.offload(partial(self._craft.made, case, work, summary))
-        outcome = await self._kept(case, client, made, tried + made.passes)
-        if summary is None or case.counting or outcome.seen is None:
-            return outcome
-        # What was asked in vain is paid for all the same; it is told with the fold that was made at last.
-        waste = self._rooms.preparations.used(thread)
-        seen = replace(
-            outcome.seen,
-            input=outcome.seen.input + waste.input,
-            output=outcome.seen.output + waste.output,
+    async def _attempt(
+        self,
+        request: CompactionRequest,
+        original: Conversation,
+        conversation_ref: ConversationRef,
+        form: SummaryForm,
+        earlier_passes: int,
+    ) -> CompactionResult:
+        """Makes one compaction with this form of summary. `earlier_passes` counts the attempts before it."""
+        tasks = self._services.tasks
+        at = self._services.clock.now()
+        planned = await tasks.offload(
+            partial(self._assembler.plan_compaction, request, original, at=at, without_summary=form == "none")
+        )
+        summary = await self._write_summary(request, original, conversation_ref, planned, form)
+        finished = await tasks.offload(partial(self._assembler.finish, request, planned, summary))
+        result = await self._publish(request, original, finished, earlier_passes + finished.passes)
+        if summary is None or request.is_token_count or result.outcome is None:
+            return result
+        # Useless answers cost tokens too; they are reported with the compaction that succeeds in the end.
+        waste = self._services.background_summaries.reset_after_compaction(conversation_ref)
+        outcome = replace(
+            result.outcome,
+            input=result.outcome.input + waste.input,
+            output=result.outcome.output + waste.output,
             failed_answers=waste.answers,
             failed_input=waste.failed_input,
             failed_output=waste.failed_output,
         )
-        return replace(outcome, seen=seen)
+        return replace(result, outcome=outcome)
 
     # -- summaries ----------------------------------------------------------------
 
-    def _modelled(self, case: Case) -> bool:
-        return case.asker is not None and self._rooms.author.asks
+    def _can_use_model(self, request: CompactionRequest) -> bool:
+        return request.summary_caller is not None and self._services.author.has_model
 
-    def _may_ask(self, case: Case, thread: Thread) -> bool:
-        """Whether the model that would write is not paused after failures."""
-        return case.asker is not None and self._rooms.preparations.may_try(case.asker, thread)
+    def _is_model_available(self, request: CompactionRequest, conversation_ref: ConversationRef) -> bool:
+        """Whether the model is not paused after failures."""
+        return request.summary_caller is not None and self._services.background_summaries.may_try(
+            request.summary_caller, conversation_ref
+        )
 
-    async def _summary(
-        self, case: Case, client: Conversation, thread: Thread, work: Work, writer: Writer
+    async def _write_summary(
+        self,
+        request: CompactionRequest,
+        original: Conversation,
+        conversation_ref: ConversationRef,
+        planned: PlannedCompaction,
+        form: SummaryForm,
     ) -> Summary | None:
-        task = work.task
+        """Returns the summary that a plan needs, None if it needs none. Raises SummaryPending."""
+        task = planned.summary_task
         if task is None:
             return None
-        if writer == "model" and (told := await self._told(case, client, thread, work, task)) is not None:
-            return told
-        return await self._rooms.tasks.offload(self._rooms.author.extractive, task)
+        if form == "model":
+            summary = await self._find_model_summary(request, original, conversation_ref, planned, task)
+            if summary is not None:
+                return summary
+        return await self._services.tasks.offload(self._services.author.write_extractive, task)
 
-    async def _told(
-        self, case: Case, client: Conversation, thread: Thread, work: Work, task: SummaryTask
+    async def _find_model_summary(
+        self,
+        request: CompactionRequest,
+        original: Conversation,
+        conversation_ref: ConversationRef,
+        planned: PlannedCompaction,
+        task: SummaryTask,
     ) -> Summary | None:
-        """What a model told ahead, with an extract of the rest; None where an extract must do. Raises _Later where it
-        is still writing and the request can go on as it is: not for another try after one that failed, since requests
-        that grow fast would go on so up to the hard limit."""
-        prepared, tokens = self._rooms.preparations, case.utilization.tokens
+        """Returns the summary that a model prepared, extended by an extract of the newer messages. None if there is
+        no usable one.
 
-        async def make() -> SummaryTask | None:
+        Raises SummaryPending if a model is still writing and the request can be forwarded unchanged. After a failed
+        preparation it does not: a conversation that grows fast would otherwise stay uncompacted up to the hard limit.
+        """
+        summaries, tokens = self._services.background_summaries, request.utilization.tokens
+
+        async def build_task() -> SummaryTask | None:
             return task
 
-        told, since = task.prior_until, task.since
-        ready = await prepared.ready(thread, client, told, since)
-        again = not prepared.failed(thread) or (_waits(case) and not prepared.fruitless(thread, tokens))
-        if ready is None and again and self._may_ask(case, thread):
-            if not case.counting:
-                prepared.begin(thread, client, tokens, told, make, since, case.began, case.asker)
-            if _passes(case):
-                raise _Later
-            if _waits(case) and not case.counting:
-                await prepared.wait(thread, self._wait)
-                ready = await prepared.ready(thread, client, told, since)
-        if ready is None or work.last < 0 or ready.narrated > work.last + 1:
+        summarized_count, first_index = task.prior_until, task.first_index
+        prepared = await summaries.find(conversation_ref, original, summarized_count, first_index)
+        can_retry = not summaries.has_failed(conversation_ref) or (
+            _must_wait(request) and not summaries.is_retry_too_early(conversation_ref, tokens)
+        )
+        if prepared is None and can_retry and self._is_model_available(request, conversation_ref):
+            if not request.is_token_count:
+                summaries.start(
+                    conversation_ref,
+                    original,
+                    tokens,
+                    summarized_count,
+                    build_task,
+                    first_index,
+                    request.started_at,
+                    request.summary_caller,
+                )
+            if _can_pass_meanwhile(request):
+                raise SummaryPending
+            if _must_wait(request) and not request.is_token_count:
+                await summaries.wait(conversation_ref, self._wait)
+                prepared = await summaries.find(conversation_ref, original, summarized_count, first_index)
+        if prepared is None or planned.last_summarized < 0 or prepared.narrated > planned.last_summarized + 1:
             return None
-        known = replace(task, prior=ready.narrative, prior_until=ready.narrated)
-        summary = await self._rooms.tasks.offload(self._rooms.author.extractive, known)
-        return replace(summary, writer=ready.writer, input=ready.input, output=ready.output, findings=ready.findings)
+        task_after_prepared = replace(task, prior_narrative=prepared.narrative, prior_until=prepared.narrated)
+        summary = await self._services.tasks.offload(self._services.author.write_extractive, task_after_prepared)
+        return replace(
+            summary, writer=prepared.writer, input=prepared.input, output=prepared.output, findings=prepared.findings
+        )
 
-    def _prepare(self, case: Case, client: Conversation) -> None:
-        """Has a summary written meanwhile; without a model, what an extract will be made of is looked up."""
-        thread, tokens = _thread(case, client), case.utilization.tokens
-        asker = case.asker if self._modelled(case) and self._may_ask(case, thread) else None
-        make = self._task if asker is not None else self._facts
-        base = case.folded.compaction
-        told = base.narrated if base is not None and base.kind == case.decision.kind else 0
-        make = partial(make, case, client)
-        self._rooms.preparations.begin(thread, client, tokens, told, make, None, case.began, asker)
+    def _prepare_summary(self, request: CompactionRequest, original: Conversation) -> None:
+        """Starts a summary in the background; without a model, caches the facts that an extract will need."""
+        conversation_ref, tokens = _conversation_ref(request, original), request.utilization.tokens
+        summary_caller = (
+            request.summary_caller
+            if self._can_use_model(request) and self._is_model_available(request, conversation_ref)
+            else None
+        )
+        build = self._build_summary_task if summary_caller is not None else self._extract_facts
+        earlier = request.history.compaction
+        summarized_count = earlier.narrated if earlier is not None and earlier.kind == request.decision.kind else 0
+        self._services.background_summaries.start(
+            conversation_ref,
+            original,
+            tokens,
+            summarized_count,
+            partial(build, request, original),
+            None,
+            request.started_at,
+            summary_caller,
+        )
 
-    async def _task(self, case: Case, client: Conversation) -> SummaryTask | None:
-        work = partial(self._craft.work, case, client, at=self._rooms.clock.now(), plain=False)
+    async def _build_summary_task(self, request: CompactionRequest, original: Conversation) -> SummaryTask | None:
+        work = partial(
+            self._assembler.plan_compaction, request, original, at=self._services.clock.now(), without_summary=False
+        )
         try:
-            return (await self._rooms.tasks.offload(work)).task
-        except Unfit:
+            return (await self._services.tasks.offload(work)).summary_task
+        except PlanNotApplicable:
             return None
 
-    async def _facts(self, case: Case, client: Conversation) -> SummaryTask | None:
-        await self._rooms.tasks.offload(self._rooms.extractor.prepare, client.messages)
+    async def _extract_facts(self, request: CompactionRequest, original: Conversation) -> SummaryTask | None:
+        await self._services.tasks.offload(self._services.extractor.prepare_facts, original.messages)
         return None
 
-    # -- keeping ------------------------------------------------------------------
+    # -- publishing ---------------------------------------------------------------
 
-    async def _kept(self, case: Case, client: Conversation, made: Made, passes: int) -> Outcome:
-        """Archives what leaves, then makes the fold known; neither for who only counts, nor where the session was
-        erased meanwhile. Raises StoreUnavailable where neither the store nor this machine takes it."""
-        folds, root = self._rooms.folds, client.chain[0]
-        if case.counting or self._rooms.erasures.since(case.space, case.session, case.began):
-            return Outcome(made.folded, seen_of(made.compaction, "folded", case.decision, passes))
-        await self._rooms.archive.keep(made.puts)
-        list_of = case.folded.conversation.chain[-1]
-        compaction = await folds.publish(case.space, case.scope, root, made.compaction, of=list_of)
-        spooled = not self._rooms.archive.store.available
-        folded, lost = made.folded, False
-        if compaction.id != made.compaction.id:
-            # Who comes second takes what another worker made; it is counted there. What does not hold for this list
-            # (a call that it took out has been answered since) is not taken.
+    async def _publish(
+        self, request: CompactionRequest, original: Conversation, finished: FinishedCompaction, passes: int
+    ) -> CompactionResult:
+        """Archives the removed content, then publishes the compaction.
+
+        Neither happens for a token count, or if the session was erased since the request came. Raises StoreUnavailable
+        if neither the store nor the local spool takes the content.
+        """
+        compactions, root = self._services.compactions, original.chain[0]
+        if request.is_token_count or self._services.erasures.was_erased_since(
+            request.tenant_key, request.session, request.started_at
+        ):
+            return CompactionResult(
+                finished.history, report_compaction(finished.compaction, "folded", request.decision, passes)
+            )
+        await self._services.archive.keep(finished.writes)
+        last_chain_key = request.history.conversation.chain[-1]
+        winner = await compactions.publish(
+            request.tenant_key, request.scope, root, finished.compaction, last_chain_key=last_chain_key
+        )
+        is_spooled = not self._services.archive.store.is_available
+        if winner.id != finished.compaction.id:
+            # Another worker published first, and counts it. Its compaction is not used if it does not hold for this
+            # conversation: a call that it removed has been answered since.
             with suppress(ValueError):
-                folded, lost = folds.applied(case.dialect, case.space, client, compaction), True
-        told = compaction if lost else made.compaction
-        seen = seen_of(told, "replayed") if lost else seen_of(told, "folded", case.decision, passes)
-        return Outcome(folded, seen, spooled)
+                history = compactions.apply(request.protocol, request.tenant_key, original, winner)
+                return CompactionResult(history, report_compaction(winner, "replayed"), is_spooled)
+        outcome = report_compaction(finished.compaction, "folded", request.decision, passes)
+        return CompactionResult(finished.history, outcome, is_spooled)
 
-    # -- telling ------------------------------------------------------------------
+    # -- reporting ----------------------------------------------------------------
 
-    async def _observed(self, case: Case) -> Outcome:
-        plan, passes = await self._rooms.tasks.offload(self._craft.plan, case)
-        utilization = utilization_of(case.decision, case.utilization.ratio)
-        return Outcome(case.folded, observed(plan, case.decision, case.cause, utilization, passes, case.brought))
+    async def _report_plan(self, request: CompactionRequest) -> CompactionResult:
+        plan, passes = await self._services.tasks.offload(self._assembler.plan, request)
+        utilization = utilization_for_report(request.decision, request.utilization.ratio)
+        return CompactionResult(
+            request.history,
+            report_plan(plan, request.decision, request.cause, utilization, passes, request.tool_tokens),
+        )
 
-    def _failed(self, case: Case, error: Exception) -> CompactionSeen:
-        reason = _reason(error)
-        _log.warning("a request was not compacted: %s", reason, extra={"request_id": case.request_id})
-        utilization = utilization_of(case.decision, case.utilization.ratio)
-        return failed(case.decision, case.cause, utilization, case.utilization.tokens, reason, case.folded.compaction)
-
-
-def _waits(case: Case) -> bool:
-    """Whether the request waits for a model's summary, rather than to go on as it is meanwhile."""
-    return case.decision.must_succeed or case.decision.forced
-
-
-def _passes(case: Case) -> bool:
-    """Whether the request goes on as it is while a model writes. At a trigger of 0 it does not: an extract does."""
-    return not _waits(case) and case.decision.trigger > 0
+    def _report_failure(self, request: CompactionRequest, error: Exception) -> CompactionOutcome:
+        reason = _failure_reason(error)
+        _log.warning("a request was not compacted: %s", reason, extra={"request_id": request.request_id})
+        utilization = utilization_for_report(request.decision, request.utilization.ratio)
+        return report_failure(
+            request.decision, request.cause, utilization, request.utilization.tokens, reason, request.history.compaction
+        )
 
 
-def _thread(case: Case, client: Conversation) -> Thread:
-    return Thread(case.tenant, case.space, case.scope, case.session or client.chain[0].hex())
+def _must_wait(request: CompactionRequest) -> bool:
+    """Whether the request waits for a model's summary instead of being forwarded unchanged."""
+    return request.decision.must_succeed or request.decision.forced
 
 
-def _reason(error: Exception) -> str:
-    return error.message if isinstance(error, AccordionError) else f"an internal error: {_where(error)}"
+def _can_pass_meanwhile(request: CompactionRequest) -> bool:
+    """Whether the request is forwarded unchanged while a model writes. At a trigger of 0 an extract is used instead."""
+    return not _must_wait(request) and request.decision.trigger > 0
 
 
-def _where(error: Exception) -> str:
-    """What was raised, and where; not what it says, which may quote the conversation."""
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    place = f" in {at.tb_frame.f_code.co_name}, line {at.tb_lineno}" if at is not None else ""
-    return f"{type(error).__name__}{place}"
+def _conversation_ref(request: CompactionRequest, original: Conversation) -> ConversationRef:
+    return ConversationRef(
+        request.tenant, request.tenant_key, request.scope, request.session or original.chain[0].hex()
+    )
+
+
+def _failure_reason(error: Exception) -> str:
+    return error.message if isinstance(error, AccordionError) else f"an internal error: {_describe_origin(error)}"
+
+
+def _describe_origin(error: Exception) -> str:
+    """Names the error's type and line. Leaves out its message, which may quote the conversation."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    origin = f" in {traceback.tb_frame.f_code.co_name}, line {traceback.tb_lineno}" if traceback is not None else ""
+    return f"{type(error).__name__}{origin}"

@@ -1,8 +1,8 @@
-"""What is done when nothing else brought a request below the hard limit: the last steps before it is refused.
+"""The last steps before a request is refused, if nothing else brought it below the hard limit.
 
-First all that may still leave does, the oldest first; then, where that is enough, one note stands for it all in place
-of a summary; else the largest result of the newest batch is sliced, then the largest parts of the task and of the
-opening request. No more is taken than it takes.
+First the oldest removable groups are left out. Then, if that is enough, one note replaces all removable messages, a
+summary included. Otherwise the largest results of the newest batch are sliced, then the largest parts of the opening
+request and of the task. Each step removes no more than necessary.
 """
 
 from __future__ import annotations
@@ -10,81 +10,86 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from accordion.accounting.meter import MESSAGE
-from accordion.archive.references import artifact_id, sliced
-from accordion.compaction.strategies.base import Draft, estimated, media_of, text_of
-from accordion.compaction.strategies.beside import replacement
-from accordion.compaction.strategies.notes import left_out_before
-from accordion.core.conversation import Message, Text, ToolResult
-from accordion.core.plan import Replace, Step
-from accordion.core.values import replace
+from accordion.accounting.token_meter import MESSAGE
+from accordion.archive.references import artifact_id, sliced_text
+from accordion.compaction.strategies.base import StrategyView, estimate_tokens, media_parts, text_of
+from accordion.compaction.strategies.media_references import replace_with_reference
+from accordion.compaction.strategies.notes import replace_groups_before
+from accordion.model.conversation import Message, Text, ToolResult
+from accordion.model.plan import PlanStep, Replace
+from accordion.model.values import replace
 
 NAME = "last_resort"
 
-_LEAST = 200
-"""Tokens that are left of what is sliced, at least."""
+_MIN_TOKENS = 200
+"""At least so many tokens of a sliced part remain."""
 
 _SAFETY = 0.95
-"""Of what would fit by a part's own rate of characters to tokens; that rate is not the same all through it."""
+"""Factor on the characters that would fit by a part's average tokens per character, which vary within it."""
 
 
-def leaving(view: Draft) -> Iterator[Step]:
-    """Leaves out the oldest groups, as many as it takes."""
-    over, cut = view.tokens - view.limit, 0
+def drop_oldest_groups(view: StrategyView) -> Iterator[PlanStep]:
+    """Leaves out the oldest groups, as many as necessary."""
+    excess, end = view.tokens - view.limit, 0
     # The note in their place counts too.
-    over += estimated("." * 250)
-    for group in view.whole_groups():
-        if over <= 0:
+    excess += estimate_tokens("." * 250)
+    for group in view.removable_groups():
+        if excess <= 0:
             break
-        over -= view.group_tokens(group)
-        cut = group[1] + 1
-    yield from left_out_before(view, cut)
+        excess -= view.count_group_tokens(group)
+        end = group[1] + 1
+    yield from replace_groups_before(view, end)
 
 
-def noted(view: Draft) -> Iterator[Step]:
-    """One note in place of all that may leave. It is counted, not estimated: here the least room is of use."""
-    for step in left_out_before(view, len(view.slots)):
-        # Counts are remembered by key.
+def replace_with_note(view: StrategyView) -> Iterator[PlanStep]:
+    """Replaces all removable messages by one note. Its tokens are counted, not estimated: here few of them matter."""
+    for step in replace_groups_before(view, len(view.slots)):
+        # Counts are cached by key.
         note = Message(b"note/" + step.note.encode(), "user", (Text(step.note),), b"")
-        yield replace(step, budget=max(1, ceil(view.count(note) * view.scale) - MESSAGE))
+        yield replace(step, budget=max(1, ceil(view.count_message(note) * view.scale) - MESSAGE))
 
 
-def slices(view: Draft) -> Iterator[Replace]:
-    """Slices the largest parts within reach until the rest fits: of the newest batch first, of the task last."""
-    over = view.tokens - view.limit
-    for _, less, slot, part in sorted(_candidates(view)):
-        if over <= 0:
+def slice_largest_parts(view: StrategyView) -> Iterator[Replace]:
+    """Slices the largest reachable parts until the rest fits: first of the newest batch, last of the task."""
+    excess = view.tokens - view.limit
+    for _, negative_tokens, slot, part in sorted(_list_sliceable_parts(view)):
+        if excess <= 0:
             return
-        step = _sliced(view, slot, part, -less, over)
+        tokens = -negative_tokens
+        step = _slice_part(view, slot, part, tokens, excess)
         if step is not None:
-            over -= -less - step.tokens
+            excess -= tokens - step.tokens
             yield step
 
 
-def _candidates(view: Draft) -> Iterator[tuple[int, int, int, int]]:
-    """(rank, less the tokens, slot, part) of what is large enough."""
+def _list_sliceable_parts(view: StrategyView) -> Iterator[tuple[int, int, int, int]]:
+    """Yields (rank, negative tokens, slot, part) of the parts that are large enough."""
     for index, slot in enumerate(view.slots):
-        if view.gone[index] or not view.reach[index]:
+        if view.removed[index] or not view.reachable[index]:
             continue
-        rank = {view.opening: 2, view.task: 3}.get(index, 0 if index >= view.unread else 1)
+        rank = {view.opening_request: 2, view.task: 3}.get(index, 0 if index >= view.newest_batch else 1)
         for at, part in enumerate(slot.message.parts):
-            fitting = isinstance(part, ToolResult) or slot.message.role == "user"
-            if fitting and view.replaceable(index, at) and (tokens := view.part_tokens(index)[at]) > _LEAST:
+            is_sliceable = isinstance(part, ToolResult) or slot.message.role == "user"
+            if (
+                is_sliceable
+                and view.is_replaceable(index, at)
+                and (tokens := view.count_part_tokens(index)[at]) > _MIN_TOKENS
+            ):
                 yield rank, -tokens, index, at
 
 
-def _sliced(view: Draft, slot: int, part: int, tokens: int, over: int) -> Replace | None:
+def _slice_part(view: StrategyView, slot: int, part: int, tokens: int, excess_tokens: int) -> Replace | None:
     message = view.slots[slot].message
-    found = message.parts[part]
-    if media_of(found):
-        step = replacement(view, slot, part)
+    content = message.parts[part]
+    if media_parts(content):
+        step = replace_with_reference(view, slot, part)
         return step if step.tokens < tokens else None
-    text, kept = text_of(found), artifact_id(view.space, message.key, part)
-    frame = estimated(sliced("", "", kept, len(text)))
-    room = max(_LEAST, tokens - over) - frame
-    keep = int(room * _SAFETY * len(text) / tokens)
-    if not 0 < keep < len(text):
+    text, artifact = text_of(content), artifact_id(view.tenant_key, message.key, part)
+    frame_tokens = estimate_tokens(sliced_text("", "", artifact, len(text)))
+    room = max(_MIN_TOKENS, tokens - excess_tokens) - frame_tokens
+    characters = int(room * _SAFETY * len(text) / tokens)
+    if not 0 < characters < len(text):
         return None
-    head = keep * 2 // 3
-    tail = text[len(text) - (keep - head) :]
-    return Replace(slot, part, sliced(text[:head], tail, kept, len(text) - keep), room + frame)
+    head = characters * 2 // 3
+    tail = text[len(text) - (characters - head) :]
+    return Replace(slot, part, sliced_text(text[:head], tail, artifact, len(text) - characters), room + frame_tokens)

@@ -1,6 +1,7 @@
-"""A plan, laid out over the list: what is changed, what leaves, where a block of text stands instead.
+"""The layout of a plan over a history: changed parts, removed slots, and blocks of text in their place.
 
-Pure bookkeeping: nothing is written yet. The summary and the archive are made from a layout, then the record.
+Pure bookkeeping: no text is written yet. The summary task and the archive content are made from a layout, then the
+record.
 """
 
 from __future__ import annotations
@@ -10,24 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 
-from accordion.core.boundaries import lone_reasoning, open_places, pairs, refers
-from accordion.core.conversation import Conversation, Message, ToolCall, ToolResult
-from accordion.core.edits import Compaction
-from accordion.core.errors import AccordionError
-from accordion.core.plan import Plan, Replace, Slot, Summarize, placed
-from accordion.core.values import dataclass
-from accordion.dialects.base import Dialect
+from accordion.model.boundaries import find_open_calls, has_item_reference, is_reasoning_only, match_results_to_calls
+from accordion.model.compaction import Compaction
+from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
+from accordion.model.errors import AccordionError
+from accordion.model.plan import Plan, Replace, Slot, Summarize, choose_block_slot
+from accordion.model.values import dataclass
+from accordion.protocols.base import WireProtocol
 
 
-class Unfit(AccordionError):
-    """A plan that cannot be carried out, or whose outcome would be no better; the reason is told. Never shown to a
-    client."""
+class PlanNotApplicable(AccordionError):
+    """A plan cannot be carried out, or would gain nothing. The message gives the reason; clients never see it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A text in place of others: before slot `slot`, for the client's messages `first` to `last` as far as they left.
-    `note` is its text where no summary is wanted."""
+class TextBlock:
+    """A text before slot `slot` that replaces the removed ones of the client's messages `first` to `last`. `note` is
+    its text, empty if a summary is to be written."""
 
     slot: int
     first: int
@@ -35,74 +35,96 @@ class Block:
     budget: int
     note: str = ""
     keys: tuple[bytes, ...] = ()
-    """The keys of the messages that left the list, as it stood: what the id in a note is made of."""
+    """The keys of the removed messages, edits included; the artifact id in a note is made of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What is to be done to `slots`. `changes` are texts (or None, to take out) by slot and part, `gone` the slots that
-    leave as a whole, `covered` how many of the client's messages the record has to tell of."""
+class PlanLayout:
+    """The changes to `slots`. `changes` are texts by slot and part, None for removed parts; `removed_slots` are removed
+    completely; `covered_count` is how many of the client's messages the record covers."""
 
     slots: tuple[Slot, ...]
-    client: Conversation
-    base: Compaction | None
+    original: Conversation
+    earlier_compaction: Compaction | None
     changes: Mapping[int, Mapping[int, str | None]]
-    gone: frozenset[int]
-    blocks: tuple[Block, ...]
-    covered: int
+    removed_slots: frozenset[int]
+    blocks: tuple[TextBlock, ...]
+    covered_count: int
 
     @property
-    def summarized(self) -> Block | None:
-        """The block that a summary has to be written for; the last, were there several."""
+    def summary_block(self) -> TextBlock | None:
+        """The block whose text is a summary; the last one, should there be several."""
         return next((block for block in reversed(self.blocks) if not block.note), None)
 
-    def kept(self) -> list[Message]:
-        """The messages that stay in sight, as they were."""
-        return [slot.message for index, slot in enumerate(self.slots) if index not in self.gone and not slot.summary]
+    def remaining_messages(self) -> list[Message]:
+        """Returns the remaining messages as they were before the plan."""
+        return [
+            slot.message
+            for index, slot in enumerate(self.slots)
+            if index not in self.removed_slots and not slot.is_summary
+        ]
 
-    def behind(self, block: Block) -> list[int]:
-        """The client's messages that a block stands for, by index: all of its stretch that is nowhere else in sight."""
-        seen = {slot.origin for index, slot in enumerate(self.slots) if index not in self.gone and not slot.summary}
-        return [index for index in range(block.first, block.last + 1) if index not in seen]
+    def messages_behind(self, block: TextBlock) -> list[int]:
+        """Returns the indexes of the client's messages that a block replaces: those in its range that do not remain."""
+        remaining = {
+            slot.origin
+            for index, slot in enumerate(self.slots)
+            if index not in self.removed_slots and not slot.is_summary
+        }
+        return [index for index in range(block.first, block.last + 1) if index not in remaining]
 
 
-def laid_out(plan: Plan, client: Conversation, base: Compaction | None, dialect: Dialect) -> Layout:
-    """Lays a plan out. `client` is the list as the client sent it, `base` the fold that the plan's view was made with.
-    Raises Unfit where there is nothing to do."""
+def build_layout(
+    plan: Plan, original: Conversation, earlier_compaction: Compaction | None, protocol: WireProtocol
+) -> PlanLayout:
+    """Builds the layout of a plan. `original` is the conversation as the client sent it, `earlier_compaction` the one
+    applied in the plan's view. Raises PlanNotApplicable if there is nothing to do."""
     view = plan.view
     changes: dict[int, dict[int, str | None]] = {}
-    gone: set[int] = set()
+    removed: set[int] = set()
     owners: dict[int, int] = {}
     summaries: list[Summarize] = []
     for step in plan.steps:
         if isinstance(step, Summarize):
-            # What is held fast stays around the block; a block of this plan is not taken into another one.
-            leaving = [index for index in range(step.first, step.last + 1) if view.whole[index] and index not in owners]
-            owners.update(dict.fromkeys(leaving, len(summaries)))
+            # Protected slots stay around the block; a slot belongs to one block only.
+            removable = [at for at in range(step.first, step.last + 1) if view.whole[at] and at not in owners]
+            owners.update(dict.fromkeys(removable, len(summaries)))
             summaries.append(step)
-            gone.update(leaving)
+            removed.update(removable)
         elif isinstance(step, Replace):
             changes.setdefault(step.slot, {})[step.part] = step.text
         elif step.parts:
             changes.setdefault(step.slot, {}).update(dict.fromkeys(step.parts))
         else:
-            gone.add(step.slot)
-    _repair(view.slots, dialect, changes)
-    changed = {index: parts for index, parts in changes.items() if index not in gone and parts}
-    touched = [view.slots[index] for index in (*changed, *gone)]
-    if not touched:
-        raise Unfit("no message may be compacted")
-    covered = max(base.covered if base is not None else 0, *(slot.last + 1 for slot in touched))
-    for index, place in getattr(view, "orphans", ()):
-        # What it led to is dropped with what is covered; behind that it is put back at every request.
-        if view.slots[place].first < covered:
-            gone.add(index)
+            removed.add(step.slot)
+    _remove_orphans(view.slots, protocol, changes)
+    changed = {index: parts for index, parts in changes.items() if index not in removed and parts}
+    affected = [view.slots[index] for index in (*changed, *removed)]
+    if not affected:
+        raise PlanNotApplicable("no message may be compacted")
+    covered = max(
+        earlier_compaction.covered if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
+    )
+    for index, successor in getattr(view, "orphan_reasoning", ()):
+        # The calls that it led to are dropped in the covered part; behind it they are inserted in every request.
+        if view.slots[successor].first < covered:
+            removed.add(index)
             covered = max(covered, view.slots[index].last + 1)
-    changed = {index: parts for index, parts in changed.items() if index not in gone}
-    return Layout(view.slots, client, base, changed, frozenset(gone), _blocks(view.slots, summaries, owners), covered)
+    changed = {index: parts for index, parts in changed.items() if index not in removed}
+    return PlanLayout(
+        view.slots,
+        original,
+        earlier_compaction,
+        changed,
+        frozenset(removed),
+        _build_blocks(view.slots, summaries, owners),
+        covered,
+    )
 
 
-def _blocks(slots: Sequence[Slot], summaries: Sequence[Summarize], owners: Mapping[int, int]) -> tuple[Block, ...]:
+def _build_blocks(
+    slots: Sequence[Slot], summaries: Sequence[Summarize], owners: Mapping[int, int]
+) -> tuple[TextBlock, ...]:
     blocks = []
     for number, step in enumerate(summaries):
         own = [index for index, owner in owners.items() if owner == number]
@@ -110,108 +132,112 @@ def _blocks(slots: Sequence[Slot], summaries: Sequence[Summarize], owners: Mappi
             first = min(slots[index].first for index in own)
             last = max(slots[index].last for index in own)
             keys = tuple(slots[index].message.key for index in sorted(own))
-            blocks.append(Block(placed(slots, sorted(own)), first, last, step.budget, step.note, keys))
+            blocks.append(TextBlock(choose_block_slot(slots, sorted(own)), first, last, step.budget, step.note, keys))
     return tuple(sorted(blocks, key=lambda block: block.slot))
 
 
 # -- orphans -----------------------------------------------------------------------------------------------------------
 
 
-def unpaired(
-    messages: Sequence[Message], waits: Callable[[Message], bool] = lambda _: False
+def find_orphan_parts(
+    messages: Sequence[Message], allows_late_answers: Callable[[Message], bool] = lambda _: False
 ) -> Iterator[tuple[int, int]]:
-    """Calls that nobody answered though the talk went on, and results that answer no call: (message, part).
+    """Yields (message, part) of calls without a result although messages follow, and of results without a call.
 
-    Calls at the end of the list are open, which is no fault, and so are those that `waits` names; nor is a result that
-    it names, or one behind a reference to an item that only the provider has, which may be its call.
+    Not orphans: calls at the end, which are still open; messages for which `allows_late_answers` is true; and results
+    behind a reference to an item that only the provider has, which may be their call.
     """
-    matched, referred = pairs(messages), False
-    ends = len(messages)
-    while ends and messages[ends - 1].has_tool_result:
-        ends -= 1
-    while ends and _calls(messages[ends - 1]):
-        ends -= 1
+    calls, has_reference = match_results_to_calls(messages), False
+    end = len(messages)
+    while end and messages[end - 1].has_tool_result:
+        end -= 1
+    while end and _has_tool_call(messages[end - 1]):
+        end -= 1
     for index, message in enumerate(messages):
-        referred = referred or refers(message)
+        has_reference = has_reference or has_item_reference(message)
         for number, part in enumerate(message.parts):
-            lost = isinstance(part, ToolResult) and (index, number) not in matched and not referred
-            if lost and not waits(message):
+            is_orphan = isinstance(part, ToolResult) and (index, number) not in calls and not has_reference
+            if is_orphan and not allows_late_answers(message):
                 yield index, number
-    yield from (place for place in open_places(messages) if place[0] < ends and not waits(messages[place[0]]))
+    yield from (
+        (index, part)
+        for index, part in find_open_calls(messages)
+        if index < end and not allows_late_answers(messages[index])
+    )
 
 
-def _repair(slots: Sequence[Slot], dialect: Dialect, changes: dict[int, dict[int, str | None]]) -> None:
-    """Takes orphans out, as far as the dialect can; what stands beside them stays, and nothing is made up in their
-    place. Reasoning that led to nothing else leaves with them."""
-    messages, left = [slot.message for slot in slots], set[int]()
-    for index, part in unpaired(messages, dialect.waits):
+def _remove_orphans(slots: Sequence[Slot], protocol: WireProtocol, changes: dict[int, dict[int, str | None]]) -> None:
+    """Adds the removal of orphans to the changes, as far as the protocol can express it. Nothing is invented in their
+    place. Reasoning that led only to them is removed too."""
+    messages, removed = [slot.message for slot in slots], set[int]()
+    for index, part in find_orphan_parts(messages, protocol.allows_late_answers):
         with suppress(ValueError):
-            if dialect.edit(messages[index], {part: None}) is None:
-                left.add(index)
+            if protocol.edit_message(messages[index], {part: None}) is None:
+                removed.add(index)
             changes.setdefault(index, {})[part] = None
-    for index in range(len(messages) - 1, -1, -1) if left else ():
-        if lone_reasoning(messages[index]) and _led_to(messages, index) <= left:
-            left.add(index)
+    for index in range(len(messages) - 1, -1, -1) if removed else ():
+        if is_reasoning_only(messages[index]) and _find_reasoning_result(messages, index) <= removed:
+            removed.add(index)
             changes.setdefault(index, {}).update(dict.fromkeys(range(len(messages[index].parts))))
 
 
-def _led_to(messages: Sequence[Message], index: int) -> set[int]:
-    """What the model said and did right behind a message, up to what others said; the message itself where nothing."""
+def _find_reasoning_result(messages: Sequence[Message], index: int) -> set[int]:
+    """Returns the indexes of the assistant's messages right behind a message; the message itself if there are none."""
     end = index + 1
     while end < len(messages) and messages[end].role == "assistant":
         end += 1
     return set(range(index + 1, end)) or {index}
 
 
-def _calls(message: Message) -> bool:
+def _has_tool_call(message: Message) -> bool:
     return any(isinstance(part, ToolCall) for part in message.parts)
 
 
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
 
-def stretches(
-    ranges: Sequence[tuple[int, int]], first: int, last: int, weights: Sequence[int], most: int
+def split_into_ranges(
+    groups: Sequence[tuple[int, int]], first: int, last: int, weights: Sequence[int], max_tokens: int
 ) -> list[range]:
-    """The messages `first` to `last` in stretches of at most `most` tokens each, cut between the groups `ranges`; a
-    group that alone has more is a stretch of its own. `weights[i]` are the tokens of message `first + i`.
+    """Splits the messages `first` to `last` into ranges of at most `max_tokens` each, cut between the given groups.
 
-    Stretches are made from the front, so that a later fold of the same beginning cuts at the same places.
+    A larger group is a range of its own. `weights[i]` are the tokens of message `first + i`. Ranges are filled from the
+    front, so that a later compaction of the same beginning cuts at the same places.
     """
-    out: list[range] = []
-    start, held = first, 0
-    for at in range(bisect_right(ranges, first, key=lambda group: group[0]) - 1, len(ranges)):
-        begin, end = max(ranges[at][0], first), min(ranges[at][1], last)
+    result: list[range] = []
+    start, tokens = first, 0
+    for at in range(bisect_right(groups, first, key=lambda group: group[0]) - 1, len(groups)):
+        begin, end = max(groups[at][0], first), min(groups[at][1], last)
         if begin > end:
             break
-        size = sum(weights[begin - first : end - first + 1])
-        if held and held + size > most:
-            out.append(range(start, begin))
-            start, held = begin, 0
-        held += size
+        group_tokens = sum(weights[begin - first : end - first + 1])
+        if tokens and tokens + group_tokens > max_tokens:
+            result.append(range(start, begin))
+            start, tokens = begin, 0
+        tokens += group_tokens
     if start <= last:
-        out.append(range(start, last + 1))
-    return out
+        result.append(range(start, last + 1))
+    return result
 
 
-def gathered(costs: Sequence[int], room: int, joint: int) -> list[range]:
-    """What of a list stands alone and what as one entry, so that it comes to `room` at most: entry i alone costs
-    `costs[i]`, any number of them as one `joint`.
+def merge_oldest(costs: Sequence[int], room: int, merged_cost: int) -> list[range]:
+    """Merges the oldest entries of a list until the total cost is at most `room`. Returns ranges of merged entries.
 
-    The oldest are gathered first: two as one, then two of those, always the same ones, so that a later fold has them
-    too; where that is not enough, all but the newest are one.
+    Entry i alone costs `costs[i]`, any number of them merged `merged_cost`. Entries are merged in pairs, then pairs of
+    pairs, always the same ones, so that a later compaction has the same ranges. If that is not enough, all but the
+    newest are merged into one.
     """
-    runs, left, size = dict(enumerate(costs)), sum(costs), 2
-    while left > room and size <= len(costs):
+    cost_by_start, total, size = dict(enumerate(costs)), sum(costs), 2
+    while total > room and size <= len(costs):
         for start in range(0, len(costs) - size + 1, size):
-            if left <= room:
+            if total <= room:
                 break
-            left += joint - sum(runs.pop(at, 0) for at in range(start, start + size))
-            runs[start] = joint
+            total += merged_cost - sum(cost_by_start.pop(at, 0) for at in range(start, start + size))
+            cost_by_start[start] = merged_cost
         size *= 2
-    starts = sorted(runs)
-    if left > room:
-        sums = accumulate((runs[at] for at in reversed(starts)), initial=joint)
-        alone = max(0, sum(each <= room for each in sums) - 1)
-        starts = [0, *starts[len(starts) - alone :]]
+    starts = sorted(cost_by_start)
+    if total > room:
+        sums = accumulate((cost_by_start[at] for at in reversed(starts)), initial=merged_cost)
+        single_count = max(0, sum(each <= room for each in sums) - 1)
+        starts = [0, *starts[len(starts) - single_count :]]
     return [range(start, stop) for start, stop in pairwise([*starts, len(costs)])]

@@ -1,4 +1,11 @@
-"""From a view to a plan: strategies propose in order, each on what the one before left, until the target is met."""
+"""The planner: turns a view of a history into a plan.
+
+Theory of operation. `view.py` builds a `StrategyView`: the messages as slots, with which of them may be changed or
+removed. The planner asks the strategies in their order. Each sees the history as the ones before left it, and proposes
+steps (`Drop`, `Replace`, `Summarize`). `rules.py` filters out steps that are not legal, `PlanState` applies the others
+and counts them. The planner stops when the target is met. Nothing of the client's is changed: the plan is a list of
+steps, which `layout.py` and `apply.py` carry out.
+"""
 
 from __future__ import annotations
 
@@ -6,213 +13,226 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from accordion.compaction import last_resort
-from accordion.compaction.permits import permitted
-from accordion.compaction.sketch import Sketch
-from accordion.compaction.strategies.base import Archive, Draft, Strategy, estimated
-from accordion.compaction.strategies.body import Body, BodyOptions
+from accordion.compaction.plan_state import PlanState
+from accordion.compaction.rules import filter_steps
+from accordion.compaction.strategies.base import CompactionStrategy, DeferredReplace, StrategyView, estimate_tokens
+from accordion.compaction.strategies.body import BodyOptions, BodySizeLimit
 from accordion.compaction.strategies.compact_tool_results import CompactToolResults
 from accordion.compaction.strategies.delegated_digests import DelegatedDigests
-from accordion.compaction.strategies.images import Images, ImagesOptions
-from accordion.core.conversation import Reasoning
-from accordion.core.plan import Drop, Kind, Plan, Proposal, Replace, Step, Summarize
-from accordion.core.values import replace
+from accordion.compaction.strategies.images import ImageCountLimit, ImagesOptions
+from accordion.model.conversation import Reasoning
+from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize
+from accordion.model.values import replace
 
 _log = logging.getLogger("accordion")
 
-_WORTH, _AHEAD = 0.25, 2.0
-"""The share that a mid-generation fold must gain to be made without a look at what a wider one would; and how many
-times as much that must gain to be made instead."""
+_SUFFICIENT_GAIN = 0.25
+"""A mid-generation plan that gains this share is used without planning at conversation level."""
+_WIDER_GAIN_FACTOR = 2.0
+"""A conversation-level plan must gain this many times as much to be used instead."""
 
-_Steps = Sequence[Step | Archive]
+_Steps = Sequence[PlanStep | DeferredReplace]
 
 
 class Planner:
-    """Plans folds with the strategies of `pipeline`, in their order. Deterministic, and without state.
+    """Plans compactions with the strategies of `pipeline`, in their order. Deterministic and stateless.
 
-    The strategies for the two budgets beside tokens are always there; where the pipeline names them it gives their
-    options.
+    The strategies for the byte and image limits always run; `pipeline` may contain them to set their options.
     """
 
-    def __init__(self, pipeline: Sequence[Strategy]) -> None:
-        self._tokens = tuple(each for each in pipeline if not isinstance(each, Images | Body))
-        beside = {each.name: each for each in pipeline if isinstance(each, Images | Body)}
-        self._beside: tuple[Strategy, ...] = (
-            beside.get(Images.name) or Images(ImagesOptions()),
-            beside.get(Body.name) or Body(BodyOptions()),
+    def __init__(self, pipeline: Sequence[CompactionStrategy]) -> None:
+        self._token_strategies = tuple(
+            each for each in pipeline if not isinstance(each, ImageCountLimit | BodySizeLimit)
+        )
+        other_budgets = {each.name: each for each in pipeline if isinstance(each, ImageCountLimit | BodySizeLimit)}
+        self._other_budget_strategies: tuple[CompactionStrategy, ...] = (
+            other_budgets.get(ImageCountLimit.name) or ImageCountLimit(ImagesOptions()),
+            other_budgets.get(BodySizeLimit.name) or BodySizeLimit(BodyOptions()),
         )
 
-    def plan(self, view: Draft, *, must_succeed: bool) -> Plan:
-        """What is to be done to come down to the view's target; no proposals where there is nothing to do.
+    def plan(self, view: StrategyView, *, must_succeed: bool) -> Plan:
+        """Plans the steps that bring the history down to the view's target. No proposals if there is nothing to do.
 
-        `must_succeed`: the request must come under the view's limit, and as the last resort what is not free is
-        sliced for it.
+        `must_succeed`: the request must come under the view's limit; as the last resort protected parts are sliced.
         """
-        if view.begun and not any(isinstance(each, DelegatedDigests) for each in self._tokens):
-            # Then what sub-agents returned is a result like any other.
-            view = replace(view, begun={})
-        run = _ran(_Run(view), self._tokens)
-        if run.summarized and any(map(_restorable, self._tokens)):
-            # Most of what was archived is now behind the summary. What stays verbatim had better stay whole.
-            whole = _ran(_Run(view), [each for each in self._tokens if not _restorable(each)])
-            run = whole if whole.sketch.tokens <= max(view.target, run.sketch.tokens) else run
-        self._take_beside(run)
-        if must_succeed and run.sketch.tokens > view.limit:
-            run = self._least(run)
-        return Plan(view, run.proposals())
+        if view.delegations_by_call and not any(isinstance(each, DelegatedDigests) for each in self._token_strategies):
+            # Without that strategy, results of sub-agents are results like any other.
+            view = replace(view, delegations_by_call={})
+        run = _run_pipeline(_PlanRun(view), self._token_strategies)
+        if run.has_summary and any(map(_is_restorable, self._token_strategies)):
+            # The summary now covers most of the archived results, so the remaining ones had better stay whole.
+            other_strategies = [each for each in self._token_strategies if not _is_restorable(each)]
+            run_with_results = _run_pipeline(_PlanRun(view), other_strategies)
+            if run_with_results.state.tokens <= max(view.target, run.state.tokens):
+                run = run_with_results
+        self._apply_other_budgets(run)
+        if must_succeed and run.state.tokens > view.limit:
+            run = self._apply_last_resort(run)
+        return Plan(view, run.build_proposals())
 
-    def plan_for(self, view: Callable[[Kind], Draft], kinds: Sequence[Kind], *, must_succeed: bool) -> tuple[Plan, int]:
-        """A plan of the first of `kinds` that comes under the limit, and how often the pipeline ran for it.
+    def plan_first_fitting(
+        self, build_view: Callable[[PlanKind], StrategyView], kinds: Sequence[PlanKind], *, must_succeed: bool
+    ) -> tuple[Plan, int]:
+        """Returns a plan of the first of `kinds` that comes under the limit, and how often the pipeline ran.
 
-        A mid-generation fold escalates so: `("generation", "conversation")`; also where it would gain little and the
-        wider one twice as much, or each request would soon be folded again. The last resort is the last kind's.
+        `("generation", "conversation")` escalates a mid-generation compaction. It also escalates if the first kind
+        gains little and the second at least twice as much: otherwise each request would soon be compacted again. Only
+        the last kind may use the last resort.
         """
         narrower: Plan | None = None
         for passes, kind in enumerate(kinds[:-1], 1):
-            plan = self.plan(viewed := view(kind), must_succeed=False)
-            if plan.after <= viewed.limit:
-                if _gain(plan) >= _WORTH:
+            view = build_view(kind)
+            plan = self.plan(view, must_succeed=False)
+            if plan.after <= view.limit:
+                if _gain_share(plan) >= _SUFFICIENT_GAIN:
                     return plan, passes
                 narrower = narrower or plan
-        widest = self.plan(view(kinds[-1]), must_succeed=must_succeed)
-        if narrower is not None and _gain(widest) < _AHEAD * _gain(narrower):
+        widest = self.plan(build_view(kinds[-1]), must_succeed=must_succeed)
+        if narrower is not None and _gain_share(widest) < _WIDER_GAIN_FACTOR * _gain_share(narrower):
             return narrower, len(kinds)
         return widest, len(kinds)
 
-    def _take_beside(self, run: _Run) -> None:
-        for strategy in self._beside:
-            run.take(strategy.name, _proposed(strategy, run.draft()), beyond=True)
+    def _apply_other_budgets(self, run: _PlanRun) -> None:
+        for strategy in self._other_budget_strategies:
+            run.apply_steps(strategy.name, _propose_safely(strategy, run.current_view()), last_resort=True)
 
-    def _least(self, run: _Run) -> _Run:
-        """The last resort: what may leave leaves; else one note stands for all of it, a summary of this very plan
-        included; and only where that would not be enough is anything sliced."""
-        limit = run.sketch.start.limit
-        run.take(last_resort.NAME, tuple(last_resort.leaving(run.draft())))
-        if run.sketch.tokens <= limit:
+    def _apply_last_resort(self, run: _PlanRun) -> _PlanRun:
+        """Applies the last resort: removes the oldest groups; if that is not enough, replaces all removable messages,
+        this plan's summary included, by one note; if that is not enough either, slices the largest parts."""
+        limit = run.state.initial_view.limit
+        run.apply_steps(last_resort.NAME, tuple(last_resort.drop_oldest_groups(run.current_view())))
+        if run.state.tokens <= limit:
             return run
-        noted = _Run(run.sketch.start)
-        noted.take(last_resort.NAME, tuple(last_resort.noted(noted.draft())))
-        self._take_beside(_ran(noted, self._tokens))
-        if noted.sketch.tokens <= limit:
-            return noted
-        # Something of the newest batch goes either way; then what a summary says is worth more than its few tokens.
-        run.take(last_resort.NAME, tuple(last_resort.slices(run.draft())), beyond=True)
+        run_with_note = _PlanRun(run.state.initial_view)
+        run_with_note.apply_steps(last_resort.NAME, tuple(last_resort.replace_with_note(run_with_note.current_view())))
+        self._apply_other_budgets(_run_pipeline(run_with_note, self._token_strategies))
+        if run_with_note.state.tokens <= limit:
+            return run_with_note
+        # The newest batch is sliced in both cases, and a summary is worth its few tokens.
+        run.apply_steps(last_resort.NAME, tuple(last_resort.slice_largest_parts(run.current_view())), last_resort=True)
         return run
 
 
-def _ran(run: _Run, pipeline: Iterable[Strategy]) -> _Run:
-    """The run with the pipeline, until the target is met."""
-    target = run.sketch.start.target
+def _run_pipeline(run: _PlanRun, pipeline: Iterable[CompactionStrategy]) -> _PlanRun:
+    """Runs the strategies until the target is met."""
+    target = run.state.initial_view.target
     for strategy in pipeline:
-        if run.sketch.tokens <= target:
+        if run.state.tokens <= target:
             break
-        run.take(strategy.name, _proposed(strategy, run.draft()), until=target)
+        run.apply_steps(strategy.name, _propose_safely(strategy, run.current_view()), target=target)
     return run
 
 
-def _gain(plan: Plan) -> float:
-    """The share of a list that a plan takes away."""
+def _gain_share(plan: Plan) -> float:
+    """Returns the share of the tokens that a plan removes."""
     return 1 - plan.after / max(1, plan.view.tokens)
 
 
-def _restorable(strategy: Strategy) -> bool:
-    """Whether it only moves results out of the way, which a summary may make needless."""
-    return isinstance(strategy, DelegatedDigests) or (isinstance(strategy, CompactToolResults) and strategy.refers)
+def _is_restorable(strategy: CompactionStrategy) -> bool:
+    """Whether a strategy only archives results, which a summary may make unnecessary."""
+    return isinstance(strategy, DelegatedDigests) or (
+        isinstance(strategy, CompactToolResults) and strategy.leaves_reference
+    )
 
 
-def _proposed(strategy: Strategy, draft: Draft) -> _Steps:
-    """A strategy that fails proposes nothing; the others go on."""
+def _propose_safely(strategy: CompactionStrategy, view: StrategyView) -> _Steps:
+    """Returns a strategy's steps; none if it fails, so that the others go on."""
     try:
-        return tuple(strategy.propose(draft))
+        return tuple(strategy.propose(view))
     except Exception as error:
-        # What it says may quote the conversation.
+        # The error's message may quote the conversation.
         _log.error("the strategy %s failed and is skipped: %s", strategy.name, type(error).__name__)
         return ()
 
 
-class _Run:
-    """One plan in the making."""
+class _PlanRun:
+    """One plan under construction."""
 
-    def __init__(self, view: Draft) -> None:
-        self.sketch = Sketch(view)
-        self._bound = view.thinking == "bound"
-        self._taken: list[tuple[str, list[Step | Archive], int, int]] = []
+    def __init__(self, view: StrategyView) -> None:
+        self.state = PlanState(view)
+        self._is_thinking_bound = view.thinking == "bound"
+        self._applied_steps: list[tuple[str, list[PlanStep | DeferredReplace], int, int]] = []
 
-    def draft(self) -> Draft:
-        """The list as the strategies so far left it."""
-        return self.sketch.draft()
+    def current_view(self) -> StrategyView:
+        """Returns the history as the strategies so far left it."""
+        return self.state.current_view()
 
-    def take(self, name: str, steps: _Steps, *, until: int = -1, beyond: bool = False) -> None:
-        """Does of a strategy's steps what is permitted, until so many tokens are left."""
+    def apply_steps(self, name: str, steps: _Steps, *, target: int = -1, last_resort: bool = False) -> None:
+        """Applies the legal ones of a strategy's steps, until at most `target` tokens are left."""
         if not steps:
             return
-        before, done = self.sketch.tokens, list[Step | Archive]()
-        for unit in permitted(self.draft(), steps, beyond=beyond):
-            if until >= 0 and self.sketch.tokens <= until:
+        before, applied = self.state.tokens, list[PlanStep | DeferredReplace]()
+        for unit in filter_steps(self.current_view(), steps, last_resort=last_resort):
+            if target >= 0 and self.state.tokens <= target:
                 break
             for step in unit:
-                self.sketch.apply(step)
-            done += unit
-        if done and self._bound:
-            done += self._unbind()
-        if done:
-            self._taken.append((name, done, before, self.sketch.tokens))
+                self.state.apply(step)
+            applied += unit
+        if applied and self._is_thinking_bound:
+            applied += self._drop_bound_thinking()
+        if applied:
+            self._applied_steps.append((name, applied, before, self.state.tokens))
 
     @property
-    def summarized(self) -> bool:
-        """Whether a stretch of the list was replaced by one block."""
-        return any(isinstance(step, Summarize) for _, steps, _, _ in self._taken for step in steps)
+    def has_summary(self) -> bool:
+        """Whether a range of messages was replaced by one block of text."""
+        return any(isinstance(step, Summarize) for _, steps, _, _ in self._applied_steps for step in steps)
 
-    def proposals(self) -> tuple[Proposal, ...]:
-        """What was done, of each strategy what is still to be seen of it; texts that were put off are written now."""
-        final: dict[tuple[int, int], Step | Archive] = {}
-        for _, steps, _, _ in self._taken:
-            final |= {(step.slot, step.part): step for step in steps if isinstance(step, Replace | Archive)}
+    def build_proposals(self) -> tuple[Proposal, ...]:
+        """Returns the applied steps that later steps did not undo, by strategy. Writes the deferred texts."""
+        final: dict[tuple[int, int], PlanStep | DeferredReplace] = {}
+        for _, steps, _, _ in self._applied_steps:
+            final |= {(step.slot, step.part): step for step in steps if isinstance(step, Replace | DeferredReplace)}
         proposals: list[Proposal] = []
-        before = self._taken[0][2] if self._taken else 0
-        for name, steps, _, after in self._taken:
-            if kept := tuple(self._written(step) for step in steps if self._stands(step, final)):
-                proposals.append(Proposal(name, kept, before, after))
+        before = self._applied_steps[0][2] if self._applied_steps else 0
+        for name, steps, _, after in self._applied_steps:
+            if valid := tuple(self._write_text(step) for step in steps if self._is_still_valid(step, final)):
+                proposals.append(Proposal(name, valid, before, after))
                 before = after
-        return _merged(proposals)
+        return _merge_proposals(proposals)
 
-    def _stands(self, step: Step | Archive, final: dict[tuple[int, int], Step | Archive]) -> bool:
-        """Whether a step is not undone by a later one: what was replaced has since left, or was replaced anew."""
-        if not isinstance(step, Replace | Archive):
+    def _is_still_valid(
+        self, step: PlanStep | DeferredReplace, final: dict[tuple[int, int], PlanStep | DeferredReplace]
+    ) -> bool:
+        """Whether no later step removed the replaced part or replaced it again."""
+        if not isinstance(step, Replace | DeferredReplace):
             return True
         return (
-            not self.sketch.gone(step.slot) and not self._swallowed(step.slot) and final[step.slot, step.part] is step
+            not self.state.has_left(step.slot)
+            and not self._is_in_summary(step.slot)
+            and final[step.slot, step.part] is step
         )
 
-    def _swallowed(self, slot: int) -> bool:
-        """Whether a block stands at a slot that was the client's."""
-        return self.sketch.origin(slot) != self.sketch.start.slots[slot].origin
+    def _is_in_summary(self, slot: int) -> bool:
+        """Whether a block of text took the place of the client's message."""
+        return self.state.origin_of(slot) != self.state.initial_view.slots[slot].origin
 
-    def _written(self, step: Step | Archive) -> Step:
-        if not isinstance(step, Archive):
+    def _write_text(self, step: PlanStep | DeferredReplace) -> PlanStep:
+        if not isinstance(step, DeferredReplace):
             return step
-        text = step.write()
-        return Replace(step.slot, step.part, text, estimated(text))
+        text = step.render_text()
+        return Replace(step.slot, step.part, text, estimate_tokens(text))
 
-    def _unbind(self) -> list[Step]:
-        """Drops thinking behind the first change: it is bound to what stood before, and would be refused. Our tool
-        stands before all of the list."""
-        draft = self.draft()
-        steps: list[Step] = []
-        for index in range(0 if draft.afresh else self.sketch.first, len(draft.slots)):
-            parts = draft.slots[index].message.parts
-            thoughts = tuple(at for at, part in enumerate(parts) if isinstance(part, Reasoning))
-            if thoughts and not draft.gone[index]:
-                steps.append(Drop(index, thoughts))
-                self.sketch.apply(steps[-1])
+    def _drop_bound_thinking(self) -> list[PlanStep]:
+        """Drops the thinking behind the first change: it is bound to its former prefix, and would be refused. A newly
+        offered tool changes the prefix of all messages."""
+        view = self.current_view()
+        steps: list[PlanStep] = []
+        for index in range(0 if view.is_tool_new else self.state.first, len(view.slots)):
+            parts = view.slots[index].message.parts
+            reasoning = tuple(at for at, part in enumerate(parts) if isinstance(part, Reasoning))
+            if reasoning and not view.removed[index]:
+                steps.append(Drop(index, reasoning))
+                self.state.apply(steps[-1])
         return steps
 
 
-def _merged(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
-    """Proposals of one name that follow each other as one."""
-    out: list[Proposal] = []
+def _merge_proposals(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
+    """Merges consecutive proposals of one strategy."""
+    merged: list[Proposal] = []
     for each in proposals:
-        if out and out[-1].strategy == each.strategy:
-            out[-1] = replace(out[-1], steps=out[-1].steps + each.steps, after=each.after)
+        if merged and merged[-1].strategy == each.strategy:
+            merged[-1] = replace(merged[-1], steps=merged[-1].steps + each.steps, after=each.after)
         else:
-            out.append(each)
-    return tuple(out)
+            merged.append(each)
+    return tuple(merged)

@@ -1,312 +1,358 @@
-"""What is decided about a request, as a value made in one place: pass, prepare, or fold, and why.
+"""The compaction policy: decides whether a request passes, prepares a summary, or is compacted, and gives the reason.
 
-Triggers are inclusive and measured on what is occupied of the window, the room for the answer included; a target is
-what would be sent, in tokens.
+`decide` is pure: measured tokens, limits and options in, a `Decision` out. It asks in this order: is compaction off;
+does the provider keep the history; is it over the hard limit; over a byte or image limit; over the trigger.
+
+Triggers are inclusive and compare the occupied tokens, the reserved output included. Targets are tokens to be sent.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from accordion.core.budget import Decision, FoldKind, Limits, Utilization, Window
-from accordion.core.edits import Folded
-from accordion.core.plan import OURS
-from accordion.core.values import dataclass, replace
+from accordion.model.budget import CompactionKind, Decision, TokenLimits, Utilization, Window
+from accordion.model.compaction import CompactedConversation
+from accordion.model.plan import WRITTEN_BY_COMPACTION
+from accordion.model.values import dataclass, replace
 
 Mode = Literal["auto", "observe", "off"]
 
-WORTHWHILE = 0.10
-"""A compaction that gains less than this share is not made unless it must be, and not repeated until the history has
-grown by as much."""
+MIN_GAIN = 0.10
+"""A compaction that gains less than this share is made only if it must be, and not repeated until the history has grown
+by as much."""
 
 TABLE_TOLERANCE = 1.1
-"""How far above a window of the model table an estimate must be before a request is refused for it: what the table
-says is not always what the provider enforces."""
+"""An estimate must exceed a window of the model table by this factor before the request is refused: the provider does
+not always enforce the table's figure."""
 
-_MARGIN = 2
-"""Per cent of a window that stay free for what was counted wrongly, where the hard limit does not see to that."""
+_MARGIN_PERCENT = 2
+"""Per cent of a window that stay free for counting errors, if the hard limit leaves no such margin."""
 
-_ROOM = 4
-"""Of what lies between the fixed overhead and the trigger, at least one part in so many is left for messages."""
+_ROOM_DIVISOR = 4
+"""At least this fraction (one in so many) of the tokens between fixed overhead and trigger is left for messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """What the previous fold of a history came to: tokens of the whole request before and after it."""
+class PreviousCompaction:
+    """The result of the previous compaction of a history: tokens of the whole request before and after it."""
 
     before: int
     after: int
 
     @property
-    def futile(self) -> bool:
+    def is_futile(self) -> bool:
         """Whether it gained too little to be worth the broken prefix."""
-        return self.before - self.after < WORTHWHILE * self.before
+        return self.before - self.after < MIN_GAIN * self.before
 
     @property
-    def again_at(self) -> int:
-        """The tokens from which on another fold may be tried."""
-        return int(self.before * (1 + WORTHWHILE))
+    def retry_at(self) -> int:
+        """The number of tokens from which on another compaction may be tried."""
+        return int(self.before * (1 + MIN_GAIN))
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What beside figures decides.
+class PolicyOptions:
+    """The inputs of a decision beside token counts.
 
-    `mode` is the configured one, `word` the request's own (`auto`, `now`, `off`, `observe`); `off` of either wins.
-    `compacting`: the request is the client's own compaction request. `kept_by_provider`: it goes on from a state that
-    the provider keeps; `recorded`: whether all of that is counted; `threaded`: whether it is a thread, which can be let
-    go of; `linked`: whether it is a reply, in whose place all that led to it can be put. `lost`: the provider does not
-    have the client's own list there, so that nothing can go on from a thread, and what replies led to is put together.
-    `attempt` is the previous fold of this history; `deferred`: one that was due at the beginning of the turn waits for
-    its summary.
+    `mode`: the configured mode. `request_mode`: the request's own (`auto`, `now`, `off`, `observe`). `off` of either
+    wins.
+    `is_client_compaction`: the request is the client's own compaction request.
+    `is_kept_by_provider`: the request continues a state that the provider keeps. `is_history_known`: all of that state
+    is on record and counted. `is_thread`: the state is a thread, which the proxy can end. `is_reconstructable`: the
+    state is a response, and the messages that led to it can be sent in its place.
+    `provider_list_differs`: the provider's messages differ from the client's, so that a thread cannot be continued, and
+    the history of a response is reconstructed.
+    `previous`: the previous compaction of this history. `is_deferred`: a compaction due at the start of the turn still
+    waits for its summary.
     """
 
     mode: Mode = "auto"
-    word: str = "auto"
-    compacting: bool = False
-    recorded: bool = True
-    kept_by_provider: bool = False
-    threaded: bool = False
-    linked: bool = False
-    lost: bool = False
-    attempt: Attempt | None = None
-    deferred: bool = False
+    request_mode: str = "auto"
+    is_client_compaction: bool = False
+    is_history_known: bool = True
+    is_kept_by_provider: bool = False
+    is_thread: bool = False
+    is_reconstructable: bool = False
+    provider_list_differs: bool = False
+    previous: PreviousCompaction | None = None
+    is_deferred: bool = False
 
 
 def decide(
-    folded: Folded,
+    history: CompactedConversation,
     utilization: Utilization,
-    limits: Limits,
+    limits: TokenLimits,
     window: Window,
     *,
-    options: Options,
-    bytes_over: bool = False,
-    images_over: bool = False,
+    options: PolicyOptions,
+    exceeds_bytes: bool = False,
+    exceeds_images: bool = False,
 ) -> Decision:
-    """What to do with a request that would be forwarded as `folded`. Never `refuse`: that is known only after a fold.
+    """Decides about a request that would be forwarded with `history`.
 
-    `bytes_over` and `images_over` tell that the other two budgets are exceeded.
+    Never returns `refuse`: only a failed compaction shows that. `exceeds_bytes` and `exceeds_images`: the request is
+    over one of the two other limits.
     """
-    tokens, fixed = utilization.tokens, utilization.preamble + utilization.tools
-    kind: FoldKind = "conversation" if options.deferred else _kind(folded)
-    case = _Case(folded, utilization, limits, window, options, bytes_over, images_over, tokens, fixed, kind)
-    if options.threaded and options.lost:
-        return Decision("resend", f"{case.share}; the provider's thread does not hold the client's own list")
-    decision = _decide(case)
-    if not options.recorded:
+    tokens, fixed_tokens = utilization.tokens, utilization.preamble + utilization.tools
+    kind: CompactionKind = "conversation" if options.is_deferred else _kind_for(history)
+    inputs = _DecisionInput(
+        history, utilization, limits, window, options, exceeds_bytes, exceeds_images, tokens, fixed_tokens, kind
+    )
+    if options.is_thread and options.provider_list_differs:
+        return Decision("resend", f"{inputs.share_text}; the provider's thread does not hold the client's own list")
+    decision = _decide(inputs)
+    if not options.is_history_known:
         reason = f"{decision.reason}; the history that the provider keeps is not on record and not counted"
         decision = replace(decision, reason=reason)
-    if "observe" not in (options.mode, options.word):
+    if "observe" not in (options.mode, options.request_mode):
         return decision
     if decision.action == "compact":
         return replace(decision, observed=True)
     return replace(decision, action="pass")
 
 
-def refuse(utilization: Utilization, window: Window, text: int | None = None) -> bool:
-    """Whether a request is known not to fit. A window that is configured or was learnt from an error counts as it
-    stands, one of the model table with some tolerance, an unknown one never. Of media and of what is not understood
-    the tokens are reckoned, not counted, so that they refuse nothing: the provider says whether it takes them.
+def is_known_not_to_fit(utilization: Utilization, window: Window, text_tokens: int | None = None) -> bool:
+    """Whether a request certainly does not fit the window.
 
-    `text` is our own count of the rest before any correction. Where it is given it must be too much as well: what was
-    reported for a request that was answered refuses none. Then the provider says whether it takes this one.
+    A window that is configured or was learnt from an error counts exactly, one of the model table with a tolerance, an
+    unknown one never. Tokens of media and of unknown content are estimates, so they refuse nothing; the provider
+    decides about them.
+
+    `text_tokens` is our own count of the rest without any correction. If given, it must be too large as well: usage
+    reported for a request that was answered must not refuse another one.
     """
-    known = utilization.tokens - utilization.media
-    if text is not None:
-        known = min(known, text)
+    certain_tokens = utilization.tokens - utilization.media
+    if text_tokens is not None:
+        certain_tokens = min(certain_tokens, text_tokens)
     if window.source in ("config", "learnt"):
-        return known > window.usable_input
-    return window.source == "table" and known > TABLE_TOLERANCE * window.usable_input
+        return certain_tokens > window.usable_input
+    return window.source == "table" and certain_tokens > TABLE_TOLERANCE * window.usable_input
 
 
-def ceiling(utilization: Utilization, limits: Limits, window: Window) -> int:
-    """What may be sent at most, in tokens, once a fold must succeed: less than the hard limit (it is inclusive, as
-    triggers are) without the room for the answer, and no more than the window takes as input.
+def max_tokens(utilization: Utilization, limits: TokenLimits, window: Window) -> int:
+    """Returns how many tokens may be sent at most once a compaction must succeed.
 
-    Where that room and the fixed overhead alone are over the hard limit, what the window takes as input. Where they
-    leave half of what the window has for messages, or less, nearly all of it: else hardly a request would go unfolded,
-    and what the provider takes would be sliced.
+    That is less than the hard limit (which is inclusive, like triggers) minus the reserved output, and at most the
+    window's input. If reserved output and fixed overhead alone exceed the hard limit, it is the window's input. If they
+    leave less than half of the window's room for messages, it is nearly all of the window: otherwise almost every
+    request would be compacted, and messages sliced that the provider would accept.
     """
-    fixed, reserved = utilization.preamble + utilization.tools, utilization.reserved_output
-    most = limits.hard - reserved - 1
-    whole = min(window.usable_input, limits.window - reserved - limits.window * _MARGIN // 100)
-    if fixed < most and (most - fixed) * 2 < whole - fixed:
-        return whole
-    return min(most, window.usable_input) if most > fixed else window.usable_input
+    fixed_tokens, reserved = utilization.preamble + utilization.tools, utilization.reserved_output
+    below_hard = limits.hard - reserved - 1
+    whole_window = min(window.usable_input, limits.window - reserved - limits.window * _MARGIN_PERCENT // 100)
+    if fixed_tokens < below_hard and (below_hard - fixed_tokens) * 2 < whole_window - fixed_tokens:
+        return whole_window
+    return min(below_hard, window.usable_input) if below_hard > fixed_tokens else window.usable_input
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """What is decided about. `tokens` is all that would be sent, `fixed` what of it no fold can change, `kind` which
-    fold this moment asks for."""
+class _DecisionInput:
+    """One request to decide about. `tokens` counts the whole request, `fixed_tokens` its part that no compaction can
+    change; `kind` is the kind of compaction that fits the moment."""
 
-    folded: Folded
-    used: Utilization
-    limits: Limits
+    history: CompactedConversation
+    utilization: Utilization
+    limits: TokenLimits
     window: Window
-    options: Options
-    bytes_over: bool
-    images_over: bool
+    options: PolicyOptions
+    exceeds_bytes: bool
+    exceeds_images: bool
     tokens: int
-    fixed: int
-    kind: FoldKind
+    fixed_tokens: int
+    kind: CompactionKind
 
     @property
-    def trigger(self) -> int:
+    def active_trigger(self) -> int:
         return self.limits.conversation if self.kind == "conversation" else self.limits.generation
 
     @property
-    def share(self) -> str:
-        return f"{self.used.ratio:.1%} of the window"
+    def share_text(self) -> str:
+        return f"{self.utilization.ratio:.1%} of the window"
 
     @property
-    def overflows(self) -> bool:
-        """Whether it is over the hard limit, or more than the window takes as input, and a fold might help."""
-        return self.tokens > ceiling(self.used, self.limits, self.window) > self.fixed
+    def exceeds_hard_limit(self) -> bool:
+        """Whether the request is over the hard limit or the window's input, and a compaction might help."""
+        return self.tokens > max_tokens(self.utilization, self.limits, self.window) > self.fixed_tokens
 
 
-def _kind(folded: Folded) -> FoldKind:
-    """A block of ours at the very end says nothing about the moment."""
-    ours = folded.origins[-1:] == (OURS,)
-    return "conversation" if folded.conversation.starts_turn and not ours else "generation"
+def _kind_for(history: CompactedConversation) -> CompactionKind:
+    """Returns `conversation` at the start of a turn. A summary at the very end does not start one."""
+    ends_in_summary = history.origins[-1:] == (WRITTEN_BY_COMPACTION,)
+    return "conversation" if history.conversation.starts_turn and not ends_in_summary else "generation"
 
 
-def _decide(case: _Case) -> Decision:
-    options = case.options
-    if "off" in (options.mode, options.word):
-        return Decision("pass", f"{case.share}; compaction is off")
-    if options.threaded:
-        return _let_go(case)
-    if options.kept_by_provider:
-        return _complete(case)
-    if not case.folded.conversation.messages or case.tokens <= case.fixed:
-        return Decision("pass", f"{case.share}; there is nothing to compact")
-    if options.compacting:
-        if case.tokens > case.window.usable_input:
-            return _fold(case, "the client's own compaction request, which would not fit", must=True)
-        return Decision("pass", f"{case.share}; the client's own compaction request is not compacted")
-    if options.word == "now":
-        return replace(_fold(case, "on request", must=case.overflows, deep=True), forced=True)
-    return _over(case) or _beside_tokens(case) or _by_trigger(case)
-
-
-def _let_go(case: _Case) -> Decision:
-    """A thread is gone on from until a fold is due: what the provider keeps cannot be folded, what is sent anew can."""
-    keeps = f"{case.share}; the provider keeps the thread, so it passes unchanged"
-    if case.options.word != "now" and (futile := _futile(case)):
-        return Decision("pass", f"{keeps}; {futile}")
-    due = _due(case)
-    if due.action != "compact":
-        return Decision("pass", keeps)
-    ends = "the proxy ends the thread, so that the client sends the whole conversation"
-    return Decision("resend", f"{due.reason}: {ends}", kind=due.kind)
-
-
-def _complete(case: _Case) -> Decision:
-    """A reply is gone on from until a fold is due. Once the provider has another list there than the client's, what led
-    to it is always put together: what was folded and read back stays in its place."""
-    options, due = case.options, _due(case)
-    if options.linked and options.lost and not options.compacting:
-        return Decision(
-            "complete", f"{case.share}; a part of the history that the provider keeps was compacted or extended"
+def _decide(inputs: _DecisionInput) -> Decision:
+    options = inputs.options
+    if "off" in (options.mode, options.request_mode):
+        return Decision("pass", f"{inputs.share_text}; compaction is off")
+    if options.is_thread:
+        return _decide_thread(inputs)
+    if options.is_kept_by_provider:
+        return _decide_kept_by_provider(inputs)
+    if not inputs.history.conversation.messages or inputs.tokens <= inputs.fixed_tokens:
+        return Decision("pass", f"{inputs.share_text}; there is nothing to compact")
+    if options.is_client_compaction:
+        if inputs.tokens > inputs.window.usable_input:
+            return _build_compact_decision(
+                inputs, "the client's own compaction request, which would not fit", must_succeed=True
+            )
+        return Decision("pass", f"{inputs.share_text}; the client's own compaction request is not compacted")
+    if options.request_mode == "now":
+        return replace(
+            _build_compact_decision(
+                inputs, "on request", must_succeed=inputs.exceeds_hard_limit, remove_something=True
+            ),
+            forced=True,
         )
-    if options.linked and due.action in ("compact", "prepare"):
+    return _decide_over_hard_limit(inputs) or _decide_other_budgets(inputs) or _decide_by_trigger(inputs)
+
+
+def _decide_thread(inputs: _DecisionInput) -> Decision:
+    """Lets a thread continue until a compaction is due, and then ends it: only a history sent anew can be compacted."""
+    unchanged = f"{inputs.share_text}; the provider keeps the thread, so it passes unchanged"
+    if inputs.options.request_mode != "now" and (futile := _describe_futile(inputs)):
+        return Decision("pass", f"{unchanged}; {futile}")
+    due = _decide_due(inputs)
+    if due.action != "compact":
+        return Decision("pass", unchanged)
+    end_of_thread = "the proxy ends the thread, so that the client sends the whole conversation"
+    return Decision("resend", f"{due.reason}: {end_of_thread}", kind=due.kind)
+
+
+def _decide_kept_by_provider(inputs: _DecisionInput) -> Decision:
+    """Lets a response be continued until a compaction is due, and then has its history reconstructed.
+
+    Once the provider's messages differ from the client's, the history is reconstructed every time, so that compactions
+    and read-backs stay in place.
+    """
+    options, due = inputs.options, _decide_due(inputs)
+    if options.is_reconstructable and options.provider_list_differs and not options.is_client_compaction:
+        return Decision(
+            "complete",
+            f"{inputs.share_text}; a part of the history that the provider keeps was compacted or extended",
+        )
+    if options.is_reconstructable and due.action in ("compact", "prepare"):
         return Decision("complete", due.reason, kind=due.kind)
-    return Decision("pass", f"{case.share}; the provider keeps the history, so it passes unchanged")
+    return Decision("pass", f"{inputs.share_text}; the provider keeps the history, so it passes unchanged")
 
 
-def _due(case: _Case) -> Decision:
-    """Whether a fold would be due of what the provider keeps, were it sent."""
-    if case.options.compacting:
-        return Decision("pass", case.share)
-    return _fold(case, "on request") if case.options.word == "now" else _over(case) or _by_trigger(case)
-
-
-def _over(case: _Case) -> Decision | None:
-    """Over the hard limit."""
-    if not case.overflows:
-        return None
-    if case.kind in case.limits.never and not refuse(case.used, case.window):
-        return None
-    if case.used.occupied >= case.limits.hard:
-        return _fold(case, f"over the hard limit of {case.limits.hard:,} tokens", must=True)
-    return _fold(case, f"over the {case.window.usable_input:,} tokens that the window takes as input", must=True)
-
-
-def _beside_tokens(case: _Case) -> Decision | None:
-    """Over one of the two budgets beside tokens. History is touched for it, and no more than it takes."""
-    if not (case.bytes_over or case.images_over):
-        return None
-    over = " and ".join(word for word, is_over in (("bytes", case.bytes_over), ("images", case.images_over)) if is_over)
-    reason = f"{case.share}, but more {over} than the provider takes"
-    by_tokens = case.kind == "conversation" and _by_trigger(case)
-    target = by_tokens.target if by_tokens and by_tokens.action == "compact" else case.tokens
-    return Decision("compact", reason, target=target, must_succeed=True, kind="conversation", trigger=case.trigger)
-
-
-def _by_trigger(case: _Case) -> Decision:
-    kind, trigger, reserved = case.kind, case.trigger, case.used.reserved_output
-    occupied = case.tokens + reserved
-    if kind in case.limits.never:
-        return Decision("pass", f"{case.share}; the {kind} trigger is off")
-    if trigger == 0:
-        return _fold(case, "the trigger is 0, so every request is compacted", deep=True)
-    named = f"the {kind} trigger of {trigger:,} tokens"
-    if case.fixed + reserved >= trigger:
-        return Decision("pass", f"{case.share}; {_needless(case)}, over {named}", kind=kind, trigger=trigger)
-    if occupied >= trigger:
-        if futile := _futile(case):
-            return Decision("pass", f"{case.share}, over {named}; {futile}", kind=kind, trigger=trigger)
-        return _fold(case, f"over {named}")
-    if occupied >= trigger - case.limits.soft and not _futile(case):
-        reason = f"{case.share}, near {named}: a summary is prepared"
-        return Decision("prepare", reason, target=_target(case, kind), kind=kind, trigger=trigger)
-    return Decision("pass", f"{case.share}, under {named}", kind=kind, trigger=trigger)
-
-
-def _needless(case: _Case) -> str:
-    """What is above a trigger for ever, in words."""
-    alone, reserved = case.fixed + case.used.reserved_output, case.used.reserved_output
-    what = "system prompt, tools and the tokens reserved for the answer" if reserved else "system prompt and tools"
-    return f"compaction cannot help: {what} alone take {alone:,} tokens"
-
-
-def _futile(case: _Case) -> str:
-    """Why another fold is not worth it yet; empty where it is."""
-    attempt = case.options.attempt
-    if attempt is None or not attempt.futile or case.tokens >= attempt.again_at:
-        return ""
-    gained = max(0.0, 1 - attempt.after / attempt.before)
-    return f"the last compaction gained only {gained:.1%}; the next is tried at {attempt.again_at:,} tokens"
-
-
-def _fold(case: _Case, why: str, *, must: bool = False, deep: bool = False) -> Decision:
-    """A compaction. `deep`: it is to remove something whatever the size, but no more than the one before it left."""
-    target = _target(case, case.kind)
-    if deep:
-        half = case.fixed + (case.tokens - case.fixed) // 2
-        before = case.folded.compaction
-        # What an earlier compaction left is no longer than it must be: to halve it again and again would leave nothing.
-        target = min(target, max(half, before.after) if before is not None else half)
-    return Decision(
-        "compact", f"{case.share}, {why}", target=target, must_succeed=must, kind=case.kind, trigger=case.trigger
+def _decide_due(inputs: _DecisionInput) -> Decision:
+    """Decides as if the history that the provider keeps were sent."""
+    if inputs.options.is_client_compaction:
+        return Decision("pass", inputs.share_text)
+    return (
+        _build_compact_decision(inputs, "on request")
+        if inputs.options.request_mode == "now"
+        else _decide_over_hard_limit(inputs) or _decide_by_trigger(inputs)
     )
 
 
-def _target(case: _Case, kind: FoldKind) -> int:
-    """What is to be sent after a fold, in tokens.
+def _decide_over_hard_limit(inputs: _DecisionInput) -> Decision | None:
+    """Compacts a request over the hard limit."""
+    if not inputs.exceeds_hard_limit:
+        return None
+    if inputs.kind in inputs.limits.never and not is_known_not_to_fit(inputs.utilization, inputs.window):
+        return None
+    if inputs.utilization.occupied_tokens >= inputs.limits.hard:
+        return _build_compact_decision(
+            inputs, f"over the hard limit of {inputs.limits.hard:,} tokens", must_succeed=True
+        )
+    return _build_compact_decision(
+        inputs, f"over the {inputs.window.usable_input:,} tokens that the window takes as input", must_succeed=True
+    )
 
-    The configured target, where there is room for an answer reserved scaled to what lies below the trigger without it,
-    and never so near to the fixed overhead that nothing would be left for messages.
+
+def _decide_other_budgets(inputs: _DecisionInput) -> Decision | None:
+    """Compacts a request over the byte or the image limit, by no more than needed."""
+    if not (inputs.exceeds_bytes or inputs.exceeds_images):
+        return None
+    over = " and ".join(
+        word for word, is_over in (("bytes", inputs.exceeds_bytes), ("images", inputs.exceeds_images)) if is_over
+    )
+    reason = f"{inputs.share_text}, but more {over} than the provider takes"
+    token_decision = inputs.kind == "conversation" and _decide_by_trigger(inputs)
+    target = token_decision.target if token_decision and token_decision.action == "compact" else inputs.tokens
+    return Decision(
+        "compact", reason, target=target, must_succeed=True, kind="conversation", trigger=inputs.active_trigger
+    )
+
+
+def _decide_by_trigger(inputs: _DecisionInput) -> Decision:
+    kind, trigger, reserved = inputs.kind, inputs.active_trigger, inputs.utilization.reserved_output
+    occupied = inputs.tokens + reserved
+    if kind in inputs.limits.never:
+        return Decision("pass", f"{inputs.share_text}; the {kind} trigger is off")
+    if trigger == 0:
+        return _build_compact_decision(inputs, "the trigger is 0, so every request is compacted", remove_something=True)
+    named = f"the {kind} trigger of {trigger:,} tokens"
+    if inputs.fixed_tokens + reserved >= trigger:
+        return Decision(
+            "pass", f"{inputs.share_text}; {_describe_useless(inputs)}, over {named}", kind=kind, trigger=trigger
+        )
+    if occupied >= trigger:
+        if futile := _describe_futile(inputs):
+            return Decision("pass", f"{inputs.share_text}, over {named}; {futile}", kind=kind, trigger=trigger)
+        return _build_compact_decision(inputs, f"over {named}")
+    if occupied >= trigger - inputs.limits.soft and not _describe_futile(inputs):
+        reason = f"{inputs.share_text}, near {named}: a summary is prepared"
+        return Decision("prepare", reason, target=_target_tokens(inputs, kind), kind=kind, trigger=trigger)
+    return Decision("pass", f"{inputs.share_text}, under {named}", kind=kind, trigger=trigger)
+
+
+def _describe_useless(inputs: _DecisionInput) -> str:
+    """Explains that the fixed overhead alone exceeds the trigger."""
+    reserved = inputs.utilization.reserved_output
+    overhead = "system prompt, tools and the tokens reserved for the answer" if reserved else "system prompt and tools"
+    return f"compaction cannot help: {overhead} alone take {inputs.fixed_tokens + reserved:,} tokens"
+
+
+def _describe_futile(inputs: _DecisionInput) -> str:
+    """Returns why another compaction is too early, or an empty text."""
+    previous = inputs.options.previous
+    if previous is None or not previous.is_futile or inputs.tokens >= previous.retry_at:
+        return ""
+    gain = max(0.0, 1 - previous.after / previous.before)
+    return f"the last compaction gained only {gain:.1%}; the next is tried at {previous.retry_at:,} tokens"
+
+
+def _build_compact_decision(
+    inputs: _DecisionInput, reason: str, *, must_succeed: bool = False, remove_something: bool = False
+) -> Decision:
+    """Returns the decision to compact. `remove_something`: lower the target below the current size, but not below what
+    the compaction before left."""
+    target = _target_tokens(inputs, inputs.kind)
+    if remove_something:
+        half = inputs.fixed_tokens + (inputs.tokens - inputs.fixed_tokens) // 2
+        earlier = inputs.history.compaction
+        # An earlier compaction left no more than necessary: halving that again and again would leave nothing.
+        target = min(target, max(half, earlier.after) if earlier is not None else half)
+    return Decision(
+        "compact",
+        f"{inputs.share_text}, {reason}",
+        target=target,
+        must_succeed=must_succeed,
+        kind=inputs.kind,
+        trigger=inputs.active_trigger,
+    )
+
+
+def _target_tokens(inputs: _DecisionInput, kind: CompactionKind) -> int:
+    """Returns the tokens to be sent after a compaction.
+
+    That is the configured target. If output is reserved, it is scaled to the tokens below the trigger without the
+    reserved ones, and always leaves room for messages above the fixed overhead.
     """
-    limits, used = case.limits, case.used
+    limits, utilization = inputs.limits, inputs.utilization
     target, trigger = limits.conversation_target, limits.conversation
     if kind == "generation":
         target, trigger = limits.generation_target, limits.generation
-    below = trigger - used.reserved_output
-    if below > case.fixed:
-        target = max(target * below // trigger, case.fixed + (below - case.fixed + _ROOM - 1) // _ROOM)
-    most = ceiling(used, limits, case.window)
-    if below <= case.fixed and most > case.fixed:
-        target = case.fixed + (most - case.fixed) // 2
-    return min(target, most) if most > 0 else target
+    below = trigger - utilization.reserved_output
+    if below > inputs.fixed_tokens:
+        target = max(
+            target * below // trigger,
+            inputs.fixed_tokens + (below - inputs.fixed_tokens + _ROOM_DIVISOR - 1) // _ROOM_DIVISOR,
+        )
+    sendable = max_tokens(utilization, limits, inputs.window)
+    if below <= inputs.fixed_tokens and sendable > inputs.fixed_tokens:
+        target = inputs.fixed_tokens + (sendable - inputs.fixed_tokens) // 2
+    return min(target, sendable) if sendable > 0 else target

@@ -1,4 +1,4 @@
-"""From a folded list to the bytes that are sent: the same bytes every time."""
+"""Renders a compacted history to the bytes that are sent: the same bytes every time."""
 
 from __future__ import annotations
 
@@ -6,100 +6,107 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
-from accordion.core.cache import Cache
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Folded
-from accordion.core.plan import OURS
-from accordion.core.values import dataclass
-from accordion.dialects import writing
-from accordion.dialects.base import Dialect
-from accordion.dialects.keys import breakpoints
-from accordion.dialects.spans import is_text
+from accordion.model.cache import BoundedCache
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import Conversation
+from accordion.model.plan import WRITTEN_BY_COMPACTION
+from accordion.model.values import dataclass
+from accordion.protocols import json_writing
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.json_spans import is_text
+from accordion.protocols.message_keys import count_breakpoints
 
-_MOST_MARKS = 4
+_MAX_BREAKPOINTS = 4
 """Cache breakpoints that a provider takes in one request (wire notes, Caching)."""
 _AUTOMATIC = "cache_control"
-_SHORT = 16
-"""Bytes of a field that is too short to hold a breakpoint."""
-_LONG = b'"1h"'
+_MIN_FIELD_LENGTH = 16
+"""A field of fewer bytes cannot contain a breakpoint."""
+_HOUR_BREAKPOINT = b'"1h"'
 """A breakpoint that lasts an hour must not stand behind one of five minutes."""
 _WIRE = attrgetter("wire")
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class _RenderedPrefix:
     wires: list[bytes]
     written: tuple[bytes, ...]
 
 
-class Rendering:
-    """Renders requests; remembers what a fold's part of them looks like within `capacity` bytes."""
+class RequestRenderer:
+    """Renders requests, and caches the rendered part of each compaction within `capacity` bytes."""
 
     def __init__(self, capacity: int = 32 * 2**20) -> None:
-        self._heads = Cache[tuple[str, str, bool], _Head](capacity)
+        self._prefixes = BoundedCache[tuple[str, str, bool], _RenderedPrefix](capacity)
 
-    def body(self, dialect: Dialect, folded: Folded, behind: Sequence[bytes] = ()) -> bytes:
-        """The whole request, with the entries `behind` after its own. The list stands at its end, so that what is
-        before it stays where it is."""
-        entries = self.entries(dialect, folded)
-        return writing.body(folded.conversation, dialect.listing, [*entries, *behind] if behind else entries)
+    def render_body(
+        self, protocol: WireProtocol, history: CompactedConversation, extra_entries: Sequence[bytes] = ()
+    ) -> bytes:
+        """Renders the whole request, with `extra_entries` after its own. The message list comes last, so that the
+        bytes before it stay in place."""
+        entries = self.render_entries(protocol, history)
+        return json_writing.write_body(
+            history.conversation, protocol.messages_field, [*entries, *extra_entries] if extra_entries else entries
+        )
 
-    def entries(self, dialect: Dialect, folded: Folded) -> list[bytes]:
-        """The entries of the list as they are sent. Where the dialect has cache breakpoints and the request has fewer
-        than four, one stands at the end of the last message that was written."""
-        wires = list(map(_WIRE, folded.conversation.messages))
-        if folded.compaction is None:
+    def render_entries(self, protocol: WireProtocol, history: CompactedConversation) -> list[bytes]:
+        """Renders the entries of the message list. If the protocol has cache breakpoints and the request has fewer than
+        four, adds one at the end of the last message written by the compaction."""
+        wires = list(map(_WIRE, history.conversation.messages))
+        if history.compaction is None:
             if wires and is_text(wires[0]):
-                # What was put in stands beside what was no list: the one text that Responses takes in its place.
-                wires[:1] = dialect.joined(wires[:1], ())
+                # Responses accepts a single text in place of a list; with insertions it must become a list.
+                wires[:1] = protocol.join_messages(wires[:1], ())
             return wires
-        # A written block may become a part of the client's message behind it, so that one belongs to the fold's part.
-        covered = _covered(folded)
+        # A summary may be merged into the client's message behind it, so that one is rendered with the compaction.
+        covered = _count_prefix(history)
         end = min(covered + 1, len(wires))
-        place = _last_written(folded, covered) if dialect.marks else -1
-        marked = place >= 0 and _may_mark(folded.conversation, place)
-        wires[:end] = self._head(dialect, folded, wires[:end], place if marked else -1)
+        index = _find_last_written(history, covered) if protocol.has_breakpoints else -1
+        has_breakpoint = index >= 0 and _may_add_breakpoint(history.conversation, index)
+        wires[:end] = self._render_prefix(protocol, history, wires[:end], index if has_breakpoint else -1)
         return wires
 
-    def _head(self, dialect: Dialect, folded: Folded, wires: list[bytes], place: int) -> Sequence[bytes]:
-        key = (folded.compaction.id if folded.compaction else "", dialect.name, place >= 0)
-        known = self._heads.get(key)
+    def _render_prefix(
+        self, protocol: WireProtocol, history: CompactedConversation, wires: list[bytes], breakpoint_index: int
+    ) -> Sequence[bytes]:
+        key = (history.compaction.id if history.compaction else "", protocol.name, breakpoint_index >= 0)
+        known = self._prefixes.get(key)
         if known is not None and known.wires == wires:
             return known.written
         parts = wires.copy()
-        if place >= 0:
-            parts[place] = dialect.marked(parts[place])
-        ours = {index for index, origin in enumerate(folded.origins[: len(wires)]) if origin == OURS}
-        written = tuple(dialect.joined(parts, ours))
-        self._heads.put(key, _Head(wires, written), 500 + 2 * sum(map(len, written)))
+        if breakpoint_index >= 0:
+            parts[breakpoint_index] = protocol.with_breakpoint(parts[breakpoint_index])
+        ours = {index for index, origin in enumerate(history.origins[: len(wires)]) if origin == WRITTEN_BY_COMPACTION}
+        written = tuple(protocol.join_messages(parts, ours))
+        self._prefixes.put(key, _RenderedPrefix(wires, written), 500 + 2 * sum(map(len, written)))
         return written
 
 
-def _covered(folded: Folded) -> int:
-    """How many messages of the folded list stand for what the compaction covers. Behind them are the client's own, and
-    what was woven in between."""
-    compaction = folded.compaction
-    return bisect_left(folded.spans, compaction.covered if compaction is not None else 0, key=itemgetter(0))
+def _count_prefix(history: CompactedConversation) -> int:
+    """Counts the messages that the compaction wrote or kept. Behind them are the client's own, with insertions."""
+    compaction = history.compaction
+    return bisect_left(history.spans, compaction.covered if compaction is not None else 0, key=itemgetter(0))
 
 
-def _last_written(folded: Folded, end: int) -> int:
-    """The place of the last message before `end` that a fold wrote; -1 where there is none."""
+def _find_last_written(history: CompactedConversation, end: int) -> int:
+    """Returns the index of the last message before `end` that a compaction wrote or edited; -1 if there is none."""
     for index in range(end - 1, -1, -1):
-        if folded.origins[index] == OURS or folded.spans[index][2]:
+        if history.origins[index] == WRITTEN_BY_COMPACTION or history.spans[index][2]:
             return index
     return -1
 
 
-def _may_mark(conversation: Conversation, place: int) -> bool:
+def _may_add_breakpoint(conversation: Conversation, index: int) -> bool:
     messages, envelope = conversation.messages, conversation.envelope
-    if messages[place].marks:
+    if messages[index].marks:
         return False
     automatic = envelope.get(_AUTOMATIC)
-    if automatic is not None and _LONG in automatic:
+    if automatic is not None and _HOUR_BREAKPOINT in automatic:
         return False
-    marked = [index for index, message in enumerate(messages) if message.marks]
-    fields = sum([breakpoints(value) for value in envelope.values() if len(value) > _SHORT])
-    listed = sum([message.marks for message in conversation.lead]) + sum([messages[index].marks for index in marked])
-    if fields + (automatic is not None) + listed >= _MOST_MARKS:
+    with_breakpoints = [at for at, message in enumerate(messages) if message.marks]
+    field_breakpoints = sum([count_breakpoints(value) for value in envelope.values() if len(value) > _MIN_FIELD_LENGTH])
+    message_breakpoints = sum([message.marks for message in conversation.lead]) + sum(
+        [messages[at].marks for at in with_breakpoints]
+    )
+    if field_breakpoints + (automatic is not None) + message_breakpoints >= _MAX_BREAKPOINTS:
         return False
-    return not any(_LONG in messages[index].wire for index in marked if index >= place)
+    return not any(_HOUR_BREAKPOINT in messages[at].wire for at in with_breakpoints if at >= index)

@@ -1,7 +1,7 @@
-"""Folds that are still in use are kept for longer, and with them all that they took out of the window.
+"""Extends the retention of compactions in use, and of the content that they removed from the window.
 
-The store counts what it keeps from the day when it was written. A conversation may go on for longer than that, and its
-first artifacts are still named in its list.
+The store's retention starts when a value is written. A conversation may continue for longer, and its history still
+refers to its first artifacts.
 """
 
 from __future__ import annotations
@@ -9,82 +9,92 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from accordion.archive.artifacts import Artifact, Row
-from accordion.archive.writing import Archive
-from accordion.compaction.records import keys_of, label_of
-from accordion.core.cache import Cache, weigh_entry
-from accordion.core.conversation import Conversation
-from accordion.core.edits import Compaction
-from accordion.core.errors import StoreUnavailable
-from accordion.core.ports import Clock, Key, Store, Tasks
+from accordion.archive.archive import Archive
+from accordion.archive.artifacts import ArchivedMessage, Artifact
+from accordion.compaction.record_format import compaction_keys
+from accordion.model.cache import BoundedCache, entry_size
+from accordion.model.compaction import Compaction, scope_prefix
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Clock, Key, KeyValueStore, Tasks
 
 _BATCH = 64
 
 
-class Renewals:
-    """Writes anew what folds in use need, at most once a day for all workers, and never while a request waits for it.
+class RetentionRenewal:
+    """Rewrites the stored values of compactions in use, at most once a day for all workers, and in the background.
 
-    `archive.retention` is for how long all of it is kept again, in seconds; `capacity` bounds in bytes what is
-    remembered of it.
+    They are kept for another `archive.retention` seconds. The times of the next renewals take `capacity` bytes at most.
     """
 
-    def __init__(self, store: Store, archive: Archive, tasks: Tasks, clock: Clock, capacity: int = 2 * 2**20) -> None:
+    def __init__(
+        self, store: KeyValueStore, archive: Archive, tasks: Tasks, clock: Clock, capacity: int = 2 * 2**20
+    ) -> None:
         self._store = store
         self._archive = archive
         self._tasks = tasks
         self._clock = clock
         self._every = archive.every
-        self._due = Cache[str, float](capacity, weigh_entry)
+        self._due = BoundedCache[str, float](capacity, entry_size)
 
-    def used(self, space: bytes, scope: bytes, conversation: Conversation, compaction: Compaction) -> None:
-        """A request was found to have this fold in force."""
+    def renew_compaction(
+        self, tenant_key: bytes, scope: bytes, conversation: Conversation, compaction: Compaction
+    ) -> None:
+        """Schedules the renewal of a compaction that a request uses, if it is due."""
         now, name = self._clock.now(), compaction.id
         if now < (self._due.get(name) or compaction.at + self._every):
             return
-        self._noted(name, now)
+        self._schedule_next(name, now)
         rows = tuple(message.key for message in conversation.messages[: compaction.covered])
-        self._tasks.spawn(self._renew(space, scope, compaction, rows), "renew a compaction")
+        self._tasks.spawn(self._renew_compaction(tenant_key, scope, compaction, rows), "renew a compaction")
 
-    def read(self, space: bytes, artifact: Artifact) -> None:
-        """A person read an artifact."""
+    def renew_artifact(self, tenant_key: bytes, artifact: Artifact) -> None:
+        """Schedules the renewal of an artifact that a person read, if it is due."""
         now, name = self._clock.now(), f"{artifact.id}/{artifact.scope.hex()}/{artifact.session}"
         if now < (self._due.get(name) or artifact.at + self._every):
             return
-        self._noted(name, now)
-        self._tasks.spawn(self._read_back(space, artifact), "renew an artifact")
+        self._schedule_next(name, now)
+        self._tasks.spawn(self._renew_artifact(tenant_key, artifact), "renew an artifact")
 
-    def _noted(self, name: str, now: float) -> None:
+    def _schedule_next(self, name: str, now: float) -> None:
         self._due[name] = now + self._every
 
-    async def _read_back(self, space: bytes, artifact: Artifact) -> None:
+    async def _renew_artifact(self, tenant_key: bytes, artifact: Artifact) -> None:
         with suppress(StoreUnavailable):
-            await self._archive.read_back(space, artifact)
+            await self._archive.note_read(tenant_key, artifact)
 
-    async def _renew(self, space: bytes, scope: bytes, compaction: Compaction, rows: Sequence[bytes]) -> None:
+    async def _renew_compaction(
+        self, tenant_key: bytes, scope: bytes, compaction: Compaction, rows: Sequence[bytes]
+    ) -> None:
         with suppress(StoreUnavailable):
-            # That two workers find nothing at the same moment, and both write, does no harm.
+            # If two workers find no mark at the same moment, both write, which does no harm.
             mark = Key("", f"renewed/{compaction.id}")
             if await self._store.get(mark) is not None:
                 return
             await self._store.put(mark, b"1", ttl=self._every)
-            await self._archive.used(space, compaction.id)
-            await self._folds(space, scope, compaction.anchor)
-            await self._archived(space, compaction.artifacts, rows)
+            await self._archive.note_use(tenant_key, compaction.id)
+            await self._rewrite_compactions(tenant_key, scope, compaction.anchor)
+            await self._rewrite_artifacts(tenant_key, compaction.artifacts, rows)
 
-    async def _folds(self, space: bytes, scope: bytes, anchor: bytes) -> None:
-        """All that lie upon each other at an anchor; sealed anew, for keys are changed one day."""
-        archive, keys = self._archive, keys_of(label_of(space, scope), anchor)
-        kept = zip(keys, await self._store.get_many(keys), strict=True)
-        opened = ((key, archive.opened(space, key, value)) for key, value in kept)
-        await self._store.write([archive.sealed(space, key, value) for key, value in opened if value is not None])
+    async def _rewrite_compactions(self, tenant_key: bytes, scope: bytes, anchor: bytes) -> None:
+        """Rewrites all levels at an anchor, sealed anew because encryption keys may have changed."""
+        archive, keys = self._archive, compaction_keys(scope_prefix(tenant_key, scope), anchor)
+        stored = zip(keys, await self._store.get_many(keys), strict=True)
+        opened = ((key, archive.open_value(tenant_key, key, value)) for key, value in stored)
+        await self._store.write(
+            [archive.sealed_put(tenant_key, key, value) for key, value in opened if value is not None]
+        )
 
-    async def _archived(self, space: bytes, ids: Sequence[str], rows: Sequence[bytes]) -> None:
-        archive, wanted = self._archive, dict.fromkeys(rows)
+    async def _rewrite_artifacts(self, tenant_key: bytes, ids: Sequence[str], rows: Sequence[bytes]) -> None:
+        archive, row_keys = self._archive, dict.fromkeys(rows)
         for name in ids:
-            records = await archive.records(space, name)
-            wanted.update(dict.fromkeys(key for record in records for key in record.keys))
-            await archive.keep(archive.puts(space, (), records))
-        keys = list(wanted)
+            records = await archive.load_records(tenant_key, name)
+            row_keys.update(dict.fromkeys(key for record in records for key in record.keys))
+            await archive.keep(archive.build_puts(tenant_key, (), records))
+        keys = list(row_keys)
         for at in range(0, len(keys), _BATCH):
-            found = [Row(key, wire) for key, wire in (await archive.rows(space, keys[at : at + _BATCH])).items()]
-            await archive.keep(await self._tasks.offload(archive.puts, space, found, ()))
+            messages = [
+                ArchivedMessage(key, wire)
+                for key, wire in (await archive.load_rows(tenant_key, keys[at : at + _BATCH])).items()
+            ]
+            await archive.keep(await self._tasks.offload(archive.build_puts, tenant_key, messages, ()))

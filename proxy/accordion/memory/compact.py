@@ -1,6 +1,9 @@
-"""`compact_conversation`: a range of a recorded conversation becomes memories, entities and relations.
+"""`compact_conversation`: turns a range of a recorded conversation into memories, entities and relations.
 
-Once for each range: asked again, it gives the first answer. A range that overlaps with another adds what is new.
+How a compaction runs: it loads the range, collects candidates (by rules, or by the configured model), drops those that
+an earlier compaction covers or that are stored already, chooses the best, and writes them with their entities,
+relations and log entry in one transaction. Repeating a compaction returns its first response. A range that overlaps
+with another adds only what is new. Callers are the memory tools (http/memory_calls.py) and pipeline/memory_capture.py.
 """
 
 from __future__ import annotations
@@ -11,262 +14,308 @@ from contextlib import suppress
 from dataclasses import field
 from typing import Any, Final
 
-from accordion.archive.erasures import Erasures
-from accordion.core.conversation import Text
-from accordion.core.errors import BadRequest, StoreUnavailable, SummaryFailed
-from accordion.core.memories import Change, Conflict, Entity, Memories, Memory, Relation
-from accordion.core.ports import Clock, Tasks
-from accordion.core.values import dataclass, replace
-from accordion.memory import log
-from accordion.memory.answers import Compacted, Done, answer
-from accordion.memory.choosing import chosen, context_of, fresh, same
-from accordion.memory.entries import Overtaken, finished
-from accordion.memory.extraction import Candidate, candidates, safe, unique
-from accordion.memory.log import Entry, Writing
-from accordion.memory.naming import memory_id
-from accordion.memory.narrated import Narrator
-from accordion.memory.recollected import noted
-from accordion.memory.relations import Found, found_in, related
-from accordion.memory.restoring import wish_of
-from accordion.memory.sentences import Background, Sentence, background_of, folded, sentences
-from accordion.memory.steps import record_of
-from accordion.memory.stretches import Conversations, Stretch
-from accordion.memory.topics import common_words, topics_of
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.memory import compaction_log
+from accordion.memory.compaction_log import LogEntry, WriterReport
+from accordion.memory.compaction_response import CompactionResponse, CompletedRange, build_response
+from accordion.memory.entries import ConcurrentWrite, finish_memory, make_memory_id
+from accordion.memory.extraction import MemoryCandidate, find_candidates, is_safe, remove_duplicates
+from accordion.memory.message_ranges import MessageRange, RecordedConversations
+from accordion.memory.narration import Narrator
+from accordion.memory.recall_notes import load_notes
+from accordion.memory.relations import EntitiesAndRelations, find_relations, merge_relations
+from accordion.memory.self_contained import is_about
+from accordion.memory.sentences import KnownText, Sentence, build_background, normalize_words, split_conversation
+from accordion.memory.session_import import requested_ids
+from accordion.memory.steps import build_record
+from accordion.memory.topics import common_words, find_topics
+from accordion.model.conversation import Text
+from accordion.model.errors import BadRequest, StoreUnavailable, SummaryFailed
+from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryStore, Relation
+from accordion.model.ports import Clock, Tasks
+from accordion.model.values import dataclass, replace
 from accordion.summaries.author import SummaryRejected
-from accordion.summaries.facts_words import Judge
+from accordion.summaries.fact_words import WordClassifier
 
 _log = logging.getLogger("accordion")
 
 SEARCH_REQUIRED: Final = "search_required"
-"""The code of the error that says that nobody searched since the last compaction."""
+"""The code of the error for a compaction without a search since the last one."""
 _TRIES: Final = 8
 _NEAR: Final = 40
-"""Messages among which the two turns before a memory are looked for."""
-_NOT_ASKED: Final = "{} is asked only for callers with a proxy key, or on this machine."
+"""Messages before a range in which the two turns before a memory are looked for."""
+_FEWEST: Final = 12
+_MOST: Final = 40
+"""Bounds of the memories of one compaction; within them it is one for every three messages."""
+_CONTEXT: Final = 300
+"""Characters that are kept of each of the two turns before."""
+_NOT_PERMITTED: Final = "{} is asked only for callers with a proxy key, or on this machine."
 _TOPICS: Final = 20
 _TOPIC: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks: `project` of the memories to be; `asks`: the configured model may be asked for them."""
+class CompactionCaller:
+    """The caller of a compaction: the project of its memories, and whether the configured model may write them."""
 
     project: str = ""
-    asks: bool = True
+    may_ask_model: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
-    """What there is to be remembered of a stretch, who says so, and what was said there and in the turns before."""
+class _RangeCandidates:
+    """The candidates of a range, their writer, and the sentences of the range and of the turns before it."""
 
-    candidates: list[Candidate]
-    by: Writing
-    said: list[Sentence]
+    candidates: list[MemoryCandidate]
+    writer: WriterReport
+    sentences: list[Sentence]
 
 
 @dataclass(frozen=True, slots=True)
-class Compactions:
-    """Compacts. `erasures` know what was erased. Without a narrator, or where its model fails, rules say what is worth
-    remembering."""
+class ConversationCompactor:
+    """Compacts ranges of recorded conversations into memories.
 
-    memories: Memories
-    conversations: Conversations
+    Without a narrator, or where its model fails, rules find the candidates.
+    """
+
+    memories: MemoryStore
+    conversations: RecordedConversations
     tasks: Tasks
     clock: Clock
-    erasures: Erasures
+    erasures: ErasureNotices
     narrator: Narrator | None = None
-    judge: Judge = field(default_factory=Judge)
+    classifier: WordClassifier = field(default_factory=WordClassifier)
 
-    async def search(self, space: bytes, conversation: str) -> list[Done]:
-        """What of a conversation is compacted already. It must be asked before a range is compacted, which it lets
-        through. Raises NotFound where nothing is recorded, and StoreUnavailable."""
-        await self.conversations.known(space, conversation)
-        found = await log.entries(self.memories, space, conversation)
-        await log.note_search(self.memories, space, conversation, len(found))
-        return [Done(each.first, each.last, each.focus, each.memories) for each in found]
+    async def find_completed(self, tenant_key: bytes, conversation: str) -> list[CompletedRange]:
+        """Returns the compacted ranges of a conversation, and records the search that permits the next compaction.
+
+        Raises NotFound where nothing is recorded, and StoreUnavailable.
+        """
+        await self.conversations.find_transcript(tenant_key, conversation)
+        log = await compaction_log.load_entries(self.memories, tenant_key, conversation)
+        await compaction_log.note_search(self.memories, tenant_key, conversation, len(log))
+        return [CompletedRange(each.first, each.last, each.focus, each.memories) for each in log]
 
     async def compact(
         self,
-        space: bytes,
+        tenant_key: bytes,
         conversation: str,
         first: int,
         last: int,
         focus: Sequence[str] = (),
-        caller: Caller | None = None,
-    ) -> Compacted:
+        caller: CompactionCaller | None = None,
+    ) -> CompactionResponse:
         """Compacts messages `first` to `last` (inclusive, counted from 0 with the system prompt).
 
-        Raises NotFound where they are not recorded, BadRequest for a bad range or bad topics and where no search came
-        first, Overtaken, StoreUnavailable. Nothing is written then, nor where the conversation or the memories were
-        erased meanwhile.
+        Raises NotFound where they are not recorded, BadRequest for a bad range, bad topics or a missing search,
+        ConcurrentWrite (also where the conversation or the memories were erased meanwhile) and StoreUnavailable.
+        Nothing is written then.
         """
-        caller, focus = caller or Caller(), checked_topics(focus)
-        await self.erasures.look()
-        began = self.clock.monotonic()
-        stretch = await self._imported(space, await self.conversations.stretch(space, conversation, first, last))
-        done = await log.entries(self.memories, space, conversation)
-        looked = len(done)
-        if same(done, stretch, focus) < 0 and not await log.was_searched(self.memories, space, conversation, looked):
-            raise _unsearched(conversation)
-        heard: _Heard | None = None
+        caller, focus = caller or CompactionCaller(), check_topics(focus)
+        await self.erasures.poll()
+        started_at = self.clock.monotonic()
+        message_range = await self._add_imported_background(
+            tenant_key, await self.conversations.load_range(tenant_key, conversation, first, last)
+        )
+        log = await compaction_log.load_entries(self.memories, tenant_key, conversation)
+        search_number = len(log)
+        if _find_same_range(log, message_range, focus) < 0 and not await compaction_log.was_searched(
+            self.memories, tenant_key, conversation, search_number
+        ):
+            raise _not_searched_error(conversation)
+        extracted: _RangeCandidates | None = None
         for _ in range(_TRIES):
-            if (number := same(done, stretch, focus)) >= 0:
-                return await self._again(space, conversation, number, done[number])
-            if heard is None:
-                heard = await self._heard(stretch, focus, caller)
-            found = fresh(heard.candidates, done, stretch, focus)
-            made = await self._made(space, stretch, focus, caller, found, heard.said)
-            await self._stands(space, conversation, looked, began)
+            if (number := _find_same_range(log, message_range, focus)) >= 0:
+                return await self._repeat_response(tenant_key, conversation, number, log[number])
+            if extracted is None:
+                extracted = await self._find_candidates(message_range, focus, caller)
+            candidates = _exclude_covered(extracted.candidates, log, message_range, focus)
+            memories = await self._make_memories(
+                tenant_key, message_range, focus, caller, candidates, extracted.sentences
+            )
+            await self._check_not_erased(tenant_key, conversation, search_number, started_at)
             try:
-                return await self._written(space, len(done), stretch, focus, made, heard.by)
+                return await self._write(tenant_key, len(log), message_range, focus, memories, extracted.writer)
             except Conflict:
-                done = await log.entries(self.memories, space, conversation)
-        raise Overtaken(f"Conversation {conversation!r} is being compacted by others right now. Ask again in a moment.")
+                log = await compaction_log.load_entries(self.memories, tenant_key, conversation)
+        raise ConcurrentWrite(
+            f"Conversation {conversation!r} is being compacted by others right now. Ask again in a moment."
+        )
 
-    # -- what is found --------------------------------------------------------------
+    # -- candidates -----------------------------------------------------------------
 
-    async def _imported(self, space: bytes, stretch: Stretch) -> Stretch:
-        """The stretch with the memories as background that were put into the conversation, because its user asked for
-        them or unasked: they are nobody's new word."""
-        asked = (each for each in stretch.conversation.messages if each.role == "user")
-        heard = (part.text for each in asked for part in each.parts if isinstance(part, Text))
-        recalled = [name for names in await noted(self.memories, space, stretch.session) for name in names]
-        ids = tuple(dict.fromkeys([*(name for text in heard for name in wish_of(text)), *recalled]))
-        held = await self.memories.get(space, ids) if ids else []
-        told = tuple(Text(memory.content) for memory in held if memory is not None)
-        if not told:
-            return stretch
-        conversation = stretch.conversation
-        return replace(stretch, conversation=replace(conversation, preamble=(*conversation.preamble, *told)))
+    async def _add_imported_background(self, tenant_key: bytes, message_range: MessageRange) -> MessageRange:
+        """Returns the range with recalled and imported memories as background.
 
-    async def _heard(self, stretch: Stretch, focus: Sequence[str], caller: Caller) -> _Heard:
-        """All candidates of a stretch: the model's or, where there is none or it fails, the rules'."""
-        said, by_rule, background = await self.tasks.offload(_by_rule, stretch)
+        What repeats them is not new, whether the user asked for them or the proxy recalled them.
+        """
+        user_messages = (each for each in message_range.conversation.messages if each.role == "user")
+        texts = (part.text for each in user_messages for part in each.parts if isinstance(part, Text))
+        recalled_ids = [
+            memory_id
+            for note in await load_notes(self.memories, tenant_key, message_range.session)
+            for memory_id in note
+        ]
+        ids = tuple(dict.fromkeys([*(memory_id for text in texts for memory_id in requested_ids(text)), *recalled_ids]))
+        stored = await self.memories.get(tenant_key, ids) if ids else []
+        background = tuple(Text(memory.content) for memory in stored if memory is not None)
+        if not background:
+            return message_range
+        conversation = message_range.conversation
+        return replace(
+            message_range, conversation=replace(conversation, preamble=(*conversation.preamble, *background))
+        )
+
+    async def _find_candidates(
+        self, message_range: MessageRange, focus: Sequence[str], caller: CompactionCaller
+    ) -> _RangeCandidates:
+        """Returns all candidates of a range: from the model or, where there is none or it fails, from the rules."""
+        sentences, by_rule, background = await self.tasks.offload(_find_by_rule, message_range)
         if self.narrator is None:
-            return _Heard(by_rule, Writing(), said)
-        if not caller.asks:
-            return _Heard(by_rule, Writing(notice=_NOT_ASKED.format(self.narrator.asker.model)), said)
+            return _RangeCandidates(by_rule, WriterReport(), sentences)
+        if not caller.may_ask_model:
+            return _RangeCandidates(
+                by_rule, WriterReport(notice=_NOT_PERMITTED.format(self.narrator.summary_caller.model)), sentences
+            )
         try:
-            told = await self.narrator.told(stretch, background, focus)
+            narration = await self.narrator.narrate(message_range, background, focus)
         except SummaryFailed as error:
-            name = self.narrator.asker.model
-            _log.warning("the model %s could not write memories, so the rules write them: %s", name, error.message)
-            spent = (error.input, error.output) if isinstance(error, SummaryRejected) else (0, 0)
-            return _Heard(by_rule, Writing("rules", *spent, f"{name} could not write them: {error.message}."), said)
-        return _Heard(unique(told.candidates), Writing(told.writer, told.input, told.output), said)
+            model = self.narrator.summary_caller.model
+            _log.warning("the model %s could not write memories, so the rules write them: %s", model, error.message)
+            tokens = (error.input, error.output) if isinstance(error, SummaryRejected) else (0, 0)
+            return _RangeCandidates(
+                by_rule, WriterReport("rules", *tokens, f"{model} could not write them: {error.message}."), sentences
+            )
+        return _RangeCandidates(
+            remove_duplicates(narration.candidates),
+            WriterReport(narration.writer, narration.input, narration.output),
+            sentences,
+        )
 
-    async def _made(
+    async def _make_memories(
         self,
-        space: bytes,
-        stretch: Stretch,
+        tenant_key: bytes,
+        message_range: MessageRange,
         focus: Sequence[str],
-        caller: Caller,
-        found: Sequence[Candidate],
-        said: Sequence[Sentence],
-    ) -> list[tuple[Memory, Found]]:
-        """The memories to be written: the best of what nobody has stored, in the order in which it was said."""
-        named = {memory_id("compaction", caller.project, folded(each.text)): each for each in found}
-        held = await self.memories.get(space, list(named))
-        new = [(name, each) for (name, each), memory in zip(named.items(), held, strict=True) if memory is None]
-        picked = chosen(new, focus, stretch.last - stretch.first + 1)
-        return await self.tasks.offload(self._memories_of, picked, stretch, focus, caller, said)
+        caller: CompactionCaller,
+        candidates: Sequence[MemoryCandidate],
+        sentences: Sequence[Sentence],
+    ) -> list[tuple[Memory, EntitiesAndRelations]]:
+        """Returns the memories to write: the best of those not stored yet, in the order of the conversation."""
+        by_id = {make_memory_id("compaction", caller.project, normalize_words(each.text)): each for each in candidates}
+        stored = await self.memories.get(tenant_key, list(by_id))
+        new = [
+            (memory_id, each) for (memory_id, each), memory in zip(by_id.items(), stored, strict=True) if memory is None
+        ]
+        chosen = _choose_candidates(new, focus, message_range.last - message_range.first + 1)
+        return await self.tasks.offload(self._memories_of, chosen, message_range, focus, caller, sentences)
 
     def _memories_of(
         self,
-        picked: Sequence[tuple[str, Candidate]],
-        stretch: Stretch,
+        chosen: Sequence[tuple[str, MemoryCandidate]],
+        message_range: MessageRange,
         focus: Sequence[str],
-        caller: Caller,
-        said: Sequence[Sentence],
-    ) -> list[tuple[Memory, Found]]:
-        """Slow: half a millisecond each."""
-        common = common_words(each.text for each in said if each.at + stretch.shift >= stretch.first)
-        return [self._memory(name, each, stretch, focus, caller, common, said) for name, each in picked]
+        caller: CompactionCaller,
+        sentences: Sequence[Sentence],
+    ) -> list[tuple[Memory, EntitiesAndRelations]]:
+        """Builds the memories. Slow: half a millisecond each."""
+        common = common_words(each.text for each in sentences if each.at + message_range.shift >= message_range.first)
+        return [
+            self._memory(memory_id, each, message_range, focus, caller, common, sentences) for memory_id, each in chosen
+        ]
 
     def _memory(
         self,
-        name: str,
-        each: Candidate,
-        stretch: Stretch,
+        memory_id: str,
+        candidate: MemoryCandidate,
+        message_range: MessageRange,
         focus: Sequence[str],
-        caller: Caller,
+        caller: CompactionCaller,
         common: Sequence[str],
-        said: Sequence[Sentence],
-    ) -> tuple[Memory, Found]:
-        found = found_in(each.text, self.judge)
+        sentences: Sequence[Sentence],
+    ) -> tuple[Memory, EntitiesAndRelations]:
+        relations = find_relations(candidate.text, self.classifier)
         memory = Memory(
-            id=name,
-            type=each.kind,
-            content=each.content,
-            topics=topics_of(each.text, found.entities, focus, common),
+            id=memory_id,
+            type=candidate.kind,
+            content=candidate.content,
+            topics=find_topics(candidate.text, relations.entities, focus, common),
             macro_topics=(caller.project.lower(),) if caller.project else (),
             project=caller.project,
             source="compaction",
-            conversation=stretch.session,
-            first=each.first,
-            last=each.last,
-            context=context_of(each.first - stretch.shift, said),
-            entities=tuple(entity.name for entity in found.entities),
+            conversation=message_range.session,
+            first=candidate.first,
+            last=candidate.last,
+            context=_search_context(candidate.first - message_range.shift, sentences),
+            entities=tuple(entity.name for entity in relations.entities),
         )
-        return finished(memory, now=self.clock.now()), found
+        return finish_memory(memory, now=self.clock.now()), relations
 
-    # -- what is written ------------------------------------------------------------
+    # -- writing --------------------------------------------------------------------
 
-    async def _stands(self, space: bytes, conversation: str, looked: int, began: float) -> None:
-        """Raises Overtaken where the conversation was erased after `began` (seconds, by the monotonic clock), or the
-        memories: with them goes the note that somebody looked when there were `looked` compactions."""
-        await self.erasures.look()
-        erased = self.erasures.since(space, conversation, began)
-        if erased or not await log.was_searched(self.memories, space, conversation, looked):
-            raise Overtaken(f"Conversation {conversation!r} or the memories were erased meanwhile.", code="erased")
+    async def _check_not_erased(
+        self, tenant_key: bytes, conversation: str, search_number: int, started_at: float
+    ) -> None:
+        """Raises ConcurrentWrite where the conversation or the memories were erased after `started_at` (monotonic).
 
-    async def _written(
+        Erasing the memories also erases the marker of the search with `search_number`.
+        """
+        await self.erasures.poll()
+        erased = self.erasures.was_erased_since(tenant_key, conversation, started_at)
+        if erased or not await compaction_log.was_searched(self.memories, tenant_key, conversation, search_number):
+            raise ConcurrentWrite(
+                f"Conversation {conversation!r} or the memories were erased meanwhile.", code="erased"
+            )
+
+    async def _write(
         self,
-        space: bytes,
+        tenant_key: bytes,
         number: int,
-        stretch: Stretch,
+        message_range: MessageRange,
         focus: Sequence[str],
-        made: Sequence[tuple[Memory, Found]],
-        by: Writing,
-    ) -> Compacted:
-        """Writes all of it, or nothing. Raises Conflict."""
-        entities, relations = related([(memory.id, found) for memory, found in made])
-        entry = Entry(
-            stretch.first,
-            stretch.last,
-            list(stretch.keys),
+        memories: Sequence[tuple[Memory, EntitiesAndRelations]],
+        writer: WriterReport,
+    ) -> CompactionResponse:
+        """Writes memories, entities, relations and log entry in one transaction. Raises Conflict."""
+        entities, relations = merge_relations([(memory.id, relations_of_one) for memory, relations_of_one in memories])
+        entry = LogEntry(
+            message_range.first,
+            message_range.last,
+            list(message_range.keys),
             list(focus),
-            [memory.id for memory, _ in made],
+            [memory.id for memory, _ in memories],
             [(entity.name, entity.type) for entity in entities],
             [(each.start, each.end, each.type) for each in relations],
-            by,
+            writer,
         )
-        change = Change(
-            put=tuple(memory for memory, _ in made),
+        change = MemoryChange(
+            put=tuple(memory for memory, _ in memories),
             entities=entities,
             relations=relations,
-            markers=(log.marker(stretch.session, number, entry),),
-            require=tuple((memory.id, "") for memory, _ in made),
+            markers=(compaction_log.make_marker(message_range.session, number, entry),),
+            require=tuple((memory.id, "") for memory, _ in memories),
         )
-        new = {(entity.name, entity.type) for entity in await self.memories.write(space, change)}
+        new = {(entity.name, entity.type) for entity in await self.memories.write(tenant_key, change)}
         with suppress(StoreUnavailable, Conflict):
-            # What the first answer says is new is to be said again; it is known only now.
+            # A repeated response must name the same new entities. They are known only after the write.
             if new:
-                await log.note_new(self.memories, space, stretch.session, number, sorted(new))
-        return answer([memory for memory, _ in made], entities, new, relations, entry)
+                await compaction_log.note_new(self.memories, tenant_key, message_range.session, number, sorted(new))
+        return build_response([memory for memory, _ in memories], entities, new, relations, entry)
 
-    async def _again(self, space: bytes, conversation: str, number: int, entry: Entry) -> Compacted:
-        """The answer that a compaction gave, without memories that somebody deleted since."""
-        new = await log.noted_new(self.memories, space, conversation, number)
-        held = [memory for memory in await self.memories.get(space, entry.memories) if memory is not None]
+    async def _repeat_response(
+        self, tenant_key: bytes, conversation: str, number: int, entry: LogEntry
+    ) -> CompactionResponse:
+        """Builds the response of an earlier compaction again, without memories that were deleted since."""
+        new = await compaction_log.load_new(self.memories, tenant_key, conversation, number)
+        memories = [memory for memory in await self.memories.get(tenant_key, entry.memories) if memory is not None]
         entities = [Entity(name, kind) for name, kind in entry.entities]
-        return answer(held, entities, new, [Relation(*each) for each in entry.relations], entry)
+        return build_response(memories, entities, new, [Relation(*each) for each in entry.relations], entry)
 
 
-def checked_topics(topics: Sequence[Any]) -> tuple[str, ...]:
-    """Focus topics in small letters, each once, sorted. Raises BadRequest."""
-    fit = (isinstance(topic, str) and 0 < len(topic.strip()) <= _TOPIC for topic in topics)
-    if isinstance(topics, str) or not all(fit):
+def check_topics(topics: Sequence[Any]) -> tuple[str, ...]:
+    """Returns focus topics in lower case, without duplicates, sorted. Raises BadRequest."""
+    valid = (isinstance(topic, str) and 0 < len(topic.strip()) <= _TOPIC for topic in topics)
+    if isinstance(topics, str) or not all(valid):
         raise BadRequest(
             f"focus_topics must be a list of strings of 1 to {_TOPIC} characters each.",
             code="invalid_topics",
@@ -277,22 +326,86 @@ def checked_topics(topics: Sequence[Any]) -> tuple[str, ...]:
     return tuple(sorted({" ".join(topic.lower().split()) for topic in topics}))
 
 
-def _by_rule(stretch: Stretch) -> tuple[list[Sentence], list[Candidate], Background]:
-    """What was said in a stretch and in the turns before, and the candidates of the stretch. Slow."""
-    record, background = record_of(stretch.conversation), background_of(stretch.conversation)
-    first = stretch.first - stretch.shift
-    near = [each for each in sentences(record) if each.at >= first - _NEAR]
-    found = candidates([each for each in near if each.at >= first], record, background, since=first, ends=stretch.ends)
-    said = [each for each in near if not background.holds(each.text) and safe(each.text)]
-    return said, [_placed(each, stretch.shift) for each in found if not wish_of(each.text)], background
+def _find_by_rule(message_range: MessageRange) -> tuple[list[Sentence], list[MemoryCandidate], KnownText]:
+    """Returns the sentences of a range and of the turns before, its candidates, and its background. Slow."""
+    record, background = build_record(message_range.conversation), build_background(message_range.conversation)
+    first = message_range.first - message_range.shift
+    near = [each for each in split_conversation(record) if each.at >= first - _NEAR]
+    candidates = find_candidates(
+        [each for each in near if each.at >= first], record, background, since=first, is_end=message_range.is_end
+    )
+    sentences = [each for each in near if not background.contains(each.text) and is_safe(each.text)]
+    return (
+        sentences,
+        [_shift(each, message_range.shift) for each in candidates if not requested_ids(each.text)],
+        background,
+    )
 
 
-def _placed(each: Candidate, shift: int) -> Candidate:
-    """A candidate under the transcript's indexes."""
-    return Candidate(each.kind, each.text, each.label, each.first + shift, each.last + shift, each.worth, each.weak)
+def _shift(candidate: MemoryCandidate, shift: int) -> MemoryCandidate:
+    """Returns a candidate with the transcript's indexes."""
+    return MemoryCandidate(
+        candidate.kind,
+        candidate.text,
+        candidate.label,
+        candidate.first + shift,
+        candidate.last + shift,
+        candidate.worth,
+        candidate.weak,
+    )
 
 
-def _unsearched(conversation: str) -> BadRequest:
+def _find_same_range(log: Sequence[LogEntry], message_range: MessageRange, focus: Sequence[str]) -> int:
+    """Returns the number of the compaction with the same messages and topics, or -1.
+
+    The comparison includes the message keys: after the client edited its history, equal indexes are another range.
+    """
+    for number, each in enumerate(log):
+        logged = (each.first, each.last, tuple(each.focus), tuple(each.keys))
+        if logged == (message_range.first, message_range.last, tuple(focus), message_range.keys):
+            return number
+    return -1
+
+
+def _exclude_covered(
+    candidates: Sequence[MemoryCandidate], log: Sequence[LogEntry], message_range: MessageRange, focus: Sequence[str]
+) -> list[MemoryCandidate]:
+    """Returns the candidates with at least one message that no earlier compaction with the same topics covers.
+
+    A compaction for certain topics leaves out what is not about them, so it covers its messages for these topics only.
+    """
+    covered = {key for each in log if tuple(each.focus) == tuple(focus) for key in each.keys}
+    new = {message_range.first + at for at, key in enumerate(message_range.keys) if key not in covered}
+    return [each for each in candidates if any(at in new for at in range(each.first, each.last + 1))]
+
+
+def _choose_candidates(
+    candidates: Sequence[tuple[str, MemoryCandidate]], focus: Sequence[str], messages: int
+) -> list[tuple[str, MemoryCandidate]]:
+    """Chooses the best candidates, in the order of the conversation.
+
+    Candidates about the topics come before all others, which compete by worth. A weak candidate is taken only where it
+    is about a topic.
+    """
+    limit = min(_MOST, max(_FEWEST, messages // 3))
+    rated = [(any(is_about(each.text, topic) for topic in focus), name, each) for name, each in candidates]
+    ranked = sorted(
+        (entry for entry in rated if entry[0] or not entry[2].weak), key=lambda entry: (not entry[0], -entry[2].worth)
+    )
+    return [(name, each) for _, name, each in sorted(ranked[:limit], key=lambda entry: (entry[2].last, entry[2].first))]
+
+
+def _search_context(first: int, sentences: Sequence[Sentence]) -> str:
+    """Returns the beginnings of the two turns before a message. They serve search only."""
+    turns: dict[int, str] = {}
+    for each in sentences:
+        if each.at >= first:
+            break
+        turns[each.at] = f"{turns.get(each.at, '')} {each.text}".strip()
+    return "\n".join(text[:_CONTEXT] for text in list(turns.values())[-2:])
+
+
+def _not_searched_error(conversation: str) -> BadRequest:
     return BadRequest(
         f"First search the memories of conversation {conversation!r} (with conversation_id), read the results, then "
         "compact this range. Each compaction needs its own search.",

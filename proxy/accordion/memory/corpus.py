@@ -1,33 +1,33 @@
-"""What is remembered of a topic."""
+"""The corpus of a topic: the memories that its summary is written from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from accordion.core.errors import BadRequest
-from accordion.core.memories import Filter, Memories, Memory
-from accordion.memory.entries import GRAIN, NAME_MOST, name
+from accordion.memory.entries import GRAIN, NAME_MOST, clean_name
+from accordion.model.errors import BadRequest
+from accordion.model.memories import Memory, MemoryFilter, MemoryStore
 
 _MOST: Final = 20_000
-"""Memories of one topic that are gone through."""
+"""Memories of one topic that are loaded."""
 
 
-def topic_of(topic: object) -> str:
-    """A topic as it is compared: in small letters, on one line. Raises BadRequest where it is none."""
-    bare = name(topic).lower() if isinstance(topic, str) and len(topic) <= NAME_MOST else ""
-    if not bare:
+def normalize_topic(topic: object) -> str:
+    """Returns a topic in lower case, on one line. Raises BadRequest where it is invalid."""
+    name = clean_name(topic).lower() if isinstance(topic, str) and len(topic) <= NAME_MOST else ""
+    if not name:
         raise BadRequest(
             f"A topic must be a string of 1 to {NAME_MOST} characters.", code="invalid_topic", param="topic"
         )
-    return bare
+    return name
 
 
-def wanted(topic: str, project: str | None) -> Filter:
-    """The memories that a summary of a topic is made of; of all projects where none is named."""
-    return Filter(types=GRAIN, topics=(topic,), project=project)
+def corpus_filter(topic: str, project: str | None) -> MemoryFilter:
+    """Returns the filter of a topic's corpus, in all projects if `project` is None."""
+    return MemoryFilter(types=GRAIN, topics=(topic,), project=project)
 
 
-async def corpus(memories: Memories, space: bytes, topic: str, project: str | None) -> Sequence[Memory]:
-    """All memories of a topic, newest first, as they are at one moment. Raises StoreUnavailable."""
-    return (await memories.listed(space, wanted(topic, project), limit=_MOST)).memories
+async def load_corpus(memories: MemoryStore, tenant_key: bytes, topic: str, project: str | None) -> Sequence[Memory]:
+    """Returns a topic's corpus, newest first, from one snapshot. Raises StoreUnavailable."""
+    return (await memories.list_memories(tenant_key, corpus_filter(topic, project), limit=_MOST)).memories

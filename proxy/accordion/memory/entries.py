@@ -1,4 +1,7 @@
-"""Making memories: what they may be, and their lines in an export."""
+"""Memories before they are stored: limits, cleaning, ids, and the lines of an export.
+
+Every memory that is written goes through `finish_memory`, whoever writes it.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,21 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.core.errors import BadRequest, RequestError
-from accordion.core.memories import Entity, Memory, MemoryType, Relation
-from accordion.core.values import replace
-from accordion.memory.naming import memory_id
+from accordion.model.errors import BadRequest, RequestError
+from accordion.model.memories import Entity, Memory, MemoryType, Relation
+from accordion.model.values import replace
 
 GRAIN: Final[tuple[MemoryType, ...]] = ("fact", "decision", "preference", "solution", "question")
-"""The types of single memories: what a summary is written of."""
+"""The types of single memories. Summaries are written from these."""
 EVERY: Final[tuple[MemoryType, ...]] = (*GRAIN, "summary", "summary_archived", "session")
 
 CONTENT_MOST, CONTEXT_MOST, NAME_MOST, NAMES_MOST = 20_000, 4_000, 200, 50
-"""Characters of a content (a session memory may have ten times as many), of a context, of a topic, tag, entity, author
-or project; and how many topics, tags or entities one memory may have."""
+"""Characters of a content (a session memory may have ten times as many); characters of a context; characters of a
+topic, tag, entity, author or project; number of topics, tags or entities of one memory."""
 _SESSION_TIMES = 10
 
 Line = Memory | Entity | Relation | tuple[str, bytes]
-"""What an export has in a line; the pair is a marker with its value."""
+"""One line of an export. The pair is a marker's name and value."""
 
 
 class _Marker(msgspec.Struct):
@@ -42,117 +44,134 @@ _KINDS: Final[dict[str, type[Memory | Entity | Relation | _Marker]]] = {
 }
 
 
-class Overtaken(RequestError):
-    """Somebody else wrote the same in the meantime. Nothing was written."""
+class ConcurrentWrite(RequestError):
+    """Another caller wrote the same record at the same time. Nothing was written."""
 
     status = 409
     code = "conflict"
 
 
 _SPACES = re.compile(r"\s+")
+_ID_DIGITS: Final = 20
 
 
-def finished(memory: Memory, *, now: float) -> Memory:
-    """A memory as it is written: texts cleaned, names normalised, with its revision, its times and an id.
+def make_memory_id(*pieces: str) -> str:
+    """Returns an id derived from these pieces: equal pieces give equal ids."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        data = piece.encode("utf-8", "replace")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return "mem-" + digest.hexdigest()[:_ID_DIGITS]
 
-    The id is made of what the memory says and where it comes from: the same memory made twice is one. Raises
+
+def finish_memory(memory: Memory, *, now: float) -> Memory:
+    """Returns a memory ready to be written: cleaned texts, normalised names, revision, times and an id.
+
+    The id is derived from the content and its origin, so the same memory written twice is one record. Raises
     BadRequest (`memory_empty`, `memory_too_long`, `memory_bad_name`, `memory_bad_range`).
     """
-    content = clean(memory.content).strip()
+    content = clean_text(memory.content).strip()
     if not content:
         raise BadRequest("A memory needs `content`: the text to remember.", code="memory_empty")
-    most = CONTENT_MOST * (_SESSION_TIMES if memory.type == "session" else 1)
-    if len(content) > most:
+    limit = CONTENT_MOST * (_SESSION_TIMES if memory.type == "session" else 1)
+    if len(content) > limit:
         raise BadRequest(
-            f"A memory has at most {most:,} characters; this one has {len(content):,}. Split it.",
+            f"A memory has at most {limit:,} characters; this one has {len(content):,}. Split it.",
             code="memory_too_long",
         )
     if (memory.first < 0) != (memory.last < 0) or memory.first > memory.last:
         raise BadRequest(
             "The messages of a memory must be a range [first, last], counted from 0.", code="memory_bad_range"
         )
-    made = replace(
+    cleaned = replace(
         memory,
         content=content,
-        context=clean(memory.context)[-CONTEXT_MOST:],
-        topics=names(memory.topics, lower=True),
-        macro_topics=names(memory.macro_topics, lower=True),
-        entities=names(memory.entities),
-        tags=names(memory.tags, lower=True),
-        author=name(memory.author),
-        project=name(memory.project),
-        description=clean(memory.description)[:CONTEXT_MOST],
+        context=clean_text(memory.context)[-CONTEXT_MOST:],
+        topics=clean_names(memory.topics, lower=True),
+        macro_topics=clean_names(memory.macro_topics, lower=True),
+        entities=clean_names(memory.entities),
+        tags=clean_names(memory.tags, lower=True),
+        author=clean_name(memory.author),
+        project=clean_name(memory.project),
+        description=clean_text(memory.description)[:CONTEXT_MOST],
         created=memory.created or now,
         updated=now,
         revision=revision(content),
     )
-    if made.id:
-        return made
-    told = (made.type, made.project, made.conversation, f"{made.first}-{made.last}", made.author, *made.topics)
-    return replace(made, id=memory_id(*told, content))
+    if cleaned.id:
+        return cleaned
+    origin = (
+        cleaned.type,
+        cleaned.project,
+        cleaned.conversation,
+        f"{cleaned.first}-{cleaned.last}",
+        cleaned.author,
+        *cleaned.topics,
+    )
+    return replace(cleaned, id=make_memory_id(*origin, content))
 
 
 def revision(content: str) -> str:
-    """A digest of a content: it changes when the content does."""
+    """Returns a digest of a content. It changes when the content changes."""
     return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def names(values: Iterable[str], *, lower: bool = False) -> tuple[str, ...]:
-    """Topics, tags or entities, each once in its first spelling, or in lower case. Raises BadRequest."""
-    found: dict[str, str] = {}
+def clean_names(values: Iterable[str], *, lower: bool = False) -> tuple[str, ...]:
+    """Returns names without duplicates, in their first spelling or in lower case. Raises BadRequest."""
+    by_key: dict[str, str] = {}
     for value in values:
-        one = name(value)
-        if one:
-            found.setdefault(one.casefold(), one.lower() if lower else one)
-    if len(found) > NAMES_MOST:
+        name = clean_name(value)
+        if name:
+            by_key.setdefault(name.casefold(), name.lower() if lower else name)
+    if len(by_key) > NAMES_MOST:
         raise BadRequest(
-            f"A memory has at most {NAMES_MOST} topics, tags or entities; this one has {len(found)}.",
+            f"A memory has at most {NAMES_MOST} topics, tags or entities; this one has {len(by_key)}.",
             code="memory_bad_name",
         )
-    return tuple(found.values())
+    return tuple(by_key.values())
 
 
-def name(value: str) -> str:
-    """One name: cleaned, its white space made single. Raises BadRequest for one that is too long."""
-    one = _SPACES.sub(" ", clean(value)).strip()
-    if len(one) > NAME_MOST:
-        raise BadRequest(f"A name has at most {NAME_MOST} characters: {one[:40]}…", code="memory_bad_name")
-    return one
+def clean_name(value: str) -> str:
+    """Returns a name with single spaces. Raises BadRequest where it is too long."""
+    name = _SPACES.sub(" ", clean_text(value)).strip()
+    if len(name) > NAME_MOST:
+        raise BadRequest(f"A name has at most {NAME_MOST} characters: {name[:40]}…", code="memory_bad_name")
+    return name
 
 
-def clean(text: str) -> str:
-    """A text that every store can keep: without lone surrogates and NUL."""
+def clean_text(text: str) -> str:
+    """Returns a text that every store accepts: without lone surrogates and NUL."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")
 
 
-def line(entry: Line) -> bytes:
-    """A line of an export, without its end: `{"memory": …}`, `{"entity": …}`, `{"relation": …}` or
+def export_line(entry: Line) -> bytes:
+    """Returns a line of an export, without its line end: `{"memory": …}`, `{"entity": …}`, `{"relation": …}` or
     `{"marker": {"name": …, "value": base64}}`."""
     if isinstance(entry, tuple):
         return msgspec.json.encode({"marker": {"name": entry[0], "value": base64.b64encode(entry[1]).decode("ascii")}})
     return msgspec.json.encode({type(entry).__name__.lower(): entry})
 
 
-def parsed(text: bytes) -> Line:
-    """What a line of an export holds. Raises BadRequest (`bad_line`)."""
+def parse_line(text: bytes) -> Line:
+    """Parses a line of an export. Raises BadRequest (`bad_line`)."""
     try:
         document: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
         kind, value = next(iter(document.items()), ("", None))
         if kind not in _KINDS or len(document) > 1:
             raise msgspec.ValidationError(f"Expected an object with one key, of {', '.join(_KINDS)}")
-        found = msgspec.convert(value, _KINDS[kind])
+        parsed = msgspec.convert(value, _KINDS[kind])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        why = "It is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
-        raise BadRequest(f"This is not a line of a memory export: {why}.", code="bad_line") from error
-    return (found.name, found.value) if isinstance(found, _Marker) else found
+        reason = "It is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise BadRequest(f"This is not a line of a memory export: {reason}.", code="bad_line") from error
+    return (parsed.name, parsed.value) if isinstance(parsed, _Marker) else parsed
 
 
-def time_of(at: float) -> str:
-    """A time: UTC, as in ISO 8601."""
+def format_time(at: float) -> str:
+    """Formats a time in UTC, as in ISO 8601."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def preview(text: str, most: int = 50) -> str:
-    """The beginning of a text, in one line."""
+    """Returns the beginning of a text on one line."""
     flat = _SPACES.sub(" ", text[: most * 4]).strip()
     return flat if len(flat) <= most and len(text) <= most * 4 else flat[: most - 1].rstrip() + "…"

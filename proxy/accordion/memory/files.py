@@ -1,4 +1,4 @@
-"""The files of a session: those that it works on, with their roles, and those that it looked into."""
+"""The files of a session with their roles: those that it changed, and those that it only read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Final
 
-from accordion.core.values import dataclass
-from accordion.memory.places import absolute, is_absolute, parts, same, within
-from accordion.memory.steps import Record, Step
-from accordion.memory.touched import touches
+from accordion.memory.file_changes import find_file_accesses
+from accordion.memory.file_paths import is_absolute, is_within, make_absolute, normalize_path, split_path
+from accordion.memory.steps import ConversationRecord, RecordedStep
+from accordion.model.values import dataclass
 
 WORKING, REFERENCE = 8, 8
-"""How many files are named at most."""
-_ASIDE: Final = re.compile(
+"""Files that a session memory lists at most."""
+_OUTSIDE: Final = re.compile(
     r"(?:/private)?/(?:tmp|var(?!/www/)|dev|proc|sys)/|.*[\\/](?:node_modules|\.git|__pycache__|site-packages)[\\/]",
     re.IGNORECASE,
 )
@@ -50,8 +50,8 @@ _CODE: Final = re.compile(
 
 
 @dataclass(frozen=False, slots=True)
-class File:
-    """A file and what was done to it."""
+class SessionFile:
+    """A file with the accesses of a session."""
 
     path: str
     created: bool = False
@@ -62,66 +62,68 @@ class File:
     steps: list[int] = field(default_factory=list)
 
     @property
-    def changed(self) -> bool:
-        """Whether it was written in any way."""
+    def is_changed(self) -> bool:
+        """Returns whether the session created, edited or deleted the file."""
         return self.created or self.edits > 0 or self.deleted
 
 
-def files_of(record: Record, root: str) -> list[File]:
-    """All files that were touched, in the order in which they came up, under absolute paths."""
-    found: dict[str, File] = {}
+def find_files(record: ConversationRecord, root: str) -> list[SessionFile]:
+    """Returns all accessed files in order of their first access, under absolute paths."""
+    files: dict[str, SessionFile] = {}
     for step in record.steps:
-        for touch in touches(step):
-            path = absolute(touch.path, root)
-            if not path or (_ASIDE.match(path) and not (root and within(path, root))):
+        for access in find_file_accesses(step):
+            path = make_absolute(access.path, root)
+            if not path or (_OUTSIDE.match(path) and not (root and is_within(path, root))):
                 continue
-            file = found.setdefault(same(path), File(path))
+            file = files.setdefault(normalize_path(path), SessionFile(path))
             file.last = step.at
-            if touch.act == "read":
+            if access.act == "read":
                 file.reads += 1
                 continue
             file.steps.append(step.at)
-            file.deleted = touch.act == "deleted"
-            if touch.act == "created" and not (file.edits or file.created or file.reads):
+            file.deleted = access.act == "deleted"
+            if access.act == "created" and not (file.edits or file.created or file.reads):
                 file.created = True
-            elif touch.act != "deleted":
+            elif access.act != "deleted":
                 file.edits += 1
-    return list(found.values())
+    return list(files.values())
 
 
-def given_paths(steps: Iterable[Step]) -> list[str]:
-    """The paths of all files that were touched, as the agent wrote them."""
-    return list(dict.fromkeys(touch.path for step in steps for touch in touches(step)))
+def list_accessed_paths(steps: Iterable[RecordedStep]) -> list[str]:
+    """Returns the paths of all accessed files, as the agent wrote them."""
+    return list(dict.fromkeys(access.path for step in steps for access in find_file_accesses(step)))
 
 
-def working(files: Sequence[File]) -> list[str]:
-    """The files that were worked on most, and last, each with its role."""
-    changed = [file for file in files if file.changed and not file.deleted]
+def describe_working_files(files: Sequence[SessionFile]) -> list[str]:
+    """Describes the files with the most and latest changes, each with its role."""
+    changed = [file for file in files if file.is_changed and not file.deleted]
     end = max((file.last for file in changed), default=0) + 1
     best = sorted(changed, key=lambda file: -(file.edits + file.created) * (0.5 + file.last / end))[:WORKING]
     main = next((file for file in best if _role(file.path) == _IMPLEMENTATION), None)
-    return [_line(file, "main implementation" if file is main else _role(file.path)[0], _work(file)) for file in best]
+    return [
+        _line(file, "main implementation" if file is main else _role(file.path)[0], _count_work(file)) for file in best
+    ]
 
 
-def reference(files: Sequence[File]) -> list[str]:
-    """The files that were only read and tell most, each with its role."""
-    read = [file for file in files if not file.changed]
+def describe_reference_files(files: Sequence[SessionFile]) -> list[str]:
+    """Describes the most informative files that were only read, each with its role."""
+    read = [file for file in files if not file.is_changed]
     best = sorted(read, key=lambda file: (-_role(file.path)[1] - min(file.reads, 4), -file.last))[:REFERENCE]
     return [_line(file, _role(file.path)[0], "") for file in best]
 
 
-def _line(file: File, role: str, more: str) -> str:
+def _line(file: SessionFile, role: str, more: str) -> str:
     known = "" if is_absolute(file.path) else "; relative, the project root is not known"
     known = "; in the home directory" if file.path.startswith("~") else known
     return f"{file.path} (role: {role}{more}{known})"
 
 
-def _work(file: File) -> str:
+def _count_work(file: SessionFile) -> str:
     times = f"{file.edits} edit{'s' if file.edits != 1 else ''}" if file.edits else ""
     return "".join(f", {each}" for each in ("created" if file.created else "", times) if each)
 
 
 def _role(path: str) -> tuple[str, int]:
-    plain = "/".join(parts(path)[-4:])
-    found = next(((role, worth) for rule, role, worth in _ROLES if rule.search(plain)), None)
-    return found or (_IMPLEMENTATION if _CODE.search(plain) else _OTHER)
+    plain = "/".join(split_path(path)[-4:])
+    match = next(((role, worth) for rule, role, worth in _ROLES if rule.search(plain)), None)
+    return match or (_IMPLEMENTATION if _CODE.search(plain) else _OTHER)

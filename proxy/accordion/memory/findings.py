@@ -1,4 +1,7 @@
-"""What a session settled, ran into and left open, by rule. Every item is a piece of the conversation's own text."""
+"""Finds decisions, constraints, dependencies, issues, changes and notes of a session by rule.
+
+Every item is a piece of the conversation's own text.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from accordion.memory.extraction import safe
-from accordion.memory.files import File
+from accordion.memory.extraction import is_safe
+from accordion.memory.file_changes import find_file_accesses, find_patch, find_path, is_shell, shell_command, tool_kind
+from accordion.memory.files import SessionFile
 from accordion.memory.sentences import Sentence
-from accordion.memory.steps import Step
+from accordion.memory.steps import RecordedStep
 from accordion.memory.todos import is_todo
-from accordion.memory.touched import command_of, is_shell, kind_of, patch_of, path_of, touches
-from accordion.summaries.facts import trouble
+from accordion.summaries.facts import find_trouble
 
 MOST: Final = 12
-"""Items of one section at most; those said last, of decisions and issues."""
-_LONG: Final = 320
-_RESULT: Final = 100_000
+"""Items of one section at most. Of decisions and issues, the latest are taken."""
+_MAX_CHARACTERS: Final = 320
+_EXAMINED: Final = 100_000
 
 _CHOOSES: Final = re.compile(
     r"\blet['’]?s (?:go|do|use|keep|switch|stick|add|make|drop|skip|remove|not)\b"
@@ -34,7 +37,7 @@ _DECIDES: Final = re.compile(
     re.IGNORECASE,
 )
 _WHY: Final = re.compile(r",?\s+(?:\(?because|since|so that|as it|as this|to avoid|in order to)\b", re.IGNORECASE)
-_LIMITS: Final = re.compile(
+_CONSTRAINT: Final = re.compile(
     r"\b(?:must|mustn['’]t|never|always"
     r"|(?:don['’]?t|do not) (?!think|know|see|have|understand|get|remember|believe|we|you|they|like to)\w+"
     r"|should(?:n['’]?t| not)|avoid|no more than|at most|at least|maximum|make sure|ensure|prefer|not too|ideally"
@@ -54,9 +57,9 @@ _HUNCH: Final = re.compile(
     r"|the (?:issue|problem|bug) (?:is|was) (?:that|in|with))\b",
     re.IGNORECASE,
 )
-_SAYS_LITTLE: Final = 4
-"""Words of a sentence that says too little."""
-_ANNOUNCES: Final = re.compile(
+_FEWEST_SPACES: Final = 4
+"""Spaces that a noteworthy sentence has at least."""
+_ANNOUNCEMENT: Final = re.compile(
     r"^(?:now |ok,? |okay,? |good[,.]? |great[,.]? )*(?:let me|i['’]ll (?:now|start|check))\b", re.I
 )
 _ANSWERED: Final = re.compile(r'"([^"\n]{3,600})"="([^"\n]{1,300})"')
@@ -77,157 +80,162 @@ _MANIFEST: Final = re.compile(
 _COMMIT: Final = re.compile(r"^\[([^\]\n]{1,200}) ([0-9a-f]{7,40})\] (\S[^\n]*)", re.MULTILINE)
 
 
-def decisions(said: Sequence[Sentence], steps: Iterable[Step]) -> list[str]:
-    """Decisions with their reasons, as they were said; what the user answered to a question, too."""
-    found: list[tuple[int, str]] = []
+def find_decisions(sentences: Sequence[Sentence], steps: Iterable[RecordedStep]) -> list[str]:
+    """Returns decisions with their reasons, word for word, including the user's answers to questions."""
+    decisions: list[tuple[int, str]] = []
     for step in steps:
-        if "ask" in kind_of(step) and step.done:
-            found += [(step.at, f"{asked}: {answer} (the user's answer)") for asked, answer in _answers(step)]
-    following = {(each.at, each.place): each for each in said}
-    for each in said:
-        rule = _CHOOSES if each.speaker == "user" else _DECIDES
-        if rule.search(each.text) and _tells(each.text):
-            found.append((each.at, _reasoned(each, following.get((each.at, each.place + 1)))))
-    return _newest(text for _, text in sorted(found, key=lambda pair: pair[0]))
+        if "ask" in tool_kind(step) and step.is_done:
+            decisions += [
+                (step.at, f"{question}: {answer} (the user's answer)") for question, answer in _find_answers(step)
+            ]
+    following = {(each.at, each.place): each for each in sentences}
+    for each in sentences:
+        pattern = _CHOOSES if each.speaker == "user" else _DECIDES
+        if pattern.search(each.text) and _is_noteworthy(each.text):
+            decisions.append((each.at, _with_reason(each, following.get((each.at, each.place + 1)))))
+    return _newest(text for _, text in sorted(decisions, key=lambda pair: pair[0]))
 
 
-def constraints(said: Iterable[Sentence]) -> list[str]:
-    """What the user ruled out or asked to be held to, in the user's words; what was said first comes first."""
-    own = (each for each in said if each.speaker == "user" and not each.text.endswith("?"))
-    return list(dict.fromkeys(cut(each.text) for each in own if _LIMITS.search(each.text)))[:MOST]
+def find_constraints(sentences: Iterable[Sentence]) -> list[str]:
+    """Returns the user's constraints and rules in the user's words, the earliest first."""
+    statements = (each for each in sentences if each.speaker == "user" and not each.text.endswith("?"))
+    return list(dict.fromkeys(shorten(each.text) for each in statements if _CONSTRAINT.search(each.text)))[:MOST]
 
 
-def dependencies(steps: Sequence[Step]) -> list[str]:
-    """Package manager calls, and manifests that were changed with what came into them."""
-    out: dict[str, None] = {}
+def find_dependencies(steps: Sequence[RecordedStep]) -> list[str]:
+    """Returns calls of package managers, and changed manifests with the added lines."""
+    items: dict[str, None] = {}
     for step in steps:
-        command = command_of(step) if is_shell(step) else ""
+        command = shell_command(step) if is_shell(step) else ""
         for call in _INSTALLS.findall(command[:20_000]):
-            failed = " (failed)" if step.failed else " (no result recorded)" if step.result is None else ""
-            out[cut(f"{call.strip()}{failed}")] = None
-        for touch in touches(step):
-            if touch.act != "read" and _MANIFEST.search(touch.path):
-                lines = "; ".join(_added(step))
-                out[cut(f"{touch.path} {touch.act}" + (f": {lines}" if lines else ""))] = None
-    return _newest(out)
+            failed = " (failed)" if step.is_failed else " (no result recorded)" if step.result is None else ""
+            items[shorten(f"{call.strip()}{failed}")] = None
+        for access in find_file_accesses(step):
+            if access.act != "read" and _MANIFEST.search(access.path):
+                lines = "; ".join(_added_lines(step))
+                items[shorten(f"{access.path} {access.act}" + (f": {lines}" if lines else ""))] = None
+    return _newest(items)
 
 
-def issues(said: Iterable[Sentence], steps: Sequence[Step]) -> list[str]:
-    """What was said to be left open or broken, and commands that failed last."""
-    told = [cut(each.text) for each in said if _ISSUE.search(each.text) and _tells(each.text)]
-    last: dict[str, Step] = {}
+def find_issues(sentences: Iterable[Sentence], steps: Sequence[RecordedStep]) -> list[str]:
+    """Returns statements about open or broken things, and the latest failed commands."""
+    issues = [shorten(each.text) for each in sentences if _ISSUE.search(each.text) and _is_noteworthy(each.text)]
+    latest: dict[str, RecordedStep] = {}
     for step in steps:
         if is_shell(step) and step.result is not None:
-            command = command_of(step)
-            last.pop(command, None)
-            last[command] = step
-    failing = [step for step in list(last.values())[-3:] if step.failed]
-    return _newest([*told, *(f"{_brief(step)}: failed: {outcome(step)}" for step in failing)])
+            command = shell_command(step)
+            latest.pop(command, None)
+            latest[command] = step
+    failing = [step for step in list(latest.values())[-3:] if step.is_failed]
+    return _newest([*issues, *(f"{_describe_call(step)}: failed: {describe_outcome(step)}" for step in failing)])
 
 
-def changes(files: Iterable[File], steps: Iterable[Step]) -> list[str]:
-    """What was done to which file, and what was committed."""
-    out: list[str] = []
+def describe_changes(files: Iterable[SessionFile], steps: Iterable[RecordedStep]) -> list[str]:
+    """Describes the changes of files, and the commits."""
+    items: list[str] = []
     for file in files:
-        if file.changed:
+        if file.is_changed:
             times = f" ({file.edits} edit{'s' if file.edits != 1 else ''})" if file.edits else ""
-            out.append(f"{'Deleted' if file.deleted else 'Created' if file.created else 'Edited'} {file.path}{times}")
+            items.append(f"{'Deleted' if file.deleted else 'Created' if file.created else 'Edited'} {file.path}{times}")
     for step in steps:
-        if is_shell(step) and "git commit" in command_of(step):
-            out += [
-                f"Committed {made[1]} on {made[0]}: {cut(made[2])}"
-                for made in _COMMIT.findall((step.result or "")[:_RESULT])
+        if is_shell(step) and "git commit" in shell_command(step):
+            items += [
+                f"Committed {commit[1]} on {commit[0]}: {shorten(commit[2])}"
+                for commit in _COMMIT.findall((step.result or "")[:_EXAMINED])
             ]
-    return list(dict.fromkeys(out))
+    return list(dict.fromkeys(items))
 
 
-def notes(said: Iterable[Sentence]) -> list[str]:
-    """Hunches, causes found and other turns of thought of the assistant, the newest."""
-    found = [
-        cut(each.text)
-        for each in said
-        if each.speaker == "assistant" and _HUNCH.search(each.text) and _tells(each.text)
+def find_notes(sentences: Iterable[Sentence]) -> list[str]:
+    """Returns the assistant's newest hypotheses and insights."""
+    notes = [
+        shorten(each.text)
+        for each in sentences
+        if each.speaker == "assistant" and _HUNCH.search(each.text) and _is_noteworthy(each.text)
     ]
-    return _newest(found, 8)
+    return _newest(notes, 8)
 
 
-def last_action(steps: Sequence[Step]) -> str:
-    """The last step that did something, and how it ended; of reads alone, the last one. Empty for no steps."""
-    real = [step for step in steps if not is_todo(step)]
-    acting = (step for step in reversed(real) if is_shell(step) or patch_of(step) or not _only_reads(step))
-    step = next(acting, real[-1] if real else None)
+def describe_last_action(steps: Sequence[RecordedStep]) -> str:
+    """Describes the last step that changed something and its outcome; else the last step; empty for no steps."""
+    candidates = [step for step in steps if not is_todo(step)]
+    acting = (step for step in reversed(candidates) if is_shell(step) or find_patch(step) or not _only_reads(step))
+    step = next(acting, candidates[-1] if candidates else None)
     if step is None:
         return ""
     if step.result is None:
-        return f"{_brief(step)}: no result is recorded"
-    told = outcome(step)
-    return f"{_brief(step)}: {'failed' if step.failed else 'done'}{f': {told}' if told else ''}"
+        return f"{_describe_call(step)}: no result is recorded"
+    outcome = describe_outcome(step)
+    return f"{_describe_call(step)}: {'failed' if step.is_failed else 'done'}{f': {outcome}' if outcome else ''}"
 
 
-def outcome(step: Step) -> str:
-    """The line of a result that tells most: of a failure the error, else how it ends or begins."""
-    text = step.output[-_RESULT:]
-    if step.failed and (wrong := list(trouble(text))):
-        return cut(next((line for line in wrong if line.count(" ") >= 2), wrong[0]))
+def describe_outcome(step: RecordedStep) -> str:
+    """Returns the most informative line of a result: the error, else the last or first line."""
+    text = step.output[-_EXAMINED:]
+    if step.is_failed and (errors := list(find_trouble(text))):
+        return shorten(next((line for line in errors if line.count(" ") >= 2), errors[0]))
     lines = [
         line.strip() for line in text.split("\n") if any(map(str.isalnum, line)) and not line.strip().startswith("<")
     ]
     if not lines:
         return ""
-    return cut(lines[-1] if is_shell(step) else lines[0])
+    return shorten(lines[-1] if is_shell(step) else lines[0])
 
 
-def cut(text: str, most: int = _LONG) -> str:
-    """A text on one line, its beginning where it is long."""
+def shorten(text: str, limit: int = _MAX_CHARACTERS) -> str:
+    """Returns a text on one line, cut at the end where it is long."""
     line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 2].rsplit(" ", 1)[0] + " …"
+    return line if len(line) <= limit else line[: limit - 2].rsplit(" ", 1)[0] + " …"
 
 
-def _tells(text: str) -> bool:
-    """Whether a sentence is worth noting: no question, no mere announcement, no credential."""
+def _is_noteworthy(text: str) -> bool:
+    """Returns whether a sentence is noteworthy: no question, no mere announcement, no credential."""
     return (
-        not text.endswith(("?", ":")) and text.count(" ") >= _SAYS_LITTLE and not _ANNOUNCES.match(text) and safe(text)
+        not text.endswith(("?", ":"))
+        and text.count(" ") >= _FEWEST_SPACES
+        and not _ANNOUNCEMENT.match(text)
+        and is_safe(text)
     )
 
 
-def _only_reads(step: Step) -> bool:
-    if kind_of(step) in ("grep", "glob", "ls", "list", "search", "find", "webfetch", "websearch", "toolsearch"):
+def _only_reads(step: RecordedStep) -> bool:
+    if tool_kind(step) in ("grep", "glob", "ls", "list", "search", "find", "webfetch", "websearch", "toolsearch"):
         return True
-    acts = {touch.act for touch in touches(step)}
+    acts = {access.act for access in find_file_accesses(step)}
     return acts == {"read"}
 
 
-def _brief(step: Step) -> str:
-    """A call on one line: the tool with its command or its file, as far as there is room."""
-    told = (
-        command_of(step)
+def _describe_call(step: RecordedStep) -> str:
+    """Describes a call on one line: the tool with its command or its file, shortened."""
+    subject = (
+        shell_command(step)
         if is_shell(step)
-        else path_of(step) or step.text("description", "query", "prompt", "url", "pattern")
+        else find_path(step) or step.text("description", "query", "prompt", "url", "pattern")
     )
-    return f"{step.name} `{cut(told, 200)}`" if told else step.name
+    return f"{step.name} `{shorten(subject, 200)}`" if subject else step.name
 
 
-def _answers(step: Step) -> Iterator[tuple[str, str]]:
-    for asked, answer in _ANSWERED.findall((step.result or "")[:20_000]):
-        yield cut(asked), cut(answer)
+def _find_answers(step: RecordedStep) -> Iterator[tuple[str, str]]:
+    for question, answer in _ANSWERED.findall((step.result or "")[:20_000]):
+        yield shorten(question), shorten(answer)
 
 
-def _reasoned(said: Sentence, following: Sentence | None) -> str:
-    """A decision, a colon, its reason: from the same sentence, else from the next one where that tells why."""
-    text = said.text.rstrip(".!")
-    why = _WHY.search(text)
-    if why is not None and why.start() > 8:
-        return f"{cut(text[: why.start()])}: {cut(text[why.start() :].lstrip(', '))}"
+def _with_reason(sentence: Sentence, following: Sentence | None) -> str:
+    """Returns a decision, a colon and its reason, from the same sentence or the next one."""
+    text = sentence.text.rstrip(".!")
+    reason = _WHY.search(text)
+    if reason is not None and reason.start() > 8:
+        return f"{shorten(text[: reason.start()])}: {shorten(text[reason.start() :].lstrip(', '))}"
     if following is not None and (_WHY.search(f" {following.text}") or re.match(r"(?:This|It|That)\b", following.text)):
-        return f"{cut(text)}: {cut(following.text)}"
-    return f"{cut(text)}: {'said by the user' if said.speaker == 'user' else 'no reason was given'}"
+        return f"{shorten(text)}: {shorten(following.text)}"
+    return f"{shorten(text)}: {'said by the user' if sentence.speaker == 'user' else 'no reason was given'}"
 
 
-def _added(step: Step) -> list[str]:
-    """The first lines that an edit brought into a manifest."""
+def _added_lines(step: RecordedStep) -> list[str]:
+    """Returns the first lines that an edit added to a manifest."""
     old = step.text("old_string", "old_str", "oldText", "oldString").split("\n")
     new = step.text("new_string", "new_str", "newText", "newString").split("\n")
-    if patch := patch_of(step):
+    if patch := find_patch(step):
         return [line[1:].strip() for line in patch.split("\n") if line.startswith("+") and line[1:].strip()][:6]
     return [line.strip() for line in new if line.strip() and line not in old][:6]
 

@@ -1,77 +1,79 @@
-"""The patches of `apply_patch`, applied to a text where that can be done exactly."""
+"""Applies the patches of `apply_patch` to a text, where that is exact."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from accordion.core.values import dataclass
+from accordion.model.values import dataclass
 
 _FILE: Final = re.compile(r"^\*\*\* (Add|Update|Delete) File: (\S[^\n\r]*)", re.MULTILINE)
 _END: Final = "*** End Patch"
 
 
 @dataclass(frozen=True, slots=True)
-class Patched:
-    """What a patch makes of a file: its text, None where it cannot be applied exactly; the piece of the patch that is
-    about the file; whether the file is gone."""
+class PatchResult:
+    """The result of a patch for one file.
+
+    `text` is None where the patch cannot be applied exactly; `piece` is the file's part of the patch.
+    """
 
     text: str | None
     piece: str
-    gone: bool = False
+    is_deleted: bool = False
 
 
-def patched(patch: str, path: str, text: str | None) -> Patched:
-    """Applies what a patch says of one file. `text` is the file's text before, None where that is not known."""
-    heads, pieces, gone = list(_FILE.finditer(patch)), list[str](), False
-    for at, head in enumerate(heads):
-        if head[2].strip() != path:
+def apply_patch(patch: str, path: str, text: str | None) -> PatchResult:
+    """Applies a patch to one file. `text` is the file's previous text, None where it is unknown."""
+    headers, pieces, is_deleted = list(_FILE.finditer(patch)), list[str](), False
+    for at, header in enumerate(headers):
+        if header[2].strip() != path:
             continue
-        end = heads[at + 1].start() if at + 1 < len(heads) else len(patch)
-        piece = patch[head.start() : end].split(_END, maxsplit=1)[0].rstrip("\n")
+        end = headers[at + 1].start() if at + 1 < len(headers) else len(patch)
+        piece = patch[header.start() : end].split(_END, maxsplit=1)[0].rstrip("\n")
         pieces.append(piece)
-        body, gone = piece.split("\n")[1:], head[1] == "Delete"
-        if gone:
+        body, is_deleted = piece.split("\n")[1:], header[1] == "Delete"
+        if is_deleted:
             text = None
-        elif head[1] == "Add":
+        elif header[1] == "Add":
             text = "".join(f"{line[1:]}\n" for line in body if line.startswith("+"))
         elif text is not None:
-            text = _updated(text, body)
-    return Patched(text, "\n".join(pieces), gone) if pieces else Patched(None, patch)
+            text = _apply_hunks(text, body)
+    return PatchResult(text, "\n".join(pieces), is_deleted) if pieces else PatchResult(None, patch)
 
 
-def _updated(text: str, body: list[str]) -> str | None:
-    """The text with all hunks applied; None where one does not fit at exactly one place behind the one before it."""
-    lines, out, at = text.split("\n"), list[str](), 0
-    for hint, hunk in _hunks(body):
+def _apply_hunks(text: str, body: list[str]) -> str | None:
+    """Applies all hunks; returns None where one does not match at exactly one place after the previous one."""
+    lines, result, end = text.split("\n"), list[str](), 0
+    for hint, hunk in _split_hunks(body):
         old = [line[1:] for line in hunk if line[:1] in (" ", "-", "")]
         new = [line[1:] for line in hunk if line[:1] in (" ", "+", "")]
-        start = at
+        start = end
         if hint:
-            start = next((n for n in range(at, len(lines)) if lines[n].strip() == hint), -1)
+            start = next((n for n in range(end, len(lines)) if lines[n].strip() == hint), -1)
             if start < 0:
                 return None
         places = [n for n in range(start, len(lines) - len(old) + 1) if lines[n : n + len(old)] == old] if old else []
         if not old:
-            # Nothing but new lines: they go to the end, in front of the last line end.
+            # A hunk without old lines is appended, before the last line end.
             places = [len(lines) - 1 if lines[-1:] == [""] else len(lines)]
         if not places or (len(places) > 1 and not hint):
             return None
-        out += [*lines[at : places[0]], *new]
-        at = places[0] + len(old)
-    return "\n".join([*out, *lines[at:]])
+        result += [*lines[end : places[0]], *new]
+        end = places[0] + len(old)
+    return "\n".join([*result, *lines[end:]])
 
 
-def _hunks(body: list[str]) -> list[tuple[str, list[str]]]:
-    """The hunks of a patch with the line after which each is to be looked for, empty for none."""
-    out: list[tuple[str, list[str]]] = []
+def _split_hunks(body: list[str]) -> list[tuple[str, list[str]]]:
+    """Splits a patch into hunks, each with the line after which it is searched for (empty for none)."""
+    hunks: list[tuple[str, list[str]]] = []
     for line in body:
         if line.startswith("@@"):
-            out.append((line[2:].strip(), []))
+            hunks.append((line[2:].strip(), []))
         elif line.startswith("*** "):
             continue
         else:
-            if not out:
-                out.append(("", []))
-            out[-1][1].append(line)
-    return [(hint, hunk) for hint, hunk in out if hunk]
+            if not hunks:
+                hunks.append(("", []))
+            hunks[-1][1].append(line)
+    return [(hint, hunk) for hint, hunk in hunks if hunk]

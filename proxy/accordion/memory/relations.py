@@ -1,7 +1,7 @@
-"""Who and what memories speak of, and how these stand to each other: only where the text says so.
+"""Finds entities and relations in the text of memories, only where the text states them.
 
-An entity is known by the word beside it (`the X service`, `pip install X`, `written by X`) or by its form (a file's
-path, `name()`, `#12`). A relation is known by the verb that stands between two entities of one sentence.
+An entity is recognised by the word beside it (`the X service`, `pip install X`, `written by X`) or by its form (a
+file's path, `name()`, `#12`). A relation is recognised by the verb between two entities of one sentence.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from accordion.core.memories import Entity, Relation
-from accordion.core.values import dataclass
 from accordion.memory.entries import NAME_MOST
-from accordion.memory.standing import EMPTY
-from accordion.summaries.facts_words import Judge
+from accordion.memory.self_contained import EMPTY
+from accordion.model.memories import Entity, Relation
+from accordion.model.values import dataclass
+from accordion.summaries.fact_words import WordClassifier
 
 _NAME: Final = r"[`\"']?([A-Za-z@][\w@./+-]{1,60})[`\"']?"
 _PROPER: Final = r"[`\"']?([A-Z][\w.+-]{1,40}|[a-z]\w*(?:[-_.]\w+)+|(?<=[`\"'])[\w.+-]{2,40})[`\"']?"
@@ -79,92 +79,93 @@ _VERBS: Final = tuple(
         ("tests", r"tests|covers"),
     )
 )  # fmt: skip
-_UNSAID: Final = re.compile(
+_NEGATED: Final = re.compile(
     r"\b(?:not|no longer|never|without|if|would|could|might|may|should|unless|instead of|rather than|whether)\b|"
     r"n['’]t\b",
     re.IGNORECASE,
 )
-_ELSEWHERE: Final = re.compile(r"[.;!?]\s|^\W*(?:and|but|or|which|that|while)\b", re.IGNORECASE)
-_NOBODIES: Final = (
+_OTHER_CLAUSE: Final = re.compile(r"[.;!?]\s|^\W*(?:and|but|or|which|that|while)\b", re.IGNORECASE)
+_NOT_NAMES_TEXT: Final = (
     "The This That These Those It He She We They You I A An And But Or If When Then What Why How Which Who Your My "
     "Our Now Also After Before Added Fixed Created Updated Done New All Each Every Any Some No Not Use Using Only REST "
     "HTTP HTTPS JSON SQL CLI API URL Web Main Test Tests Local Remote Public Private Next First Last Let See Please "
     "Make Rate Build Full Total Single Multi Dev Prod Production Backend Frontend Read Write"
 )
-_NOBODY: Final = frozenset(_NOBODIES.split())
-"""Words that stand in a name's place and are none."""
+_NOT_NAMES: Final = frozenset(_NOT_NAMES_TEXT.split())
+"""Words that match the pattern of a name and are none."""
 _TITLED: Final = frozenset({"person", "tool", "package", "technology"})
-"""Kinds whose names are not shouted."""
+"""Types whose names are not written in upper case."""
 _GAP: Final = 70
 _MOST: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a text speaks of: entities in the order in which they stand there, and relations between them."""
+class EntitiesAndRelations:
+    """The entities of a text in order, and the relations between them."""
 
     entities: tuple[Entity, ...]
     relations: tuple[tuple[str, str, str], ...]
     """From, to, type."""
 
 
-def found_in(text: str, judge: Judge) -> Found:
-    """The entities and relations of a text."""
-    mentions = _mentions(text, judge)
+def find_relations(text: str, classifier: WordClassifier) -> EntitiesAndRelations:
+    """Finds the entities and relations of a text."""
+    mentions = _find_mentions(text, classifier)
     entities = tuple(dict.fromkeys(entity for _, _, entity in mentions))
-    related: dict[tuple[str, str, str], None] = {}
+    relations: dict[tuple[str, str, str], None] = {}
     if not text.endswith("?"):
         for one, other in combinations(mentions, 2):
-            if (relation := _related(text, one, other)) is not None:
-                related[relation] = None
-    return Found(entities[:_MOST], tuple(related)[:_MOST])
+            if (relation := _find_relation(text, one, other)) is not None:
+                relations[relation] = None
+    return EntitiesAndRelations(entities[:_MOST], tuple(relations)[:_MOST])
 
 
-def related(found: Sequence[tuple[str, Found]]) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
-    """The distinct entities and relations of memories, each given with its id; a relation names the first that says
-    it."""
+def merge_relations(
+    by_memory: Sequence[tuple[str, EntitiesAndRelations]],
+) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
+    """Merges the entities and relations of memories, given by id. A relation names the first memory that states it."""
     entities: dict[tuple[str, str], Entity] = {}
     relations: dict[tuple[str, str, str], Relation] = {}
-    for memory, each in found:
-        for entity in each.entities:
+    for memory_id, one in by_memory:
+        for entity in one.entities:
             entities.setdefault((entity.name.lower(), entity.type), entity)
-        for start, end, kind in each.relations:
-            relations.setdefault((start.lower(), end.lower(), kind), Relation(start, end, kind, memory))
+        for start, end, kind in one.relations:
+            relations.setdefault((start.lower(), end.lower(), kind), Relation(start, end, kind, memory_id))
     return tuple(entities.values()), tuple(relations.values())
 
 
 _Mention = tuple[int, int, Entity]
 
 
-def _mentions(text: str, judge: Judge) -> list[_Mention]:
-    """Each entity where it stands first, by place; of two that overlap the one of the earlier rule."""
-    taken: list[_Mention] = []
-    for start, end, entity in (*_files(text, judge), *_named(text)):
-        if all(end <= other[0] or start >= other[1] for other in taken):
-            taken.append((start, end, entity))
-    return sorted(taken, key=lambda mention: mention[:2])
+def _find_mentions(text: str, classifier: WordClassifier) -> list[_Mention]:
+    """Returns the entities by position. Of two that overlap, the one of the earlier rule is taken."""
+    mentions: list[_Mention] = []
+    for start, end, entity in (*_find_files(text, classifier), *_find_named(text)):
+        if all(end <= other[0] or start >= other[1] for other in mentions):
+            mentions.append((start, end, entity))
+    return sorted(mentions, key=lambda mention: mention[:2])
 
 
-def _files(text: str, judge: Judge) -> Iterator[_Mention]:
-    words = judge.words(text)
-    named = [path for path in (*words.paths, *words.names) if "/" in path and _FILE.fullmatch(path)]
-    linked = " ".join(words.links)
-    named += [found.group(1) for found in _BARE.finditer(text)]
-    for path in dict.fromkeys(named):
+def _find_files(text: str, classifier: WordClassifier) -> Iterator[_Mention]:
+    words = classifier.find_words(text)
+    paths = [path for path in (*words.paths, *words.names) if "/" in path and _FILE.fullmatch(path)]
+    links = " ".join(words.links)
+    paths += [match.group(1) for match in _BARE.finditer(text)]
+    for path in dict.fromkeys(paths):
         at = text.find(path)
-        if at >= 0 and path not in linked and not _LIBRARY.fullmatch(path):
+        if at >= 0 and path not in links and not _LIBRARY.fullmatch(path):
             yield at, at + len(path), Entity(path, "file")
 
 
-def _named(text: str) -> Iterator[_Mention]:
-    for kind, rule in _RULES:
-        for found in rule.finditer(text):
-            start, end = found.span(1)
+def _find_named(text: str) -> Iterator[_Mention]:
+    for kind, pattern in _RULES:
+        for match in pattern.finditer(text):
+            start, end = match.span(1)
             name = text[start:end].rstrip(".,;:-/")
             first = name.split(" ", 1)[0]
             if (
                 not 2 <= len(name) <= NAME_MOST
-                or first in _NOBODY
+                or first in _NOT_NAMES
                 or name.lower() in EMPTY
                 or (name.isupper() and len(name) > 5 and kind in _TITLED)
             ):
@@ -172,16 +173,16 @@ def _named(text: str) -> Iterator[_Mention]:
             yield start, start + len(name), Entity(name, kind)
 
 
-def _related(text: str, one: _Mention, other: _Mention) -> tuple[str, str, str] | None:
+def _find_relation(text: str, one: _Mention, other: _Mention) -> tuple[str, str, str] | None:
     between = text[one[1] : other[0]]
-    # Behind an `and` the verb belongs to another subject.
-    if len(between) > _GAP or _ELSEWHERE.search(between) or _UNSAID.search(between):
+    # After an `and` the verb belongs to another subject.
+    if len(between) > _GAP or _OTHER_CLAUSE.search(between) or _NEGATED.search(between):
         return None
-    if _UNSAID.search(text[max(0, one[0] - 30) : one[0]]):
+    if _NEGATED.search(text[max(0, one[0] - 30) : one[0]]):
         return None
     if (one[2].type, other[2].type) == ("function", "file") and between.strip("`() ") in {"in", "of", "from"}:
         return one[2].name, other[2].name, "located_in"
-    for kind, rule in _VERBS:
-        if rule.fullmatch(between):
+    for kind, pattern in _VERBS:
+        if pattern.fullmatch(between):
             return one[2].name, other[2].name, kind
     return None

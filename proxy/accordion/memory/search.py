@@ -1,36 +1,42 @@
-"""Searching memories: candidates from the store, their final order, and what a reader has to know about summaries."""
+"""Searches memories: candidates from the store, their final order, and warnings about stale summaries.
+
+The store finds candidates by words and by vector; the embedder scores their relevance; ranking.py orders them. The
+memory tools, the REST API, `core_memory` and automatic recall (memory/recall.py) search through `MemorySearch`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from accordion.core.errors import BadRequest
-from accordion.core.memories import Candidate, Embedder, Filter, Memories, Memory
-from accordion.core.ports import Clock
-from accordion.core.values import dataclass
-from accordion.memory.corpus import wanted as of_topic
-from accordion.memory.entries import clean
-from accordion.memory.ranking import Scores, named, ordered, words
-from accordion.memory.reading import issue, verified, with_search
+from accordion.memory.corpus import corpus_filter
+from accordion.memory.entries import clean_text
+from accordion.memory.ranking import SearchScores, names_topic, order_candidates, query_words
+from accordion.memory.reader import issue_token, verify_tokens, with_search
+from accordion.model.errors import BadRequest
+from accordion.model.memories import Embedder, Memory, MemoryFilter, MemoryStore, SearchCandidate
+from accordion.model.ports import Clock
+from accordion.model.values import dataclass
 
 RESULTS, POOL = 32, 64
 DEEP_RESULTS, DEEP_POOL = 100, 256
 GROWTH: Final = 0.2
-"""How much a topic may have grown before its summary counts as stale."""
+"""Growth of a topic from which on its summary counts as stale."""
 QUERY_MOST: Final = 2_000
 _NAMED = 5
 _AT_ONCE: Final = 500
-"""Sources of summaries that are read in one go: a store does nothing long."""
+"""Sources of summaries that are read in one call, because calls of a store must be short."""
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """What is searched for. `limit` is at most 32, of a deep search 100 (0: as many). `token` is the
-    reading token of what came before; several may be given."""
+class SearchQuery:
+    """A search. `limit` is at most 32, for a deep search 100; 0 stands for the maximum.
+
+    `token` is the caller's reading token so far, or several.
+    """
 
     text: str
-    wanted: Filter = Filter()
+    wanted: MemoryFilter = MemoryFilter()
     deep: bool = False
     limit: int = 0
     explain: bool = False
@@ -38,132 +44,142 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """A memory that was found. `warning` says why a summary may no longer be right; `scores` why it stands where it
-    does, where that was asked for."""
+class SearchResult:
+    """One result of a search.
+
+    `warning` says why a summary may be out of date; `scores` explain the order, where the query asked for that.
+    """
 
     memory: Memory
     score: float
     warning: str = ""
-    scores: Scores | None = None
+    scores: SearchScores | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """What was found, the best first, of how many candidates, and the reading token that proves the search."""
+class SearchResults:
+    """Results, best first, the number of candidates, and the reading token that proves the search."""
 
-    results: tuple[Result, ...]
+    results: tuple[SearchResult, ...]
     candidates: int
     token: str
 
 
-class Search:
+class MemorySearch:
     """Searches the memories of a tenant."""
 
-    def __init__(self, memories: Memories, embedder: Embedder, clock: Clock) -> None:
+    def __init__(self, memories: MemoryStore, embedder: Embedder, clock: Clock) -> None:
         self._memories = memories
         self._embedder = embedder
         self._clock = clock
 
-    async def search(self, space: bytes, query: Query) -> Results:
-        """The memories that answer a query best.
+    async def search(self, tenant_key: bytes, query: SearchQuery) -> SearchResults:
+        """Returns the memories that answer a query best.
 
         Raises BadRequest (`search_without_words`, `query_too_long`, `bad_limit`, and those of a reading token) and
         StoreUnavailable.
         """
-        text = clean(query.text)
-        asked = _checked(text)
-        most, pool = (DEEP_RESULTS, DEEP_POOL) if query.deep else (RESULTS, POOL)
-        if not 0 <= query.limit <= most:
+        text = clean_text(query.text)
+        words = _check_query(text)
+        max_results, pool = (DEEP_RESULTS, DEEP_POOL) if query.deep else (RESULTS, POOL)
+        if not 0 <= query.limit <= max_results:
             raise BadRequest(
-                f"A {'deep ' if query.deep else ''}search returns 1 to {most} memories.",
+                f"A {'deep ' if query.deep else ''}search returns 1 to {max_results} memories.",
                 code="bad_limit",
                 param="limit",
             )
         now = self._clock.now()
-        proof = verified(space, query.token, now=now)
-        vector = await self._embedder.query(text)
-        found = await self._memories.candidates(space, asked, vector, query.wanted, pool=pool)
-        relevance = await self._embedder.relevance(text, found)
-        best = ordered(text, found, relevance)[: query.limit or most]
-        warnings = await self.warnings(space, [candidate.memory for candidate, _ in best])
+        proof = verify_tokens(tenant_key, query.token, now=now)
+        vector = await self._embedder.embed_query(text)
+        candidates = await self._memories.find_candidates(tenant_key, words, vector, query.wanted, pool=pool)
+        relevance = await self._embedder.score_relevance(text, candidates)
+        best = order_candidates(text, candidates, relevance)[: query.limit or max_results]
+        warnings = await self.find_warnings(tenant_key, [candidate.memory for candidate, _ in best])
         results = [
-            Result(candidate.memory, scores.score, warning, scores if query.explain else None)
+            SearchResult(candidate.memory, scores.score, warning, scores if query.explain else None)
             for (candidate, scores), warning in zip(best, warnings, strict=True)
         ]
-        proof = with_search(proof, text, _topics(text, query.wanted, found), deep=query.deep)
-        return Results(tuple(results), len(found), issue(proof, now=now))
+        proof = with_search(proof, text, _find_topics(text, query.wanted, candidates), deep=query.deep)
+        return SearchResults(tuple(results), len(candidates), issue_token(proof, now=now))
 
-    async def warnings(self, space: bytes, memories: Sequence[Memory]) -> list[str]:
-        """Why each may no longer be right: of a summary, because its topic has grown by a fifth, or memories that it
-        was written of were edited or deleted. Empty for what is fresh. Sources are read together, topics counted once.
+    async def find_warnings(self, tenant_key: bytes, memories: Sequence[Memory]) -> list[str]:
+        """Returns a warning for each memory, empty where there is none.
+
+        A summary gets one if its topic has grown by a fifth, or if memories that it was written from were edited or
+        deleted. Sources are read together and each topic is counted once.
         """
         summaries = [memory for memory in memories if memory.type == "summary"]
         ids = list(dict.fromkeys(memory_id for each in summaries for memory_id, _ in each.sources))
         revisions: dict[str, str] = {}
         for at in range(0, len(ids), _AT_ONCE):
-            found = await self._memories.get(space, ids[at : at + _AT_ONCE])
-            revisions |= {memory.id: memory.revision for memory in found if memory is not None}
-        corpora = dict.fromkeys(_corpus(each) for each in summaries if _topic(each) and each.counted > 0)
-        live = {wanted: await self._memories.count(space, wanted) for wanted in corpora}
-        return [_warning(each, live, revisions) if each.type == "summary" else "" for each in memories]
+            sources = await self._memories.get(tenant_key, ids[at : at + _AT_ONCE])
+            revisions |= {memory.id: memory.revision for memory in sources if memory is not None}
+        corpora = dict.fromkeys(_summary_corpus(each) for each in summaries if _topic(each) and each.counted > 0)
+        live = {wanted: await self._memories.count(tenant_key, wanted) for wanted in corpora}
+        return [_make_warning(each, live, revisions) if each.type == "summary" else "" for each in memories]
 
 
 def _topic(summary: Memory) -> str:
     return next(iter((*summary.topics, *summary.macro_topics)), "")
 
 
-def _corpus(summary: Memory) -> Filter:
-    """The memories that a summary would be written of now."""
-    return of_topic(_topic(summary), summary.project or None)
+def _summary_corpus(summary: Memory) -> MemoryFilter:
+    """Returns the filter of the memories that a summary would be written from now."""
+    return corpus_filter(_topic(summary), summary.project or None)
 
 
-def _warning(summary: Memory, live: Mapping[Filter, int], revisions: Mapping[str, str]) -> str:
-    """Why a summary may no longer be right, given how many memories each topic has and the revisions of those that are
-    there."""
-    said = []
-    now = live.get(_corpus(summary), 0)
-    if summary.counted > 0 and now >= summary.counted * (1 + GROWTH):
-        said.append(f"it was written of {summary.counted} memories, and the topic now has {now}")
-    gone = [name for name, _ in summary.sources if name not in revisions]
-    edited = [name for name, then in summary.sources if revisions.get(name, then) != then]
-    told = ((edited, "edited"), (gone, "deleted"))
-    said += [f"{len(ids)} of its sources {_were(ids)} {how} since ({_some(ids)})" for ids, how in told if ids]
-    if not said:
+def _make_warning(summary: Memory, live: Mapping[MemoryFilter, int], revisions: Mapping[str, str]) -> str:
+    """Returns the warning of a summary, given the present count of each topic and the present revisions of sources."""
+    reasons = []
+    count = live.get(_summary_corpus(summary), 0)
+    if summary.counted > 0 and count >= summary.counted * (1 + GROWTH):
+        reasons.append(f"it was written of {summary.counted} memories, and the topic now has {count}")
+    deleted = [source_id for source_id, _ in summary.sources if source_id not in revisions]
+    edited = [
+        source_id
+        for source_id, old_revision in summary.sources
+        if revisions.get(source_id, old_revision) != old_revision
+    ]
+    changes = ((edited, "edited"), (deleted, "deleted"))
+    reasons += [
+        f"{len(ids)} of its sources {_was_or_were(ids)} {change} since ({_shorten_ids(ids)})"
+        for ids, change in changes
+        if ids
+    ]
+    if not reasons:
         return ""
-    again = f' for "{topic}"' if (topic := _topic(summary)) else ""
-    return f"This summary may be out of date: {'; '.join(said)}. Consider memory_consolidate{again}."
+    topic_hint = f' for "{topic}"' if (topic := _topic(summary)) else ""
+    return f"This summary may be out of date: {'; '.join(reasons)}. Consider memory_consolidate{topic_hint}."
 
 
-def _topics(text: str, wanted: Filter, found: Sequence[Candidate]) -> set[str]:
-    """The topics that a query asks for: those that it is restricted to, and those of what was found whose every word it
-    names."""
-    asked = frozenset(words(text))
-    topics = {topic for each in found for topic in (*each.memory.topics, *each.memory.macro_topics)}
-    return {*wanted.topics, *(topic for topic in topics if named(topic, asked))}
+def _find_topics(text: str, wanted: MemoryFilter, candidates: Sequence[SearchCandidate]) -> set[str]:
+    """Returns the topics of a query: those of its filter, and topics of candidates whose words are all in the query."""
+    words = frozenset(query_words(text))
+    topics = {topic for each in candidates for topic in (*each.memory.topics, *each.memory.macro_topics)}
+    return {*wanted.topics, *(topic for topic in topics if names_topic(topic, words))}
 
 
-def _checked(text: str) -> tuple[str, ...]:
-    """The words of a query. Raises BadRequest."""
+def _check_query(text: str) -> tuple[str, ...]:
+    """Returns the words of a query. Raises BadRequest."""
     if len(text) > QUERY_MOST:
         raise BadRequest(
             f"A query has at most {QUERY_MOST:,} characters; this one has {len(text):,}.",
             code="query_too_long",
             param="query",
         )
-    asked = words(text)
-    if not asked:
+    words = query_words(text)
+    if not words:
         raise BadRequest(
             "This query has no words. Give words to search for, or list the memories instead.",
             code="search_without_words",
             param="query",
         )
-    return asked
+    return words
 
 
-def _were(ids: Sequence[str]) -> str:
+def _was_or_were(ids: Sequence[str]) -> str:
     return "was" if len(ids) == 1 else "were"
 
 
-def _some(ids: Sequence[str]) -> str:
+def _shorten_ids(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_NAMED]) + (", …" if len(ids) > _NAMED else "")

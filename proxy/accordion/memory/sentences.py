@@ -1,7 +1,7 @@
-"""What was said in a conversation, sentence by sentence, without what is not the speakers' own.
+"""Splits a conversation into the sentences of its speakers, and collects its background.
 
-System prompts, what clients add to messages, our own blocks, and what came out of memory are background: a sentence
-that stands there is nobody's new word, whoever repeats it.
+The background is text that no speaker of the conversation wrote: system prompts, clients' additions to messages, the
+proxy's own blocks, and results of memory tools. A sentence that repeats the background is not new, whoever writes it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeGuard
 
 from accordion.archive.recall_quotes import OPENING
-from accordion.core.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
-from accordion.core.values import dataclass
-from accordion.memory.steps import Record, spoken
+from accordion.memory.steps import ConversationRecord, user_text
+from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
+from accordion.model.values import dataclass
 
 Speaker = Literal["user", "assistant"]
 
@@ -21,10 +21,10 @@ LONGEST: Final = 420
 """Characters of a sentence that may become a memory."""
 _SHORTEST: Final = 8
 _LONG: Final = 8
-"""Words of a sentence that is its own when less than most of it is."""
-_MOST: Final = 40_000
-"""Characters of one message that are looked through."""
-_OURS: Final = (
+"""Words from which on a sentence repeats a text if it has most of its words in a row."""
+_MAX_CHARACTERS: Final = 40_000
+"""Characters of one message that are examined."""
+_OWN_BEGINNINGS: Final = (
     OPENING[:30],
     "[Record of message",
     "[Result of ",
@@ -34,9 +34,9 @@ _OURS: Final = (
     "[From the memory",
     "[Session memory",
 )
-"""How the texts begin that the proxy writes into a conversation. To imitate one only leaves the imitation out."""
-_ROLE: Final = re.compile(r"\s*(?:you are (?:an?|the|now) |# (?:agents|claude|memory)\.md\b)", re.IGNORECASE)
-"""How prompts begin that a client sends in the user's name."""
+"""Beginnings of the texts that the proxy writes into a conversation. An imitation is only left out."""
+_PROMPT: Final = re.compile(r"\s*(?:you are (?:an?|the|now) |# (?:agents|claude|memory)\.md\b)", re.IGNORECASE)
+"""The beginning of a prompt that a client sends in the user role."""
 _FENCE: Final = re.compile(r"^\s{0,8}(?:```|~~~)")
 _ITEM: Final = re.compile(r"^\s{0,12}(?:[-*•–]|\d{1,3}[.)])\s+(?=\S)")
 _HEADING: Final = re.compile(r"^\s{0,3}#{1,6}\s+")
@@ -47,7 +47,7 @@ _CHECK: Final = re.compile(r"^\s*(?:\[[ xX>]\]|[✅✓✔❌⚠️🎉➜→]+)\
 _CODE: Final = re.compile(
     r"\s*(?:\$|>>>|//|/\*|@@|diff --git|import |from \S+ import|def |func |\"[\w ]+\"\s*:|at \S+ \()"
 )
-"""How lines of code and of a shell begin that stand without a fence."""
+"""The beginning of a line of code or of a shell outside of a fence."""
 _ASSIGNS: Final = re.compile(r"\s[:!=]?=\s")
 _LINE: Final = 8_000
 """Characters of a line; a longer one is data."""
@@ -56,8 +56,11 @@ _WORD: Final = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence. `at` is its message (counted as the transcript counts), `place` its number in that message;
-    `before` is the sentence in front of it in the same paragraph, empty where there is none."""
+    """One sentence.
+
+    `at` is the index of its message, `place` its number in that message; `before` is the previous sentence of the same
+    paragraph, empty where there is none.
+    """
 
     at: int
     place: int
@@ -66,85 +69,91 @@ class Sentence:
     before: str = ""
 
 
-class Background:
-    """What is nobody's new word."""
+class KnownText:
+    """Background text whose repetition is not new."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._all = f" {' '.join(folded(text) for text in texts)} "
+        self._all = f" {' '.join(normalize_words(text) for text in texts)} "
 
-    def holds(self, text: str) -> bool:
-        """Whether a text of three words or more stands there, whatever its case and punctuation; of a longer one, seven
-        tenths in a row are enough."""
-        words = folded(text).split()
+    def contains(self, text: str) -> bool:
+        """Returns whether the background contains a text of at least three words, without case and punctuation.
+
+        Of a text of eight words or more, seven tenths in a row are enough.
+        """
+        words = normalize_words(text).split()
         run = len(words) if len(words) < _LONG else -(-7 * len(words) // 10)
         runs = (f" {' '.join(words[at : at + run])} " for at in range(len(words) - run + 1))
         return len(words) >= 3 and any(each in self._all for each in runs)
 
 
-def background_of(conversation: Conversation) -> Background:
-    """The background of a conversation: system text, what clients added to messages, what memory tools brought."""
+def build_background(conversation: Conversation) -> KnownText:
+    """Builds a conversation's background: system text, clients' additions, and results of memory tools."""
     texts = [part.text for part in conversation.preamble if isinstance(part, Text)]
     for message in conversation.messages:
         if message.role in {"user", "system", "developer"}:
             text = "\n".join(part.text for part in message.parts if isinstance(part, Text))
-            own = spoken(text) if message.role == "user" else ""
-            texts.append(text if own and _foreign(own) else _besides(text, own))
-    return Background([*texts, *_from_memory(conversation.messages)])
+            own = user_text(text) if message.role == "user" else ""
+            texts.append(text if own and _is_foreign(own) else _text_beside(text, own))
+    return KnownText([*texts, *_memory_tool_texts(conversation.messages)])
 
 
-def sentences(record: Record) -> list[Sentence]:
-    """What users and assistants said, in order. Code, tables and quoted lines are left out."""
-    out: list[Sentence] = []
-    for saying in record.sayings:
-        if saying.who == "summary" or (saying.who == "user" and _foreign(saying.text)):
+def split_conversation(record: ConversationRecord) -> list[Sentence]:
+    """Returns the sentences of users and assistants in order, without code, tables and quoted lines."""
+    sentences: list[Sentence] = []
+    for statement in record.statements:
+        if statement.author == "summary" or (statement.author == "user" and _is_foreign(statement.text)):
             continue
-        before, place = "", 0
-        for text, joined in _split(saying.text[:_MOST]):
-            held = " ".join(text.replace("**", "").split())
-            if _SHORTEST <= len(held) <= LONGEST:
-                out.append(Sentence(saying.at, place, saying.who, held, before if joined else ""))
-            before, place = held, place + 1
-    return out
+        previous, place = "", 0
+        for text, continues in _split(statement.text[:_MAX_CHARACTERS]):
+            cleaned = " ".join(text.replace("**", "").split())
+            if _SHORTEST <= len(cleaned) <= LONGEST:
+                sentences.append(
+                    Sentence(statement.at, place, statement.author, cleaned, previous if continues else "")
+                )
+            previous, place = cleaned, place + 1
+    return sentences
 
 
-def ours(text: str) -> bool:
-    """Whether a text is one that the proxy writes into conversations."""
-    return text.lstrip().startswith(_OURS)
+def is_own_text(text: str) -> bool:
+    """Returns whether the proxy wrote a text into the conversation."""
+    return text.lstrip().startswith(_OWN_BEGINNINGS)
 
 
-def folded(text: str) -> str:
-    """The words of a text in small letters: what two spellings of one sentence have in common."""
+def normalize_words(text: str) -> str:
+    """Returns the words of a text in lower case, which different spellings of a sentence share."""
     return " ".join(_WORD.findall(text.lower()))
 
 
 def own_parts(messages: Sequence[Message]) -> list[tuple[Part, ...]]:
-    """Of each message what is its author's own: without system text, what clients and the proxy add, and what memory
-    tools answered."""
-    called = {part.call_id for message in messages for part in message.parts if _recalls(part)}
-    return [tuple(_own(message, called)) for message in messages]
+    """Returns for each message its author's own parts.
+
+    System text, additions of clients and the proxy, and results of memory tools are left out.
+    """
+    memory_calls = {part.call_id for message in messages for part in message.parts if _is_memory_call(part)}
+    return [tuple(_own_parts(message, memory_calls)) for message in messages]
 
 
-def _own(message: Message, called: set[str]) -> Iterator[Part]:
+def _own_parts(message: Message, memory_calls: set[str]) -> Iterator[Part]:
     for part in message.parts if message.role in {"user", "assistant", "tool"} else ():
         if isinstance(part, Text) and message.role == "user":
-            text = spoken(part.text)
-            if text and not _foreign(text):
+            text = user_text(part.text)
+            if text and not _is_foreign(text):
                 yield Text(text)
-        elif not (isinstance(part, ToolResult) and part.call_id in called):
+        elif not (isinstance(part, ToolResult) and part.call_id in memory_calls):
             yield part
 
 
-def _recalls(part: Part) -> TypeGuard[ToolCall]:
-    return isinstance(part, ToolCall) and remembers(part.name)
+def _is_memory_call(part: Part) -> TypeGuard[ToolCall]:
+    return isinstance(part, ToolCall) and is_memory_tool(part.name)
 
 
-def _foreign(text: str) -> bool:
-    """Whether what stands in the user's name is the proxy's or a prompt of the client's."""
-    return ours(text) or _ROLE.match(text) is not None
+def _is_foreign(text: str) -> bool:
+    """Returns whether a text in the user role is the proxy's or a client's prompt."""
+    return is_own_text(text) or _PROMPT.match(text) is not None
 
 
-def _besides(text: str, own: str) -> str:
-    """A client's message without what the user wrote in it."""
+def _text_beside(text: str, own: str) -> str:
+    """Returns a message without the text that the user wrote."""
     if own and own not in text:
         for line in own.split("\n"):
             text = text.replace(line, "\n", 1) if line.strip() else text
@@ -152,77 +161,76 @@ def _besides(text: str, own: str) -> str:
     return text.replace(own, "\n", 1) if own else text
 
 
-def _from_memory(messages: Sequence[Message]) -> Iterator[str]:
-    """What memory tools answered, ours and others'."""
-    called: set[str] = set()
+def _memory_tool_texts(messages: Sequence[Message]) -> Iterator[str]:
+    """Returns the results of memory tools, of the proxy and of others."""
+    memory_calls: set[str] = set()
     for message in messages:
         for part in message.parts:
-            if _recalls(part):
-                called.add(part.call_id)
-            elif isinstance(part, ToolResult) and part.call_id in called:
+            if _is_memory_call(part):
+                memory_calls.add(part.call_id)
+            elif isinstance(part, ToolResult) and part.call_id in memory_calls:
                 yield "\n".join(inner.text for inner in part.parts if isinstance(inner, Text))
 
 
-def remembers(tool: str) -> bool:
-    """Whether a tool's name says that it reads or writes a memory."""
+def is_memory_tool(tool: str) -> bool:
+    """Returns whether a tool's name names a memory."""
     return "memory" in tool.lower() or "memories" in tool.lower()
 
 
 def _split(text: str) -> Iterator[tuple[str, bool]]:
-    """Sentences, each with whether it goes on from the one before it in the same paragraph."""
-    fenced, intro = False, ""
+    """Splits a text into sentences, each with whether it continues the paragraph of the previous one."""
+    in_fence, intro = False, ""
     items: list[str] = []
     for line in text.split("\n"):
         if _FENCE.match(line):
-            fenced = not fenced
+            in_fence = not in_fence
             continue
-        if fenced:
+        if in_fence:
             continue
         item = _ITEM.match(line)
         if item is not None and intro:
             items.append(_CHECK.sub("", line[item.end() :]).strip())
             continue
         if not line.strip() and intro:
-            # A list may stand a line below what introduces it.
+            # There may be an empty line between an introduction and its list.
             continue
         if intro:
-            yield from ((each, False) for each in _listed(intro, items))
+            yield from ((each, False) for each in _join_list(intro, items))
             intro, items = "", []
-        if _HEADING.match(line) or _NOT_PROSE.match(line) or _code(line):
+        if _HEADING.match(line) or _NOT_PROSE.match(line) or _is_code(line):
             continue
-        found = _of_line(_CHECK.sub("", line[item.end() :] if item is not None else line))
-        if found and found[-1].endswith(":") and item is None:
-            intro = found.pop()
-        yield from ((each, number > 0) for number, each in enumerate(found))
+        sentences = _split_line(_CHECK.sub("", line[item.end() :] if item is not None else line))
+        if sentences and sentences[-1].endswith(":") and item is None:
+            intro = sentences.pop()
+        yield from ((each, number > 0) for number, each in enumerate(sentences))
     if intro:
-        yield from ((each, False) for each in _listed(intro, items))
+        yield from ((each, False) for each in _join_list(intro, items))
 
 
-def _code(line: str) -> bool:
-    """Whether a line is code, or too long to be anything that somebody says."""
-    bare = line.rstrip()
-    if len(bare) > _LINE or _CODE.match(bare) or bare.endswith(("{", "}", ";", "=>")):
+def _is_code(line: str) -> bool:
+    """Returns whether a line is code, or too long for prose."""
+    code = line.rstrip()
+    if len(code) > _LINE or _CODE.match(code) or code.endswith(("{", "}", ";", "=>")):
         return True
-    return bare.endswith(("(", ")")) and _ASSIGNS.search(bare) is not None
+    return code.endswith(("(", ")")) and _ASSIGNS.search(code) is not None
 
 
-def _listed(intro: str, items: Sequence[str]) -> Iterator[str]:
-    """A list as one sentence with what introduces it, as far as there is room; without items nothing: it says
-    nothing."""
-    out = intro
+def _join_list(intro: str, items: Sequence[str]) -> Iterator[str]:
+    """Joins an introduction and its list into one sentence, as far as it fits. Without items there is none."""
+    sentence = intro
     for item in items:
-        if len(out) + len(item) + 2 > LONGEST:
+        if len(sentence) + len(item) + 2 > LONGEST:
             break
-        out += f"{' ' if out is intro else '; '}{item.rstrip('.;, ')}"
-    if out is not intro:
-        yield out
+        sentence += f"{' ' if sentence is intro else '; '}{item.rstrip('.;, ')}"
+    if sentence is not intro:
+        yield sentence
 
 
-def _of_line(line: str) -> list[str]:
-    out: list[str] = []
+def _split_line(line: str) -> list[str]:
+    sentences: list[str] = []
     for piece in _END.split(line.strip()):
-        if out and _ABBREVIATION.search(out[-1][-12:]):
-            out[-1] += f" {piece}"
+        if sentences and _ABBREVIATION.search(sentences[-1][-12:]):
+            sentences[-1] += f" {piece}"
         elif piece:
-            out.append(piece)
-    return out
+            sentences.append(piece)
+    return sentences

@@ -1,6 +1,6 @@
-"""How people and agents say things: the words by which a wish, a decision, a solution or an order is known.
+"""Patterns of English phrases that mark a preference, a decision, a solution, an open question or an order.
 
-English, as agents mostly speak it; what names something (a path, an identifier, a number) is known in any language.
+Agents mostly write English. Names (paths, identifiers, numbers) are recognised in any language.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ MAY: Final = re.compile(
     r"\b(?:can|could|will|would|should|shall|must|may|might|do|does|did|cannot)\b|n['’]t\b|['’](?:s|re|ll|ve|d)\b",
     re.IGNORECASE,
 )
-"""Verbs that stand beside others."""
+"""Auxiliary verbs."""
 PLANS: Final = re.compile(
     r"^(?:(?:now|ok|okay|great|good|perfect|alright|first|next|then|so|well|excellent|right|also|and|finally|wait|hmm|"
     r"actually|i see|yes|no|sure|absolutely|certainly|of course)\b[,.!:–— -]*)*"
@@ -78,7 +78,7 @@ BIDS: Final = re.compile(
     rf"(?:(?:now|next|then|also|and|finally|first(?:ly)?|second(?:ly)?|third(?:ly)?|lastly)\b[,:]? +)*(?:{VERBS})\b",
     re.IGNORECASE,
 )
-"""How a sentence begins that says what is to be done."""
+"""The beginning of an imperative sentence."""
 ASKS: Final = re.compile(
     r"^(?:(?:hi|hey|hello|ok|okay|so|now|and|also|then|yes|no|great|good|nice|cool|alright)\b[,.! ]*)*"
     r"(?:can you|could you|would you|will you|i want you|i need you|i['’]?d like|i would like|help me|let['’]?s|lets|"
@@ -93,4 +93,4 @@ ORDERS: Final = re.compile(
     r"\b(?:assistant|AI|agent|model)s? (?:must|should|shall|has to|needs to)\b",
     re.IGNORECASE,
 )
-"""What reads as an order to whoever reads it. Nobody but the user may say such a thing, and it stays a quotation."""
+"""A text that gives orders to its reader. Only the user may write one, and it stays a quotation."""

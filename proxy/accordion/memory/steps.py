@@ -1,4 +1,7 @@
-"""A recorded conversation as what was said and what was done: the material of a session memory."""
+"""A recorded conversation as statements and steps (tool calls with results).
+
+Session memories and memory extraction read conversations in this form.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from accordion.core.conversation import Conversation, Message, Text, ToolCall, ToolResult
-from accordion.core.values import dataclass
+from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
+from accordion.model.values import dataclass
 
-Who = Literal["user", "assistant", "summary"]
-"""`summary` is what a client put in place of a history that it compacted itself."""
+Author = Literal["user", "assistant", "summary"]
+"""`summary` is the author of a summary that a client put in place of a history that it compacted itself."""
 
 _INJECTED: Final = (
     *("system-reminder", "environment_context", "user_instructions", "environment_details", "env", "task-notification"),
@@ -20,12 +23,12 @@ _INJECTED: Final = (
     *("command-name", "command-message", "command-args", "bash-input", "bash-stdout", "bash-stderr"),
     *("ide_opened_file", "ide_selection", "user-prompt-submit-hook"),
 )
-"""What clients put into a user's message on their own, between tags of these names."""
+"""Tags of the blocks that clients add to a user's message."""
 _CONTINUED: Final = (
     "This session is being continued from a previous conversation",
     "Another language model started to solve this problem",
 )
-_NOT_SAID: Final = (
+_NOT_TYPED: Final = (
     *("[Request interrupted by user", "Caveat: The messages below", "# AGENTS.md instructions for"),
     *("Base directory for this skill", "Operation stopped by hook:", "Stop hook feedback:"),
 )
@@ -34,9 +37,9 @@ _POINTER: Final = re.compile(
     r"[^\n]*$",
     re.MULTILINE,
 )
-"""What Claude Code writes below a plan that it hands over, and below a summary of its own."""
-_OURS: Final = re.compile(r"core_memory|read_artifact|compact_conversation|memory_\w+")
-"""Our own tools (faces/memory_table.py)."""
+"""Claude Code's remark below a plan that it hands over, and below its own summary."""
+_OWN_TOOLS: Final = re.compile(r"core_memory|read_artifact|compact_conversation|memory_\w+")
+"""The proxy's own tools (http/memory_operations.py)."""
 _FAILED: Final = re.compile(
     r"\s*(?:<tool_use_error>|Error\b|error:|Failed\b|failed to\b|The user doesn't want to|String to replace not found|"
     r"apply_patch verification failed|Could not\b|Permission denied|Traceback \(most recent|No replacement was)"
@@ -44,18 +47,18 @@ _FAILED: Final = re.compile(
 _EXIT: Final = re.compile(
     r"""(?:\A\s*|\n)(?:Exit code:?|Process exited with code|exit status) [1-9]|"exit_code": ?[1-9]|<returncode>[1-9]"""
 )
-_RUNS: Final = frozenset({"command", "cmd", "commands", "script", "code"})
-"""Names of the argument that holds a command."""
+_COMMAND_ARGUMENTS: Final = frozenset({"command", "cmd", "commands", "script", "code"})
+"""Names of the argument with a command."""
 _FRAMED: Final = re.compile(r"\s*(?:<returncode>-?\d+</returncode>\s*)?<output>\n?(.*?)\n?</output>\s*\Z", re.DOTALL)
 _HEADED: Final = re.compile(
     r"(?:(?:Chunk ID|Wall time|Exit code|Process exited|Original token count|Total output lines)[^\n]*\n)+Output:\n"
 )
-_HEAD: Final = 2_000
+_EXAMINED: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A tool call with its result (None: none is recorded). `name` is without the prefix of an MCP server."""
+class RecordedStep:
+    """A tool call with its result (None: not recorded). `name` has no prefix of an MCP server."""
 
     at: int
     name: str
@@ -65,122 +68,122 @@ class Step:
     error: bool = False
 
     @property
-    def failed(self) -> bool:
-        """Whether the result tells that nothing was done, or that a command failed."""
+    def is_failed(self) -> bool:
+        """Returns whether the result reports a failure of the tool or of its command."""
         if self.result is None:
             return False
-        head = self.result[:_HEAD]
-        # What a file says of an exit code tells nothing of the one who reads it.
-        runs = bool(_RUNS & self.fields.keys()) and _EXIT.search(head) is not None
-        return self.error or _FAILED.match(head) is not None or runs
+        beginning = self.result[:_EXAMINED]
+        # The text of an exit code in a file that was read is no failure of the read.
+        failed_command = bool(_COMMAND_ARGUMENTS & self.fields.keys()) and _EXIT.search(beginning) is not None
+        return self.error or _FAILED.match(beginning) is not None or failed_command
 
     @property
-    def done(self) -> bool:
-        """Whether a result says that it was done."""
-        return self.result is not None and not self.failed
+    def is_done(self) -> bool:
+        """Returns whether there is a result without a failure."""
+        return self.result is not None and not self.is_failed
 
     @property
     def output(self) -> str:
-        """The result without the frame that Codex and others put around what a command said."""
+        """Returns the result without the frame that Codex and others put around a command's output."""
         text = self.result or ""
         if text.startswith('{"output"'):
             try:
                 return str(msgspec.json.decode(text, type=dict[str, Any])["output"])
             except (ValueError, RecursionError):
                 return text
-        if (headed := _HEADED.match(text)) is not None:
-            return text[headed.end() :]
-        framed = _FRAMED.match(text)
-        return framed[1] if framed is not None else text
+        if (header := _HEADED.match(text)) is not None:
+            return text[header.end() :]
+        frame = _FRAMED.match(text)
+        return frame[1] if frame is not None else text
 
     def text(self, *names: str) -> str:
-        """The first argument of these names that is a text; empty where there is none."""
+        """Returns the first argument of these names that is a string; empty where there is none."""
         return next((value for name in names if isinstance(value := self.fields.get(name), str) and value), "")
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
-    """What somebody wrote, without what the client added."""
+class Statement:
+    """A message's text without the client's additions."""
 
     at: int
-    who: Who
+    author: Author
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """All of a conversation. `background` is the system prompt and what clients added to messages."""
+class ConversationRecord:
+    """A whole conversation. `background` are the system prompt and the messages with the clients' additions."""
 
-    steps: tuple[Step, ...]
-    sayings: tuple[Saying, ...]
+    steps: tuple[RecordedStep, ...]
+    statements: tuple[Statement, ...]
     background: tuple[str, ...]
 
-    def said(self, who: Who) -> list[Saying]:
-        """What one of them said."""
-        return [each for each in self.sayings if each.who == who]
+    def statements_by(self, author: Author) -> list[Statement]:
+        """Returns the statements of one author."""
+        return [each for each in self.statements if each.author == author]
 
 
-def record_of(conversation: Conversation) -> Record:
-    """Puts a conversation in order. Calls of our own tools are left out: what they bring is kept already."""
+def build_record(conversation: Conversation) -> ConversationRecord:
+    """Builds the record of a conversation, without calls of the proxy's own tools: their results are stored already."""
     background = [part.text for part in conversation.preamble if isinstance(part, Text)]
-    sayings: list[Saying] = []
+    statements: list[Statement] = []
     for at, message in enumerate(conversation.messages):
         text = "\n".join(part.text for part in message.parts if isinstance(part, Text))
         if not text.strip():
             continue
         if message.role == "assistant":
-            sayings.append(Saying(at, "assistant", text))
+            statements.append(Statement(at, "assistant", text))
         elif message.role == "user":
             background.append(text)
-            if own := spoken(text):
-                sayings.append(Saying(at, "summary" if own.startswith(_CONTINUED) else "user", own))
+            if own := user_text(text):
+                statements.append(Statement(at, "summary" if own.startswith(_CONTINUED) else "user", own))
         else:
             background.append(text)
-    return Record(tuple(_steps(conversation.messages)), tuple(sayings), tuple(background))
+    return ConversationRecord(tuple(_pair_steps(conversation.messages)), tuple(statements), tuple(background))
 
 
-def spoken(text: str) -> str:
-    """What a user wrote, without the blocks that clients add; empty where nothing is left."""
-    text = _POINTER.sub("", unadded(text)).strip()
-    return "" if text.startswith(_NOT_SAID) else text
+def user_text(text: str) -> str:
+    """Returns a user's text without the blocks that clients add; empty where the user wrote nothing."""
+    text = _POINTER.sub("", remove_client_blocks(text)).strip()
+    return "" if text.startswith(_NOT_TYPED) else text
 
 
-def unadded(text: str) -> str:
-    """A text without the blocks that clients add to it."""
+def remove_client_blocks(text: str) -> str:
+    """Removes the blocks that clients add to a text."""
     for tag in _INJECTED:
-        text = _without(text, f"<{tag}>", f"</{tag}>")
+        text = _remove_between(text, f"<{tag}>", f"</{tag}>")
     return text
 
 
-def _without(text: str, start: str, end: str) -> str:
+def _remove_between(text: str, start: str, end: str) -> str:
     if start not in text:
         return text
-    out, at = [], 0
-    while (opened := text.find(start, at)) >= 0 and (closed := text.find(end, opened)) >= 0:
-        out.append(text[at:opened])
-        at = closed + len(end)
-    return "".join([*out, text[at:]])
+    pieces, at = [], 0
+    while (first := text.find(start, at)) >= 0 and (last := text.find(end, first)) >= 0:
+        pieces.append(text[at:first])
+        at = last + len(end)
+    return "".join([*pieces, text[at:]])
 
 
-def _steps(messages: Sequence[Message]) -> Iterator[Step]:
-    """Pairs calls with results: a result belongs to the nearest earlier call of its id that has none."""
+def _pair_steps(messages: Sequence[Message]) -> Iterator[RecordedStep]:
+    """Pairs calls with results. A result belongs to the nearest earlier call with its id and without a result."""
     open_calls: dict[str, int] = {}
-    made: list[tuple[int, ToolCall]] = []
+    calls: list[tuple[int, ToolCall]] = []
     results: dict[int, ToolResult] = {}
     for at, message in enumerate(messages):
         for part in message.parts:
             if isinstance(part, ToolCall):
-                open_calls[part.call_id] = len(made)
-                made.append((at, part))
+                open_calls[part.call_id] = len(calls)
+                calls.append((at, part))
             elif isinstance(part, ToolResult) and (place := open_calls.pop(part.call_id, None)) is not None:
                 results[place] = part
-    for place, (at, call) in enumerate(made):
+    for place, (at, call) in enumerate(calls):
         name = call.name.rsplit("__", 1)[-1] if call.name.startswith("mcp__") else call.name
-        if _OURS.fullmatch(name) is not None:
+        if _OWN_TOOLS.fullmatch(name) is not None:
             continue
         result = results.get(place)
         text = None if result is None else "\n".join(p.text for p in result.parts if isinstance(p, Text))
-        yield Step(at, name, call.arguments, _fields(call.arguments), text, result is not None and result.error)
+        yield RecordedStep(at, name, call.arguments, _fields(call.arguments), text, result is not None and result.error)
 
 
 def _fields(arguments: str) -> Mapping[str, Any]:

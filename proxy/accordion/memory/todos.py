@@ -1,4 +1,4 @@
-"""The to-do list that an agent keeps by a tool, as it stands after the last call."""
+"""Reconstructs the to-do list that an agent maintains with a tool, after the last call."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.core.values import dataclass
-from accordion.memory.steps import Step
-from accordion.memory.touched import kind_of
+from accordion.memory.file_changes import tool_kind
+from accordion.memory.steps import RecordedStep
+from accordion.model.values import dataclass
 
-_LISTS: Final = frozenset(
+_LIST_TOOLS: Final = frozenset(
     (
         *("todowrite", "writetodos", "updateplan", "updatetodolist", "managetodolist", "settodolist", "todolist"),
         "updatetodos",
     )
 )
-"""Tools that are given the whole list: Claude Code, Cursor, OpenCode, LangChain, Gemini CLI, Codex, Roo, Copilot."""
-_MADE, _CHANGED = "taskcreate", "taskupdate"
+"""Tools that take the whole list: Claude Code, Cursor, OpenCode, LangChain, Gemini CLI, Codex, Roo, Copilot."""
+_CREATE, _UPDATE = "taskcreate", "taskupdate"
 _NUMBER: Final = re.compile(r"[Tt]ask #?([\w.-]+) created")
 _ITEMS: Final = ("todos", "plan", "todoList", "todo_list", "items", "tasks")
 _TEXTS: Final = ("content", "step", "title", "subject", "text", "task", "description", "name")
 _DONE: Final = frozenset({"completed", "complete", "done", "finished"})
-_DOING: Final = frozenset({"inprogress", "doing", "active", "started", "current"})
+_IN_PROGRESS: Final = frozenset({"inprogress", "doing", "active", "started", "current"})
 _DROPPED: Final = frozenset({"cancelled", "canceled", "skipped", "abandoned"})
 _UNKNOWN: Final = "(its subject is not recorded)"
 
 
 @dataclass(frozen=False, slots=True)
-class Todo:
-    """One item. `text` as the agent wrote it, `mark` one of `x`, `>`, space and `-` (given up)."""
+class TodoItem:
+    """One item. `text` is as the agent wrote it; `mark` is one of `x`, `>`, space and `-` (dropped)."""
 
     text: str
     mark: str = " "
@@ -41,88 +41,99 @@ class Todo:
     waits: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """The item as a line of a list, with what else is known of it below."""
+        """Renders the item as a line of a list, with its details below."""
         more = [self.about] if self.about else []
         more += [f"blocked by: {', '.join(self.waits)}"] if self.waits else []
         return "\n".join([f"- [{self.mark}] {self.text}", *(f"  {row}" for each in more for row in each.split("\n"))])
 
 
 @dataclass(frozen=True, slots=True)
-class Todos:
-    """A to-do list. `tool` is what it was written with; `text` stands for the items where it was given as a text."""
+class TodoList:
+    """A to-do list. `tool` is the tool's name; `text` replaces the items where the tool took the list as text."""
 
     tool: str
-    items: tuple[Todo, ...]
+    items: tuple[TodoItem, ...]
     text: str = ""
     why: str = ""
-    """What was said with the list (Codex's `explanation`)."""
+    """The explanation that came with the list (Codex's `explanation`)."""
 
     def render(self) -> str:
-        """The whole list."""
+        """Renders the whole list."""
         return self.text or "\n".join(item.line() for item in self.items)
 
 
-def is_todo(step: Step) -> bool:
-    """Whether a step only keeps a list."""
-    return kind_of(step) in _LISTS or kind_of(step) in (_MADE, _CHANGED, "tasklist", "taskget", "todoread", "readtodos")
+def is_todo(step: RecordedStep) -> bool:
+    """Returns whether a step only maintains a to-do list."""
+    return tool_kind(step) in _LIST_TOOLS or tool_kind(step) in (
+        _CREATE,
+        _UPDATE,
+        "tasklist",
+        "taskget",
+        "todoread",
+        "readtodos",
+    )
 
 
-def todos_of(steps: Iterable[Step]) -> Todos | None:
-    """The list as it stands after the last call that did not fail; None where there is none, it was emptied, or
-    no item's text is recorded."""
-    now: Todos | None = None
-    by_id: dict[str, Todo] = {}
-    tasks: dict[str, Todo | None] = {}
+def find_todos(steps: Iterable[RecordedStep]) -> TodoList | None:
+    """Returns the list after the last successful call.
+
+    The result is None where there is no list, it was emptied, or no item's text is recorded.
+    """
+    current: TodoList | None = None
+    by_id: dict[str, TodoItem] = {}
+    tasks: dict[str, TodoItem | None] = {}
     for step in steps:
-        kind = kind_of(step)
-        if step.failed:
+        kind = tool_kind(step)
+        if step.is_failed:
             continue
-        if kind in _LISTS:
-            now = _listed(step, by_id) or now
-        elif kind in (_MADE, _CHANGED):
-            _task(step, kind, tasks)
-            now = Todos(step.name, tuple(task for task in tasks.values() if task is not None))
-    if now is None or not (now.text or any(_UNKNOWN not in item.text for item in now.items)):
+        if kind in _LIST_TOOLS:
+            current = _read_list(step, by_id) or current
+        elif kind in (_CREATE, _UPDATE):
+            _apply_task_call(step, kind, tasks)
+            current = TodoList(step.name, tuple(task for task in tasks.values() if task is not None))
+    if current is None or not (current.text or any(_UNKNOWN not in item.text for item in current.items)):
         return None
-    return now
+    return current
 
 
-def _listed(step: Step, by_id: dict[str, Todo]) -> Todos | None:
-    """The list that a call gives; None where it gives none."""
-    given: Any = next((step.fields[name] for name in _ITEMS if name in step.fields), None)
+def _read_list(step: RecordedStep, by_id: dict[str, TodoItem]) -> TodoList | None:
+    """Reads the list of a call; returns None where the call has none."""
+    items: Any = next((step.fields[item_id] for item_id in _ITEMS if item_id in step.fields), None)
     why = step.text("explanation")
-    if isinstance(given, str):
+    if isinstance(items, str):
         try:
-            given = msgspec.json.decode(given)
+            items = msgspec.json.decode(items)
         except (ValueError, RecursionError):
-            return Todos(step.name, (), str(given), why) if given.strip() else Todos(step.name, ())
-    if not isinstance(given, list):
+            return TodoList(step.name, (), str(items), why) if items.strip() else TodoList(step.name, ())
+    if not isinstance(items, list):
         return None
     if step.fields.get("merge") is not True:
         by_id.clear()
-    for place, each in enumerate(given):
-        fields: Mapping[str, Any] = each if isinstance(each, dict) else {"content": each}
-        name = str(fields.get("id", f"#{place}"))
-        old = by_id.get(name)
+    for place, item in enumerate(items):
+        fields: Mapping[str, Any] = item if isinstance(item, dict) else {"content": item}
+        item_id = str(fields.get("id", f"#{place}"))
+        known = by_id.get(item_id)
         text = next((value for key in _TEXTS if isinstance(value := fields.get(key), str) and value), "")
         status = fields.get("status")
-        mark = mark_of(status) if isinstance(status, str) else old.mark if old is not None else " "
-        if text or old is not None:
-            # Two items with one id are two items still.
-            name = f"{name}/{place}" if old is not None and step.fields.get("merge") is not True else name
-            by_id[name] = Todo(text or (old.text if old is not None else ""), mark)
-    return Todos(step.name, tuple(by_id.values()), "", why)
+        mark = status_mark(status) if isinstance(status, str) else known.mark if known is not None else " "
+        if text or known is not None:
+            # Two items with the same id are still two items.
+            item_id = f"{item_id}/{place}" if known is not None and step.fields.get("merge") is not True else item_id
+            by_id[item_id] = TodoItem(text or (known.text if known is not None else ""), mark)
+    return TodoList(step.name, tuple(by_id.values()), "", why)
 
 
-def _task(step: Step, kind: str, tasks: dict[str, Todo | None]) -> None:
-    """Takes a call of Claude Code's task tools, which make and change one item each. What is deleted (None) keeps its
-    number: the client gives none twice."""
+def _apply_task_call(step: RecordedStep, kind: str, tasks: dict[str, TodoItem | None]) -> None:
+    """Applies a call of Claude Code's task tools, which create or update one item each.
+
+    A deleted item (None) keeps its number, because the client uses no number twice.
+    """
     fields = step.fields
-    if kind == _MADE:
-        found = _NUMBER.search(step.result or "")
-        free = (str(each) for each in count(len(tasks) + 1) if str(each) not in tasks)
-        number = found[1] if found is not None else next(free)
-        tasks[number] = Todo(step.text("subject", "title"), " ", step.text("description"))
+    if kind == _CREATE:
+        match = _NUMBER.search(step.result or "")
+        unused = (str(each) for each in count(len(tasks) + 1) if str(each) not in tasks)
+        number = match[1] if match is not None else next(unused)
+        tasks[number] = TodoItem(step.text("subject", "title"), " ", step.text("description"))
         return
     number = str(fields.get("taskId", fields.get("task_id", "")))
     if not number:
@@ -131,20 +142,20 @@ def _task(step: Step, kind: str, tasks: dict[str, Todo | None]) -> None:
     if status == "deleted":
         tasks[number] = None
         return
-    tasks[number] = task = tasks.get(number) or Todo(f"Task #{number} {_UNKNOWN}")
-    task.mark = mark_of(status) if status else task.mark
+    tasks[number] = task = tasks.get(number) or TodoItem(f"Task #{number} {_UNKNOWN}")
+    task.mark = status_mark(status) if status else task.mark
     task.text, task.about = step.text("subject") or task.text, step.text("description") or task.about
-    task.waits += _numbers(fields.get("addBlockedBy"))
-    for other in _numbers(fields.get("addBlocks")):
+    task.waits += _read_numbers(fields.get("addBlockedBy"))
+    for other in _read_numbers(fields.get("addBlocks")):
         if (blocked := tasks.get(other.removeprefix("#"))) is not None:
             blocked.waits.append(f"#{number}")
 
 
-def _numbers(given: Any) -> Sequence[str]:
-    return [f"#{each}" for each in given if isinstance(each, str | int)] if isinstance(given, list) else []
+def _read_numbers(numbers: Any) -> Sequence[str]:
+    return [f"#{each}" for each in numbers if isinstance(each, str | int)] if isinstance(numbers, list) else []
 
 
-def mark_of(status: str) -> str:
-    """The sign for a status."""
-    bare = "".join(filter(str.isalpha, status)).lower()
-    return "x" if bare in _DONE else ">" if bare in _DOING else "-" if bare in _DROPPED else " "
+def status_mark(status: str) -> str:
+    """Returns the mark of a status."""
+    normalized = "".join(filter(str.isalpha, status)).lower()
+    return "x" if normalized in _DONE else ">" if normalized in _IN_PROGRESS else "-" if normalized in _DROPPED else " "

@@ -1,4 +1,4 @@
-"""What a memory is about, in a few words: topics asked for, what it names, what its conversation keeps coming to."""
+"""Finds a memory's topics: requested topics, names in it, and frequent words of its conversation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from accordion.core.memories import Entity
 from accordion.memory.entries import NAME_MOST
-from accordion.memory.standing import about, content
+from accordion.memory.self_contained import content_words, is_about
+from accordion.model.memories import Entity
 
 MOST: Final = 6
 _COMMON: Final = 14
@@ -22,29 +22,31 @@ _NAMED: Final = frozenset({"package", "service", "tool", "project", "organisatio
 
 
 def common_words(texts: Iterable[str]) -> tuple[str, ...]:
-    """The words that several texts of a conversation are about, the most frequent first."""
-    counted = Counter(word for text in texts for word in set(content(text)) if len(word) > 3 and word not in _GENERIC)
-    return tuple(word for word, times in counted.most_common(_COMMON) if times > 1)
+    """Returns the subject words that several texts share, the most frequent first."""
+    counts = Counter(
+        word for text in texts for word in set(content_words(text)) if len(word) > 3 and word not in _GENERIC
+    )
+    return tuple(word for word, times in counts.most_common(_COMMON) if times > 1)
 
 
-def topics_of(text: str, entities: Sequence[Entity], focus: Sequence[str], common: Sequence[str]) -> tuple[str, ...]:
-    """At most six topics in small letters; at least one where the text has a word that says something."""
-    found = [topic for topic in focus if about(text, topic)]
-    words = [word for word in content(text) if len(word) <= NAME_MOST]
-    found += [word for word in common if word in words][:3]
+def find_topics(text: str, entities: Sequence[Entity], focus: Sequence[str], common: Sequence[str]) -> tuple[str, ...]:
+    """Returns at most six topics in lower case; at least one, if the text has a subject word."""
+    topics = [topic for topic in focus if is_about(text, topic)]
+    words = [word for word in content_words(text) if len(word) <= NAME_MOST]
+    topics += [word for word in common if word in words][:3]
     for entity in entities:
         if entity.type == "file":
-            found += _of_path(entity.name)
+            topics += _path_topics(entity.name)
         elif entity.type in _NAMED:
-            found.append(entity.name)
-    if not found:
-        found = sorted(words, key=len, reverse=True)[:1]
-    return tuple(dict.fromkeys(topic.lower() for topic in found))[:MOST]
+            topics.append(entity.name)
+    if not topics:
+        topics = sorted(words, key=len, reverse=True)[:1]
+    return tuple(dict.fromkeys(topic.lower() for topic in topics))[:MOST]
 
 
-def _of_path(path: str) -> list[str]:
-    """The folder and the name of a file, where they say something."""
-    pieces = [piece for piece in path.replace("\\", "/").split("/") if piece]
-    name = pieces[-1].lstrip(".").split(".", 1)[0]
-    folder = pieces[-2] if len(pieces) > 1 else ""
+def _path_topics(path: str) -> list[str]:
+    """Returns the folder and the name of a file, without generic names."""
+    names = [piece for piece in path.replace("\\", "/").split("/") if piece]
+    name = names[-1].lstrip(".").split(".", 1)[0]
+    folder = names[-2] if len(names) > 1 else ""
     return [each for each in (folder, name) if len(each) > 2 and each.lower() not in _GENERIC]

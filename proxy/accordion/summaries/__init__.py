@@ -1,1 +1,1 @@
-"""What stands for messages that left the window: their schema, their checks, and the writer that needs no model."""
+"""Writes the summaries that replace compacted messages: with a model and checks, or extracted without a model."""

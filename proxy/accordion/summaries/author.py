@@ -1,6 +1,10 @@
-"""Writes the block that stands for messages that left the window: extracted from them, or told by a model and checked.
+"""Writes the summary block that replaces compacted messages.
 
-What a model tells is followed by what is extracted, so that names and figures that it left out are there too.
+`SummaryAuthor` is called by the compactor with a `SummaryTask`. `write_extractive` needs no model: it composes the
+label, the users' standing instructions (instructions.py), an earlier narrative, extracted lines (extractive.py) and
+references to the archive. `write` first asks a model for a narrative: it renders the transcript in pieces (prompts.py),
+decodes each answer (schema.py), checks every line against the messages (checks.py), and repairs a failed answer once.
+The extracted lines follow the narrative, because they have names and figures that the model left out.
 """
 
 from __future__ import annotations
@@ -10,41 +14,53 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Final
 
-from accordion.core.conversation import Message, Text
-from accordion.core.errors import SummaryFailed
-from accordion.core.plan import Kind
-from accordion.core.ports import Tasks
-from accordion.core.summarizing import Asker, Summarizer, SummaryReply, SummaryRequest
-from accordion.core.values import dataclass, replace
-from accordion.summaries.block import block, label
-from accordion.summaries.checks import Checked, check
-from accordion.summaries.evidence import Evidence, gather
-from accordion.summaries.extractive import Extractor, Source
-from accordion.summaries.instructions import Instruction, Outdated, Standing, render, states
-from accordion.summaries.prompts import Piece, Prompts, cut, pieces, repaired, transcript
-from accordion.summaries.schema import cited, decode
+from accordion.model.conversation import Message, Text
+from accordion.model.errors import SummaryFailed
+from accordion.model.plan import PlanKind
+from accordion.model.ports import Tasks
+from accordion.model.summarizer import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.values import dataclass, replace
+from accordion.summaries.checks import CheckedSummary, check
+from accordion.summaries.evidence import Evidence, gather_evidence
+from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
+from accordion.summaries.instructions import (
+    OPENING,
+    Instruction,
+    Outdated,
+    StandingInstructions,
+    render_instructions,
+    states,
+)
+from accordion.summaries.prompts import (
+    Prompts,
+    TranscriptPiece,
+    cut_middle,
+    render_repair,
+    render_transcript,
+    split_into_pieces,
+)
+from accordion.summaries.schema import decode_answer, find_citations
 
-TOLD: Final = 0.4
-"""The share of a budget that a model's narrative may take; the rest is for what is extracted."""
-FLOOR: Final = 0.5
-"""The share of a block's room that standing instructions have before anything else."""
-CEILING: Final = 0.85
-"""The most of that room that they have: the rest is for what was promised, done and found."""
-LISTED: Final = 0.4
-"""The share that references may take."""
-LEAST: Final = 80
-"""A narrative of fewer tokens is not worth asking for."""
-TRIAL: Final = 2_000
-"""Tokens of messages that a model is given first which nobody has seen write a good summary."""
-_SEAMS: Final = 8
+NARRATIVE_SHARE: Final = 0.4
+"""The share of a budget for a model's narrative; the rest is for extracted lines."""
+MIN_INSTRUCTION_SHARE: Final = 0.5
+"""The share of a block that is reserved for standing instructions."""
+MAX_INSTRUCTION_SHARE: Final = 0.85
+"""The largest share for standing instructions; the rest is for promises, work and results."""
+REFERENCE_SHARE: Final = 0.4
+"""The share for references."""
+MIN_NARRATIVE_TOKENS: Final = 80
+"""A shorter narrative is not worth a model call."""
+TRIAL_TOKENS: Final = 2_000
+"""Tokens of messages in the first piece for a model that has not yet written a good summary."""
+_JOIN_TOKENS: Final = 8
 """Tokens that joining the parts of a block may add."""
-_REST: Final = 12
-"""Tokens of the line that says how many references there are besides."""
+_OMISSION_TOKENS: Final = 12
+"""Tokens of the line that counts omitted references."""
 
 
 class SummaryRejected(SummaryFailed):
-    """Models were asked and no summary came of it. `input` and `output` are the tokens that it cost all the same,
-    `answers` how many answers there were."""
+    """Model calls that gave no usable summary. `input` and `output` are their tokens, `answers` their number."""
 
     def __init__(self, message: str, *, input: int = 0, output: int = 0, answers: int = 0) -> None:
         super().__init__(message)
@@ -53,235 +69,279 @@ class SummaryRejected(SummaryFailed):
 
 @dataclass(frozen=True, slots=True)
 class SummaryTask:
-    """What is to be told.
+    """The input of a summary.
 
-    `covered` are the messages that leave the window, in order, as the client sent them; `kept` those that stay.
-    `others` are what users said besides: in what stays, and in what other summaries tell of.
-    `since` is the client's index of the first message to be told of. `prior` is what a model told of the messages from
-    there to before `prior_until`, empty where none did. `references` are
-    lines about what the archive holds, to be listed at the end, `artifacts` the ids of what holds the messages from the
-    first to the last of each. `budget` is what the whole block may count, in tokens
-    of `count`. `task` is the user's message that the agent now works on, where it is not covered: it may be cited.
+    `sources` are the messages to summarize, in order, as the client sent them; `remaining_messages` stay in the window.
+    `others` are the users' other messages: remaining ones, and those behind other summaries.
+    `first_index` is the client's index of the first summarized message. `prior_narrative` is a model's earlier text
+    about the messages from there to before `prior_until`, or empty. `reference_lines` describe artifacts at the end of
+    the block. `artifacts` are the ids of the artifacts with message ranges, each with its first and last message.
+    `budget` limits the whole block, in tokens of `count_tokens`. `task_message` is the user's message that the agent
+    works on, if it is not a source; it may be cited.
     """
 
-    kind: Kind
-    covered: tuple[Source, ...] = field(repr=False)
-    kept: tuple[Message, ...] = field(repr=False)
+    kind: PlanKind
+    sources: tuple[SourceMessage, ...] = field(repr=False)
+    remaining_messages: tuple[Message, ...] = field(repr=False)
     budget: int
-    count: Callable[[str], int] = field(repr=False)
-    prior: str = field(default="", repr=False)
+    count_tokens: Callable[[str], int] = field(repr=False)
+    prior_narrative: str = field(default="", repr=False)
     prior_until: int = 0
-    since: int = 0
-    references: tuple[str, ...] = field(default=(), repr=False)
-    others: tuple[Source, ...] = field(default=(), repr=False)
+    first_index: int = 0
+    reference_lines: tuple[str, ...] = field(default=(), repr=False)
+    others: tuple[SourceMessage, ...] = field(default=(), repr=False)
     artifacts: tuple[tuple[int, int, str], ...] = ()
-    asker: Asker | None = None
-    task: Source | None = field(default=None, repr=False)
+    summary_caller: SummaryCaller | None = None
+    task_message: SourceMessage | None = field(default=None, repr=False)
 
     def artifact(self, index: int) -> str:
-        """The id of the artifact that holds a message, if any."""
+        """Returns the id of the artifact that contains a message, or an empty string."""
         return next((name for first, last, name in self.artifacts if first <= index <= last), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The complete text of a block, and where it comes from.
+    """The complete text of a block, and its origin.
 
-    `narrative` is what a model told (checked; without what was extracted) of the client's messages from `since` to
-    before `narrated`. `writer` is `extractive` or the model's name, `input` and `output` the tokens that it cost.
-    `dropped` says which lines did not pass and why; it quotes them, so it is not for logs. `findings` are what was
-    learnt from tool results, by the index of the message that holds them.
+    `narrative` is a model's checked text, without extracted lines, about the client's messages from `narrated_from` to
+    before `narrated_until`. `writer` is `extractive` or the model's name, `input` and `output` are its tokens.
+    `dropped_lines` are the rejected lines with reasons; they quote messages, so they are not for logs. `findings` are
+    facts from tool results, each with the index of its message.
     """
 
     text: str = field(repr=False)
     narrative: str = field(default="", repr=False)
-    narrated: int = 0
+    narrated_until: int = 0
     writer: str = "extractive"
     input: int = 0
     output: int = 0
-    dropped: tuple[str, ...] = field(default=(), repr=False)
+    dropped_lines: tuple[str, ...] = field(default=(), repr=False)
     findings: tuple[tuple[int, str], ...] = field(default=(), repr=False)
-    since: int = 0
+    narrated_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """All that asking for one summary needs, made ready."""
+class _SummaryJob:
+    """The prepared input of the model calls for one summary."""
 
     task: SummaryTask
-    asker: Asker
-    limit: int
+    summary_caller: SummaryCaller
+    max_narrative_tokens: int
     evidence: Evidence
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TranscriptPiece, ...]
     is_trial: bool = False
-    """Whether the first piece is to find out whether the model can do it."""
+    """Whether the first piece tests if the model can write a summary."""
 
     @property
-    def longest(self) -> int:
-        """The longest answer in tokens: the lines, and the JSON around them."""
-        return self.limit * 2 + 400
+    def max_answer_tokens(self) -> int:
+        """The limit of an answer in tokens: the lines, and the JSON around them."""
+        return self.max_narrative_tokens * 2 + 400
 
 
-class _Spent:
-    """What the models that were asked cost so far."""
+class _ModelCost:
+    """The cost of the model calls so far."""
 
     def __init__(self) -> None:
         self.input = self.output = self.answers = 0
         self.model = ""
 
-    def add(self, cost: SummaryReply | SummaryRejected) -> None:
+    def add(self, cost: SummaryResponse | SummaryRejected) -> None:
         self.input += cost.input
         self.output += cost.output
         self.answers += cost.answers if isinstance(cost, SummaryRejected) else 1
 
 
-class Author:
-    """Writes summaries. Holds no state of its own; safe to use from several threads."""
+class SummaryAuthor:
+    """Writes summaries. Has no state of its own; safe to use from several threads."""
 
-    def __init__(self, summarizer: Summarizer | None, extractor: Extractor, tasks: Tasks, prompts: Prompts) -> None:
+    def __init__(
+        self, summarizer: Summarizer | None, extractor: ExtractiveWriter, tasks: Tasks, prompts: Prompts
+    ) -> None:
         self._summarizer = summarizer
         self._extractor = extractor
         self._tasks = tasks
         self._prompts = prompts
 
     @property
-    def asks(self) -> bool:
-        """Whether there is a model to be asked."""
+    def has_model(self) -> bool:
+        """Whether a model is configured."""
         return self._summarizer is not None
 
-    def extractive(self, task: SummaryTask) -> Summary:
-        """A block that needs no model; what one told earlier stays. Never fails. CPU work: run it in a thread."""
-        shown = _clipped(task.prior, int(task.budget * TOLD), task.count)
-        summary = self._composed(task, Summary("", shown))
-        return replace(summary, narrative=task.prior, narrated=task.prior_until if task.prior else 0, since=task.since)
+    def write_extractive(self, task: SummaryTask) -> Summary:
+        """Writes a block without a model, with the earlier narrative. Never fails. CPU work: run it in a thread."""
+        narrative = _clip_lines(task.prior_narrative, int(task.budget * NARRATIVE_SHARE), task.count_tokens)
+        summary = self._compose(task, Summary("", narrative))
+        return replace(
+            summary,
+            narrative=task.prior_narrative,
+            narrated_until=task.prior_until if task.prior_narrative else 0,
+            narrated_from=task.first_index,
+        )
 
     async def write(
-        self, task: SummaryTask, heard: Callable[[Summary], None] | None = None, *, is_trial: bool = False
+        self, task: SummaryTask, on_partial: Callable[[Summary], None] | None = None, *, is_trial: bool = False
     ) -> Summary:
-        """A block that a model told, checked, and repaired once where it did not pass.
+        """Writes a block with a model's narrative, checked, and repaired once if a check fails.
 
-        What is too long for the model goes in pieces; behind each, `heard` is given what is told so far (without a
-        text), which holds if the rest never comes. `is_trial`: the model has not been seen to succeed. Then the first
-        piece is a short one, and an answer to it without the JSON that was asked for is not repaired.
+        A transcript that is too long for the model goes in pieces. After each piece `on_partial` gets the narrative so
+        far (without a block text), which stays valid if the rest fails. `is_trial`: the model has not succeeded yet.
+        Then the first piece is short, and an answer to it without the requested JSON is not repaired.
 
-        Raises SummaryFailed where no model can be had, nothing is new, it fails, or what it writes does not pass
-        (SummaryRejected where that cost something). The caller sets the time-out.
+        Raises SummaryFailed if there is no model, nothing new to summarize, or an error, and SummaryRejected if model
+        calls failed and cost tokens. The caller sets the time limit.
         """
-        summarizer, asker = self._summarizer, task.asker
-        if summarizer is None or asker is None:
+        summarizer, caller = self._summarizer, task.summary_caller
+        if summarizer is None or caller is None:
             raise SummaryFailed("no model is configured to write summaries")
-        job = await self._tasks.offload(self._prepared, task, asker, summarizer.room(asker), is_trial)
-        spent, dropped = _Spent(), list[str]()
-        told = Summary("", task.prior, task.prior_until, since=task.since)
+        job = await self._tasks.offload(self._prepare_job, task, caller, summarizer.input_limit(caller), is_trial)
+        cost, dropped = _ModelCost(), list[str]()
+        narrated = Summary("", task.prior_narrative, task.prior_until, narrated_from=task.first_index)
         try:
             for piece in job.pieces:
-                text = transcript(
-                    piece, limit=job.limit, prior=told.narrative, prior_until=told.narrated, task=task.task
+                text = render_transcript(
+                    piece,
+                    max_tokens=job.max_narrative_tokens,
+                    prior_narrative=narrated.narrative,
+                    prior_until=narrated.narrated_until,
+                    task_message=task.task_message,
                 )
-                checked = await self._told(summarizer, job, piece, text, spent)
-                dropped += checked.dropped
-                told = Summary(
+                checked = await self._narrate_piece(summarizer, job, piece, text, cost)
+                dropped += checked.dropped_lines
+                narrated = Summary(
                     text="",
                     narrative=checked.text,
-                    narrated=piece[-1].index + 1,
-                    since=task.since,
-                    writer=spent.model,
-                    input=spent.input,
-                    output=spent.output,
-                    dropped=tuple(dropped),
-                    findings=_findings(checked, task.kind),
+                    narrated_until=piece[-1].index + 1,
+                    narrated_from=task.first_index,
+                    writer=cost.model,
+                    input=cost.input,
+                    output=cost.output,
+                    dropped_lines=tuple(dropped),
+                    findings=_collect_findings(checked, task.kind),
                 )
-                if heard is not None:
-                    heard(told)
+                if on_partial is not None:
+                    on_partial(narrated)
         except SummaryFailed as error:
-            raise SummaryRejected(
-                error.message, input=spent.input, output=spent.output, answers=spent.answers
-            ) from error
-        return await self._tasks.offload(self._composed, task, told)
+            raise SummaryRejected(error.message, input=cost.input, output=cost.output, answers=cost.answers) from error
+        return await self._tasks.offload(self._compose, task, narrated)
 
-    def _prepared(self, task: SummaryTask, asker: Asker, room: int, is_trial: bool) -> _Job:
-        """CPU work. Raises SummaryFailed where there is no room, or nothing that is not told yet."""
-        limit = int(task.budget * TOLD)
-        if limit < LEAST:
+    def _prepare_job(
+        self, task: SummaryTask, summary_caller: SummaryCaller, input_limit: int, is_trial: bool
+    ) -> _SummaryJob:
+        """Prepares the model calls; CPU work. Raises SummaryFailed for lack of space or of new messages."""
+        limit = int(task.budget * NARRATIVE_SHARE)
+        if limit < MIN_NARRATIVE_TOKENS:
             raise SummaryFailed(f"a summary of {task.budget} tokens is too short for a model's text")
-        new = [source for source in task.covered if source.index >= task.prior_until]
+        new = [source for source in task.sources if source.index >= task.prior_until]
         if not new:
             raise SummaryFailed("everything is summarized already")
-        evidence = gather(task.covered, task.kept, task.prior, task.task)
-        evidence = replace(evidence, standing=self._extractor.standing(task.covered, (), task.others))
-        job = _Job(task, asker, limit, evidence, ())
-        # The count is of another model's tokens, maybe; what a repair adds must fit too.
-        fixed = task.count(self._prompts.instructions(task.kind)) + max(limit, task.count(task.prior)) + job.longest
-        fixed += 800 + (task.count(transcript((), limit=limit, task=task.task)) if task.task is not None else 0)
-        free = int(room * 0.95) - fixed
+        evidence = gather_evidence(task.sources, task.remaining_messages, task.prior_narrative, task.task_message)
+        evidence = replace(evidence, standing=self._extractor.find_standing_instructions(task.sources, (), task.others))
+        job = _SummaryJob(task, summary_caller, limit, evidence, ())
+        # The tokens may be another model's, and the text of a repair must fit, too.
+        fixed = (
+            task.count_tokens(self._prompts.instructions_for(task.kind))
+            + max(limit, task.count_tokens(task.prior_narrative))
+            + job.max_answer_tokens
+        )
+        fixed += 800 + (
+            task.count_tokens(render_transcript((), max_tokens=limit, task_message=task.task_message))
+            if task.task_message is not None
+            else 0
+        )
+        free = int(input_limit * 0.95) - fixed
         if free < 500:
             raise SummaryFailed("the window of the model that writes summaries is too small")
-        cut_up = pieces(new, free, task.count, TRIAL if is_trial else 0)
-        return replace(job, pieces=tuple(cut_up), is_trial=is_trial)
+        pieces = split_into_pieces(new, free, task.count_tokens, TRIAL_TOKENS if is_trial else 0)
+        return replace(job, pieces=tuple(pieces), is_trial=is_trial)
 
-    async def _told(self, summarizer: Summarizer, job: _Job, piece: Piece, text: str, spent: _Spent) -> Checked:
-        """What a model tells of one piece, checked; asked once more where it does not pass."""
-        instructions, problem, asked = self._prompts.instructions(job.task.kind), "", text
+    async def _narrate_piece(
+        self, summarizer: Summarizer, job: _SummaryJob, piece: TranscriptPiece, text: str, cost: _ModelCost
+    ) -> CheckedSummary:
+        """Asks the model about one piece, checks the answer, and asks once more if a check fails."""
+        instructions, problem, prompt = self._prompts.instructions_for(job.task.kind), "", text
         for attempt in range(2):
             try:
-                reply = await summarizer.write(SummaryRequest(instructions, asked, job.longest), job.asker)
+                reply = await summarizer.write(
+                    SummaryRequest(instructions, prompt, job.max_answer_tokens), job.summary_caller
+                )
             except SummaryRejected as error:
-                spent.add(error)
+                cost.add(error)
                 raise
-            spent.add(reply)
-            spent.model = reply.model or spent.model
-            checked, is_readable = await self._tasks.offload(_judged, reply.text, job, piece[-1].index)
+            cost.add(reply)
+            cost.model = reply.model or cost.model
+            checked, is_readable = await self._tasks.offload(_check_answer, reply.text, job, piece[-1].index)
             if not checked.problem:
                 return checked
             problem = checked.problem
             if not attempt and job.is_trial and piece is job.pieces[0] and not is_readable:
-                # Who cannot write the form at all seldom can when asked again, and that costs as much.
+                # A model that does not write the JSON at all seldom does the second time, at the same cost.
                 raise SummaryFailed(f"the model's answer is not a summary: {problem}")
-            answer = cut(reply.text, job.longest * 3)
-            asked = repaired(text, self._prompts, answer, [problem, *checked.dropped])
+            answer = cut_middle(reply.text, job.max_answer_tokens * 3)
+            prompt = render_repair(text, self._prompts, answer, [problem, *checked.dropped_lines])
         raise SummaryFailed(f"the model's summary failed the checks twice: {problem}")
 
-    def _composed(self, task: SummaryTask, told: Summary) -> Summary:
-        """The summary with its text: label, narrative, extract, references. Never fails."""
-        if not task.covered:
-            return told
-        head = label(task.kind, task.covered[0].index, task.covered[-1].index)
-        references = _listed(task.references, int(task.budget * LISTED), task.count)
-        room = task.budget - task.count(block(head, "", "", "", references)) - _SEAMS
-        instructions, texts, dropped, outdated = "", frozenset[str](), told.dropped, Standing().outdated
+    def _compose(self, task: SummaryTask, narrated: Summary) -> Summary:
+        """Composes the block's text: label, instructions, narrative, extracted lines, references. Never fails."""
+        if not task.sources:
+            return narrated
+        head = render_label(task.kind, task.sources[0].index, task.sources[-1].index)
+        references = _fit_references(task.reference_lines, int(task.budget * REFERENCE_SHARE), task.count_tokens)
+        available_tokens = task.budget - task.count_tokens(render_block(head, "", "", "", references)) - _JOIN_TOKENS
+        instructions, known_lines, dropped, outdated = (
+            "",
+            frozenset[str](),
+            narrated.dropped_lines,
+            StandingInstructions().outdated,
+        )
         try:
-            instructions, texts, outdated = self._instructions(task, told, room)
+            instructions, known_lines, outdated = self._render_instructions(task, narrated, available_tokens)
         except Exception as error:
-            # A fold must not fail for what is only an aid to memory.
+            # A compaction must not fail because of the summary.
             dropped = (*dropped, f"no instructions could be extracted: {type(error).__name__}")
-        room -= task.count(instructions)
-        narrative = _clipped(_current(told.narrative, outdated), max(0, room), task.count)
-        room -= task.count(narrative)
+        available_tokens -= task.count_tokens(instructions)
+        narrative = _clip_lines(
+            _remove_outdated_lines(narrated.narrative, outdated), max(0, available_tokens), task.count_tokens
+        )
+        available_tokens -= task.count_tokens(narrative)
         try:
             extract = self._extractor.write(
-                task.covered, kept=_visible(task, narrative), budget=room, count=task.count, kind=task.kind, told=texts
+                task.sources,
+                remaining_messages=_visible_messages(task, narrative),
+                budget=available_tokens,
+                count=task.count_tokens,
+                kind=task.kind,
+                known_lines=known_lines,
             )
         except Exception as error:
             extract, dropped = "", (*dropped, f"nothing could be extracted: {type(error).__name__}")
-        extract = _clipped(extract, max(0, room), task.count)
+        extract = _clip_lines(extract, max(0, available_tokens), task.count_tokens)
         if not extract and not narrative and not instructions:
-            extract = _plainly(task.covered)
-        return replace(told, text=block(head, instructions, narrative, extract, references), dropped=dropped)
+            extract = _describe_message_kinds(task.sources)
+        return replace(
+            narrated, text=render_block(head, instructions, narrative, extract, references), dropped_lines=dropped
+        )
 
-    def _instructions(self, task: SummaryTask, told: Summary, room: int) -> tuple[str, frozenset[str], Outdated]:
-        """The section of standing instructions, the texts that nothing else may tell, and what is outdated. The section
-        has what a narrative leaves of the room, never less than `FLOOR` of it nor more than `CEILING`."""
-        found = self._extractor.standing(task.covered, task.kept, task.others)
-        most = int(room * CEILING)
-        if told.narrative:
-            most = max(int(room * FLOOR), min(most, room - task.count(told.narrative)))
-        text, texts = render(found.cited, most, task.count, task.artifact)
-        return text, texts | {instruction.text for _, instruction in found.outdated}, found.outdated
+    def _render_instructions(
+        self, task: SummaryTask, narrated: Summary, available_tokens: int
+    ) -> tuple[str, frozenset[str], Outdated]:
+        """Renders the section of standing instructions within `available_tokens` tokens.
+
+        Returns its text, the lines that nothing else may repeat, and the outdated instructions. The section gets what
+        the narrative leaves, but at least `MIN_INSTRUCTION_SHARE` and at most `MAX_INSTRUCTION_SHARE`.
+        """
+        standing = self._extractor.find_standing_instructions(task.sources, task.remaining_messages, task.others)
+        max_tokens = int(available_tokens * MAX_INSTRUCTION_SHARE)
+        if narrated.narrative:
+            max_tokens = max(
+                int(available_tokens * MIN_INSTRUCTION_SHARE),
+                min(max_tokens, available_tokens - task.count_tokens(narrated.narrative)),
+            )
+        text, known_lines = render_instructions(standing.cited, max_tokens, task.count_tokens, task.artifact)
+        return text, known_lines | {instruction.text for _, instruction in standing.outdated}, standing.outdated
 
 
-def _current(narrative: str, outdated: Outdated) -> str:
-    """A narrative without the lines that tell what the user said before saying otherwise: they were true when they were
-    written."""
+def _remove_outdated_lines(narrative: str, outdated: Outdated) -> str:
+    """Removes the lines that repeat outdated instructions; they were right when they were written."""
     if not outdated or not narrative:
         return narrative
     by_index: dict[int, list[Instruction]] = {}
@@ -290,67 +350,93 @@ def _current(narrative: str, outdated: Outdated) -> str:
     return "\n".join(
         line
         for line in narrative.split("\n")
-        if not any(states(line, each) for index in cited(line) for each in by_index.get(index, ()))
+        if not any(states(line, each) for index in find_citations(line) for each in by_index.get(index, ()))
     )
 
 
-def _judged(answer: str, job: _Job, upto: int) -> tuple[Checked, bool]:
-    """What an answer is worth, and whether it has the form that was asked for."""
+def _check_answer(answer: str, job: _SummaryJob, last_index: int) -> tuple[CheckedSummary, bool]:
+    """Checks an answer. Also returns whether it has the requested form."""
     try:
-        document = decode(answer, job.task.kind)
+        document = decode_answer(answer, job.task.kind)
     except ValueError as error:
-        return Checked((), problem=str(error)), False
-    return check(document, job.task.kind, job.evidence, limit=job.limit, count=job.task.count, upto=upto), True
+        return CheckedSummary((), problem=str(error)), False
+    return check(
+        document,
+        job.task.kind,
+        job.evidence,
+        limit=job.max_narrative_tokens,
+        count=job.task.count_tokens,
+        last_index=last_index,
+    ), True
 
 
-def _visible(task: SummaryTask, narrative: str) -> tuple[Message, ...]:
-    """What is not to be repeated in an extract: what stays, and what a model told."""
+def _visible_messages(task: SummaryTask, narrative: str) -> tuple[Message, ...]:
+    """Returns the texts that extracted lines must not repeat: the remaining messages and the narrative."""
     if not narrative:
-        return task.kept
+        return task.remaining_messages
     key = hashlib.blake2b(narrative.encode("utf-8", "replace"), digest_size=32).digest()
-    return (*task.kept, Message(key, "user", (Text(narrative),), b""))
+    return (*task.remaining_messages, Message(key, "user", (Text(narrative),), b""))
 
 
-def _findings(checked: Checked, kind: Kind) -> tuple[tuple[int, str], ...]:
+def _collect_findings(checked_summary: CheckedSummary, kind: PlanKind) -> tuple[tuple[int, str], ...]:
     if kind != "generation":
         return ()
-    held = (line for line in checked.lines if line.section.path == "artifacts")
-    return tuple((index, line.text) for line in held for index in line.sources)
+    lines = (line for line in checked_summary.lines if line.section.path == "artifacts")
+    return tuple((index, line.text) for line in lines for index in line.sources)
 
 
-def _listed(references: Sequence[str], budget: int, count: Callable[[str], int]) -> tuple[str, ...]:
-    """The references, or the newest that there is room for and how many there are besides."""
+def _fit_references(references: Sequence[str], budget: int, count: Callable[[str], int]) -> tuple[str, ...]:
+    """Returns the references; if they do not fit, the newest ones and a line that counts the others."""
     if len(references) < 2 or count("\n".join(references)) <= budget:
         return tuple(references)
-    kept: list[str] = []
-    budget -= _REST
+    fitting: list[str] = []
+    budget -= _OMISSION_TOKENS
     for line in reversed(references):
         budget -= count(f"{line}\n")
         if budget < 0:
             break
-        kept.append(line)
-    return (f"({len(references) - len(kept)} earlier parts are archived too)", *reversed(kept))
+        fitting.append(line)
+    return (f"({len(references) - len(fitting)} earlier parts are archived too)", *reversed(fitting))
 
 
-def _clipped(text: str, budget: int, count: Callable[[str], int]) -> str:
-    """The first lines of a text that fit."""
+def _clip_lines(text: str, budget: int, count: Callable[[str], int]) -> str:
+    """Returns the first lines of a text that fit."""
     if not text or count(text) <= budget:
         return text
-    held = text.split("\n")
-    low, high = 0, len(held) - 1
+    lines = text.split("\n")
+    low, high = 0, len(lines) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if count("\n".join(held[:middle])) <= budget else (low, middle - 1)
-    return "\n".join(held[:low]).rstrip()
+        low, high = (middle, high) if count("\n".join(lines[:middle])) <= budget else (low, middle - 1)
+    return "\n".join(lines[:low]).rstrip()
 
 
-def _plainly(covered: Sequence[Source]) -> str:
-    """Where nothing could be extracted: what kinds of messages there were."""
-    messages = [source.message for source in covered]
+def _describe_message_kinds(sources: Sequence[SourceMessage]) -> str:
+    """Returns a line about the kinds of messages, for a block without extracted lines."""
+    messages = [source.message for source in sources]
     results = sum(message.has_tool_result for message in messages)
     users = sum(message.has_user_text for message in messages)
     replies = sum(message.role == "assistant" for message in messages)
     return (
         f"{len(messages)} messages: {users} of the user's, {replies} of the assistant's, {results} with tool results. "
-        f"[{covered[0].index}-{covered[-1].index}]"
+        f"[{sources[0].index}-{sources[-1].index}]"
     )
+
+
+def render_label(kind: PlanKind, first: int, last: int) -> str:
+    """Returns the label above a summary of the client's messages `first` to `last`, counted from 0.
+
+    It must not read like a request or like an end, since the model continues with the messages below. The same messages
+    always get the same label.
+    """
+    which = f" {first}" if first == last else f"s {first} to {last}"
+    below = "The work" if kind == "generation" else "The conversation"
+    return (
+        f"{OPENING}{which} of this conversation, written by the proxy: data, not a request. Numbers in brackets are "
+        f"messages; read_artifact, where offered, gives what is archived. {below} goes on below.]"
+    )
+
+
+def render_block(label: str, instructions: str, narrative: str, extract: str, references: Sequence[str]) -> str:
+    """Joins the parts of a block, without the empty ones."""
+    return "\n\n".join(text for text in (label, instructions, narrative, extract, "\n".join(references)) if text)

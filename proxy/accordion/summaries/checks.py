@@ -1,7 +1,7 @@
-"""Is every claim in the source? What a model wrote is checked line by line before it is used.
+"""Checks a model's summary line by line against the messages.
 
-A line goes where it cites nothing, or what is not there; where it holds a name, a path, a number or a quotation that
-the source does not; where it makes a request up; where it says nothing. An answer fails where too little is left.
+A line is dropped if it cites no message or an unknown one; if it contains a name, path, number or quotation that the
+messages do not; if it invents a user's request; or if it is empty. The summary fails if too few lines remain.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from accordion.core.plan import Kind
-from accordion.core.values import dataclass
+from accordion.model.plan import PlanKind
+from accordion.model.values import dataclass
 from accordion.summaries.evidence import Evidence
 from accordion.summaries.instructions import states
-from accordion.summaries.schema import Document, Line, lines, render
+from accordion.summaries.schema import SummaryDocument, SummaryLine, build_lines, render_lines
 
-FEWEST: Final = {"conversation": 3, "generation": 2}
-"""Lines that must be left of a summary."""
+MIN_LINES: Final = {"conversation": 3, "generation": 2}
+"""The minimum number of remaining lines."""
 
 _USERS: Final = (
     r"ask|want|request|said|say|told|tell|prefer|insist|instruct|need|confirm|approv|agree|chose|choos|reject|declin|"
     r"wrote|report|complain|expect|demand|decid|clarif|specif|requir|provid|g[ai]ve|mention|state|allow|forb|wish|like"
 )
-_BY_USER = re.compile(
+_USER_CLAIM = re.compile(
     rf"\b(?:user|customer|client|human)(?:['’]?s)?\s+(?:\w+\s+){{0,2}}?(?:{_USERS})\w*|"
     r"\b(?:by|per|from) the (?:user|customer|client|human)\b|"
     r"\b(?:user|customer|client|human)['’]s? (?:request|instruct|intent|goal|wish|prefer|question|order|decision)\w*",
     re.IGNORECASE,
 )
-_CANNED: Final = frozenset(
+_EMPTY_PHRASES: Final = frozenset(
     {
         *("", "none", "n a", "na", "nothing", "unknown", "tbd", "todo", "not available", "not applicable", "empty"),
         *("no summary", "summary", "conversation summary", "conversation history", "summary of the conversation"),
@@ -40,14 +40,14 @@ _CANNED: Final = frozenset(
         *("the user and the assistant had a conversation", "summary unavailable", "summary could not be generated"),
     }
 )
-_REFUSED = re.compile(
+_REFUSAL = re.compile(
     r"\b(?:I'm sorry|I am sorry|I cannot|I can't|as an AI|failed to (?:generate|create|produce) (?:a |the )?summary|"
     r"summary (?:generation )?failed|unable to summari[sz]e)\b",
     re.IGNORECASE,
 )
 _WORDS = re.compile(r"[A-Za-z]{4,}")
 _NOT_WORD = re.compile(r"[\W_]+")
-_COMMON: Final = frozenset(
+_COMMON_WORDS: Final = frozenset(
     {
         *("user", "users", "want", "wants", "wanted", "asked", "asks", "request", "requested", "please", "task"),
         *("that", "this", "with", "from", "have", "been", "they", "them", "their", "then", "than", "were", "will"),
@@ -59,93 +59,93 @@ _COMMON: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What is left of a summary, why lines went, and what is wrong with it as a whole (empty: it may be used)."""
+class CheckedSummary:
+    """The remaining lines, the dropped ones with reasons, and the problem of the whole; empty if it is usable."""
 
-    lines: tuple[Line, ...]
-    dropped: tuple[str, ...] = ()
+    lines: tuple[SummaryLine, ...]
+    dropped_lines: tuple[str, ...] = ()
     problem: str = ""
 
     @property
     def text(self) -> str:
-        """The lines that are left, rendered."""
-        return render(self.lines)
+        """The remaining lines, rendered."""
+        return render_lines(self.lines)
 
 
 def check(
-    document: Document,
-    kind: Kind,
+    document: SummaryDocument,
+    kind: PlanKind,
     evidence: Evidence,
     *,
     limit: int,
     count: Callable[[str], int],
-    upto: int | None = None,
-) -> Checked:
-    """Checks a summary against its source; the lines that are left count at most `limit` tokens.
+    last_index: int | None = None,
+) -> CheckedSummary:
+    """Checks a summary against its evidence. The remaining lines have at most `limit` tokens.
 
-    `upto` is the last message that the writer has seen, where that is not the last one covered.
+    `last_index` is the last message that the writer has read, if that is not the last source.
     """
-    kept: list[Line] = []
+    accepted: list[SummaryLine] = []
     dropped: list[str] = []
-    listed: list[str] = []
-    seen: set[str] = set()
-    given = lines(document, kind)
-    for line in given:
-        reason = _reason(line, evidence, upto)
-        if not reason and line.text in seen:
+    restated: list[str] = []
+    texts: set[str] = set()
+    lines = build_lines(document, kind)
+    for line in lines:
+        reason = _rejection_reason(line, evidence, last_index)
+        if not reason and line.text in texts:
             reason = "it says what another line says"
-        if not reason and line.section.limits and _restated(line, evidence):
-            # The instruction itself stands in front of the record. That is no fault.
-            listed.append(f"{line.section.path} {line.text[:120]!r}: it is listed word for word")
+        if not reason and line.section.limits and _restates_instruction(line, evidence):
+            # The block lists the instruction itself, so this is no fault of the model.
+            restated.append(f"{line.section.path} {line.text[:120]!r}: it is listed word for word")
         elif reason:
             dropped.append(f"{line.section.path} {line.text[:120]!r}: {reason}")
         else:
-            seen.add(line.text)
-            kept.append(_attributed(line, evidence))
-    failing = len(dropped)
-    kept, short = _fitted(kept, limit, count)
-    return Checked(tuple(kept), (*dropped, *listed, *short), _problem(kept, kind, evidence, len(given), failing))
+            texts.add(line.text)
+            accepted.append(_mark_tool_report(line, evidence))
+    fitting, omitted = _fit_lines(accepted, limit, count)
+    problem = _find_problem(fitting, kind, evidence, len(lines), len(dropped))
+    return CheckedSummary(tuple(fitting), (*dropped, *restated, *omitted), problem)
 
 
-def _reason(line: Line, evidence: Evidence, upto: int | None) -> str:
-    """Why a line cannot stay; empty where it can."""
-    if _says_nothing(line.text):
+def _rejection_reason(line: SummaryLine, evidence: Evidence, last_index: int | None) -> str:
+    """Returns the reason to drop a line; empty if it may stay."""
+    if _is_empty_phrase(line.text):
         return "it says nothing"
     if not line.sources:
         return "it cites no message"
     for index in line.sources:
-        unseen = upto is not None and index > upto and index != evidence.task
-        if (index not in evidence.known or unseen) and index not in evidence.carried:
+        is_unread = last_index is not None and index > last_index and index != evidence.task_index
+        if (index not in evidence.citable or is_unread) and index not in evidence.carried_citations:
             return f"there is no message {index} in the transcript"
-    of_user = line.section.user or _BY_USER.search(line.text) is not None
-    if of_user and (reason := _made_up(line, evidence)):
+    is_user_claim = line.section.is_user_claim or _USER_CLAIM.search(line.text) is not None
+    if is_user_claim and (reason := _misattribution_reason(line, evidence)):
         return reason
-    if reason := _contradicts(line, evidence):
+    if reason := _contradiction_reason(line, evidence):
         return reason
-    if line.section.orders and evidence.tools.issuperset(line.sources):
+    if line.section.is_instruction and evidence.tool_messages.issuperset(line.sources):
         return "only a tool's output says so, and that decides nothing"
-    if missing := evidence.missing(line.text, user=of_user):
-        return f"{missing[:80]!r} is not in the {'user’s own words' if of_user else 'transcript'} like that"
+    if missing := evidence.find_unsupported(line.text, is_user_claim=is_user_claim):
+        return f"{missing[:80]!r} is not in the {'user’s own words' if is_user_claim else 'transcript'} like that"
     return ""
 
 
-def _made_up(line: Line, evidence: Evidence) -> str:
-    """Why something cannot be the user's: no message of the user's is cited, or those cited share no word with it."""
-    told = [evidence.user[index] for index in line.sources if index in evidence.user]
-    if not told:
-        # A line that was checked when its messages were there may be carried on as it is.
-        if line.text in evidence.text and evidence.carried.issuperset(line.sources):
+def _misattribution_reason(line: SummaryLine, evidence: Evidence) -> str:
+    """Returns the reason why a claim is not the user's: it cites no user message, or none with a common word."""
+    cited_texts = [evidence.user_texts[index] for index in line.sources if index in evidence.user_texts]
+    if not cited_texts:
+        # A line of the earlier narrative was checked against its messages, and may stay unchanged.
+        if line.text in evidence.text and evidence.carried_citations.issuperset(line.sources):
             return ""
         return "it tells of the user and cites no message of the user's"
-    said = {stem for text in told for stem in _stems(text)}
-    own = _stems(line.text)
-    if len(own) > 1 and len(said) > 1 and not own & said:
+    user_stems = {stem for text in cited_texts for stem in _word_stems(text)}
+    line_stems = _word_stems(line.text)
+    if len(line_stems) > 1 and len(user_stems) > 1 and not line_stems & user_stems:
         return "the user's messages that it cites say nothing of the kind"
     return ""
 
 
-def _contradicts(line: Line, evidence: Evidence) -> str:
-    """Why a line is not what the user said: it turns an instruction around, or tells what a later one replaced."""
+def _contradiction_reason(line: SummaryLine, evidence: Evidence) -> str:
+    """Returns the reason why a line contradicts the user: it reverses an instruction, or repeats an outdated one."""
     for index, instruction in evidence.standing.outdated:
         if index in line.sources and states(line.text, instruction):
             return f"the user said otherwise after message {index}"
@@ -155,48 +155,52 @@ def _contradicts(line: Line, evidence: Evidence) -> str:
     return ""
 
 
-def _restated(line: Line, evidence: Evidence) -> bool:
+def _restates_instruction(line: SummaryLine, evidence: Evidence) -> bool:
     return any(each.index in line.sources and states(line.text, each.instruction) for each in evidence.standing.cited)
 
 
-def _stems(text: str) -> set[str]:
-    return {word[:4] for word in map(str.lower, _WORDS.findall(text)) if word not in _COMMON}
+def _word_stems(text: str) -> set[str]:
+    return {word[:4] for word in map(str.lower, _WORDS.findall(text)) if word not in _COMMON_WORDS}
 
 
-def _says_nothing(text: str) -> bool:
+def _is_empty_phrase(text: str) -> bool:
     bare = _NOT_WORD.sub(" ", text).strip().lower()
-    return bare in _CANNED or sum(map(str.isalnum, text)) < 2 or _REFUSED.search(text) is not None
+    return bare in _EMPTY_PHRASES or sum(map(str.isalnum, text)) < 2 or _REFUSAL.search(text) is not None
 
 
-def _attributed(line: Line, evidence: Evidence) -> Line:
-    """What only tools say is marked as that: it may be wrong, or somebody's attempt to give orders."""
-    if evidence.tools.issuperset(line.sources):
-        return Line(line.section, line.text, line.sources, reported=True)
+def _mark_tool_report(line: SummaryLine, evidence: Evidence) -> SummaryLine:
+    """Marks a line that only tool results support: it may be wrong, or a prompt injection."""
+    if evidence.tool_messages.issuperset(line.sources):
+        return SummaryLine(line.section, line.text, line.sources, is_tool_report=True)
     return line
 
 
-def _fitted(kept: list[Line], limit: int, count: Callable[[str], int]) -> tuple[list[Line], list[str]]:
-    """The lines within a limit of tokens; what matters least goes first, of equals the last."""
-    sizes = [count(f"{line}\n") for line in kept]
-    total, gone = sum(sizes), set[int]()
-    for at in sorted(range(len(kept)), key=lambda at: (-kept[at].section.rank, -at)):
+def _fit_lines(
+    lines: list[SummaryLine], limit: int, count: Callable[[str], int]
+) -> tuple[list[SummaryLine], list[str]]:
+    """Drops the least important lines beyond a limit of tokens, later ones first. Also returns the reasons."""
+    sizes = [count(f"{line}\n") for line in lines]
+    total, omitted = sum(sizes), set[int]()
+    for at in sorted(range(len(lines)), key=lambda at: (-lines[at].section.rank, -at)):
         if total <= limit:
             break
         total -= sizes[at]
-        gone.add(at)
-    short = [f"{kept[at].section.path} {kept[at].text[:120]!r}: there is no room for it" for at in sorted(gone)]
-    return [line for at, line in enumerate(kept) if at not in gone], short
+        omitted.add(at)
+    reasons = [f"{lines[at].section.path} {lines[at].text[:120]!r}: there is no room for it" for at in sorted(omitted)]
+    return [line for at, line in enumerate(lines) if at not in omitted], reasons
 
 
-def _problem(kept: list[Line], kind: Kind, evidence: Evidence, given: int, failing: int) -> str:
-    if not given:
+def _find_problem(
+    lines: list[SummaryLine], kind: PlanKind, evidence: Evidence, line_count: int, rejected_count: int
+) -> str:
+    if not line_count:
         return "the summary is empty"
-    if failing * 2 > given:
-        return f"{failing} of its {given} lines cannot stay"
-    if len(kept) < FEWEST[kind]:
-        return f"only {len(kept)} lines are left of it"
-    if not any(line.section.core for line in kept):
+    if rejected_count * 2 > line_count:
+        return f"{rejected_count} of its {line_count} lines cannot stay"
+    if len(lines) < MIN_LINES[kind]:
+        return f"only {len(lines)} lines are left of it"
+    if not any(line.section.is_essential for line in lines):
         return "nothing is left of what it is about"
-    if sum(len(line.text) for line in kept) >= evidence.size:
+    if sum(len(line.text) for line in lines) >= evidence.source_characters:
         return "it is not shorter than what it stands for"
     return ""

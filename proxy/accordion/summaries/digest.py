@@ -1,4 +1,4 @@
-"""A short form of one long tool result, for places where the whole of it is archived. Pieces are verbatim."""
+"""Shortens a long tool result or a sub-agent's answer whose whole text is archived. The pieces are verbatim."""
 
 from __future__ import annotations
 
@@ -10,144 +10,149 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.summaries.digest_kinds import Candidates, kind_of
-from accordion.summaries.facts import TROUBLE
+from accordion.summaries.digest_kinds import DigestCandidates, detect_kind
+from accordion.summaries.facts import TROUBLE_WORDS
 
-_LONG: Final = 400
-"""Characters; a longer line is cut at a space where there is one."""
-_CANDIDATE: Final = 160
-_SCANNED: Final = 1_000_000
-_JSON_MOST: Final = 2_000_000
-_SCALARS: Final = 5_000
-_NOTHING: Final = ("", "null", "false", "0", "[]", "{}")
-_GOOD: Final = frozenset({"ok", "success", "successful", "passed", "valid"})
-_BAD: Final = frozenset({"error", "errors", "failure", "exception", "stderr"})
+_MAX_LINE_LENGTH: Final = 400
+"""Characters; a longer line is cut, at a space if possible."""
+_MAX_CANDIDATE_LENGTH: Final = 160
+_MAX_SCAN_LENGTH: Final = 1_000_000
+_MAX_JSON_LENGTH: Final = 2_000_000
+_MAX_SCALARS: Final = 5_000
+_EMPTY_VALUES: Final = ("", "null", "false", "0", "[]", "{}")
+_SUCCESS_KEYS: Final = frozenset({"ok", "success", "successful", "passed", "valid"})
+_FAILURE_KEYS: Final = frozenset({"error", "errors", "failure", "exception", "stderr"})
 _DIGITS: Final = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
-_COUNTS: Final = ("total", "passed", "found", "match", "summary", "warning")
+_FINDING: Final = re.compile(r"[ \t]{0,8}(?:[-*+•]|\d{1,3}[.)]|\|)[ \t]+\S.*", re.ASCII)
+_MAX_FINDINGS: Final = 200
+"""The largest number of findings."""
+_KEYWORD_LENGTH: Final = 80
+"""Characters of a finding to search for."""
+_COUNT_WORDS: Final = ("total", "passed", "found", "match", "summary", "warning")
 
 
-def digest(text: str, budget_chars: int, *, wanted: Collection[str] = ()) -> str:
-    """What tells most of a text, by its kind; at most `budget_chars` characters.
+def make_digest(text: str, budget_chars: int, *, keywords: Collection[str] = ()) -> str:
+    """Shortens a text to its most informative parts, by its kind, within `budget_chars` characters.
 
-    Of a diff, what a search found, a listing, source code or prose: what there is and how much, and where (see
-    digest_kinds.py). JSON keeps its scalars by key, errors and failures in it too, and says how much its lists and
-    objects hold. Of anything else, logs above all, the head and the tail, and between them lines with a `wanted` string
-    first, then errors and failures, each of its kind once, then matches and counts. What is left out is said where it
-    was. A text that fits comes back as it is; with no room at all the answer is "".
+    A diff, search output, a file listing, source code or prose become an overview with counts and places
+    (digest_kinds.py). JSON becomes its scalars by key, errors preferred, and the sizes of its lists and objects. Of
+    other text, mostly logs, the head and the tail stay, and between them lines with a keyword, then errors, each kind
+    once, then matches and counts. Gaps are marked. A text that fits is returned unchanged; without space the result is
+    "".
     """
     if len(text) <= budget_chars:
         return text
     if budget_chars < 40:
         return ""
     if text.lstrip()[:1] in ("{", "["):
-        outlined = _json(text, budget_chars)
-        if outlined:
-            return outlined
-    asked = [w for w in wanted if w]
+        outline = _digest_json(text, budget_chars)
+        if outline:
+            return outline
+    filled_keywords = [keyword for keyword in keywords if keyword]
     lines = text.split("\n")
-    found = kind_of(lines) if not asked and len(lines) > 1 else None
-    if found is not None and (told := _told(found[1], budget_chars)):
-        return told
-    return _lines(text, lines, budget_chars, asked)
+    kind = detect_kind(lines) if not filled_keywords and len(lines) > 1 else None
+    if kind is not None and (digest := _render_candidates(kind[1], budget_chars)):
+        return digest
+    return _digest_lines(text, lines, budget_chars, filled_keywords)
 
 
-def _told(candidates: Candidates, budget: int) -> str:
-    """As many candidates as there is room for; "" where there is room for none."""
+def _render_candidates(candidates: DigestCandidates, budget: int) -> str:
+    """Renders as many candidates as fit; "" if none does."""
     head, lines = candidates
     out = [head] if head else []
-    room, left = budget - len(head) - 30, len(lines)
+    available, remaining = budget - len(head) - 30, len(lines)
     for line in lines:
-        piece = line if len(line) <= _CANDIDATE else line[: _CANDIDATE - 1] + "…"
-        if len(piece) < room:
+        piece = line if len(line) <= _MAX_CANDIDATE_LENGTH else line[: _MAX_CANDIDATE_LENGTH - 1] + "…"
+        if len(piece) < available:
             out.append(piece)
-            room -= len(piece) + 1
-            left -= 1
-        elif room < _CANDIDATE // 2:
+            available -= len(piece) + 1
+            remaining -= 1
+        elif available < _MAX_CANDIDATE_LENGTH // 2:
             break
-    if left == len(lines):
+    if remaining == len(lines):
         return ""
-    return "\n".join([*out, f"… {left} more left out …"] if left else out)
+    return "\n".join([*out, f"… {remaining} more left out …"] if remaining else out)
 
 
-def _lines(text: str, lines: list[str], budget: int, wanted: list[str]) -> str:
+def _digest_lines(text: str, lines: list[str], budget: int, keywords: list[str]) -> str:
     if len(lines) == 1:
-        return _one(text, budget)
-    worth = _worth(text, lines, wanted)
-    # Head and tail have a third and a sixth of the room; then come the lines worth most, first ones first.
-    room = budget - 40
+        return _digest_single_line(text, budget)
+    values = _rate_lines(text, lines, keywords)
+    # Head and tail get a third and a sixth of the budget; then come the most valuable lines, earlier ones first.
+    available = budget - 40
     chosen: dict[int, str] = {}
-    for order, share in ((range(len(lines)), room // 3), (range(len(lines) - 1, -1, -1), room // 6)):
-        left = share
+    for order, share in ((range(len(lines)), available // 3), (range(len(lines) - 1, -1, -1), available // 6)):
+        remaining = share
         for number in order:
-            piece = _short(lines[number])
-            if number in chosen or len(piece) + 1 > left:
+            piece = _shorten_line(lines[number])
+            if number in chosen or len(piece) + 1 > remaining:
                 break
             chosen[number] = piece
-            left -= len(piece) + 1
-            room -= len(piece) + 1
-    for number in sorted(worth, key=lambda n: (-worth[n], n)):
-        piece = _short(lines[number])
-        # A line that stands alone brings a note on the gap before it.
-        if number not in chosen and len(piece) + 32 <= room:
+            remaining -= len(piece) + 1
+            available -= len(piece) + 1
+    for number in sorted(values, key=lambda n: (-values[n], n)):
+        piece = _shorten_line(lines[number])
+        # A line on its own also needs a mark for the gap before it.
+        if number not in chosen and len(piece) + 32 <= available:
             chosen[number] = piece
-            room -= len(piece) + 32
-    return _joined(chosen, len(lines), budget)
+            available -= len(piece) + 32
+    return _join_lines(chosen, len(lines), budget)
 
 
-def _worth(text: str, lines: list[str], wanted: list[str]) -> dict[int, int]:
-    """What lines in the middle are worth; those that say nothing special are not in it."""
-    text = text[:_SCANNED]
+def _rate_lines(text: str, lines: list[str], keywords: list[str]) -> dict[int, int]:
+    """Rates the lines in the middle; ordinary lines have no rating."""
+    text = text[:_MAX_SCAN_LENGTH]
     low = text.lower()
     if len(low) != len(text):
-        # Few letters change their length; the places must be those of the lines.
+        # A few letters change their length in lower case, but the offsets must match the lines.
         low = text
     starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
-    out = dict.fromkeys(_lines_with(text, starts, wanted), 4)
-    for words, value in ((TROUBLE, 2), (_COUNTS, 1)):
-        for number in _lines_with(low, starts, words):
+    out = dict.fromkeys(_find_lines_with(text, starts, keywords), 4)
+    for words, value in ((TROUBLE_WORDS, 2), (_COUNT_WORDS, 1)):
+        for number in _find_lines_with(low, starts, words):
             out[number] = out.get(number, 0) + value
-    seen: set[str] = set()
+    shapes: set[str] = set()
     for number in sorted(out):
-        line = lines[number][:_LONG]
-        if out[number] > 1 and (shape := _DIGITS.sub("0", line)) not in seen:
-            # Every error once before any of them twice, and a line that says something before a banner.
-            seen.add(shape)
+        line = lines[number][:_MAX_LINE_LENGTH]
+        if out[number] > 1 and (shape := _DIGITS.sub("0", line)) not in shapes:
+            # Each error once before any is repeated, and lines with text before banners.
+            shapes.add(shape)
             out[number] += 1 + (sum(map(str.isalnum, line)) > 0.6 * len(line))
     return out
 
 
-def _lines_with(text: str, starts: list[int], words: Iterable[str]) -> set[int]:
-    """The numbers of the lines in which one of the words stands, near the line's beginning."""
+def _find_lines_with(text: str, starts: list[int], words: Iterable[str]) -> set[int]:
+    """Returns the numbers of the lines with one of the words near the line's beginning."""
     out: set[int] = set()
     for word in words:
         at = text.find(word)
         while at >= 0:
             number = bisect_right(starts, at) - 1
-            if at - starts[number] < _LONG:
+            if at - starts[number] < _MAX_LINE_LENGTH:
                 out.add(number)
             at = text.find(word, starts[number + 1])
     return out
 
 
-def _short(line: str) -> str:
-    if len(line) <= _LONG:
+def _shorten_line(line: str) -> str:
+    if len(line) <= _MAX_LINE_LENGTH:
         return line
-    end = line.rfind(" ", 0, _LONG - 40)
-    end = end if end > 0 else _LONG - 40
+    end = line.rfind(" ", 0, _MAX_LINE_LENGTH - 40)
+    end = end if end > 0 else _MAX_LINE_LENGTH - 40
     return f"{line[:end]} … {len(line) - end} characters left out …"
 
 
-def _one(text: str, budget: int) -> str:
-    room = budget - 40
-    if room < 20:
+def _digest_single_line(text: str, budget: int) -> str:
+    available = budget - 40
+    if available < 20:
         return ""
-    head = text.rfind(" ", 0, room * 2 // 3) if " " in text[: room * 2 // 3] else room * 2 // 3
-    tail = len(text) - room // 3
+    head = text.rfind(" ", 0, available * 2 // 3) if " " in text[: available * 2 // 3] else available * 2 // 3
+    tail = len(text) - available // 3
     tail = text.find(" ", tail) if " " in text[tail:-1] else tail
     return f"{text[:head]} … {tail - head} characters left out … {text[tail:].lstrip()}"
 
 
-def _joined(chosen: dict[int, str], total: int, budget: int) -> str:
+def _join_lines(chosen: dict[int, str], total: int, budget: int) -> str:
     while True:
         out: list[str] = []
         last = -1
@@ -163,14 +168,14 @@ def _joined(chosen: dict[int, str], total: int, budget: int) -> str:
             return text
         if not chosen:
             return ""
-        # The middle goes before head and tail.
+        # Drops the middle before head and tail.
         middle = sorted(chosen)
         del chosen[middle[len(middle) // 2]]
 
 
-def _json(text: str, budget: int) -> str:
-    """The structure of a JSON text with its scalars; "" where it is none."""
-    if len(text) > _JSON_MOST:
+def _digest_json(text: str, budget: int) -> str:
+    """Outlines a JSON text with its scalars; "" for other text."""
+    if len(text) > _MAX_JSON_LENGTH:
         return ""
     try:
         value = msgspec.json.decode(text)
@@ -178,39 +183,39 @@ def _json(text: str, budget: int) -> str:
         return ""
     if not isinstance(value, dict | list):
         return ""
-    # Where nothing tells of trouble the beginning is enough.
+    # Without errors the beginning is enough.
     low = text.lower()
-    many = _SCALARS if any(t in low for t in (*TROUBLE, "false", "stderr")) else budget // 4
-    rows = list(islice(_outline(value, "$", 6), many))
-    # The beginning has half of the room; what tells of trouble comes next, then the rest.
-    order = sorted(range(len(rows)), key=lambda n: (not _troubled(rows[n]), n))
+    many = _MAX_SCALARS if any(t in low for t in (*TROUBLE_WORDS, "false", "stderr")) else budget // 4
+    rows = list(islice(_outline_json(value, "$", 6), many))
+    # The beginning gets half of the budget; errors come next, then the rest.
+    order = sorted(range(len(rows)), key=lambda n: (not _is_trouble(rows[n]), n))
     chosen: set[int] = set()
-    left = budget - 40
-    for numbers, least in ((range(len(rows)), left // 2), (order, 0)):
+    remaining = budget - 40
+    for numbers, least in ((range(len(rows)), remaining // 2), (order, 0)):
         for number in numbers:
             cost = len(rows[number]) + 1
             if number in chosen:
                 continue
-            if left - cost < least:
+            if remaining - cost < least:
                 break
             chosen.add(number)
-            left -= cost
+            remaining -= cost
     out = [rows[number] for number in sorted(chosen)]
     return "\n".join([*out, "… more left out …"] if len(chosen) < len(rows) else out)
 
 
-def _troubled(row: str) -> bool:
-    """Whether a scalar tells of an error: by its value, or by its key where it has one."""
+def _is_trouble(row: str) -> bool:
+    """Whether a scalar is about an error, by its value or its key."""
     path, _, value = row.partition(": ")
     name = path.rsplit(".", 1)[-1].lower()
-    if value in _NOTHING or value.startswith(("object, ", "array, ")):
-        return value == "false" and name in _GOOD
-    low = value[:_LONG].lower()
-    return name in _BAD or any(t in low for t in TROUBLE)
+    if value in _EMPTY_VALUES or value.startswith(("object, ", "array, ")):
+        return value == "false" and name in _SUCCESS_KEYS
+    low = value[:_MAX_LINE_LENGTH].lower()
+    return name in _FAILURE_KEYS or any(t in low for t in TROUBLE_WORDS)
 
 
-def _outline(value: Any, at: str, depth: int) -> Iterator[str]:
-    """One line for each scalar: `path: value`; lists and objects say how many entries they hold."""
+def _outline_json(value: Any, at: str, depth: int) -> Iterator[str]:
+    """Yields a line `path: value` for each scalar, and the number of entries for each list and object."""
     if isinstance(value, dict):
         yield f"{at}: object, {len(value)} keys"
         entries = ((f"{at}.{k}", v) for k, v in value.items())
@@ -218,8 +223,18 @@ def _outline(value: Any, at: str, depth: int) -> Iterator[str]:
         yield f"{at}: array, {len(value)} items"
         entries = ((f"{at}[{n}]", v) for n, v in enumerate(value))
     else:
-        yield f"{at}: {_short(value) if isinstance(value, str) else msgspec.json.encode(value).decode()}"
+        yield f"{at}: {_shorten_line(value) if isinstance(value, str) else msgspec.json.encode(value).decode()}"
         return
     if depth:
         for path, inner in entries:
-            yield from _outline(inner, path, depth - 1)
+            yield from _outline_json(inner, path, depth - 1)
+
+
+def digest_return(text: str, budget_chars: int) -> str:
+    """Shortens a sub-agent's answer to its head, its tail, and the entries of its lists.
+
+    The entries usually are its findings. An answer without lists is shortened like any text.
+    """
+    list_entries = (line for line in text.split("\n") if _FINDING.match(line))
+    findings = dict.fromkeys(line.strip()[:_KEYWORD_LENGTH] for line in islice(list_entries, _MAX_FINDINGS))
+    return make_digest(text, budget_chars, keywords=findings)

@@ -1,7 +1,7 @@
-"""What a summary may say: the text that it was made from, made ready once so that every line is checked quickly.
+"""The evidence for checking a summary: the text of its messages, indexed once so that each line is checked quickly.
 
-Names, paths, numbers and quotations must stand there letter for letter. What a claim is, is decided here too: words
-that could not be plain language.
+Names, paths, numbers and quotations of a line must occur in it literally. `is_claim` decides which words are such
+claims and not plain language.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from accordion.core.conversation import Media, Message, Text, ToolCall, ToolResult
-from accordion.core.values import dataclass
-from accordion.summaries.extractive import Source
-from accordion.summaries.instructions import Standing
-from accordion.summaries.schema import cited, uncited
+from accordion.model.conversation import Media, Message, Text, ToolCall, ToolResult
+from accordion.model.values import dataclass
+from accordion.summaries.extractive import SourceMessage
+from accordion.summaries.instructions import StandingInstructions
+from accordion.summaries.schema import find_citations, strip_citations
 
-_LOOKS: Final = 2_000
-"""So many places are looked at for a word that stands on its own."""
+_MAX_OCCURRENCES: Final = 2_000
+"""The number of occurrences to check for a whole word."""
 
 _SMART = (*zip("“”„‟‘’‚‛", "\"\"\"\"''''", strict=True), ("…", "..."))
-# What stands between words, as one byte each; what else there is of it is white space to `split`.
+# Maps the ASCII separators of words to spaces; `split` handles all other white space.
 _BETWEEN = bytes(32 if chr(byte) in "\"'`()[]{}<>,;|=*!?" else byte for byte in range(256))
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"(?<![0-9a-fA-F_])(?<!\d[.,])\d+(?:[.,]\d+)*")
@@ -39,97 +39,110 @@ _EDGES = ".:-–—~#$€£≈≤≥±+&^"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`text` is everything, on one line; `words` and `numbers` what it holds. `user` is what the user said, by index,
-    `told` all of it. `tools` are the messages in which nobody but tools speaks. `known` are the indexes that may be
-    cited, `task` the one among them that is not summarised, `carried` those that the narrative so far cites. `size` are
-    the characters of what is summarised. `standing` are the users' instructions, which no line may contradict."""
+    """The indexed text of a summary's sources.
+
+    `text` is all of it on one line, `words` and `numbers` are its contents. `user_texts` are the user's messages by
+    index, `user_text` all of them joined. `tool_messages` contain only tool results. `citable` are the indexes that a
+    line may cite, with `task_index`, which is no source; `carried_citations` are those of the earlier narrative.
+    `source_characters` is the length of the sources. No line may contradict the users' `standing` instructions.
+    """
 
     text: str
-    folded: str
+    lowercase_text: str
     words: frozenset[str]
     numbers: frozenset[str]
-    user: dict[int, str]
-    told: str
-    tools: frozenset[int]
-    known: frozenset[int]
-    task: int | None
-    carried: frozenset[int]
-    size: int
-    standing: Standing = Standing()
+    user_texts: dict[int, str]
+    user_text: str
+    tool_messages: frozenset[int]
+    citable: frozenset[int]
+    task_index: int | None
+    carried_citations: frozenset[int]
+    source_characters: int
+    standing: StandingInstructions = StandingInstructions()
 
-    def missing(self, line: str, *, user: bool = False) -> str:
-        """The first claim of a line that is not in the source; empty where all are. `user`: what it has in quotation
-        marks must be the user's own words."""
-        line = _plain(line)
-        for quote, spoken in _quotations(line):
-            if not _holds(self.told if user and spoken else self.text, quote):
+    def find_unsupported(self, line: str, *, is_user_claim: bool = False) -> str:
+        """Returns the first claim of a line that the text does not contain; empty if it contains all.
+
+        With `is_user_claim`, text in quotation marks must be the user's own words.
+        """
+        line = _normalize(line)
+        for quote, has_quotation_marks in _find_quotations(line):
+            if not _contains_quote(self.user_text if is_user_claim and has_quotation_marks else self.text, quote):
                 return quote
-        for word in _words(_THOUSANDS.sub("", _QUOTED.sub(" ", line))):
-            # `--flag`, `~/path`, `../path` and `.name` begin with what else stands around words.
+        for word in _split_words(_THOUSANDS.sub("", _QUOTED.sub(" ", line))):
+            # `--flag`, `~/path`, `../path` and `.name` begin with signs that otherwise surround words.
             claim = word.rstrip(_EDGES) if _LEADING.match(word) else word.strip(_EDGES)
-            if claim and not self._supports(claim):
+            if claim and not self._is_supported(claim):
                 return claim
         return ""
 
-    def _supports(self, claim: str) -> bool:
+    def _is_supported(self, claim: str) -> bool:
         if not is_claim(claim) or claim in self.words:
             return True
         if claim.isascii() and _CAPITALS.fullmatch(claim):
-            return claim.rstrip("s").lower() in self.folded
-        if claim[0].isdigit() and (pieces := _figures(claim)):
-            return all(self._counts(piece) for piece in pieces)
-        if _stands(self.text, claim):
+            return claim.rstrip("s").lower() in self.lowercase_text
+        if claim[0].isdigit() and (pieces := _find_numbers(claim)):
+            return all(self._has_number(piece) for piece in pieces)
+        if _contains_word(self.text, claim):
             return True
         if _EITHER.fullmatch(claim):
-            return all(piece.lower() in self.folded for piece in claim.split("/"))
+            return all(piece.lower() in self.lowercase_text for piece in claim.split("/"))
         pieces = claim.split(":")
-        return len(pieces) > 1 and all(self._supports(piece) for piece in pieces if piece)
+        return len(pieces) > 1 and all(self._is_supported(piece) for piece in pieces if piece)
 
-    def _counts(self, number: str) -> bool:
+    def _has_number(self, number: str) -> bool:
         number = number.rstrip(".,")
         return number in self.numbers or number.replace(",", "") in self.numbers
 
 
-def gather(
-    covered: Sequence[Source], kept: Iterable[Message] = (), prior: str = "", task: Source | None = None
+def gather_evidence(
+    sources: Sequence[SourceMessage],
+    remaining_messages: Iterable[Message] = (),
+    narrative: str = "",
+    task: SourceMessage | None = None,
 ) -> Evidence:
-    """What a summary of `covered` may say and cite.
+    """Gathers the evidence for a summary of `sources`.
 
-    What is kept (of users and the system), the task and the narrative so far may be repeated; of these the task may be
-    cited, and what the narrative cites.
+    A summary may also repeat the remaining messages of users and the system, the task, and the earlier narrative. Of
+    these it may cite the task, and the narrative's citations.
     """
-    asked = [*covered, *([task] if task is not None else [])]
-    texts = [text for source in covered for text in texts_of(source.message)]
+    citable = [*sources, *([task] if task is not None else [])]
+    texts = [text for source in sources for text in readable_texts(source.message)]
     size = sum(map(len, texts))
     others = [task.message] if task is not None else []
-    others += [message for message in kept if message.role in {"user", "system", "developer"}]
-    texts += [text for message in others for text in _spoken(message)]
-    texts.append(uncited(prior))
-    # Arguments are JSON: what is said there stands escaped.
-    texts += [_unescaped(text) for text in texts if "\\" in text]
-    text = _plain(" ".join(texts))
-    # Each distinct word is looked into once. A comma may part thousands or a list: both readings count.
-    words = set(_words(text)).union(_words(_THOUSANDS.sub("", text)))
-    said = {s.index: _plain(" ".join(_spoken(s.message))) for s in asked if s.message.role == "user"}
-    user = {index: text_said for index, text_said in said.items() if text_said}
-    told = [*user.values(), *(_plain(" ".join(_spoken(message))) for message in others if message.role == "user")]
+    others += [message for message in remaining_messages if message.role in {"user", "system", "developer"}]
+    texts += [text for message in others for text in _text_parts(message)]
+    texts.append(strip_citations(narrative))
+    # Arguments are JSON, so their text is escaped.
+    texts += [_unescape(text) for text in texts if "\\" in text]
+    text = _normalize(" ".join(texts))
+    # Each distinct word is scanned once. A comma may separate thousands or list items: both readings count.
+    words = set(_split_words(text)).union(_split_words(_THOUSANDS.sub("", text)))
+    texts_by_index = {
+        s.index: _normalize(" ".join(_text_parts(s.message))) for s in citable if s.message.role == "user"
+    }
+    user_texts = {index: user_text for index, user_text in texts_by_index.items() if user_text}
+    all_user_texts = [
+        *user_texts.values(),
+        *(_normalize(" ".join(_text_parts(message))) for message in others if message.role == "user"),
+    ]
     return Evidence(
         text=text,
-        folded=text.lower(),
+        lowercase_text=text.lower(),
         words=frozenset(word.strip(_EDGES) for word in words),
         numbers=frozenset(_NUMBER.findall(" ".join(words))),
-        user=user,
-        told="\n".join(told),
-        tools=frozenset(source.index for source in covered if _only_tools(source.message)),
-        known=frozenset(source.index for source in asked),
-        task=task.index if task is not None else None,
-        carried=cited(prior),
-        size=size,
+        user_texts=user_texts,
+        user_text="\n".join(all_user_texts),
+        tool_messages=frozenset(source.index for source in sources if _is_from_tools(source.message)),
+        citable=frozenset(source.index for source in citable),
+        task_index=task.index if task is not None else None,
+        carried_citations=find_citations(narrative),
+        source_characters=size,
     )
 
 
 def is_claim(word: str) -> bool:
-    """Whether a word could be a name, a path, an identifier or a number rather than plain language."""
+    """Whether a word could be a name, path, identifier or number, and not plain language."""
     return (
         any(map(str.isdigit, word))
         or any(sign in word for sign in "_/\\@")
@@ -140,8 +153,8 @@ def is_claim(word: str) -> bool:
     )
 
 
-def texts_of(message: Message) -> Iterator[str]:
-    """All that can be read in a message: what was said, calls with their arguments, results; no reasoning."""
+def readable_texts(message: Message) -> Iterator[str]:
+    """Yields a message's readable texts: text, calls with arguments, and results, but no reasoning."""
     for part in message.parts:
         if isinstance(part, Text):
             yield part.text
@@ -155,61 +168,61 @@ def texts_of(message: Message) -> Iterator[str]:
             yield part.media_type
 
 
-def _spoken(message: Message) -> Iterator[str]:
+def _text_parts(message: Message) -> Iterator[str]:
     return (part.text for part in message.parts if isinstance(part, Text))
 
 
-def _only_tools(message: Message) -> bool:
+def _is_from_tools(message: Message) -> bool:
     return bool(message.parts) and (
         message.role == "tool" or all(isinstance(part, ToolResult) for part in message.parts)
     )
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     if not text.isascii():
         for sign, plain in _SMART:
             text = text.replace(sign, plain)
     return " ".join(text.split())
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return text.encode("utf-8", "replace").translate(_BETWEEN).decode().split()
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return text.replace("\\n", " ").replace("\\t", " ").replace('\\"', '"').replace("\\\\", "\\")
 
 
-def _quotations(line: str) -> Iterator[tuple[str, bool]]:
-    """What stands in quotation marks (then True) or backticks; of one that leaves something out, what is left."""
-    for found in _QUOTED.finditer(line):
-        quote: str = found.group(1) or found.group(2) or found.group(3)
+def _find_quotations(line: str) -> Iterator[tuple[str, bool]]:
+    """Yields quotations, with True for quotation marks and False for backticks; one with an ellipsis in pieces."""
+    for match in _QUOTED.finditer(line):
+        quote: str = match.group(1) or match.group(2) or match.group(3)
         for piece in _ELLIPSIS.split(quote):
             if any(map(str.isalnum, piece)):
-                yield " ".join(piece.split()), found.group(1) is not None
+                yield " ".join(piece.split()), match.group(1) is not None
 
 
-def _holds(text: str, quote: str) -> bool:
+def _contains_quote(text: str, quote: str) -> bool:
     bare = quote.rstrip(".,;:!?")
     if " " in bare:
         return bare in text
-    return _stands(text, bare) or _stands(text, quote)
+    return _contains_word(text, bare) or _contains_word(text, quote)
 
 
-def _figures(claim: str) -> list[str]:
-    """The numbers that a claim is made of: `42%`, `10GB`, `3-5`, `5-minute`; none where it is a name of its own."""
+def _find_numbers(claim: str) -> list[str]:
+    """Returns the numbers in a claim such as `42%`, `10GB`, `3-5` or `5-minute`; none if it is a name."""
     if _RANGE.fullmatch(claim):
         return re.findall(r"\d[\d.,]*", claim)
-    found = _WITH_UNIT.fullmatch(claim) or _COUNTED.fullmatch(claim)
-    if found is not None:
-        return [found.group(1)]
+    match = _WITH_UNIT.fullmatch(claim) or _COUNTED.fullmatch(claim)
+    if match is not None:
+        return [match.group(1)]
     return [claim] if _NUMBER.fullmatch(claim) else []
 
 
-def _stands(text: str, word: str) -> bool:
-    """Whether a word stands in a text on its own, not as part of a longer one."""
+def _contains_word(text: str, word: str) -> bool:
+    """Whether a text contains a word, and not only as a part of a longer one."""
     at = text.find(word)
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_OCCURRENCES):
         if at < 0:
             return False
         end = at + len(word)

@@ -1,124 +1,147 @@
-"""The summary writer that needs no model: picks, word for word, what is likeliest to be needed again."""
+"""Writes a summary without a model, from verbatim pieces of the messages that are likely to be needed again.
+
+The facts of each message (facts.py) are paired and aged (fact_ranking.py), become candidate lines with an estimated
+value (candidate_lines.py), and are chosen by value for each character until the budget is full.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
-from accordion.core.cache import ENTRY, Cache, weigh_entry
-from accordion.core.conversation import Message
-from accordion.core.values import dataclass
-from accordion.summaries.facts import Facts, facts_of, said_in
-from accordion.summaries.facts_lines import FILES, SHARES, TITLES, WORDS, Line, cited, lines
-from accordion.summaries.facts_rank import Uses, material, words_of
-from accordion.summaries.facts_words import Judge
-from accordion.summaries.instructions import Standing, instructions_of, standing
+from accordion.model.cache import ENTRY, BoundedCache, entry_size
+from accordion.model.conversation import Message
+from accordion.model.values import dataclass
+from accordion.summaries.candidate_lines import (
+    FILES,
+    SHARES,
+    TITLES,
+    WORDS,
+    CandidateLine,
+    build_candidates,
+    format_source_spans,
+)
+from accordion.summaries.fact_ranking import WordUsage, collect_words, order_material
+from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import MessageFacts, author_text, extract_facts
+from accordion.summaries.instructions import StandingInstructions, find_instructions, select_standing
 
-_CHARACTERS: Final = 3.4
-"""Of one token, as a first guess; corrected by counting."""
-_CITATION: Final = 8
-"""Characters of a line's citation, about."""
+_CHARACTERS_PER_TOKEN: Final = 3.4
+"""A first estimate, corrected by counting."""
+_CITATION_LENGTH: Final = 8
+"""The usual characters of a line's citation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A message that leaves the window. `index` is its place in the client's list, counted from 0."""
+class SourceMessage:
+    """A message to summarize. `index` is its position in the client's list, counted from 0."""
 
     index: int
     message: Message
 
 
-class Extractor:
-    """Writes extractive summaries. Remembers the facts of messages within `capacity` bytes, and what kind a word is
-    within `words` bytes. Safe to use from threads."""
+class ExtractiveWriter:
+    """Writes extractive summaries. Safe to use from threads.
+
+    Caches the facts of messages within `capacity` bytes, and the classes of words within `words` bytes.
+    """
 
     def __init__(self, capacity: int = 16 * 2**20, words: int = 7 * 2**20) -> None:
-        self._facts = Cache[bytes, Facts](capacity * 7 // 8, lambda _, facts: ENTRY + facts.size)
-        self._instructed = Cache[str, int](capacity // 8, weigh_entry)
-        self._judge = Judge(words)
+        self._facts = BoundedCache[bytes, MessageFacts](capacity * 7 // 8, lambda _, facts: ENTRY + facts.size)
+        self._instruction_tokens = BoundedCache[str, int](capacity // 8, entry_size)
+        self._classifier = WordClassifier(words)
 
-    def prepare(self, messages: Sequence[Message]) -> None:
-        """Extracts the facts of messages ahead, so that a fold need not."""
+    def prepare_facts(self, messages: Sequence[Message]) -> None:
+        """Extracts the facts of messages ahead of a compaction."""
         for message in messages:
-            self._of(message)
+            self._facts_of(message)
 
     def write(
         self,
-        covered: Sequence[Source],
+        sources: Sequence[SourceMessage],
         *,
-        kept: Sequence[Message],
+        remaining_messages: Sequence[Message],
         budget: int,
         count: Callable[[str], int],
         kind: Literal["conversation", "generation"],
-        told: frozenset[str] = frozenset(),
+        known_lines: frozenset[str] = frozenset(),
     ) -> str:
-        """The text that stands for `covered`, of at most `budget` tokens as `count` counts them; "" where nothing fits.
+        """Writes a summary of `sources` within `budget` tokens of `count`; "" if nothing fits.
 
-        `kept` stays visible and is not repeated, nor are the lines `told` elsewhere. Every line names its messages.
+        It repeats neither `remaining_messages`, which stay visible, nor `known_lines`. Every line cites its messages.
         """
-        if budget <= 0 or not covered:
+        if budget <= 0 or not sources:
             return ""
-        facts = [(s.index, self._of(s.message)) for s in covered]
-        visible = words_of(self._of(m) for m in kept)
-        found = material(facts)
-        said = {line.strip() for message in kept for line in self._of(message).said.split("\n")}
-        candidates = lines(found, Uses(found), visible, said, told)
-        return _fitted(candidates, budget, count)
+        facts = [(s.index, self._facts_of(s.message)) for s in sources]
+        visible = collect_words(self._facts_of(m) for m in remaining_messages)
+        material = order_material(facts)
+        lines = {line.strip() for message in remaining_messages for line in self._facts_of(message).text.split("\n")}
+        candidates = build_candidates(material, WordUsage(material), visible, lines, known_lines)
+        return _fit_candidates(candidates, budget, count)
 
-    def instructed(self, message: Message) -> int:
-        """Tokens that the standing instructions in a message take, about; those in an earlier summary included."""
-        if message.role != "user" or not (said := said_in(message)):
+    def count_instruction_tokens(self, message: Message) -> int:
+        """Estimates the tokens of the standing instructions in a message, with those in an earlier summary."""
+        if message.role != "user" or not (text := author_text(message)):
             return 0
-        # By the text: while a compaction is planned, an edited message has the key of the original.
-        known = self._instructed.get(said)
-        if known is None:
-            found = instructions_of(said)
-            known = self._instructed[said] = int(sum(len(each.text) + _CITATION for each in found) / _CHARACTERS)
-        return known
+        # Cached by text, because an edited message has the key of the original while a compaction is planned.
+        tokens = self._instruction_tokens.get(text)
+        if tokens is None:
+            found = find_instructions(text)
+            tokens = self._instruction_tokens[text] = int(
+                sum(len(each.text) + _CITATION_LENGTH for each in found) / _CHARACTERS_PER_TOKEN
+            )
+        return tokens
 
-    def standing(self, covered: Sequence[Source], kept: Sequence[Message], others: Sequence[Source] = ()) -> Standing:
-        """The instructions of users in `covered` that are in force and do not stand in `kept`. `others` are the rest of
-        the conversation: its instructions may be corrected, or correct what is covered."""
-        listed = {source.index for source in covered}
-        sources = sorted((*covered, *others), key=lambda source: source.index)
-        stated = [(source.index, each) for source in sources for each in self._of(source.message).instructions]
-        visible = "\n".join(self._of(message).said for message in kept) if stated else ""
-        return standing(stated, lambda index, text: index in listed and text not in visible)
+    def find_standing_instructions(
+        self,
+        sources: Sequence[SourceMessage],
+        remaining_messages: Sequence[Message],
+        others: Sequence[SourceMessage] = (),
+    ) -> StandingInstructions:
+        """Finds the users' instructions in `sources` that are in force and do not occur in `remaining_messages`.
 
-    def _of(self, message: Message) -> Facts:
+        `others` are the rest of the conversation: its instructions may replace those of the sources, and be replaced.
+        """
+        listed = {source.index for source in sources}
+        ordered = sorted((*sources, *others), key=lambda source: source.index)
+        instructions = [(each.index, found) for each in ordered for found in self._facts_of(each.message).instructions]
+        visible = "\n".join(self._facts_of(message).text for message in remaining_messages) if instructions else ""
+        return select_standing(instructions, lambda index, text: index in listed and text not in visible)
+
+    def _facts_of(self, message: Message) -> MessageFacts:
         facts = self._facts.get(message.key)
         if facts is None:
-            facts = self._facts[message.key] = facts_of(message, self._judge)
+            facts = self._facts[message.key] = extract_facts(message, self._classifier)
         return facts
 
 
-def _fitted(candidates: list[Line], budget: int, count: Callable[[str], int]) -> str:
-    pieces = _pieces(candidates)
-    room = budget * _CHARACTERS
+def _fit_candidates(candidates: list[CandidateLine], budget: int, count: Callable[[str], int]) -> str:
+    pieces = _rank_pieces(candidates)
+    available_characters = budget * _CHARACTERS_PER_TOKEN
     extras = sum(len(line.extras) for line in candidates)
     best = ""
     for attempt in range(1, 8):
-        chosen = _chosen(candidates, pieces, room)
-        text = _render(candidates, chosen)
+        chosen = _choose_pieces(candidates, pieces, available_characters)
+        text = _render_candidates(candidates, chosen)
         if not text or text == best:
             break
-        used = count(text)
-        if used <= budget:
+        tokens = count(text)
+        if tokens <= budget:
             best = max(best, text, key=len)
-            if used >= 0.97 * budget or sum(map(len, chosen.values())) == extras:
+            if tokens >= 0.97 * budget or sum(map(len, chosen.values())) == extras:
                 break
-        # A little more is taken off each time, so that a text whose tokens are short comes to fit too.
-        room *= budget / used * (1 - 0.01 * attempt)
+        # Each attempt shrinks a little more, so that a text with short tokens fits in the end.
+        available_characters *= budget / tokens * (1 - 0.01 * attempt)
     return best
 
 
-Piece = tuple[float, int, int, int]
-"""Worth for each character and place of the line, both negative so that the best and newest sort first; place of the
+RankedPiece = tuple[float, int, int, int]
+"""Value per character and position of the line, both negative so that the best and newest sort first; index of the
 extra, or -1 for the head; characters."""
 
 
-def _pieces(candidates: list[Line]) -> list[Piece]:
-    out: list[Piece] = []
+def _rank_pieces(candidates: list[CandidateLine]) -> list[RankedPiece]:
+    out: list[RankedPiece] = []
     for place, line in enumerate(candidates):
         head = len(line.head) + 12
         if line.worth > 0:
@@ -130,58 +153,60 @@ def _pieces(candidates: list[Line]) -> list[Piece]:
     return out
 
 
-def _chosen(candidates: list[Line], pieces: list[Piece], room: float) -> dict[int, list[int]]:
+def _choose_pieces(
+    candidates: list[CandidateLine], pieces: list[RankedPiece], available_characters: float
+) -> dict[int, list[int]]:
     chosen: dict[int, list[int]] = {}
-    left = [room * share for share in SHARES]
+    remaining = [available_characters * share for share in SHARES]
     heads: dict[int, int] = {-p[1]: p[3] for p in pieces if p[2] < 0}
-    for _, behind, number, own in pieces:
-        place = -behind
+    for _, negative_place, number, own in pieces:
+        place = -negative_place
         if place in chosen and number < 0:
             continue
         weight = own if place in chosen or number < 0 else own + heads.get(place, 12)
         section = candidates[place].section
-        if weight > min(room, left[section]):
-            if room < 30:
+        if weight > min(available_characters, remaining[section]):
+            if available_characters < 30:
                 break
             continue
-        room -= weight
-        left[section] -= weight
+        available_characters -= weight
+        remaining[section] -= weight
         chosen.setdefault(place, [])
         if number >= 0:
             chosen[place].append(number)
     return chosen
 
 
-def _render(candidates: list[Line], chosen: dict[int, list[int]]) -> str:
+def _render_candidates(candidates: list[CandidateLine], chosen: dict[int, list[int]]) -> str:
     sections: list[list[tuple[int, str]]] = [[] for _ in TITLES]
     for place, numbers in chosen.items():
         line = candidates[place]
-        sections[line.section].append((line.cites[-1][1], _line(line, sorted(numbers))))
+        sections[line.section].append((line.citations[-1][1], _render_line(line, sorted(numbers))))
     out = []
-    for title, found in zip(TITLES, sections, strict=True):
-        if found:
+    for title, lines in zip(TITLES, sections, strict=True):
+        if lines:
             out.append(f"## {title}")
-            out.extend(text for _, text in sorted(found, key=lambda f: f[0]))
+            out.extend(text for _, text in sorted(lines, key=lambda line: line[0]))
     return "\n".join(out)
 
 
-def _line(line: Line, numbers: list[int]) -> str:
+def _render_line(line: CandidateLine, numbers: list[int]) -> str:
     labels: dict[str, list[int]] = {}
     for number in numbers:
         labels.setdefault(line.extras[number][1], []).append(number)
     out = []
-    for label, found in labels.items():
+    for label, extras in labels.items():
         if label:
-            glue = " " if label in WORDS else " / "
-            out.append(f"{label}: " + glue.join(dict.fromkeys(line.extras[n][2] for n in found)))
+            separator = " " if label in WORDS else " / "
+            out.append(f"{label}: " + separator.join(dict.fromkeys(line.extras[n][2] for n in extras)))
         else:
-            out.append(_quoted(line, found))
-    head = line.head if line.section == FILES else f"{cited(line.cites)} {line.head}".rstrip()
+            out.append(_render_quotes(line, extras))
+    head = line.head if line.section == FILES else f"{format_source_spans(line.citations)} {line.head}".rstrip()
     return ("; " if line.head else " ").join([head, *out])
 
 
-def _quoted(line: Line, numbers: list[int]) -> str:
-    """Lines of one message on one line; an ellipsis stands for those left out between them."""
+def _render_quotes(line: CandidateLine, numbers: list[int]) -> str:
+    """Joins lines of one message into one line, with an ellipsis for omitted ones."""
     out = ""
     for before, number in zip([-1, *numbers], numbers, strict=False):
         out += ("" if not out else " / ") if number == before + 1 else (" … " if out else "… ")

@@ -1,12 +1,17 @@
-"""Standing instructions: what users ruled, asked for, preferred, corrected or stated, verbatim, first in every summary.
+"""Finds the users' standing instructions, and lists them verbatim at the start of every summary.
 
-A rule does not age: it holds until the user changes it. So these sentences are picked by their form, never by how old
-they are, and no model may leave one out or reword it: the section is written by rules, whoever writes the rest.
+An instruction is a rule, a request, a preference, a correction or a stated fact. A rule holds until the user changes
+it. So sentences are chosen by their form, never by their age, and no model can omit or reword one: this section is
+written by code in every summary.
 
-Form tells a rule apart from a remark: modal verbs, negation, words such as "only" and "instead", imperative openings,
-corrections. A rule that is to last ranks above what somebody asks for now, and this above a sentence that only states
-particulars (an amount, a date, a name, an address). The words
-are those of English, German, French, Spanish, Portuguese, Italian, Dutch, Russian, Chinese, Japanese and Korean.
+The form distinguishes a rule from a remark: modal verbs, negation, words such as "only" and "instead", imperatives,
+corrections. A lasting rule ranks above a present request, and this above a sentence that only states particulars (an
+amount, a date, a name, an address). The words are English, German, French, Spanish, Portuguese, Italian, Dutch,
+Russian, Chinese, Japanese and Korean.
+
+Flow: `find_instructions` extracts the instructions of one message, `select_standing` removes replaced ones,
+`render_instructions` writes the section within a budget. `states` compares a summary line with an instruction, for
+checks.py.
 """
 
 from __future__ import annotations
@@ -17,43 +22,43 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from accordion.core.subjects import EAST_ASIA, words_of
-from accordion.core.values import dataclass, replace
-from accordion.summaries.schema import citations
+from accordion.model.subjects import EAST_ASIA, words_of
+from accordion.model.values import dataclass, replace
+from accordion.summaries.schema import format_citations
 
 TITLE: Final = "Standing instructions of the user"
 OPENING: Final = "[Record of message"
-"""What every summary begins with."""
+"""The beginning of every summary."""
 
 RULE: Final = 4
-"""The rank of a sentence that governs what follows: it says never, always, only, at most, from now on, decided."""
+"""The rank of a lasting rule: it says never, always, only, at most, from now on, decided."""
 FACT: Final = 3
-"""The rank of a short sentence that says what something is."""
+"""The rank of a short definition: something is something."""
 REQUEST: Final = 2
-"""The rank of a sentence that asks for something now."""
+"""The rank of a request for something now."""
 STATEMENT: Final = 1
-"""The rank of a sentence that states other particulars, and of a question."""
+"""The rank of a sentence with other particulars, and of a question."""
 _CORRECTION: Final = 5
-"""The priority of a correction of what stands elsewhere in the window."""
+"""The priority of a correction of an instruction elsewhere in the window."""
 
-_LONGEST: Final = 600
-"""Characters of a sentence. A longer one is a document, not an instruction."""
+_MAX_SENTENCE_LENGTH: Final = 600
+"""Characters. A longer sentence is a document, not an instruction."""
 WHOLE: Final = 240
-"""Characters up to which a line stays whole, since its sentences explain each other."""
-_EDGE: Final = 12
-"""Lines at the beginning and at the end of a long text that are read: what is between them is pasted material."""
+"""Characters up to which a line is not split, since its sentences explain each other."""
+_EDGE_LINES: Final = 12
+"""Lines to read at both ends of a long text; between them is pasted material."""
 _BRIEF: Final = 120
 """Characters of a short sentence."""
-_MOST: Final = 48
-"""Instructions of one message."""
-_NAMED: Final = 3
-"""Earlier messages that a note on an instruction names."""
-_RUNS: Final = 12
-"""Runs of messages that the line about omitted instructions names; of more it names the first and the last message."""
+_MAX_INSTRUCTIONS: Final = 48
+"""The largest number of instructions from one message."""
+_MAX_NAMED_EARLIER: Final = 3
+"""The largest number of earlier messages in the note on an instruction."""
+_MAX_RUNS: Final = 12
+"""Runs of messages in the line about omitted instructions; beyond that it names the first and the last message."""
 _NARROW: Final = 160
-"""Tokens of a section in which no artifacts are named."""
-_ARTIFACTS: Final = 6
-"""Artifacts that it names."""
+"""Tokens of a section below which it names no artifacts."""
+_MAX_ARTIFACTS: Final = 6
+"""The largest number of artifacts in the line about omitted instructions."""
 
 _MODALS: Final = (
     # English
@@ -99,7 +104,7 @@ _LASTING = re.compile(
     "ないで|べき|必ず|決して|常に|だけ|今後|ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
     re.IGNORECASE,
 )
-"""What a rule is told by that is to last, beside what asks for something now."""
+"""The signs of a lasting rule, as opposed to a present request."""
 _FORM = re.compile(rf"(?<!\w)(?:{_MODALS})(?!\w)", re.IGNORECASE)
 _FORM_EAST_ASIA = re.compile(
     "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|"
@@ -136,7 +141,7 @@ _CORRECTS = re.compile(
     r"^(?:no|wait|actually|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–— ]|^(?:不对|不是|いいえ|아니)",
     re.IGNORECASE,
 )
-"""What corrects something, whether or not it names it."""
+"""The signs of a correction."""
 _FIGURE = re.compile(r"[$€£¥]\s?\d[\d.,]*|\d{4}-\d\d-\d\d|\d[\d.,:]*\s?%?")
 _VALUE_SIGN = re.compile(r"[$€£¥%:]|\d[.,]\d|\d{4}-\d\d-\d\d")
 _UNIT = re.compile(
@@ -154,7 +159,7 @@ _BOUND = re.compile(
     "(?:不得?超过|最多|最少|至少|上限[是为]?|최대|最大)\\s*$",
     re.IGNORECASE,
 )
-"""What a figure that is a value stands behind."""
+"""The words before a figure that make it a limit."""
 _NEARBY: Final = 40
 _NEGATION = re.compile(
     r"(?<!\w)(?:never|not|no|don['’]t|doesn['’]t|mustn['’]t|can['’]t|cannot|without|avoid|forbidden|prohibited|"
@@ -173,7 +178,7 @@ _COPULA = re.compile(
     re.IGNORECASE,
 )
 _VALUE = re.compile(r"\d|[\"“`«]|(?:^|\s)[A-Z]|^[^\W_a-z]{1,12}[。.]?$")
-"""What names something, behind "is": a figure, a name, a quotation."""
+"""The signs of a value after "is": a figure, a name, a quotation."""
 _VALUE_WORDS: Final = 8
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"”')\]]?\s+(?=[^\W\d_a-z]|[\"“(¿¡])|(?<=[。！？])\s*")
 _REFERENCE = re.compile(r"^\[\d+-\d+\] whole as art_\w+.*$", re.MULTILINE)
@@ -189,11 +194,10 @@ _NOT_PROSE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one sentence is about, for comparing it with others.
+    """The content of one sentence, for comparison with others.
 
-    `words` leave figures out; `figures` are in order, each with whether it is a value (an amount, a limit, a date).
-    `subject` is what stands before "is", and `has_value` tells whether a value stands behind it. `stem` is all but the
-    last word.
+    `words` leave out figures; `figures` come in order, each with whether it is a value (an amount, a limit, a date).
+    `subject` are the words before "is", `has_value` says whether a value follows it. `stem` is all but the last word.
     """
 
     words: frozenset[str]
@@ -206,8 +210,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A line or a sentence of a user, verbatim. `rank` is RULE or STATEMENT; `claims` has one for each sentence;
-    `is_change`: it says that something is different from now on, and `is_correction` that something was wrong."""
+    """A line or sentence of a user, verbatim.
+
+    `rank` is from STATEMENT to RULE; `claims` has one entry for each sentence. `is_change`: something is different from
+    now on. `is_correction`: something was wrong.
+    """
 
     text: str
     rank: int
@@ -217,20 +224,22 @@ class Instruction:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in memory, roughly."""
+        """The approximate size in bytes."""
         return 400 + sum(600 + 80 * (2 * len(each.words) + len(each.figures)) for each in self.claims)
 
     @property
     def words(self) -> frozenset[str]:
-        """The words that tell what it is about."""
+        """The words of all its claims."""
         return frozenset().union(*(claim.words for claim in self.claims))
 
 
 @dataclass(frozen=True, slots=True)
-class Cited:
-    """An instruction, the client's index of its message, and the indexes of the messages that it replaces or may
-    contradict. `older_than` names those of them that are newer and stand elsewhere in the window. What has the highest
-    `priority` is listed first where room is short."""
+class CitedInstruction:
+    """An instruction with the client's index of its message.
+
+    It replaces the instructions of the messages `replaces`, and may contradict those of `newer_than` and `older_than`;
+    the latter are newer, and elsewhere in the window. The highest `priority` is listed first if space is short.
+    """
 
     index: int
     instruction: Instruction
@@ -241,7 +250,7 @@ class Cited:
 
     def __str__(self) -> str:
         notes = [
-            f"({word} {', '.join(f'[{index}]' for index in indexes[-_NAMED:])})"
+            f"({word} {', '.join(f'[{index}]' for index in indexes[-_MAX_NAMED_EARLIER:])})"
             for word, indexes in (
                 ("replaces", self.replaces),
                 ("newer than", self.newer_than),
@@ -257,51 +266,55 @@ Outdated = tuple[tuple[int, Instruction], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The instructions to be listed, in the order in which they were given, and those that a newer one replaces or may
-    contradict, with the indexes of their messages: nothing else may tell of these."""
+class StandingInstructions:
+    """The instructions to list, in order, and the outdated ones, which nothing else may repeat.
 
-    cited: tuple[Cited, ...] = ()
+    A newer instruction replaces or may contradict an outdated one.
+    """
+
+    cited: tuple[CitedInstruction, ...] = ()
     outdated: Outdated = ()
 
 
-def instructions_of(text: str) -> tuple[Instruction, ...]:
-    """The instructions and statements of one text of a user's, in order; those that a summary in it lists included."""
-    found: list[Instruction] = []
-    before, listed, behind = _parted(text)
-    for sentence in chain(_sentences(before), listed, _sentences(behind)):
-        rank = max(map(_rank, _SENTENCE_END.split(sentence)), default=0)
+def find_instructions(text: str) -> tuple[Instruction, ...]:
+    """Finds the instructions and statements in a user's text, in order, with those that a summary in it lists."""
+    instructions: list[Instruction] = []
+    before, listed, after = _split_at_summary(text)
+    for sentence in chain(_split_sentences(before), listed, _split_sentences(after)):
+        rank = max(map(_rank_sentence, _SENTENCE_END.split(sentence)), default=0)
         if rank or sentence in listed:
-            found.append(_instruction(sentence, rank or STATEMENT))
-            if len(found) >= _MOST + len(listed):
+            instructions.append(_build_instruction(sentence, rank or STATEMENT))
+            if len(instructions) >= _MAX_INSTRUCTIONS + len(listed):
                 break
-    return tuple(found)
+    return tuple(instructions)
 
 
-def standing(stated: Iterable[tuple[int, Instruction]], is_listed: Callable[[int, str], bool]) -> Standing:
-    """The instructions in force, each once, as far as `is_listed` says so of the index of a message and a text.
+def select_standing(
+    instructions: Iterable[tuple[int, Instruction]], is_listed: Callable[[int, str], bool]
+) -> StandingInstructions:
+    """Selects the instructions in force, each once, of those for which `is_listed(message index, text)` is true.
 
-    An instruction on the same subject replaces the earlier one. Where it only may, both stand and the newer says so.
-    Those that are not listed stand elsewhere in the window, and count like the others.
+    An instruction on the same subject replaces the earlier one. If the two only may contradict each other, both stay,
+    and the newer one has a note. Instructions that are not listed occur elsewhere in the window, and count like others.
     """
-    register, found = _Register(), dict[int, Cited]()
+    instruction_index, in_force_by_place = _InstructionIndex(), dict[int, CitedInstruction]()
     outdated: dict[int, tuple[int, Instruction]] = {}
-    for place, (index, instruction) in enumerate(stated):
+    for place, (index, instruction) in enumerate(instructions):
         listed = is_listed(index, instruction.text)
-        # Of long ones few would fit.
+        # Few long ones would fit.
         priority = instruction.rank - (len(instruction.text) > _BRIEF)
         replaced, newer_than = set[int](), set[int]()
-        for at in register.related(instruction):
-            each = found.get(at)
+        for at in instruction_index.related(instruction):
+            each = in_force_by_place.get(at)
             if each is None:
                 continue
-            if replaces(instruction, each.instruction):
-                del found[at]
+            if is_replacement(instruction, each.instruction):
+                del in_force_by_place[at]
                 targets = replaced
             elif may_replace(instruction, each.instruction):
                 targets = newer_than
                 if not listed:
-                    found[at] = replace(each, older_than=(*each.older_than, index))
+                    in_force_by_place[at] = replace(each, older_than=(*each.older_than, index))
             else:
                 continue
             if each.instruction.text != instruction.text:
@@ -310,44 +323,51 @@ def standing(stated: Iterable[tuple[int, Instruction]], is_listed: Callable[[int
                 priority = max(priority, each.priority)
                 if not is_listed(each.index, each.instruction.text):
                     priority = _CORRECTION
-        found[place] = Cited(index, instruction, tuple(sorted(replaced)), tuple(sorted(newer_than)), priority=priority)
-        register.add(place, instruction)
-    in_force = {each.instruction.text for place, each in found.items() if place not in outdated}
-    cited = tuple(each for each in found.values() if is_listed(each.index, each.instruction.text))
-    return Standing(cited, tuple(pair for pair in outdated.values() if pair[1].text not in in_force))
+        in_force_by_place[place] = CitedInstruction(
+            index, instruction, tuple(sorted(replaced)), tuple(sorted(newer_than)), priority=priority
+        )
+        instruction_index.add(place, instruction)
+    in_force = {each.instruction.text for place, each in in_force_by_place.items() if place not in outdated}
+    cited = tuple(each for each in in_force_by_place.values() if is_listed(each.index, each.instruction.text))
+    return StandingInstructions(cited, tuple(pair for pair in outdated.values() if pair[1].text not in in_force))
 
 
-def render(
-    found: Sequence[Cited], budget: int, count: Callable[[str], int], artifact: Callable[[int], str] | None = None
+def render_instructions(
+    instructions: Sequence[CitedInstruction],
+    budget: int,
+    count: Callable[[str], int],
+    artifact: Callable[[int], str] | None = None,
 ) -> tuple[str, frozenset[str]]:
-    """The section with the instructions that fit into `budget` tokens of `count`, and the texts that it holds.
+    """Renders the section with the instructions that fit into `budget` tokens of `count`. Also returns their texts.
 
-    Corrections of what stands elsewhere in the window go first, then rules, then statements, newer ones before older
-    ones, so that an old instruction never stands without the newer one that may contradict it. A last line names the
-    messages of what is left out, and the artifacts that hold them: `artifact` tells the one of a message, if any.
+    Corrections of instructions elsewhere in the window come first, then rules, then statements, and newer ones before
+    older ones, so that an old instruction never appears without the newer one that may contradict it. A last line names
+    the messages of omitted instructions, and their artifacts: `artifact` returns the id for a message, or "".
     """
-    if not found or budget <= 0:
+    if not instructions or budget <= 0:
         return "", frozenset()
     if budget < _NARROW:
-        # What the archive holds is listed below in any case, and a correction is worth more than its name.
+        # The references list the artifacts in any case, and a correction is worth more than an artifact's name.
         artifact = None
-    order = [found[at] for at in sorted(range(len(found)), key=lambda at: (-found[at].priority, -at))]
-    low, high = -1, len(found)
+    order = [
+        instructions[at] for at in sorted(range(len(instructions)), key=lambda at: (-instructions[at].priority, -at))
+    ]
+    low, high = -1, len(instructions)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = count(_section(found, order[:middle], artifact)) <= budget
+        fits = count(_render_section(instructions, order[:middle], artifact)) <= budget
         low, high = (middle, high) if fits else (low, middle - 1)
     if low < 0:
         return "", frozenset()
     chosen = order[:low]
-    return _section(found, chosen, artifact), frozenset(each.instruction.text for each in chosen)
+    return _render_section(instructions, chosen, artifact), frozenset(each.instruction.text for each in chosen)
 
 
-def replaces(later: Instruction, earlier: Instruction) -> bool:
-    """Whether `later` says what `earlier` says with another value, for certain."""
+def is_replacement(later: Instruction, earlier: Instruction) -> bool:
+    """Whether `later` certainly repeats `earlier` with another value."""
     if later.text == earlier.text:
         return True
-    # Of several sentences only one would be replaced.
+    # Only one of several sentences would be replaced.
     return len(earlier.claims) == 1 and any(_replaces(claim, earlier.claims[0]) for claim in later.claims)
 
 
@@ -361,22 +381,21 @@ def may_replace(later: Instruction, earlier: Instruction) -> bool:
 
 
 def states(text: str, instruction: Instruction, *, reversed: bool = False) -> bool:
-    """Whether a text says what an instruction of one sentence says, in other words; `reversed`: with a negation where
-    that has none, or without the one that it has."""
+    """Whether a text states the same as an instruction of one sentence. `reversed`: with the opposite negation."""
     if len(instruction.claims) != 1:
         return False
-    said, stated = _claim(text), instruction.claims[0]
-    is_reversed = said.is_negative != stated.is_negative
+    text_claim, claim = _claim(text), instruction.claims[0]
+    is_reversed = text_claim.is_negative != claim.is_negative
     return (
-        len(stated.words) > 1
-        and stated.words <= said.words
-        and {figure for figure, _ in stated.figures} <= {figure for figure, _ in said.figures}
+        len(claim.words) > 1
+        and claim.words <= text_claim.words
+        and {figure for figure, _ in claim.figures} <= {figure for figure, _ in text_claim.figures}
         and is_reversed == reversed
     )
 
 
-class _Register:
-    """Finds the instructions that one may be related to, by their places, without comparing it with all."""
+class _InstructionIndex:
+    """Finds the earlier instructions that may be related to one, without comparing it with all."""
 
     def __init__(self) -> None:
         self._by_key: dict[object, list[int]] = {}
@@ -389,34 +408,38 @@ class _Register:
             self._by_word.setdefault(word, []).append(place)
 
     def related(self, instruction: Instruction) -> list[int]:
-        found = {place for key in self._keys(instruction) for place in self._by_key.get(key, ())}
+        places = {place for key in self._keys(instruction) for place in self._by_key.get(key, ())}
         if instruction.is_change:
-            shared = Counter(place for word in instruction.words for place in self._by_word.get(word, ()))
-            found.update(place for place, number in shared.items() if number > 1)
-        return sorted(found)
+            shared_words = Counter(place for word in instruction.words for place in self._by_word.get(word, ()))
+            places.update(place for place, number in shared_words.items() if number > 1)
+        return sorted(places)
 
     @staticmethod
     def _keys(instruction: Instruction) -> Iterator[object]:
         yield instruction.text
         for claim in instruction.claims:
-            named = enumerate((claim.subject, claim.words, claim.stem))
-            yield from ((number, words) for number, words in named if words)
+            word_sets = enumerate((claim.subject, claim.words, claim.stem))
+            yield from ((number, words) for number, words in word_sets if words)
 
 
-def _section(found: Sequence[Cited], chosen: Sequence[Cited], artifact: Callable[[int], str] | None) -> str:
-    shown = set(map(id, chosen))
-    lines = [f"## {TITLE}", *(str(each) for each in found if id(each) in shown)]
-    left = [each.index for each in found if id(each) not in shown]
-    if left:
-        where = citations(sorted(set(left)))
-        if where.count(",") >= _RUNS:
-            where = f"[{min(left)}-{max(left)}]"
-        names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(left)))))) if artifact else []
-        read = f"read_artifact has {'it' if len(left) == 1 else 'them'}"
+def _render_section(
+    instructions: Sequence[CitedInstruction],
+    selection: Sequence[CitedInstruction],
+    artifact: Callable[[int], str] | None,
+) -> str:
+    selected = set(map(id, selection))
+    lines = [f"## {TITLE}", *(str(each) for each in instructions if id(each) in selected)]
+    omitted = [each.index for each in instructions if id(each) not in selected]
+    if omitted:
+        citations = format_citations(sorted(set(omitted)))
+        if citations.count(",") >= _MAX_RUNS:
+            citations = f"[{min(omitted)}-{max(omitted)}]"
+        names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(omitted)))))) if artifact else []
+        read = f"read_artifact has {'it' if len(omitted) == 1 else 'them'}"
         if names:
-            more = " and those listed below" if len(names) > _ARTIFACTS else ""
-            read = f"kept in {', '.join(names[-_ARTIFACTS:])}{more}, for read_artifact"
-        lines.append(f"(No room for {len(left)} more, of {where}; {read}.)")
+            more = " and those listed below" if len(names) > _MAX_ARTIFACTS else ""
+            read = f"kept in {', '.join(names[-_MAX_ARTIFACTS:])}{more}, for read_artifact"
+        lines.append(f"(No room for {len(omitted)} more, of {citations}; {read}.)")
     return "\n".join(lines)
 
 
@@ -434,7 +457,7 @@ def _may_replace(later: Claim, earlier: Claim, is_change: bool) -> bool:
         if common >= 2 and common * 2 >= min(len(later.words), len(earlier.words)):
             return True
     if len(later.words) > 1 and later.words == earlier.words:
-        # Prohibitions of different things add up, and what is the same but for its form needs no mark.
+        # Prohibitions of different things add up, and an instruction in another form needs no note.
         return later.is_negative != earlier.is_negative or (not later.is_negative and later.figures != earlier.figures)
     return not later.is_negative and len(later.stem) > 1 and later.stem == earlier.stem
 
@@ -447,46 +470,50 @@ def _differ_in_values(one: Claim, other: Claim) -> bool:
     return bool(different) and all(first[1] and second[1] for first, second in different)
 
 
-def _parted(text: str) -> tuple[str, list[str], str]:
-    """What a user said before a summary of ours, the instructions that it lists, and what the user said behind it. All
-    else in it was written by others. Clients may send what they got."""
+def _split_at_summary(text: str) -> tuple[str, list[str], str]:
+    """Returns a user's text before a summary of this proxy, the summary's listed instructions, and the text after it.
+
+    A client may send back a summary. Apart from the listed instructions, nothing in it is the user's text.
+    """
     start = text.find(OPENING)
     section = text.find(f"## {TITLE}\n", start) if start >= 0 else -1
     if section < 0 or (start and text[start - 1] != "\n"):
         return text, [], ""
-    ends = [found.end() for found in _REFERENCE.finditer(text, section)]
+    ends = [match.end() for match in _REFERENCE.finditer(text, section)]
     lines = text[section:].partition("\n\n")[0].split("\n")[1:]
     listed = [_NOTES.sub("", _INDEX.sub("", line, count=1)) for line in lines]
     return text[:start], listed, text[ends[-1] :] if ends else ""
 
 
-def _sentences(text: str) -> Iterator[str]:
-    for line in _prose(text):
+def _split_sentences(text: str) -> Iterator[str]:
+    for line in _prose_lines(text):
         if len(line) <= WHOLE:
             yield line
         else:
             yield from (
                 part
                 for each in _SENTENCE_END.split(line)
-                if _is_long_enough(part := each.strip()) and len(part) <= _LONGEST
+                if _is_long_enough(part := each.strip()) and len(part) <= _MAX_SENTENCE_LENGTH
             )
 
 
-def _prose(text: str) -> Iterator[str]:
+def _prose_lines(text: str) -> Iterator[str]:
     lines = text.split("\n")
-    if len(lines) > 4 * _EDGE:
-        lines = [*lines[:_EDGE], *lines[-_EDGE:]]
-    fenced = False
+    if len(lines) > 4 * _EDGE_LINES:
+        lines = [*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]]
+    is_fenced = False
     for line in lines:
         bare = line.strip()
         if bare.startswith("```"):
-            fenced = not fenced
-        elif not fenced and _is_long_enough(bare) and not _NOT_PROSE.search(bare) and not _is_indented(line, bare):
+            is_fenced = not is_fenced
+        elif (
+            not is_fenced and _is_long_enough(bare) and not _NOT_PROSE.search(bare) and not _looks_like_code(line, bare)
+        ):
             yield bare
 
 
-def _is_indented(line: str, bare: str) -> bool:
-    """Whether a line is indented like code: a point of a list may be."""
+def _looks_like_code(line: str, bare: str) -> bool:
+    """Whether a line is indented like code; a list item may be indented."""
     return (
         line[:1] in " \t"
         and not _BULLET.match(bare)
@@ -494,10 +521,10 @@ def _is_indented(line: str, bare: str) -> bool:
     )
 
 
-def _rank(sentence: str) -> int:
+def _rank_sentence(sentence: str) -> int:
     bare = _BULLET.sub("", sentence)
     is_particular = _PARTICULAR.search(bare) is not None
-    is_request = _asks(bare)
+    is_request = _is_request(bare)
     if bare[-1:] in "?？":
         return STATEMENT if is_particular or is_request else 0
     if _LASTING.search(bare) or (is_particular and _CORRECTS.search(bare)):
@@ -507,7 +534,7 @@ def _rank(sentence: str) -> int:
     return REQUEST if is_request else STATEMENT if is_particular else 0
 
 
-def _asks(bare: str) -> bool:
+def _is_request(bare: str) -> bool:
     first = _WORD.search(bare)
     if first is not None and first.group().lower() in _IMPERATIVES:
         return True
@@ -518,7 +545,7 @@ def _is_long_enough(text: str) -> bool:
     return len(text) >= 8 or len(_EAST_ASIA.sub("", text)) <= len(text) - 4
 
 
-def _instruction(sentence: str, rank: int) -> Instruction:
+def _build_instruction(sentence: str, rank: int) -> Instruction:
     bare = _BULLET.sub("", sentence)
     claims = tuple(_claim(part) for each in _SENTENCE_END.split(bare) if (part := each.strip()))
     return Instruction(sentence, rank, claims, _CHANGE.search(bare) is not None, _CORRECTS.search(bare) is not None)
@@ -526,7 +553,7 @@ def _instruction(sentence: str, rank: int) -> Instruction:
 
 def _claim(sentence: str) -> Claim:
     copula = _COPULA.search(sentence)
-    # Up to the last colon in front of "is" stands a heading such as "Note:".
+    # The text up to the last colon before "is" is a heading such as "Note:".
     start = 0
     while copula is not None and copula.group().strip() == ":":
         start, copula = copula.end(), _COPULA.search(sentence, copula.end())

@@ -1,7 +1,8 @@
-"""What a model's summary must hold: one schema for each kind of fold, read strictly, and the lines that it becomes.
+"""The JSON schema of a model's summary, one for each kind of compaction, and the lines that it becomes.
 
-Every entry is `{text, sources}`; `sources` are the client's indexes of the messages that say so. A summary is kept and
-checked as lines, each with a label and its citations, so that a line can be left out without harm to the others.
+Every entry is `{text, sources}`; `sources` are the client's indexes of the messages that support it. A summary is
+stored and checked as lines, each with a label and its citations, so that a line can be dropped without harm to the
+others.
 """
 
 from __future__ import annotations
@@ -13,222 +14,225 @@ from typing import Annotated, Final
 
 import msgspec
 
-from accordion.core.plan import Kind
-from accordion.core.values import dataclass
+from accordion.model.plan import PlanKind
+from accordion.model.values import dataclass
 
-LONGEST_ANSWER: Final = 400_000
-"""Characters. What is longer is not looked into."""
+MAX_ANSWER_LENGTH: Final = 400_000
+"""Characters. A longer answer is not parsed."""
 
-_STARTS: Final = 50
+_MAX_OBJECTS: Final = 50
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
 _CITED_AT_END = re.compile(r"(?:\s*\[\d+(?:\s*[-–,]\s*\d+)*\])+(?=\.?$)")
 
-Index = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
-Sources = Annotated[tuple[Index, ...], msgspec.Meta(max_length=80)]
-Words = Annotated[str, msgspec.Meta(min_length=1, max_length=800)]
+MessageIndex = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+MessageIndexes = Annotated[tuple[MessageIndex, ...], msgspec.Meta(max_length=80)]
+EntryText = Annotated[str, msgspec.Meta(min_length=1, max_length=800)]
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing that is said, and the messages that it is taken from."""
+class SummaryEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A statement and its source messages."""
 
-    text: Words
-    sources: Sources = ()
-
-
-Few = Annotated[tuple[Entry, ...], msgspec.Meta(max_length=5)]
-Many = Annotated[tuple[Entry, ...], msgspec.Meta(max_length=25)]
+    text: EntryText
+    sources: MessageIndexes = ()
 
 
-class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file or a tool's result that matters, and why."""
+ShortList = Annotated[tuple[SummaryEntry, ...], msgspec.Meta(max_length=5)]
+LongList = Annotated[tuple[SummaryEntry, ...], msgspec.Meta(max_length=25)]
 
-    text: Words
+
+class ArtifactEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An important file or tool result, and its relevance."""
+
+    text: EntryText
     relevance: Annotated[str, msgspec.Meta(max_length=400)] = ""
-    sources: Sources = ()
+    sources: MessageIndexes = ()
 
 
-class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file or a tool's result of this task, with what was found in it."""
+class ArtifactFindings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file or tool result of this task, with its findings."""
 
-    text: Words
-    sources: Sources = ()
-    findings: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=3)] = ()
-
-
-class Goals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the user wants."""
-
-    primary: Many = ()
-    secondary: Many = ()
+    text: EntryText
+    sources: MessageIndexes = ()
+    findings: Annotated[tuple[SummaryEntry, ...], msgspec.Meta(max_length=3)] = ()
 
 
-class Outcomes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What came of it."""
+class SummaryGoals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The user's goals."""
 
-    completed: Many = ()
-    partial: Many = ()
-    discoveries: Many = ()
-
-
-class Technical(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What it is done with, what stood in the way, and what helped."""
-
-    technologies: Many = ()
-    configuration: Many = ()
-    issues: Many = ()
-    solutions: Many = ()
+    primary: LongList = ()
+    secondary: LongList = ()
 
 
-class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the conversation went."""
+class SummaryOutcomes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcomes of the conversation."""
 
-    phases: Many = ()
-    decisions: Many = ()
-    shifts: Many = ()
+    completed: LongList = ()
+    partial: LongList = ()
+    discoveries: LongList = ()
+
+
+class TechnicalNotes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Technologies, configuration, issues and solutions."""
+
+    technologies: LongList = ()
+    configuration: LongList = ()
+    issues: LongList = ()
+    solutions: LongList = ()
+
+
+class ConversationFlow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The course of the conversation."""
+
+    phases: LongList = ()
+    decisions: LongList = ()
+    shifts: LongList = ()
 
 
 class Continuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is needed to go on."""
+    """The information needed to continue."""
 
-    state: Many = ()
-    next_steps: Many = ()
-    important: Many = ()
+    state: LongList = ()
+    next_steps: LongList = ()
+    important: LongList = ()
 
 
 class ConversationSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The record of a history."""
+    """The summary of a history (conversation level)."""
 
-    overview: Few
-    goals: Goals = Goals()
-    outcomes: Outcomes = Outcomes()
-    technical: Technical = Technical()
-    artifacts: Annotated[tuple[Artifact, ...], msgspec.Meta(max_length=25)] = ()
-    flow: Flow = Flow()
+    overview: ShortList
+    goals: SummaryGoals = SummaryGoals()
+    outcomes: SummaryOutcomes = SummaryOutcomes()
+    technical: TechnicalNotes = TechnicalNotes()
+    artifacts: Annotated[tuple[ArtifactEntry, ...], msgspec.Meta(max_length=25)] = ()
+    flow: ConversationFlow = ConversationFlow()
     continuation: Continuation = Continuation()
 
 
 class GenerationSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The record of what was done since the task."""
+    """The summary of the work since the task (generation level)."""
 
-    gist: Few
-    intent: Few = ()
-    constraints: Few = ()
-    decisions: Few = ()
-    open_questions: Few = ()
-    next_steps: Few = ()
-    artifacts: Annotated[tuple[Finding, ...], msgspec.Meta(max_length=12)] = ()
+    gist: ShortList
+    intent: ShortList = ()
+    constraints: ShortList = ()
+    decisions: ShortList = ()
+    open_questions: ShortList = ()
+    next_steps: ShortList = ()
+    artifacts: Annotated[tuple[ArtifactFindings, ...], msgspec.Meta(max_length=12)] = ()
 
 
-Document = ConversationSummary | GenerationSummary
+SummaryDocument = ConversationSummary | GenerationSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """How the entries at `path` read, and how they are treated.
+class SummarySection:
+    """The label of the entries at `path`, and their treatment.
 
-    `rank` says what goes first where room is short (the highest). `user`: they say what the user wants. `orders`: the
-    agent will act on them. `limits`: they say what the user's instructions say, which are listed word for word.
-    `core`: a summary is none without any of these.
+    Entries with the highest `rank` are dropped first. `is_user_claim`: they are about the user's wishes.
+    `is_instruction`: the agent will act on them. `limits`: they repeat the user's instructions, which the block lists
+    verbatim. `is_essential`: a summary needs at least one such entry.
     """
 
     path: str
     label: str
     rank: int
-    user: bool = False
-    orders: bool = False
+    is_user_claim: bool = False
+    is_instruction: bool = False
     limits: bool = False
-    core: bool = False
+    is_essential: bool = False
 
 
-CONVERSATION: Final = (
-    Section("overview", "Overview", 0, core=True),
-    Section("goals.primary", "Goal", 0, user=True),
-    Section("goals.secondary", "Also wanted", 1, user=True, limits=True),
-    Section("outcomes.completed", "Done", 1),
-    Section("outcomes.partial", "Partly done", 1),
-    Section("outcomes.discoveries", "Found", 2),
-    Section("technical.technologies", "Uses", 5),
-    Section("technical.configuration", "Configuration", 3),
-    Section("technical.issues", "Issue", 3),
-    Section("technical.solutions", "Solution", 3),
-    Section("artifacts", "Artifact", 4),
-    Section("flow.phases", "Phase", 7),
-    Section("flow.decisions", "Decision", 2, orders=True),
-    Section("flow.shifts", "Topic shift", 6),
-    Section("continuation.state", "State", 0, core=True),
-    Section("continuation.next_steps", "Next", 1, orders=True),
-    Section("continuation.important", "Important", 1),
+CONVERSATION_SECTIONS: Final = (
+    SummarySection("overview", "Overview", 0, is_essential=True),
+    SummarySection("goals.primary", "Goal", 0, is_user_claim=True),
+    SummarySection("goals.secondary", "Also wanted", 1, is_user_claim=True, limits=True),
+    SummarySection("outcomes.completed", "Done", 1),
+    SummarySection("outcomes.partial", "Partly done", 1),
+    SummarySection("outcomes.discoveries", "Found", 2),
+    SummarySection("technical.technologies", "Uses", 5),
+    SummarySection("technical.configuration", "Configuration", 3),
+    SummarySection("technical.issues", "Issue", 3),
+    SummarySection("technical.solutions", "Solution", 3),
+    SummarySection("artifacts", "Artifact", 4),
+    SummarySection("flow.phases", "Phase", 7),
+    SummarySection("flow.decisions", "Decision", 2, is_instruction=True),
+    SummarySection("flow.shifts", "Topic shift", 6),
+    SummarySection("continuation.state", "State", 0, is_essential=True),
+    SummarySection("continuation.next_steps", "Next", 1, is_instruction=True),
+    SummarySection("continuation.important", "Important", 1),
 )
-GENERATION: Final = (
-    Section("gist", "Gist", 0, core=True),
-    Section("intent", "Intent", 0, user=True, core=True),
-    Section("constraints", "Constraint", 1, limits=True),
-    Section("decisions", "Decision", 1, orders=True),
-    Section("open_questions", "Open question", 2),
-    Section("next_steps", "Next", 1, orders=True),
-    Section("artifacts", "Finding", 3),
+GENERATION_SECTIONS: Final = (
+    SummarySection("gist", "Gist", 0, is_essential=True),
+    SummarySection("intent", "Intent", 0, is_user_claim=True, is_essential=True),
+    SummarySection("constraints", "Constraint", 1, limits=True),
+    SummarySection("decisions", "Decision", 1, is_instruction=True),
+    SummarySection("open_questions", "Open question", 2),
+    SummarySection("next_steps", "Next", 1, is_instruction=True),
+    SummarySection("artifacts", "Finding", 3),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a summary. `sources` are sorted and distinct. `reported`: only tools say so."""
+class SummaryLine:
+    """A line of a summary. `sources` are sorted and distinct. `is_tool_report`: only tool results support it."""
 
-    section: Section
+    section: SummarySection
     text: str
     sources: tuple[int, ...]
-    reported: bool = False
+    is_tool_report: bool = False
 
     def __str__(self) -> str:
-        by = " (reported by a tool)" if self.reported else ""
-        return f"{self.section.label}{by}: {self.text} {citations(self.sources)}"
+        by = " (reported by a tool)" if self.is_tool_report else ""
+        return f"{self.section.label}{by}: {self.text} {format_citations(self.sources)}"
 
 
-def sections(kind: Kind) -> tuple[Section, ...]:
-    """The sections of a kind of summary, in the order in which they read."""
-    return CONVERSATION if kind == "conversation" else GENERATION
+def sections_for(kind: PlanKind) -> tuple[SummarySection, ...]:
+    """Returns the sections of a kind of summary, in order."""
+    return CONVERSATION_SECTIONS if kind == "conversation" else GENERATION_SECTIONS
 
 
-def decode(answer: str, kind: Kind) -> Document:
-    """Reads a model's answer: one JSON object of the kind's schema, in code fences or between other words or not.
+def decode_answer(answer: str, kind: PlanKind) -> SummaryDocument:
+    """Decodes a model's answer: a JSON object of the kind's schema, maybe in code fences or between other text.
 
-    Raises ValueError with what is wrong, in words that the model can act on.
+    Raises ValueError with a message for the model.
     """
-    schema: type[Document] = ConversationSummary if kind == "conversation" else GenerationSummary
-    if len(answer) > LONGEST_ANSWER:
+    schema: type[SummaryDocument] = ConversationSummary if kind == "conversation" else GenerationSummary
+    if len(answer) > MAX_ANSWER_LENGTH:
         raise ValueError(f"the answer has {len(answer):,} characters")
     problem, largest = "the answer holds no complete JSON object", len(answer) // 2
-    for found in _objects(answer):
+    for json_text in _find_json_objects(answer):
         try:
-            return msgspec.json.decode(found.encode(), type=schema)
+            return msgspec.json.decode(json_text.encode(), type=schema)
         except msgspec.ValidationError as error:
-            # Of an object that is cut short only entries within can be read, and they are not what is wrong.
-            if len(found) > largest:
-                problem, largest = f"the JSON object does not fit: {error}", len(found)
+            # In a truncated object only inner entries can be parsed, and their errors are not the problem.
+            if len(json_text) > largest:
+                problem, largest = f"the JSON object does not fit: {error}", len(json_text)
         except (ValueError, RecursionError):
             continue
     raise ValueError(problem)
 
 
-def lines(document: Document, kind: Kind) -> list[Line]:
-    """The entries as lines, in order; text on one line, sources sorted."""
-    found: list[Line] = []
-    for section in sections(kind):
-        held: object = document
+def build_lines(document: SummaryDocument, kind: PlanKind) -> list[SummaryLine]:
+    """Turns the entries into lines, in order, each with its text on one line and sorted sources."""
+    lines: list[SummaryLine] = []
+    for section in sections_for(kind):
+        entries: object = document
         for name in section.path.split("."):
-            held = getattr(held, name)
-        for entry in held if isinstance(held, tuple) else ():
-            found.extend(Line(section, tidy(text), tuple(sorted(set(sources)))) for text, sources in _said(entry))
-    return found
+            entries = getattr(entries, name)
+        for entry in entries if isinstance(entries, tuple) else ():
+            lines.extend(
+                SummaryLine(section, clean_text(text), tuple(sorted(set(sources))))
+                for text, sources in _entry_texts(entry)
+            )
+    return lines
 
 
-def render(found: Iterable[Line]) -> str:
-    """Compact text, a line each, every one ending in its citations."""
-    return "\n".join(map(str, found))
+def render_lines(lines: Iterable[SummaryLine]) -> str:
+    """Renders lines as text, each with its citations at the end."""
+    return "\n".join(map(str, lines))
 
 
-def citations(sources: Sequence[int]) -> str:
-    """`[12]`, `[3, 12-14]`: runs of three or more as ranges."""
+def format_citations(sources: Sequence[int]) -> str:
+    """Formats citations: `[12]`, `[3, 12-14]`, with runs of three or more as ranges."""
     runs: list[list[int]] = []
     for index in sources:
         if runs and index == runs[-1][-1] + 1:
@@ -239,45 +243,45 @@ def citations(sources: Sequence[int]) -> str:
     return f"[{', '.join(texts)}]"
 
 
-def cited(text: str) -> frozenset[int]:
-    """The messages that the lines of a rendered summary cite."""
-    found: set[int] = set()
+def find_citations(text: str) -> frozenset[int]:
+    """Returns the indexes of the messages that a rendered summary cites."""
+    cited: set[int] = set()
     for line in text.splitlines():
         at = line.rfind("[")
         inner = line[at + 1 : -1] if at >= 0 and line.endswith("]") else ""
         for piece in inner.split(",") if inner else ():
             first, _, last = piece.strip().partition("-")
             if first.isdecimal() and (not last or last.isdecimal()):
-                found.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
-    return frozenset(found)
+                cited.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
+    return frozenset(cited)
 
 
-def uncited(text: str) -> str:
-    """A rendered summary without its citations."""
+def strip_citations(text: str) -> str:
+    """Removes the citations from a rendered summary."""
     return "\n".join(_CITED_AT_END.sub("", line) for line in text.splitlines())
 
 
-def tidy(text: str) -> str:
-    """On one line, without control characters and without citations of its own at the end."""
+def clean_text(text: str) -> str:
+    """Puts a text on one line, without control characters and without its own citations at the end."""
     return _CITED_AT_END.sub("", " ".join(_CONTROL.sub(" ", text).split())).strip()
 
 
-def _said(entry: object) -> Iterator[tuple[str, tuple[int, ...]]]:
-    if isinstance(entry, Artifact):
+def _entry_texts(entry: object) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if isinstance(entry, ArtifactEntry):
         yield f"{entry.text}: {entry.relevance}" if entry.relevance else entry.text, entry.sources
-    elif isinstance(entry, Finding):
+    elif isinstance(entry, ArtifactFindings):
         for finding in entry.findings:
             yield f"{entry.text}: {finding.text}", finding.sources or entry.sources
         if not entry.findings:
             yield entry.text, entry.sources
-    elif isinstance(entry, Entry):
+    elif isinstance(entry, SummaryEntry):
         yield entry.text, entry.sources
 
 
-def _objects(answer: str) -> Iterator[str]:
-    """Each JSON object that stands in a text, outermost ones only."""
+def _find_json_objects(answer: str) -> Iterator[str]:
+    """Yields the outermost JSON objects in a text."""
     decoder, at = json.JSONDecoder(), 0
-    for _ in range(_STARTS):
+    for _ in range(_MAX_OBJECTS):
         at = answer.find("{", at)
         if at < 0:
             return

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from accordion.archive.references import artifact_id
-from accordion.compaction.case import Budgets
 from accordion.compaction.planner import Planner
-from accordion.compaction.strategies import build
-from accordion.core.conversation import Media, Message, Text, ToolResult
-from accordion.core.plan import Plan, Replace
+from accordion.compaction.request import RequestBudgets
+from accordion.compaction.strategies import build_strategy
+from accordion.model.conversation import Media, Message, Text, ToolResult
+from accordion.model.plan import Plan, Replace
 from tests.compaction.viewing import SPACE, answers, batch, calls, gives, listed, message, says, viewed
 
 
@@ -24,8 +24,8 @@ def screen(call_id: str) -> list[Message]:
 
 def planned(*messages: Message, images: int = 0, body: int = 0, size: int = 0, **options: Any) -> Plan:
     """What is done about the budgets, the tokens being within their target."""
-    pipeline = [build(name, given) for name, given in options.pop("pipeline", {}).items()]
-    view = viewed(listed(*messages), target=100_000, budgets=Budgets(body, images), size=size, **options)
+    pipeline = [build_strategy(name, given) for name, given in options.pop("pipeline", {}).items()]
+    view = viewed(listed(*messages), target=100_000, budgets=RequestBudgets(body, images), size=size, **options)
     return Planner(pipeline).plan(view, must_succeed=True)
 
 
@@ -67,7 +67,7 @@ def test_images_of_the_task_go_last_and_pinned_ones_never() -> None:
     assert slots(planned(*lists, images=3)) == [2, 4]
     assert slots(planned(*lists, images=2)) == [2, 4, 0]
     assert slots(planned(*lists, images=1)) == [2, 4, 0, 6]
-    assert slots(planned(*lists, images=2, pinned=frozenset({"a"}))) == [4, 0, 6]
+    assert slots(planned(*lists, images=2, pinned_call_ids=frozenset({"a"}))) == [4, 0, 6]
 
 
 def test_the_newest_batchs_images_go_only_where_nothing_older_is_left() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from accordion.archive.references import artifact_id, reference
+from accordion.archive.references import artifact_id, result_reference
+from accordion.compaction.plan_state import PlanState
 from accordion.compaction.planner import Planner
-from accordion.compaction.sketch import Sketch
-from accordion.compaction.strategies import STRATEGIES, build
-from accordion.compaction.strategies.base import Archive, Draft
-from accordion.compaction.views import view_of
-from accordion.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from accordion.core.plan import Drop, Replace, Step
+from accordion.compaction.strategies import STRATEGIES, build_strategy
+from accordion.compaction.strategies.base import DeferredReplace, StrategyView
+from accordion.compaction.view import build_view
+from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.plan import Drop, PlanStep, Replace
 from tests.compaction.viewing import SPACE, answers, batch, calls, count, gives, listed, message, says, viewed
 
 LONG = "x" * 2_000
@@ -29,14 +29,18 @@ FOLDED = listed(
 )
 
 
-def proposed(view: Draft, **options: Any) -> list[Step | Archive]:
+def proposed(view: StrategyView, **options: Any) -> list[PlanStep | DeferredReplace]:
     """The steps, those that are written late too."""
-    return list(build("compact_tool_results", {"replacement": "reference"} | options).propose(Sketch(view).draft()))
+    return list(
+        build_strategy("compact_tool_results", {"replacement": "reference"} | options).propose(
+            PlanState(view).current_view()
+        )
+    )
 
 
-def places(steps: list[Step | Archive]) -> list[tuple[int, int]]:
+def places(steps: list[PlanStep | DeferredReplace]) -> list[tuple[int, int]]:
     """Where results are replaced."""
-    return [(step.slot, step.part) for step in steps if isinstance(step, Replace | Archive)]
+    return [(step.slot, step.part) for step in steps if isinstance(step, Replace | DeferredReplace)]
 
 
 def shout(tool_name: str, call_id: str, text: str) -> str:
@@ -78,10 +82,10 @@ def test_a_reference_names_the_call_and_holds_a_digest_within_its_budget() -> No
         asked.append((text, most))
         return "a digest"
 
-    (first, _) = proposed(viewed(FOLDED, digest=digest), digest_characters=100)
+    (first, _) = proposed(viewed(FOLDED, make_digest=digest), digest_characters=100)
     assert asked == []
-    assert isinstance(first, Archive)
-    text = first.write()
+    assert isinstance(first, DeferredReplace)
+    text = first.render_text()
     assert asked == [(LONG, 100)]
     assert 'run({"command": "ls"})' in text
     assert artifact_id(SPACE, FOLDED.conversation.messages[2].key, 0) in text
@@ -93,19 +97,19 @@ def test_a_digest_that_fails_or_is_too_long_spoils_no_reference() -> None:
     def broken(text: str, most: int) -> str:
         raise RuntimeError(text)
 
-    (first, _) = proposed(viewed(FOLDED, digest=broken))
-    assert isinstance(first, Archive)
-    assert 'read_artifact("art_' in first.write()
-    (first, _) = proposed(viewed(FOLDED, digest=lambda text, most: text), digest_characters=50)
-    assert isinstance(first, Archive)
-    assert len(first.write()) < 350
+    (first, _) = proposed(viewed(FOLDED, make_digest=broken))
+    assert isinstance(first, DeferredReplace)
+    assert 'read_artifact("art_' in first.render_text()
+    (first, _) = proposed(viewed(FOLDED, make_digest=lambda text, most: text), digest_characters=50)
+    assert isinstance(first, DeferredReplace)
+    assert len(first.render_text()) < 350
 
 
 def test_json_without_a_digest_is_described() -> None:
     folded = listed(says("o"), *batch("a", str([1] * 900)), answers("ok"), says("t"))
     (step,) = proposed(viewed(folded), keep_last_n=0)
-    assert isinstance(step, Archive)
-    assert step.write().endswith("It is a JSON array of 900 entries.")
+    assert isinstance(step, DeferredReplace)
+    assert step.render_text().endswith("It is a JSON array of 900 entries.")
 
 
 def test_results_that_are_no_longer_than_their_reference_stay() -> None:
@@ -120,7 +124,7 @@ def test_hand_offs_and_other_skipped_tools_stay() -> None:
 
 
 def test_pinned_results_stay() -> None:
-    assert places(proposed(viewed(FOLDED, pinned=frozenset({"a"})))) == [(4, 0)]
+    assert places(proposed(viewed(FOLDED, pinned_call_ids=frozenset({"a"})))) == [(4, 0)]
 
 
 # -- templates -------------------------------------------------------------------------
@@ -166,9 +170,9 @@ def test_a_function_that_cannot_be_had_is_refused(name: str) -> None:
 # -- dropping ---------------------------------------------------------------------------
 
 
-def dropped(*messages: Message, **options: Any) -> list[Step]:
+def dropped(*messages: Message, **options: Any) -> list[PlanStep]:
     """What the planner does of a pipeline that drops."""
-    strategy = build("compact_tool_results", {"keep_last_n": 0, "replacement": "drop"} | options)
+    strategy = build_strategy("compact_tool_results", {"keep_last_n": 0, "replacement": "drop"} | options)
     return list(Planner([strategy]).plan(viewed(listed(*messages)), must_succeed=False).steps)
 
 
@@ -208,12 +212,12 @@ def test_of_a_batch_with_a_skipped_tool_the_other_pair_is_dropped() -> None:
     "replacement", ["reference", "[{tool_name} gave {result_length} characters, see {artifact_id}]"]
 )
 def test_what_stands_for_a_result_is_not_replaced_by_what_would_stand_for_that(replacement: str) -> None:
-    told = reference("run", '{"command": "ls"}', "art_0123456789ab", "90,000 characters", "a/path.py:12 " * 30)
+    told = result_reference("run", '{"command": "ls"}', "art_0123456789ab", "90,000 characters", "a/path.py:12 " * 30)
     if replacement != "reference":
         told = "[run gave 90000 characters, see art_0123456789ab]"
     first = listed(*FOLDED.conversation.messages[:2], gives("a", told), *FOLDED.conversation.messages[3:])
     folded = replace(first, spans=tuple((at, at, at == 2) for at in range(12)))
-    view = view_of(folded, "conversation", tokens=50_000, overhead=100, target=0, window=90_000, count=count)
+    view = build_view(folded, "conversation", tokens=50_000, overhead=100, target=0, window=90_000, count_message=count)
     assert places(proposed(view, replacement=replacement)) == [(4, 0)]
 
 

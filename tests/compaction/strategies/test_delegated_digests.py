@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from accordion.archive.references import artifact_id
+from accordion.compaction.plan_state import PlanState
 from accordion.compaction.planner import Planner
-from accordion.compaction.sketch import Sketch
-from accordion.compaction.strategies import build
+from accordion.compaction.strategies import build_strategy
 from accordion.compaction.strategies import delegated_digests as module
-from accordion.compaction.strategies.base import Archive, Draft
-from accordion.core.delegation import Delegation
-from accordion.core.plan import Replace
-from accordion.summaries.digest import digest
+from accordion.compaction.strategies.base import DeferredReplace, StrategyView
+from accordion.model.delegation import DelegationNode
+from accordion.model.plan import Replace
+from accordion.summaries.digest import make_digest
 from tests.compaction.viewing import SPACE, answers, batch, listed, says, viewed
 
 REPORT = "\n".join(
@@ -29,7 +29,7 @@ REPORT = "\n".join(
         "In short: shorten the lock, and wait longer at the start.",
     ]
 )
-CHILD = Delegation("s:s-child", "s:s-main", "Explore", "tool", "s-child", "t1")
+CHILD = DelegationNode("s:s-child", "s:s-main", "Explore", "tool", "s-child", "t1")
 FOLDED = listed(
     says("o"),
     *batch("t1", REPORT, "Task", '{"prompt": "look into the storage"}'),  # 1, 2
@@ -41,22 +41,26 @@ FOLDED = listed(
 )
 
 
-def view(**fields: object) -> Draft:
-    return Sketch(viewed(FOLDED, begun={"t1": CHILD}, **fields)).draft()
+def view(**fields: object) -> StrategyView:
+    return PlanState(viewed(FOLDED, delegations_by_call={"t1": CHILD}, **fields)).current_view()
 
 
-def steps(**options: object) -> list[Archive]:
-    return [step for step in build("delegated_digests", options).propose(view()) if isinstance(step, Archive)]
+def steps(**options: object) -> list[DeferredReplace]:
+    return [
+        step
+        for step in build_strategy("delegated_digests", options).propose(view())
+        if isinstance(step, DeferredReplace)
+    ]
 
 
 def test_what_a_known_sub_agent_returned_is_replaced_and_nothing_else() -> None:
     assert [(step.slot, step.part) for step in steps()] == [(2, 0)]
-    assert build("delegated_digests").propose(Sketch(viewed(FOLDED)).draft()) == ()
+    assert build_strategy("delegated_digests").propose(PlanState(viewed(FOLDED)).current_view()) == ()
 
 
 def test_the_text_names_the_agent_its_session_the_call_the_artifact_and_the_findings() -> None:
     [step] = steps()
-    text = step.write()
+    text = step.render_text()
     kept = artifact_id(SPACE, FOLDED.conversation.messages[2].key, 0)
     head, *rest = text.split("\n")
     assert head == (
@@ -74,44 +78,49 @@ def test_the_text_names_the_agent_its_session_the_call_the_artifact_and_the_find
 
 
 def test_an_agent_without_a_name_or_a_session_is_told_of_all_the_same() -> None:
-    folded = viewed(FOLDED, begun={"t1": Delegation("x:a")})
-    [step] = build("delegated_digests").propose(Sketch(folded).draft())
-    assert isinstance(step, Archive)
-    assert step.write().startswith('[Answer of a sub-agent to Task({"prompt"')
+    folded = viewed(FOLDED, delegations_by_call={"t1": DelegationNode("x:a")})
+    [step] = build_strategy("delegated_digests").propose(PlanState(folded).current_view())
+    assert isinstance(step, DeferredReplace)
+    assert step.render_text().startswith('[Answer of a sub-agent to Task({"prompt"')
 
 
 def test_a_digest_is_longer_than_that_of_any_other_result() -> None:
-    drafted = Sketch(viewed(FOLDED, digest=digest)).draft()
-    [plain, *_] = build("compact_tool_results").propose(drafted)
-    assert isinstance(plain, Archive)
-    assert len(steps()[0].write()) > 1.8 * len(plain.write())
+    drafted = PlanState(viewed(FOLDED, make_digest=make_digest)).current_view()
+    [plain, *_] = build_strategy("compact_tool_results").propose(drafted)
+    assert isinstance(plain, DeferredReplace)
+    assert len(steps()[0].render_text()) > 1.8 * len(plain.render_text())
 
 
 def test_the_newest_batches_and_short_answers_stay() -> None:
     assert steps(keep_last_n=4) == []
     assert len(steps(keep_last_n=3)) == 1
     short = listed(says("o"), *batch("t1", "It is fine.", "Task"), *batch("a", "x"), *batch("b", "y"), says("t"))
-    assert build("delegated_digests").propose(Sketch(viewed(short, begun={"t1": CHILD})).draft()) == []
+    assert (
+        build_strategy("delegated_digests").propose(
+            PlanState(viewed(short, delegations_by_call={"t1": CHILD})).current_view()
+        )
+        == []
+    )
 
 
 def test_a_digest_is_as_long_as_configured_at_most() -> None:
     [step] = steps(digest_characters=300)
-    assert len(step.write().partition("\n")[2]) <= 300
+    assert len(step.render_text().partition("\n")[2]) <= 300
 
 
 @pytest.mark.parametrize("replacement", ["reference", "drop", "[{artifact_id}]"])
 def test_the_strategy_for_results_leaves_it_alone(replacement: str) -> None:
-    [step, *more] = build("compact_tool_results", {"replacement": replacement}).propose(view())
+    [step, *more] = build_strategy("compact_tool_results", {"replacement": replacement}).propose(view())
     assert {each.slot for each in (step, *more)} <= {3, 4}
 
 
 def test_a_return_goes_after_the_results_of_tools_and_before_the_summary() -> None:
-    pipeline = [build(name) for name in ("compact_tool_results", "delegated_digests", "summarize")]
+    pipeline = [build_strategy(name) for name in ("compact_tool_results", "delegated_digests", "summarize")]
     drafted = view()
     rest = drafted.tokens - 2_000
-    plan = Planner(pipeline).plan(viewed(FOLDED, begun={"t1": CHILD}, target=rest), must_succeed=False)
+    plan = Planner(pipeline).plan(viewed(FOLDED, delegations_by_call={"t1": CHILD}, target=rest), must_succeed=False)
     assert [(each.strategy, len(each.steps)) for each in plan.proposals] == [("compact_tool_results", 1)]
-    plan = Planner(pipeline).plan(viewed(FOLDED, begun={"t1": CHILD}, target=1_000), must_succeed=False)
+    plan = Planner(pipeline).plan(viewed(FOLDED, delegations_by_call={"t1": CHILD}, target=1_000), must_succeed=False)
     assert [each.strategy for each in plan.proposals] == ["compact_tool_results", "delegated_digests"]
 
 
@@ -124,28 +133,30 @@ def test_a_return_that_stays_beside_a_summary_stays_whole() -> None:
         *batch("c", "z" * 100),
         says("t"),
     )
-    pipeline = [build("delegated_digests"), build("summarize", {"budget_share": 0.2})]
-    plan = Planner(pipeline).plan(viewed(folded, begun={"t1": CHILD}, target=8_000), must_succeed=False)
+    pipeline = [build_strategy("delegated_digests"), build_strategy("summarize", {"budget_share": 0.2})]
+    plan = Planner(pipeline).plan(viewed(folded, delegations_by_call={"t1": CHILD}, target=8_000), must_succeed=False)
     assert [each.strategy for each in plan.proposals] == ["summarize"]
 
 
 def test_without_this_strategy_it_is_a_result_like_any_other() -> None:
-    plan = Planner([build("compact_tool_results")]).plan(viewed(FOLDED, begun={"t1": CHILD}), must_succeed=False)
+    plan = Planner([build_strategy("compact_tool_results")]).plan(
+        viewed(FOLDED, delegations_by_call={"t1": CHILD}), must_succeed=False
+    )
     assert {step.slot for step in plan.steps if isinstance(step, Replace)} == {2, 4}
 
 
 def test_what_was_replaced_is_not_replaced_again() -> None:
     [step] = steps()
-    again = listed(says("o"), *batch("t1", step.write(), "Task"), *batch("a", "x"), *batch("b", "y"), says("t"))
-    draft = viewed(again, begun={"t1": CHILD})
+    again = listed(says("o"), *batch("t1", step.render_text(), "Task"), *batch("a", "x"), *batch("b", "y"), says("t"))
+    draft = viewed(again, delegations_by_call={"t1": CHILD})
     edited = tuple(replace(slot, edited=at == 2) for at, slot in enumerate(draft.slots))
-    assert build("delegated_digests").propose(Sketch(replace(draft, slots=edited)).draft()) == []
+    assert build_strategy("delegated_digests").propose(PlanState(replace(draft, slots=edited)).current_view()) == []
 
 
 def test_a_digest_that_cannot_be_made_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_text: str, _most: int) -> str:
         raise RuntimeError("no digest")
 
-    monkeypatch.setattr(module, "digest_of_return", fails)
+    monkeypatch.setattr(module, "digest_return", fails)
     [step] = steps()
-    assert step.write().endswith("where offered.]")
+    assert step.render_text().endswith("where offered.]")

@@ -5,27 +5,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from accordion.compaction.strategies import SHIPPED, STRATEGIES, build
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, build_strategy
 
 
 def test_every_strategy_is_built_from_its_defaults_and_bears_its_name() -> None:
     for name in STRATEGIES:
-        assert build(name).name == name
-        assert build(name, {}).name == name
-        assert build(name, STRATEGIES[name]()).name == name
+        assert build_strategy(name).name == name
+        assert build_strategy(name, {}).name == name
+        assert build_strategy(name, STRATEGIES[name]()).name == name
 
 
 def test_the_shipped_pipeline_loses_little_by_little() -> None:
     assert (
         *("stale_reasoning", "superseded", "compact_tool_results"),
         *("delegated_digests", "summarize", "fixed_limits"),
-    ) == SHIPPED
-    assert set(SHIPPED) <= set(STRATEGIES)
+    ) == DEFAULT_STRATEGIES
+    assert set(DEFAULT_STRATEGIES) <= set(STRATEGIES)
 
 
 def test_an_unknown_strategy_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match="no strategy 'summarise'; there are stale_reasoning"):
-        build("summarise")
+        build_strategy("summarise")
 
 
 # Option, the least and the most that it may be, and a value on each side of them.

@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 
 from accordion.archive.references import artifact_id, range_id
-from accordion.compaction.strategies import build
-from accordion.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from accordion.core.edits import Folded
-from accordion.core.plan import OURS, Drop, Replace, Step, Summarize
+from accordion.compaction.strategies import build_strategy
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, PlanStep, Replace, Summarize
 from tests.compaction.viewing import SPACE, answers, batch, calls, count, gives, listed, message, says, viewed
 
 
-def proposed(name: str, folded: Folded, kind: Any = "conversation", view: Any = None, **options: Any) -> list[Step]:
+def proposed(
+    name: str, folded: CompactedConversation, kind: Any = "conversation", view: Any = None, **options: Any
+) -> list[PlanStep]:
     """What a strategy proposes for a list."""
-    from accordion.compaction.sketch import Sketch
+    from accordion.compaction.plan_state import PlanState
 
-    return list(build(name, options).propose(Sketch(viewed(folded, kind, **(view or {}))).draft()))  # type: ignore[arg-type]
+    return list(build_strategy(name, options).propose(PlanState(viewed(folded, kind, **(view or {}))).current_view()))  # type: ignore[arg-type]
 
 
 # -- stale reasoning ---------------------------------------------------------------
@@ -106,13 +108,13 @@ def test_a_result_shorter_than_the_note_stays() -> None:
 
 def test_a_pinned_result_is_not_superseded() -> None:
     folded = listed(says("o"), *batch("a", PAGE, "run"), *batch("b", PAGE, "run"), says("t"))
-    assert proposed("superseded", folded, view={"pinned": frozenset({"a"})}) == []
+    assert proposed("superseded", folded, view={"pinned_call_ids": frozenset({"a"})}) == []
 
 
 # -- the newest turns and messages ----------------------------------------------------
 
 
-def turns(number: int) -> Folded:
+def turns(number: int) -> CompactedConversation:
     said = [
         part
         for index in range(number)
@@ -145,7 +147,7 @@ def test_the_newest_messages_stay_with_their_pairs() -> None:
 
 
 def test_pinned_results_come_on_top() -> None:
-    (step,) = proposed("keep_last_n_turns", turns(5), n=1, view={"pinned": frozenset({"c1"})})
+    (step,) = proposed("keep_last_n_turns", turns(5), n=1, view={"pinned_call_ids": frozenset({"c1"})})
     assert isinstance(step, Summarize)
     assert "13 earlier messages" in step.note
 
@@ -183,7 +185,7 @@ def test_the_defaults_are_fifty_messages_and_eight_thousand_tokens() -> None:
 
 def test_messages_that_an_earlier_fold_replaced_are_counted_in_the_note() -> None:
     folded = listed(says("o"), says("block"), *(answers(f"answer {index} " * 20) for index in range(8)), says("t"))
-    origins = (0, OURS, *range(30, 39))
+    origins = (0, WRITTEN_BY_COMPACTION, *range(30, 39))
     spans = ((0, 0, False), (1, 29, False), *((index, index, False) for index in range(30, 39)))
     (step,) = proposed("fixed_limits", replace(folded, origins=origins, spans=spans), messages=2)
     assert isinstance(step, Summarize)
@@ -193,8 +195,8 @@ def test_messages_that_an_earlier_fold_replaced_are_counted_in_the_note() -> Non
 def test_what_an_earlier_fold_kept_is_not_counted_among_what_is_left_out() -> None:
     folded = listed(says("o"), says("b" * 900), *batch("kept", "x" * 900), answers("y" * 900), says("t"))
     spans = ((0, 0, False), (1, 29, False), (10, 10, False), (11, 11, False), (30, 30, False), (31, 31, False))
-    folded = replace(folded, origins=(0, OURS, 10, 11, 30, 31), spans=spans)
-    (step,) = proposed("fixed_limits", folded, messages=1, view={"pinned": frozenset({"kept"})})
+    folded = replace(folded, origins=(0, WRITTEN_BY_COMPACTION, 10, 11, 30, 31), spans=spans)
+    (step,) = proposed("fixed_limits", folded, messages=1, view={"pinned_call_ids": frozenset({"kept"})})
     assert isinstance(step, Summarize)
     assert "28 earlier messages" in step.note
 

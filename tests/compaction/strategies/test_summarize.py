@@ -5,23 +5,23 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.sketch import Sketch
-from accordion.compaction.strategies import build
-from accordion.compaction.strategies.base import Draft
-from accordion.core.edits import Folded
-from accordion.core.plan import OURS, Step, Summarize
+from accordion.compaction.plan_state import PlanState
+from accordion.compaction.strategies import build_strategy
+from accordion.compaction.strategies.base import StrategyView
+from accordion.model.compaction import CompactedConversation
+from accordion.model.plan import WRITTEN_BY_COMPACTION, PlanStep, Summarize
 from tests.compaction.viewing import answers, batch, count, listed, message, says, viewed
 
 ROUNDS = [part for index in range(20) for part in batch(f"c{index}", f"{index} " + "x" * 800)]
 FOLDED = listed(says("opening"), *ROUNDS, answers("well"), says("task"))
 
 
-def proposed(view: Draft, **options: Any) -> list[Step]:
+def proposed(view: StrategyView, **options: Any) -> list[PlanStep]:
     """What is to be summarised."""
-    return list(build("summarize", options).propose(Sketch(view).draft()))  # type: ignore[arg-type]
+    return list(build_strategy("summarize", options).propose(PlanState(view).current_view()))  # type: ignore[arg-type]
 
 
-def only(view: Draft, **options: Any) -> Summarize:
+def only(view: StrategyView, **options: Any) -> Summarize:
     (step,) = proposed(view, **options)
     assert isinstance(step, Summarize)
     return step
@@ -80,10 +80,10 @@ def test_messages_of_the_system_do_not_count_and_are_never_summarised() -> None:
     assert proposed(view, threshold=4) == []
 
 
-def _with_block(*behind: Any, tokens: int = 2_000) -> Folded:
+def _with_block(*behind: Any, tokens: int = 2_000) -> CompactedConversation:
     folded = listed(says("opening"), says("b" * tokens * 4), *behind, says("task"))
     count_behind = len(behind) + 1
-    origins = (0, OURS, *range(9, 9 + count_behind))
+    origins = (0, WRITTEN_BY_COMPACTION, *range(9, 9 + count_behind))
     spans = ((0, 0, False), (1, 8, False), *((index, index, False) for index in range(9, 9 + count_behind)))
     return replace(folded, origins=origins, spans=spans)
 
@@ -91,7 +91,7 @@ def _with_block(*behind: Any, tokens: int = 2_000) -> Folded:
 def test_an_earlier_summary_is_folded_into_the_next() -> None:
     view = viewed(_with_block(*ROUNDS), target=1_000)
     assert only(view).first == 1
-    assert view.slots[1].summary
+    assert view.slots[1].is_summary
 
 
 def test_an_earlier_summary_with_nothing_new_stays_as_it_is() -> None:
@@ -99,7 +99,7 @@ def test_an_earlier_summary_with_nothing_new_stays_as_it_is() -> None:
 
 
 def test_pinned_results_in_between_are_not_summarised() -> None:
-    view = viewed(FOLDED, target=1_000, pinned=frozenset({"c0", "c3"}))
+    view = viewed(FOLDED, target=1_000, pinned_call_ids=frozenset({"c0", "c3"}))
     step = only(view)
     assert step.first == 3
     assert not view.whole[7]

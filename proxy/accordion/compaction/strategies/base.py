@@ -1,4 +1,4 @@
-"""What a strategy gets, and what it gives back."""
+"""The interface of strategies: the view that a strategy gets, the steps that it proposes, and shared helpers."""
 
 from __future__ import annotations
 
@@ -8,161 +8,162 @@ from typing import Protocol
 
 import msgspec
 
-from accordion.compaction.case import Thinking
-from accordion.core.boundaries import Place
-from accordion.core.conversation import Media, Message, Part, Text, ToolCall, ToolResult
-from accordion.core.delegation import Delegation
-from accordion.core.plan import Step, View
-from accordion.core.values import dataclass
+from accordion.compaction.request import ThinkingMode
+from accordion.model.boundaries import PartPosition
+from accordion.model.conversation import Media, Message, Part, Text, ToolCall, ToolResult
+from accordion.model.delegation import DelegationNode
+from accordion.model.plan import PlanStep, View
+from accordion.model.values import dataclass
 
-Digest = Callable[[str, int], str]
-"""Makes a digest of a text, of at most so many characters; empty where there is nothing to say."""
+DigestFunction = Callable[[str, int], str]
+"""Digests a text in at most so many characters; returns an empty text if there is nothing worth saying."""
 
 
 def no_digest(_text: str, _most: int) -> str:
-    """No digest."""
+    """Returns no digest."""
     return ""
 
 
-Writable = Callable[[Message, int], bool]
-"""Whether a text may stand instead of a part of a message."""
+WritableFunction = Callable[[Message, int], bool]
+"""Whether a text may replace a part of a message."""
 
 
-def anything(_message: Message, _part: int) -> bool:
-    """A text may stand anywhere."""
+def always_writable(_message: Message, _part: int) -> bool:
+    """Allows a text in place of every part."""
     return True
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of a strategy; a key that it does not know is an error."""
+class StrategyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base class of strategies' options; an unknown key is an error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft(View):
-    """A view as the strategies before left it. Slots and parts keep their places: a slot that went is `gone`, a part
-    that went is an empty text.
+class StrategyView(View):
+    """A history as the earlier strategies left it. Slots and parts keep their indexes: a removed slot is marked in
+    `removed`, a removed part is an empty text.
 
-    `limit` is what the request may come to at most, in tokens. `reach[i]`: slot i may be touched as a last resort,
-    though it is not free. `unread` is the first slot of the newest tool batch. Reasoning from slot `turn` on stays:
-    its tool turn is still open. `calls` gives each result's call, by place. `images` and `size` (bytes of the request)
-    stand against what a provider takes (0: anything).
+    `limit` is the most tokens that the request may count. `reachable[i]`: slot i may be changed as a last resort, even
+    if it is not free. `newest_batch` is the first slot of the newest tool batch. Reasoning from slot `open_turn` on
+    stays, because its tool turn is still open. `calls` maps each result to its call, as (slot, part). `max_images` and
+    `max_body_size` (bytes of the request) are the provider's limits; 0 means none.
     """
 
-    gone: tuple[bool, ...] = ()
-    reach: tuple[bool, ...] = ()
+    removed: tuple[bool, ...] = ()
+    reachable: tuple[bool, ...] = ()
     limit: int = 0
-    unread: int = 0
-    turn: int = 0
-    opening: int = -1
-    thinking: Thinking = "none"
-    calls: Mapping[Place, Place] = field(default_factory=dict)
-    open: frozenset[Place] = frozenset()
-    space: bytes = field(default=b"", repr=False)
-    digest: Digest = no_digest
-    count: Callable[[Message], int] = lambda _message: 0
-    """Counts a message, before any correction; `scale` corrects it."""
-    instructions: Callable[[Message], int] = lambda _message: 0
-    """Tokens that the standing instructions in a message take, about."""
+    newest_batch: int = 0
+    open_turn: int = 0
+    opening_request: int = -1
+    thinking: ThinkingMode = "none"
+    calls: Mapping[PartPosition, PartPosition] = field(default_factory=dict)
+    open_calls: frozenset[PartPosition] = frozenset()
+    tenant_key: bytes = field(default=b"", repr=False)
+    make_digest: DigestFunction = no_digest
+    count_message: Callable[[Message], int] = lambda _message: 0
+    """Counts a message without correction; `scale` is the correction."""
+    count_instruction_tokens: Callable[[Message], int] = lambda _message: 0
+    """Estimates the tokens of the standing instructions in a message."""
     scale: float = 1.0
-    part_tokens: Callable[[int], Sequence[int]] = lambda _slot: ()
-    """What each part of a slot counts now."""
+    count_part_tokens: Callable[[int], Sequence[int]] = lambda _slot: ()
+    """Returns the current tokens of each part of a slot."""
     images: int = 0
-    images_at_most: int = 0
-    size: int = 0
-    size_at_most: int = 0
-    writable: Writable = anything
-    afresh: bool = False
-    """Whether our tool is offered from this fold on: then all that is bound to its prefix is bound to another."""
-    woven: tuple[int, ...] = ()
-    """What of each slot's tokens was read back or recalled there; it goes with what is touched there or behind."""
-    begun: Mapping[str, Delegation] = field(default_factory=dict)
-    """By call id the delegations whose returns the results are."""
-    orphans: tuple[tuple[int, int], ...] = ()
-    """Slots of reasoning that led to nothing but calls of our tool, each with the slot that these go with."""
+    max_images: int = 0
+    body_size: int = 0
+    max_body_size: int = 0
+    is_writable: WritableFunction = always_writable
+    is_tool_new: bool = False
+    """Whether our tool is offered from this compaction on. Then the prefix changes for everything bound to it."""
+    insertion_tokens: tuple[int, ...] = ()
+    """Tokens of read-backs and recalls in each slot's count; dropped if this slot or a later one is changed."""
+    delegations_by_call: Mapping[str, DelegationNode] = field(default_factory=dict)
+    """The delegations that calls started, by call id."""
+    orphan_reasoning: tuple[tuple[int, int], ...] = ()
+    """Slots of reasoning that led only to calls of our tool, each with the slot that these calls belong to."""
 
     @property
-    def live(self) -> list[int]:
-        """The slots that are still there, without messages of system and developer."""
+    def live_slots(self) -> list[int]:
+        """The remaining slots without system and developer messages."""
         return [
             index
             for index, slot in enumerate(self.slots)
-            if not self.gone[index] and slot.message.role not in ("system", "developer")
+            if not self.removed[index] and slot.message.role not in ("system", "developer")
         ]
 
-    def whole_groups(self) -> list[tuple[int, int]]:
-        """The groups that may leave and are still there, in order."""
-        return [group for group in self.groups if self.whole[group[0]] and not all(self.gone[slice_of(group)])]
+    def removable_groups(self) -> list[tuple[int, int]]:
+        """Returns the remaining groups that may be removed, in order."""
+        return [group for group in self.groups if self.whole[group[0]] and not all(self.removed[group_slice(group)])]
 
-    def group_tokens(self, group: tuple[int, int]) -> int:
-        """What a group counts."""
-        return sum(slot.tokens for slot in self.slots[slice_of(group)])
+    def count_group_tokens(self, group: tuple[int, int]) -> int:
+        """Counts the tokens of a group."""
+        return sum(slot.tokens for slot in self.slots[group_slice(group)])
 
-    def results(self) -> Iterator[tuple[int, int, ToolResult]]:
-        """The tool results that a step may touch, with their places, in order."""
-        return self.results_in((0, len(self.slots) - 1))
+    def list_results(self) -> Iterator[tuple[int, int, ToolResult]]:
+        """Yields (slot, part, result) for the tool results that a step may change, in order."""
+        return self.list_results_in((0, len(self.slots) - 1))
 
-    def results_in(self, group: tuple[int, int]) -> Iterator[tuple[int, int, ToolResult]]:
-        """The same of one group. What a provider's own tool gave stands in what the model said, and is none."""
+    def list_results_in(self, group: tuple[int, int]) -> Iterator[tuple[int, int, ToolResult]]:
+        """Yields the same for one group. Results of a provider's own tools are part of the reply and do not count."""
         for index in range(group[0], group[1] + 1):
-            if self.free[index] and not self.gone[index] and self.slots[index].message.role != "assistant":
+            if self.free[index] and not self.removed[index] and self.slots[index].message.role != "assistant":
                 for at, part in enumerate(self.slots[index].message.parts):
                     if isinstance(part, ToolResult) and part.call_id not in self.pinned:
                         yield index, at, part
 
-    def replaceable(self, slot: int, part: int) -> bool:
-        """Whether a text may stand instead of a part, as far as its kind goes."""
+    def is_replaceable(self, slot: int, part: int) -> bool:
+        """Whether a part is of a kind that a text may replace."""
         message = self.slots[slot].message
-        found = message.parts[part]
-        if isinstance(found, ToolResult):
-            return message.role != "assistant" and found.call_id not in self.pinned and self.writable(message, part)
-        return isinstance(found, Text | Media)
+        content = message.parts[part]
+        if isinstance(content, ToolResult):
+            is_pinned = content.call_id in self.pinned
+            return message.role != "assistant" and not is_pinned and self.is_writable(message, part)
+        return isinstance(content, Text | Media)
 
-    def call_of(self, slot: int, part: int) -> ToolCall | None:
-        """The call that a result answers."""
-        place = self.calls.get((slot, part))
-        found = self.slots[place[0]].message.parts[place[1]] if place is not None else None
-        return found if isinstance(found, ToolCall) else None
+    def find_call(self, slot: int, part: int) -> ToolCall | None:
+        """Returns the call that a result answers."""
+        position = self.calls.get((slot, part))
+        call = self.slots[position[0]].message.parts[position[1]] if position is not None else None
+        return call if isinstance(call, ToolCall) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
-    """A Replace whose text is only written once it is sure that the part stays in the list. `tokens` is an estimate
-    of what it will count, rather too high."""
+class DeferredReplace:
+    """A Replace whose text is written only if the part is still in the finished plan. `tokens` estimates the text's
+    count, rather too high."""
 
     slot: int
     part: int
     tokens: int
-    write: Callable[[], str]
+    render_text: Callable[[], str]
 
 
-class Strategy(Protocol):
-    """One way to make a list shorter. Pure: the same view gives the same steps."""
+class CompactionStrategy(Protocol):
+    """One way to shorten a history. Pure: the same view gives the same steps."""
 
     name: str
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """What is to be done, the least loss first; the planner stops where the target is met."""
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes steps, those with the least loss first; the planner stops when the target is met."""
 
 
-def estimated(text: str) -> int:
-    """Tokens of a text that is not worth counting, rather too many: three bytes each."""
+def estimate_tokens(text: str) -> int:
+    """Estimates the tokens of a text at three bytes each, rather too many."""
     return len(text.encode()) // 3 + 4
 
 
 def text_of(part: Part) -> str:
-    """What is readable of a result, or of a text."""
+    """Returns the text of a result or of a text part; empty for others."""
     if isinstance(part, ToolResult):
         return "\n".join(inner.text for inner in part.parts if isinstance(inner, Text))
     return part.text if isinstance(part, Text) else ""
 
 
-def media_of(part: Part) -> tuple[Media, ...]:
-    """The media within a part, or the part itself."""
+def media_parts(part: Part) -> tuple[Media, ...]:
+    """Returns the media of a result, or a media part itself."""
     if isinstance(part, ToolResult):
         return tuple(inner for inner in part.parts if isinstance(inner, Media))
     return (part,) if isinstance(part, Media) else ()
 
 
-def slice_of(group: tuple[int, int]) -> slice:
-    """A group as a slice."""
+def group_slice(group: tuple[int, int]) -> slice:
+    """Returns a group as a slice of slots."""
     return slice(group[0], group[1] + 1)

@@ -1,4 +1,4 @@
-"""Replaces the largest parts where a request has more bytes than a provider takes."""
+"""The strategy for the byte limit: replaces the largest parts of a request that is too large for the provider."""
 
 from __future__ import annotations
 
@@ -7,37 +7,40 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.compaction.strategies.base import Archive, Draft, Section
-from accordion.compaction.strategies.beside import bytes_of, order, replacement
-from accordion.core.plan import Step
+from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.compaction.strategies.media_references import list_replaceable_parts, part_bytes, replace_with_reference
+from accordion.model.plan import PlanStep
 
 
-class BodyOptions(Section, frozen=True):
-    """`share`: down to which share of the limit old parts are replaced, so that the next one breaks nothing anew."""
+class BodyOptions(StrategyOptions, frozen=True):
+    """`share`: old parts are replaced down to this share of the limit, so that the next one does not exceed it."""
 
     share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.5
 
 
-class Body:
-    """Media and results, the largest first; those of the newest message and of the task only where there is no other
-    way, pinned ones never."""
+class BodySizeLimit:
+    """Replaces media and results, the largest first; those of the newest message and of the task only as a last resort,
+    pinned ones never."""
 
     name = "body"
 
     def __init__(self, options: BodyOptions) -> None:
         self._share = options.share
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """A Replace for each, none where the budget is kept."""
-        if not 0 < view.size_at_most < view.size:
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes a Replace for each part, none if the request is within the limit."""
+        if not 0 < view.max_body_size < view.body_size:
             return ()
-        sized = [(last_resort, -bytes_of(view, slot, part), slot, part) for last_resort, slot, part in order(view)]
-        size, steps = view.size, []
-        for last_resort, less, slot, part in sorted(sized):
-            most = view.size_at_most if last_resort else int(view.size_at_most * self._share)
-            step = replacement(view, slot, part)
-            gain = -less - len(step.text.encode())
-            if size <= most or gain <= 0:
+        sized = [
+            (last_resort, -part_bytes(view, slot, part), slot, part)
+            for last_resort, slot, part in list_replaceable_parts(view)
+        ]
+        size, steps = view.body_size, []
+        for last_resort, negative_bytes, slot, part in sorted(sized):
+            max_size = view.max_body_size if last_resort else int(view.max_body_size * self._share)
+            step = replace_with_reference(view, slot, part)
+            gain = -negative_bytes - len(step.text.encode())
+            if size <= max_size or gain <= 0:
                 continue
             steps.append(step)
             size -= gain

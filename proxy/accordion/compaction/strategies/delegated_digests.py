@@ -1,4 +1,4 @@
-"""Puts a digest in place of what a sub-agent returned."""
+"""The strategy that replaces the results of sub-agents by digests."""
 
 from __future__ import annotations
 
@@ -9,68 +9,84 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.archive.references import artifact_id, returned, shortened, size_of
-from accordion.compaction.strategies.base import Archive, Draft, Section, text_of
-from accordion.compaction.strategies.compact_tool_results import old_batches, replaced_before
-from accordion.core.conversation import ToolCall, ToolResult
-from accordion.core.delegation import Delegation
-from accordion.core.plan import Step
-from accordion.summaries.digest_returns import digest_of_return
+from accordion.archive.references import artifact_id, delegated_reference, describe_size, shorten_arguments
+from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView, text_of
+from accordion.compaction.strategies.tool_results import find_old_batches, is_earlier_replacement
+from accordion.model.boundaries import PartPosition
+from accordion.model.conversation import ToolCall, ToolResult
+from accordion.model.delegation import DelegationNode
+from accordion.model.plan import PlanStep
+from accordion.summaries.digest import digest_return
 
 _log = logging.getLogger("accordion")
 
-_WORDS = 400
-"""Characters of what is said beside arguments and digest, at most."""
-_SHARE = 3
-"""A digest is at most one part in so many of what it is made from."""
+_REFERENCE_CHARACTERS = 400
+"""At most so many characters of a reference beside arguments and digest."""
+_DIGEST_DIVISOR = 3
+"""A digest has at most this fraction (one in so many) of its source's characters."""
 
 
-class DelegatedDigestsOptions(Section, frozen=True):
-    """Returns in the newest `keep_last_n` batches stay. A digest has at most `digest_characters`."""
+class DelegatedDigestsOptions(StrategyOptions, frozen=True):
+    """Sub-agents' results in the newest `keep_last_n` batches stay. A digest has at most `digest_characters`."""
 
     keep_last_n: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 2
     digest_characters: Annotated[int, msgspec.Meta(ge=200, le=20_000)] = 1_600
 
 
 class DelegatedDigests:
-    """Replaces what sub-agents returned whose conversations are known, the oldest first: by who it was, where the whole
-    of it is kept, and a digest with its findings. All other results are none of its business."""
+    """Replaces results of sub-agents whose conversations are known, the oldest first.
+
+    The replacement names the agent and the artifact with the full text, and contains a digest with the findings. All
+    other results stay.
+    """
 
     name = "delegated_digests"
 
     def __init__(self, options: DelegatedDigestsOptions) -> None:
         self._options = options
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """A step for each that is larger than what would take its place."""
-        if not view.begun:
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes a step for each result that is larger than its replacement."""
+        if not view.delegations_by_call:
             return ()
-        old = old_batches(view, self._options.keep_last_n)
-        last = old[-1][1] if old else -1
-        found = [self._step(view, *place) for place in view.results() if place[0] <= last]
-        return [step for step in found if step is not None]
+        old_batches = find_old_batches(view, self._options.keep_last_n)
+        last = old_batches[-1][1] if old_batches else -1
+        steps = [
+            self._replace_return(view, slot, part, result) for slot, part, result in view.list_results() if slot <= last
+        ]
+        return [step for step in steps if step is not None]
 
-    def _step(self, view: Draft, slot: int, part: int, result: ToolResult) -> Archive | None:
-        child = view.begun.get(result.call_id)
-        if child is None:
+    def _replace_return(self, view: StrategyView, slot: int, part: int, result: ToolResult) -> DeferredReplace | None:
+        delegation = view.delegations_by_call.get(result.call_id)
+        if delegation is None:
             return None
-        call = view.call_of(slot, part) or ToolCall(result.call_id, "", "")
-        most, given = self._options.digest_characters, len(shortened(call.arguments))
-        digest = min(most, len(text_of(result)) // _SHARE)
-        tokens = (_WORDS + 3 * given // 2 + digest) // 3
-        if tokens >= view.part_tokens(slot)[part] or replaced_before(view, slot, result, _WORDS + given + most):
+        call = view.find_call(slot, part) or ToolCall(result.call_id, "", "")
+        max_digest, argument_size = self._options.digest_characters, len(shorten_arguments(call.arguments))
+        digest_size = min(max_digest, len(text_of(result)) // _DIGEST_DIVISOR)
+        tokens = (_REFERENCE_CHARACTERS + 3 * argument_size // 2 + digest_size) // 3
+        if tokens >= view.count_part_tokens(slot)[part] or is_earlier_replacement(
+            view, slot, result, _REFERENCE_CHARACTERS + argument_size + max_digest
+        ):
             return None
-        return Archive(slot, part, tokens, partial(_told, view, (slot, part), result, call, child, digest))
+        write = partial(_write_reference, view, (slot, part), result, call, delegation, digest_size)
+        return DeferredReplace(slot, part, tokens, write)
 
 
-def _told(
-    view: Draft, place: tuple[int, int], result: ToolResult, call: ToolCall, child: Delegation, digest: int
+def _write_reference(
+    view: StrategyView,
+    position: PartPosition,
+    result: ToolResult,
+    call: ToolCall,
+    delegation: DelegationNode,
+    digest_size: int,
 ) -> str:
-    """The text; only made for results that stay in the list."""
-    text, about = text_of(result), ""
+    """Writes the text of a reference; called only for results that are still in the finished plan."""
+    text, digest = text_of(result), ""
     try:
-        about = digest_of_return(text, digest)[:digest]
+        digest = digest_return(text, digest_size)[:digest_size]
     except Exception as error:
         _log.error("a tool result could not be digested: %s", type(error).__name__)
-    kept = artifact_id(view.space, view.slots[place[0]].message.key, place[1])
-    return returned(child.agent, child.session, call.name, call.arguments, kept, size_of(text), about)
+    artifact = artifact_id(view.tenant_key, view.slots[position[0]].message.key, position[1])
+    return delegated_reference(
+        delegation.agent, delegation.session, call.name, call.arguments, artifact, describe_size(text), digest
+    )

@@ -1,4 +1,4 @@
-"""Replaces the oldest images where there are more than a provider takes."""
+"""The strategy for the image limit: replaces the oldest images of a request with too many for the provider."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.compaction.strategies.base import Archive, Draft, Section, media_of
-from accordion.compaction.strategies.beside import order, replacement
-from accordion.core.plan import Step
+from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView, media_parts
+from accordion.compaction.strategies.media_references import list_replaceable_parts, replace_with_reference
+from accordion.model.plan import PlanStep
 
 
-class ImagesOptions(Section, frozen=True):
-    """`share`: down to which share of the limit old images are replaced, so that the next one breaks nothing anew."""
+class ImagesOptions(StrategyOptions, frozen=True):
+    """`share`: old images are replaced down to this share of the limit, so that the next one does not exceed it."""
 
     share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.5
 
 
-class Images:
-    """The oldest first; the newest message's and the task's only where there is no other way, pinned ones never."""
+class ImageCountLimit:
+    """Replaces the oldest images first; the newest message's and the task's as a last resort, pinned ones never."""
 
     name = "images"
 
     def __init__(self, options: ImagesOptions) -> None:
         self._share = options.share
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """A Replace for each, none where the budget is kept."""
-        if not 0 < view.images_at_most < view.images:
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes a Replace for each part, none if the request is within the limit."""
+        if not 0 < view.max_images < view.images:
             return ()
         images, steps = view.images, []
-        for last_resort, slot, part in order(view):
-            most = view.images_at_most if last_resort else max(1, int(view.images_at_most * self._share))
-            held = [m for m in media_of(view.slots[slot].message.parts[part]) if m.kind == "image"]
-            if images <= most or not held:
+        for last_resort, slot, part in list_replaceable_parts(view):
+            max_count = view.max_images if last_resort else max(1, int(view.max_images * self._share))
+            count = sum(medium.kind == "image" for medium in media_parts(view.slots[slot].message.parts[part]))
+            if images <= max_count or not count:
                 continue
-            steps.append(replacement(view, slot, part))
-            images -= len(held)
+            steps.append(replace_with_reference(view, slot, part))
+            images -= count
         return steps

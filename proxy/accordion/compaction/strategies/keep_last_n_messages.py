@@ -1,4 +1,4 @@
-"""Keeps the newest messages."""
+"""The strategy that keeps the newest `n` messages."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.compaction.strategies.base import Archive, Draft, Section
-from accordion.compaction.strategies.notes import left_out_before
-from accordion.core.plan import Step
+from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.compaction.strategies.notes import replace_groups_before
+from accordion.model.plan import PlanStep
 
 
-class KeepLastNMessagesOptions(Section, frozen=True):
-    """`n`: how many messages stay, those of system and developer not counted."""
+class KeepLastNMessagesOptions(StrategyOptions, frozen=True):
+    """`n`: how many messages stay, not counting system and developer messages."""
 
     n: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 50
 
 
 class KeepLastNMessages:
-    """Leaves out all before the last `n` messages but what is protected; one note stands in its place.
+    """Replaces all messages before the last `n` by one note, except protected ones.
 
-    Calls and their results stay together: where the n-th message falls between them, both stay.
+    Calls and their results stay together: if the n-th message is between them, both stay.
     """
 
     name = "keep_last_n_messages"
@@ -29,7 +29,7 @@ class KeepLastNMessages:
     def __init__(self, options: KeepLastNMessagesOptions) -> None:
         self._n = options.n
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """One step, or none where there are no more messages."""
-        live = view.live
-        return left_out_before(view, live[-self._n]) if len(live) > self._n else ()
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes one step, or none if there are no more than `n` messages."""
+        live = view.live_slots
+        return replace_groups_before(view, live[-self._n]) if len(live) > self._n else ()

@@ -1,4 +1,4 @@
-"""Keeps the newest turns."""
+"""The strategy that keeps the newest `n` turns."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.compaction.strategies.base import Archive, Draft, Section
-from accordion.compaction.strategies.notes import left_out_before
-from accordion.core.plan import Step
+from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.compaction.strategies.notes import replace_groups_before
+from accordion.model.plan import PlanStep
 
 
-class KeepLastNTurnsOptions(Section, frozen=True):
-    """`n`: how many turns stay. A turn begins where the user says something."""
+class KeepLastNTurnsOptions(StrategyOptions, frozen=True):
+    """`n`: how many turns stay. A turn starts at a message with user text."""
 
     n: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
 
 
 class KeepLastNTurns:
-    """Leaves out all before the last `n` turns but what is protected; one note stands in its place."""
+    """Replaces all messages before the last `n` turns by one note, except protected ones."""
 
     name = "keep_last_n_turns"
 
     def __init__(self, options: KeepLastNTurnsOptions) -> None:
         self._n = options.n
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """One step, or none where there are no more turns."""
-        begins = [index for index, slot in enumerate(view.slots) if not view.gone[index] and slot.says]
-        return left_out_before(view, begins[-self._n]) if len(begins) > self._n else ()
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes one step, or none if there are no more than `n` turns."""
+        starts = [index for index, slot in enumerate(view.slots) if not view.removed[index] and slot.has_user_text]
+        return replace_groups_before(view, starts[-self._n]) if len(starts) > self._n else ()

@@ -1,31 +1,31 @@
-"""Leaving out messages behind one note: what several strategies come down to."""
+"""Replaces messages by one note; shared by the strategies that only leave messages out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accordion.accounting.meter import MESSAGE
-from accordion.archive.references import left_out, range_id
-from accordion.compaction.strategies.base import Draft, estimated
-from accordion.core.plan import Summarize
+from accordion.accounting.token_meter import MESSAGE
+from accordion.archive.references import omission_note, range_id
+from accordion.compaction.strategies.base import StrategyView, estimate_tokens
+from accordion.model.plan import Summarize
 
 
-def left_out_before(view: Draft, cut: int) -> Sequence[Summarize]:
-    """A step that leaves out every group that may leave and ends before slot `cut`; none where that saves nothing.
+def replace_groups_before(view: StrategyView, end: int) -> Sequence[Summarize]:
+    """Returns a step that replaces all removable groups that end before slot `end`; none if that saves nothing.
 
-    The note counts the client's messages, those among them that an earlier fold had replaced.
+    The note counts the client's messages, including those that an earlier compaction replaced.
     """
-    groups = [group for group in view.whole_groups() if group[1] < cut]
+    groups = [group for group in view.removable_groups() if group[1] < end]
     if not groups:
         return ()
     first, last = groups[0][0], groups[-1][1]
-    leaving = {index: view.slots[index] for index in range(first, last + 1) if view.whole[index]}
-    slots = leaving.values()
-    # A block of an earlier fold stands for a stretch, in which something may have been kept that still stands there.
-    stays = {slot.origin for index, slot in enumerate(view.slots) if index not in leaving}
-    messages = len({place for slot in slots for place in range(slot.first, slot.last + 1)} - stays)
-    note = left_out(messages, range_id(view.space, (slot.message.key for slot in slots)))
-    budget = estimated(note)
+    removable = {index: view.slots[index] for index in range(first, last + 1) if view.whole[index]}
+    slots = removable.values()
+    # A block of an earlier compaction spans a range that may contain messages which are still there.
+    staying = {slot.origin for index, slot in enumerate(view.slots) if index not in removable}
+    messages = len({origin for slot in slots for origin in range(slot.first, slot.last + 1)} - staying)
+    note = omission_note(messages, range_id(view.tenant_key, (slot.message.key for slot in slots)))
+    budget = estimate_tokens(note)
     if budget + MESSAGE >= sum(slot.tokens for slot in slots):
         return ()
     return (Summarize(first, last, budget, note),)

@@ -1,24 +1,24 @@
-"""Drops the reasoning of turns that are over."""
+"""The strategy that drops the reasoning of finished turns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accordion.compaction.strategies.base import Archive, Draft, Section
-from accordion.core.boundaries import lone_reasoning
-from accordion.core.conversation import Reasoning
-from accordion.core.plan import Drop, Step
+from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.model.boundaries import is_reasoning_only
+from accordion.model.conversation import Reasoning
+from accordion.model.plan import Drop, PlanStep
 
 
-class StaleReasoningOptions(Section, frozen=True):
+class StaleReasoningOptions(StrategyOptions, frozen=True):
     """No options."""
 
 
 class StaleReasoning:
-    """Reasoning before the open tool turn, the oldest first.
+    """Drops reasoning before the open tool turn, the oldest first.
 
-    An item of Responses that is nothing but reasoning goes only where the next item bears no id: an id tells the
-    provider which reasoning it came with, and it refuses one without the other.
+    A reasoning item of Responses is dropped only if the next item has no id: by the id the provider knows the reasoning
+    that belongs to it, and refuses one without the other.
     """
 
     name = "stale_reasoning"
@@ -26,19 +26,19 @@ class StaleReasoning:
     def __init__(self, options: StaleReasoningOptions) -> None:
         pass
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """A Drop for each message that holds some."""
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes a Drop for each message with reasoning."""
         steps = []
-        for index, slot in enumerate(view.slots[: view.turn]):
-            if not view.free[index] or view.gone[index]:
+        for index, slot in enumerate(view.slots[: view.open_turn]):
+            if not view.free[index] or view.removed[index]:
                 continue
             message = slot.message
             parts = tuple(at for at, part in enumerate(message.parts) if isinstance(part, Reasoning))
-            if not parts or (lone_reasoning(message) and _bound(view, index)):
+            if not parts or (is_reasoning_only(message) and _is_bound(view, index)):
                 continue
             steps.append(Drop(index, parts))
         return steps
 
 
-def _bound(view: Draft, index: int) -> bool:
+def _is_bound(view: StrategyView, index: int) -> bool:
     return index + 1 < len(view.slots) and b'"id"' in view.slots[index + 1].message.wire

@@ -1,4 +1,4 @@
-"""History becomes one summary and a verbatim tail."""
+"""The strategy that replaces the beginning of the history by one summary, and keeps a verbatim tail."""
 
 from __future__ import annotations
 
@@ -7,46 +7,45 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.accounting.meter import MESSAGE
-from accordion.compaction.strategies.base import Archive, Draft, Section
-from accordion.core.plan import Step, Summarize
+from accordion.accounting.token_meter import MESSAGE
+from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.model.plan import PlanStep, Summarize
 
-_LEAST_BUDGET = 128
-"""Tokens under which a summary can say nothing."""
-_FRAME = 120
-"""Tokens of a summary's label, headings and references, about."""
-_LEAST_SHARE = 0.1
-"""Of the target, which a summary may have in any case where the limit leaves twice as much."""
+_MIN_BUDGET = 128
+"""A summary of fewer tokens can say nothing."""
+_FRAME_TOKENS = 120
+"""Estimated tokens of a summary's label, headings and references."""
+_MIN_SHARE = 0.1
+"""Share of the target that a summary always gets, if the limit leaves twice as much."""
 
-_INSTRUCTED_SHARE = 0.4
-"""Of what the limit leaves beside what stays, which standing instructions may have in any case."""
+_INSTRUCTIONS_SHARE = 0.4
+"""Share of the tokens between protected content and limit that standing instructions always get."""
 
-_INSTRUCTED_LEAST = 280
-"""Tokens of a summary in which a few instructions and the line about the others stand: corrections of the opening,
-which stays, must not be left out."""
+_MIN_INSTRUCTIONS_BUDGET = 280
+"""Tokens of a summary with a few instructions and the line about the others. The opening request stays verbatim, so
+its corrections must not be left out."""
 
 
-class SummarizeOptions(Section, frozen=True):
-    """`threshold`: nothing is done at or below so many messages. `model` writes the summary; without one it is what
-    the settings for summaries say. `keep_last_n` messages stay verbatim in any case.
+class SummarizeOptions(StrategyOptions, frozen=True):
+    """`threshold`: the strategy does nothing at or below so many messages. `model` writes the summary; by default the
+    settings for summaries decide. The newest `keep_last_n` messages always stay verbatim.
 
-    Of the room that the target leaves beside what is protected, `budget_share` is for the summary, or more where the
-    users' standing instructions need it (up to two fifths of what the limit leaves), at most `max_summary_tokens`; the
-    verbatim tail has the rest. Where hardly any
-    is left, the summary has a tenth of the target above it.
+    Of the room that the target leaves beside protected messages, `budget_share` is for the summary. It is more if the
+    users' standing instructions need it (up to two fifths of what the limit leaves), and at most `max_summary_tokens`.
+    The verbatim tail gets the rest. If hardly any room is left, the summary gets a tenth of the target above it.
     """
 
     threshold: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     keep_last_n: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     budget_share: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.7
-    max_summary_tokens: Annotated[int, msgspec.Meta(ge=_LEAST_BUDGET, le=10**7)] | None = None
+    max_summary_tokens: Annotated[int, msgspec.Meta(ge=_MIN_BUDGET, le=10**7)] | None = None
 
 
-class Summarizing:
-    """Summarises from the oldest group that may leave up to the tail, an earlier summary included.
+class SummarizeHistory:
+    """Summarizes the removable groups from the oldest up to the tail, an earlier summary included.
 
-    What is protected in between stays verbatim, and is never part of what is summarised.
+    Protected messages in between stay verbatim and are not summarized.
     """
 
     name = "summarize"
@@ -55,41 +54,42 @@ class Summarizing:
         self.model = options.model or ""
         self._options = options
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """One step, or none where there is nothing new to summarise."""
-        options, live = self._options, view.live
-        groups = view.whole_groups()
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes one step, or none if there is nothing new to summarize."""
+        options, live = self._options, view.live_slots
+        groups = view.removable_groups()
         if len(live) <= options.threshold or not groups:
             return ()
-        # The block is a message, and costs what any does.
-        stays = view.tokens - sum(map(view.group_tokens, groups)) + MESSAGE
-        room = max(0, view.target - stays)
-        # Where what stays takes nearly all of the target, a little more than that is better than next to nothing told.
-        least = min(int(view.target * _LEAST_SHARE), (view.limit - stays) // 2)
-        instructed = sum(
-            view.instructions(view.slots[at].message) for first, last in groups for at in range(first, last + 1)
+        # The summary is a message, and has a message's overhead.
+        staying_tokens = view.tokens - sum(map(view.count_group_tokens, groups)) + MESSAGE
+        room = max(0, view.target - staying_tokens)
+        # If protected messages take nearly all of the target, exceeding it a little is better than an empty summary.
+        min_budget = min(int(view.target * _MIN_SHARE), (view.limit - staying_tokens) // 2)
+        instruction_tokens = sum(
+            view.count_instruction_tokens(view.slots[at].message)
+            for first, last in groups
+            for at in range(first, last + 1)
         )
-        budget = max(_LEAST_BUDGET, int(room * options.budget_share), least)
-        if instructed:
-            # Messages in the tail are worth less than a user's instruction that has no place, and so is some room above
-            # the target.
-            above = max(int((view.limit - stays) * _INSTRUCTED_SHARE), _INSTRUCTED_LEAST)
-            budget = max(budget, min(max(room, above), int(instructed * view.scale) + _FRAME))
+        budget = max(_MIN_BUDGET, int(room * options.budget_share), min_budget)
+        if instruction_tokens:
+            # A user's instruction is worth more than messages in the tail, and than meeting the target exactly.
+            above_target = max(int((view.limit - staying_tokens) * _INSTRUCTIONS_SHARE), _MIN_INSTRUCTIONS_BUDGET)
+            budget = max(budget, min(max(room, above_target), int(instruction_tokens * view.scale) + _FRAME_TOKENS))
         if options.max_summary_tokens is not None:
             budget = min(budget, options.max_summary_tokens)
-        verbatim = live[-options.keep_last_n] if 0 < options.keep_last_n < len(live) else len(view.slots)
+        tail_start = live[-options.keep_last_n] if 0 < options.keep_last_n < len(live) else len(view.slots)
         if options.keep_last_n >= len(live):
             return ()
-        covered, tail = list(groups), room - budget
-        while covered and (covered[-1][1] >= verbatim or view.group_tokens(covered[-1]) <= tail):
-            tail -= view.group_tokens(covered.pop())
-        return self._over(view, covered, budget)
+        covered, tail_tokens = list(groups), room - budget
+        while covered and (covered[-1][1] >= tail_start or view.count_group_tokens(covered[-1]) <= tail_tokens):
+            tail_tokens -= view.count_group_tokens(covered.pop())
+        return self._build_step(view, covered, budget)
 
-    def _over(self, view: Draft, covered: Sequence[tuple[int, int]], budget: int) -> Sequence[Step]:
-        slots = [view.slots[index] for first, last in covered for index in range(first, last + 1)]
-        if all(slot.summary for slot in slots if slot.message.parts):
+    def _build_step(self, view: StrategyView, groups: Sequence[tuple[int, int]], budget: int) -> Sequence[PlanStep]:
+        slots = [view.slots[index] for first, last in groups for index in range(first, last + 1)]
+        if all(slot.is_summary for slot in slots if slot.message.parts):
             return ()
         budget = min(budget, sum(slot.tokens for slot in slots) // 2)
-        if budget < _LEAST_BUDGET // 2:
+        if budget < _MIN_BUDGET // 2:
             return ()
-        return (Summarize(covered[0][0], covered[-1][1], budget),)
+        return (Summarize(groups[0][0], groups[-1][1], budget),)

@@ -1,4 +1,4 @@
-"""Replaces results that a later result makes needless."""
+"""The strategy that replaces tool results which a later result repeats or contains."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from accordion.archive.references import artifact_id, newer
-from accordion.compaction.strategies.base import Archive, Draft, Section, estimated, text_of
-from accordion.core.conversation import ToolCall, ToolResult
-from accordion.core.plan import Replace, Step
+from accordion.archive.references import artifact_id, superseded_reference
+from accordion.compaction.strategies.base import (
+    DeferredReplace,
+    StrategyOptions,
+    StrategyView,
+    estimate_tokens,
+    text_of,
+)
+from accordion.model.conversation import ToolCall, ToolResult
+from accordion.model.plan import PlanStep, Replace
 
 _PATHS = ("file_path", "path", "filepath", "filename", "file", "absolute_path", "notebook_path", "target_file")
-_LEAST = 200
-"""Characters that a text must have for its being contained in another to say anything."""
+_MIN_CHARACTERS = 200
+"""A shorter text may be contained in another by chance."""
 
-_Found = tuple[int, int, ToolCall, ToolResult]
+_PlacedResult = tuple[int, int, ToolCall, ToolResult]
 
 
-class SupersededOptions(Section, frozen=True):
+class SupersededOptions(StrategyOptions, frozen=True):
     """No options."""
 
 
-class Superseded:
-    """The earlier of two results of one call made twice, and a reading of a file that a later reading contains.
+class SupersededResults:
+    """Replaces the earlier result of a call made twice, and the content of a file that a later result contains.
 
-    In its place stand the id of what is archived and the call at which the newer one stands.
+    The replacement names the archived artifact and the call of the newer result.
     """
 
     name = "superseded"
@@ -33,59 +39,61 @@ class Superseded:
     def __init__(self, options: SupersededOptions) -> None:
         pass
 
-    def propose(self, view: Draft) -> Sequence[Step | Archive]:
-        """A Replace for each earlier result that is larger than the note in its place, the oldest first."""
-        found = list(_results(view))
-        later = _repeated(found) | _contained(found)
-        free = {(slot, part) for slot, part, _ in view.results()}
+    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        """Proposes a Replace for each earlier result that is larger than its replacement, the oldest first."""
+        results = list(_list_results(view))
+        later_calls = _find_repeats(results) | _find_supersets(results)
+        free = {(slot, part) for slot, part, _ in view.list_results()}
         steps = []
-        for slot, part, call, _ in found:
-            by = later.get((slot, part))
-            if by is None or (slot, part) not in free:
+        for slot, part, call, _ in results:
+            later_call = later_calls.get((slot, part))
+            if later_call is None or (slot, part) not in free:
                 continue
-            kept = artifact_id(view.space, view.slots[slot].message.key, part)
-            text = newer(call.name, call.arguments, kept, by)
-            if estimated(text) < view.part_tokens(slot)[part]:
-                steps.append(Replace(slot, part, text, estimated(text)))
+            artifact = artifact_id(view.tenant_key, view.slots[slot].message.key, part)
+            text = superseded_reference(call.name, call.arguments, artifact, later_call)
+            if estimate_tokens(text) < view.count_part_tokens(slot)[part]:
+                steps.append(Replace(slot, part, text, estimate_tokens(text)))
         return steps
 
 
-def _results(view: Draft) -> Iterator[_Found]:
-    """The results that stand in the list, with their calls, in order."""
+def _list_results(view: StrategyView) -> Iterator[_PlacedResult]:
+    """Yields the remaining results with their calls, in order."""
     for index, slot in enumerate(view.slots):
-        if view.gone[index]:
+        if view.removed[index]:
             continue
         for at, part in enumerate(slot.message.parts):
-            if isinstance(part, ToolResult) and not part.error and (call := view.call_of(index, at)) is not None:
+            if isinstance(part, ToolResult) and not part.error and (call := view.find_call(index, at)) is not None:
                 yield index, at, call, part
 
 
-def _repeated(found: Sequence[_Found]) -> dict[tuple[int, int], str]:
-    """By the place of a result, the id of the latest call of the same tool with the same arguments."""
+def _find_repeats(results: Sequence[_PlacedResult]) -> dict[tuple[int, int], str]:
+    """Maps (slot, part) of a result to the id of the latest call of the same tool with the same arguments."""
     latest: dict[tuple[str, str], str] = {}
     later = {}
-    for slot, part, call, _ in reversed(found):
-        made = (call.name, _canonical(call.arguments))
-        if made in latest:
-            later[slot, part] = latest[made]
+    for slot, part, call, _ in reversed(results):
+        signature = (call.name, _canonical_arguments(call.arguments))
+        if signature in latest:
+            later[slot, part] = latest[signature]
         else:
-            latest[made] = call.call_id
+            latest[signature] = call.call_id
     return later
 
 
-def _contained(found: Sequence[_Found]) -> dict[tuple[int, int], str]:
-    """By the place of a reading, the id of a later call whose result contains it. Of each file the next reading and
-    the last one are looked into, so that the work grows with their number only."""
+def _find_supersets(results: Sequence[_PlacedResult]) -> dict[tuple[int, int], str]:
+    """Maps (slot, part) of a file's content to the id of a later call whose result contains it.
+
+    Compares only with the next and the last result of the same file, so that the work is linear.
+    """
     following: dict[str, tuple[str, str]] = {}
     last: dict[str, tuple[str, str]] = {}
     later = {}
-    for slot, part, call, result in reversed(found):
-        path = _path(call.arguments)
+    for slot, part, call, result in reversed(results):
+        path = _file_path(call.arguments)
         if not path:
             continue
         text = text_of(result).strip()
         for candidate in (last.get(path), following.get(path)):
-            if candidate is not None and len(text) >= _LEAST and text in candidate[1]:
+            if candidate is not None and len(text) >= _MIN_CHARACTERS and text in candidate[1]:
                 later[slot, part] = candidate[0]
                 break
         following[path] = (call.call_id, text)
@@ -93,8 +101,8 @@ def _contained(found: Sequence[_Found]) -> dict[tuple[int, int], str]:
     return later
 
 
-def _path(arguments: str) -> str:
-    value = _decoded(arguments)
+def _file_path(arguments: str) -> str:
+    value = _decode_arguments(arguments)
     if isinstance(value, dict):
         for name in _PATHS:
             if isinstance(path := value.get(name), str) and path:
@@ -102,12 +110,12 @@ def _path(arguments: str) -> str:
     return ""
 
 
-def _canonical(arguments: str) -> str:
-    value = _decoded(arguments)
+def _canonical_arguments(arguments: str) -> str:
+    value = _decode_arguments(arguments)
     return arguments if value is None else msgspec.json.encode(value, order="deterministic").decode()
 
 
-def _decoded(arguments: str) -> object:
+def _decode_arguments(arguments: str) -> object:
     try:
         return msgspec.json.decode(arguments)
     except (ValueError, RecursionError):

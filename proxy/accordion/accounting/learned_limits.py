@@ -1,0 +1,73 @@
+"""The limits that providers named in their overflow errors."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import NamedTuple
+
+AT_MOST = 1_024
+
+
+class LimitOwner(NamedTuple):
+    """The requests that a limit applies to; no other window is made smaller by it."""
+
+    tenant: str
+    upstream: str
+    model: str
+    long: bool
+    """Whether the request asked for a long context."""
+
+
+class LearnedLimit(NamedTuple):
+    """A limit in tokens, and the time when it expires, in seconds since the epoch."""
+
+    tokens: int
+    until: float
+
+
+class LearnedLimits:
+    """The latest learned limits. `now` returns seconds since the epoch. Safe to use from several threads."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lock = Lock()
+        self._changed: dict[LimitOwner, LearnedLimit] = {}
+        self.held: OrderedDict[LimitOwner, LearnedLimit] = OrderedDict()
+
+    def get(self, owner: LimitOwner) -> int | None:
+        """Returns the limit in tokens; None where none was learned, or it has expired."""
+        with self._lock:
+            limit = self.held.get(owner)
+            if limit is not None and limit.until <= self._now():
+                del self.held[owner]
+                return None
+        return limit.tokens if limit else None
+
+    def learn(self, owner: LimitOwner, tokens: int, lasting: float) -> None:
+        """Learns a limit that a provider named; it applies for `lasting` seconds."""
+        limit = LearnedLimit(tokens, self._now() + lasting)
+        with self._lock:
+            self._changed[owner] = limit
+            self._store(owner, limit)
+
+    def restore(self, owner: LimitOwner, limit: LearnedLimit) -> None:
+        """Takes a limit of another worker or an earlier run, unless this one learned a later one."""
+        with self._lock:
+            known = self.held.get(owner)
+            if limit.until > self._now() and (known is None or known.until < limit.until):
+                self._store(owner, limit)
+
+    def drain_changes(self) -> dict[LimitOwner, LearnedLimit]:
+        """Returns the limits that were learned here since the last call."""
+        with self._lock:
+            changed, self._changed = self._changed, {}
+        return changed
+
+    def _store(self, owner: LimitOwner, limit: LearnedLimit) -> None:
+        self.held[owner] = limit
+        self.held.move_to_end(owner)
+        if len(self.held) > AT_MOST:
+            oldest, _ = self.held.popitem(last=False)
+            self._changed.pop(oldest, None)

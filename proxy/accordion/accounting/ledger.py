@@ -1,0 +1,142 @@
+"""The ledger: a record of every exchange, and the totals of each session and model.
+
+It is written after the response, never before it. Totals are counters that each worker only ever raises, in a row of
+its own; a reader adds up the rows. So they are right with many workers, and a write that comes twice or late does no
+harm.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from functools import partial
+
+import msgspec
+from msgspec import structs
+
+from accordion.model.budget import Utilization
+from accordion.model.ports import Key, Observer, Outbox
+from accordion.model.records import CompactionOutcome, Exchange, Session, ToolLoopUsage, Totals, Usage
+from accordion.model.values import dataclass
+
+ENCODER = msgspec.msgpack.Encoder()
+_UNREPORTED, _NOT_COMPACTED, _NO_TOOL_LOOP = Usage(), CompactionOutcome(""), ToolLoopUsage()
+_MODELS = 1_024
+# No provider has a longer id; what is longer is a mistake or worse, and not worth a row for ever.
+_LONGEST = 200
+
+
+class ModelTotals(msgspec.Struct, omit_defaults=True):
+    """The totals of one model at one upstream, of one worker and one tenant; they grow in place."""
+
+    model: str
+    upstream: str
+    updated: float
+    utilization: Utilization
+    totals: Totals = Totals()
+    peak: float = 0.0
+    """The highest utilization, as a share of the window."""
+
+
+_Row = tuple[Key, ModelTotals, Callable[[], bytes]]
+"""The key of a model's totals, the totals, and a function that encodes them at the time of the write."""
+
+
+def sessions_collection(tenant: str) -> str:
+    """Returns the collection that lists a tenant's sessions; names are `session.row`."""
+    return f"sessions/{tenant}"
+
+
+def session_of(row: str) -> str:
+    """Returns the session of a row in that collection, by its name."""
+    return row.rsplit(".", 2)[0]
+
+
+def models_collection(tenant: str) -> str:
+    """Returns the collection that lists a tenant's models; names are `upstream|model|row`."""
+    return f"models/{tenant}"
+
+
+def exchanges_key(tenant: str, session: str) -> Key:
+    """Returns the key of the log of a session's exchanges, from the second on (see Session.only)."""
+    return Key(f"exchanges/{tenant}/{session}", "log")
+
+
+@dataclass(frozen=False, slots=True)
+class Ledger:
+    """Records exchanges. The store has the last `keep` of each session, for `retention` seconds."""
+
+    outbox: Outbox
+    observers: Sequence[Observer]
+    worker: str
+    keep: int = 50
+    retention: float = 30 * 86_400.0
+    _models: OrderedDict[tuple[str, str, str], _Row] = field(default_factory=OrderedDict)
+    _entered: int = 0
+
+    def record(
+        self, tenant: str, session: Session | None, row: str, exchange: Exchange, traceparent: str = ""
+    ) -> Session | None:
+        """Records an exchange that has ended; returns the session with it added."""
+        gain = totals_of_exchange(exchange)
+        if session is not None:
+            first, only = session.only, b"" if session.totals.requests else ENCODER.encode(exchange)
+            session = session.after(exchange, gain, only)
+            name = Key(sessions_collection(tenant), f"{session.id}.{row}")
+            self.outbox.put(name, partial(ENCODER.encode, session), self.retention)
+            if not only:
+                log = exchanges_key(tenant, session.id)
+                if first:
+                    self.outbox.append(log, partial(bytes, first), self.keep, self.retention)
+                self.outbox.append(log, partial(ENCODER.encode, exchange), self.keep, self.retention)
+        if 0 < len(exchange.model) <= _LONGEST:
+            self._add_to_model(tenant, exchange, gain)
+        for observer in self.observers:
+            observer.exchange(tenant, exchange, traceparent)
+        return session
+
+    def _add_to_model(self, tenant: str, exchange: Exchange, gain: Totals) -> None:
+        known = (tenant, exchange.upstream, exchange.model)
+        name, row, write = self._models.get(known) or self._enter(known, exchange)
+        row.updated, row.utilization, row.totals = exchange.at, exchange.utilization, row.totals + gain
+        row.peak = max(row.peak, exchange.utilization.ratio)
+        self._models.move_to_end(known)
+        self.outbox.put(name, write, self.retention)
+
+    def _enter(self, known: tuple[str, str, str], exchange: Exchange) -> _Row:
+        # Each time a model enters memory it gets a row of its own, as sessions do, so that no row ever falls.
+        self._entered += 1
+        tenant, upstream, model = known
+        row = ModelTotals(model=model, upstream=upstream, updated=exchange.at, utilization=exchange.utilization)
+        name = Key(models_collection(tenant), f"{upstream}|{model}|{self.worker}.{self._entered}")
+        entry = self._models[known] = (name, row, partial(ENCODER.encode, row))
+        if len(self._models) > _MODELS:
+            self._models.popitem(last=False)
+        return entry
+
+
+def totals_of_exchange(exchange: Exchange) -> Totals:
+    """Returns the totals of a single exchange.
+
+    A summary counts once, with the request that made the compaction; a compaction saves tokens at every request that is
+    forwarded with it.
+    """
+    usage, compaction, tool_loop = exchange.usage or _UNREPORTED, exchange.compaction, exchange.unfolded
+    failed = int(exchange.status >= 400 or bool(exchange.error))
+    gain = Totals(1, failed, usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
+    if compaction is None and tool_loop is None:
+        return gain
+    compaction, tool_loop = compaction or _NOT_COMPACTED, tool_loop or _NO_TOOL_LOOP
+    is_new = compaction.state == "folded"
+    return structs.replace(
+        gain,
+        compactions=int(is_new),
+        # A request that only asks for a count belongs to no session, and sends nothing that could be saved.
+        saved=compaction.saved if exchange.session else 0,
+        summary_input=compaction.input if is_new else 0,
+        summary_output=compaction.output if is_new else 0,
+        unfold_calls=tool_loop.calls,
+        unfold_rounds=tool_loop.rounds,
+        unfold_input=tool_loop.input,
+    )

@@ -1,0 +1,358 @@
+"""Counts the tokens of a conversation: system prompt, tools, messages and media, before any correction.
+
+Theory of operation. Only what is new is counted. The sum up to a message is cached under its chain key, which stands
+for everything before it, and a count begins behind the deepest message with a known sum. Messages that a provider does
+not read, since it continues from a compaction of its own, count nothing. `calibration` corrects the counts afterwards.
+
+Fixed overheads follow OpenAI's published formats (harmony: `<|start|>role<|message|>…<|end|>`); Anthropic's documented
+system prompt for tools is added where Claude is given any. Other models differ; reported usage corrects them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from threading import Lock
+from typing import Generic, TypeGuard, TypeVar
+
+from accordion.accounting.media_tokens import MediaRules, media_rules
+from accordion.accounting.tool_schemas import function_as_typescript, initial_definition
+from accordion.model.boundaries import find_provider_compaction, find_skipped_messages, survives_provider_compaction
+from accordion.model.budget import Utilization, Window
+from accordion.model.cache import LONGEST_NAME
+from accordion.model.conversation import (
+    Conversation,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from accordion.model.ports import TokenCounter
+from accordion.model.values import dataclass
+
+MESSAGE = 4  # start, role, message, end
+CALL = 6  # channel, recipient and end of a tool call, besides name and arguments
+RESULT = 4  # the author of a tool's answer and its address
+REPLY = 3  # what opens the model's own answer
+TOOLS_OPENAI = 12  # the heading and the namespace around all functions
+TOOLS_CLAUDE = 346  # "Tool use system prompt token count", Claude 4
+
+BYTES_PER_TOKEN = 4
+SEALED_ENVELOPE = 650
+"""Bytes of an encrypted reasoning item that are not reasoning; the rest is base64, three bytes in four."""
+
+AT_ONCE = 32_768
+"""Characters that are counted without a thread."""
+SUMS_AT_MOST = 16_384
+"""Cached sums, each about 300 bytes with its keys."""
+SCHEMES_AT_MOST = 256
+"""Models whose counting scheme is cached."""
+
+STRIDE = 16
+"""While many messages are counted at once, every 16th sum is cached, for histories that fork or are rewound."""
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSum:
+    """Tokens of messages: `text` is counted, `media` is estimated (images, files, and parts of unknown kinds)."""
+
+    text: int = 0
+    media: int = 0
+
+    def __add__(self, other: TokenSum) -> TokenSum:
+        return TokenSum(self.text + other.text, self.media + other.media)
+
+    def __sub__(self, other: TokenSum) -> TokenSum:
+        return TokenSum(self.text - other.text, self.media - other.media)
+
+    @property
+    def tokens(self) -> int:
+        """The sum of both."""
+        return self.text + self.media
+
+
+_NOTHING = TokenSum()
+
+
+@dataclass(frozen=True, slots=True)
+class _CountingScheme:
+    """The rules by which one model counts; `name` is the same for models that count alike."""
+
+    name: str
+    encoding: str
+    media: MediaRules
+
+
+@dataclass(frozen=True, slots=True)
+class _OverheadTokens:
+    preamble: int
+    tools: int
+    media: int
+
+
+_NO_OVERHEAD = _OverheadTokens(0, 0, 0)
+
+
+class TokenMeter:
+    """Counts the tokens of conversations. Safe to use from several threads; only its caches are locked."""
+
+    def __init__(self, counter: TokenCounter, sums_at_most: int = SUMS_AT_MOST) -> None:
+        self._counter = counter
+        self._sums: _RecentEntries[TokenSum] = _RecentEntries(sums_at_most)
+        self._overheads: _RecentEntries[_OverheadTokens] = _RecentEntries(max(1, sums_at_most // 16))
+        self._schemes: dict[tuple[str, str], _CountingScheme] = {}
+
+    def measure(self, conversation: Conversation, window: Window, model: str = "") -> Utilization:
+        """Returns how full the window would be. `model` is the actual model, where it is not the conversation's."""
+        scheme = self._scheme(conversation, model)
+        overhead = self._count_overhead(conversation, scheme)
+        messages = self._count_first(conversation, scheme, len(conversation.messages))
+        max_output = conversation.max_output
+        return Utilization(
+            window=window.size,
+            preamble=overhead.preamble,
+            tools=overhead.tools,
+            messages=messages.text + REPLY,
+            media=overhead.media + messages.media,
+            reserved_output=min(max_output, window.size) if max_output is not None and max_output > 0 else 0,
+            window_known=window.is_known,
+        )
+
+    def count_after(self, conversation: Conversation, index: int, model: str = "") -> TokenSum:
+        """Counts the messages behind `messages[index]`; -1 for all. Costs nothing where they were counted before."""
+        scheme, messages = self._scheme(conversation, model), conversation.messages
+        if find_provider_compaction(messages, index + 1) >= 0:
+            skipped = find_skipped_messages(messages)
+            rest = (at for at in range(index + 1, len(messages)) if at not in skipped)
+            return sum((self._count_message(messages[at], scheme) for at in rest), _NOTHING)
+        return self._count_first(conversation, scheme, len(messages)) - self._count_first(
+            conversation, scheme, index + 1
+        )
+
+    def count_added(self, listed: Conversation, bare: Conversation, model: str = "") -> int | None:
+        """Returns the tokens by which `listed` exceeds `bare`, from which it was made; None where that takes counting.
+
+        Both were counted before, and have had the same messages added since.
+        """
+        name = self._scheme(listed, model).name
+        for since in range(min(STRIDE, len(bare.chain), len(listed.chain))):
+            before = self._sums.get((bare.chain[-1 - since], name))
+            if before is not None:
+                break
+        else:
+            return None
+        now, then = self._sums.get((listed.chain[-1], name)), self._sums.get((listed.chain[-1 - since], name))
+        start = len(bare.messages) - since
+        if now is None or then is None or bare.messages[start:] != listed.messages[len(listed.messages) - since :]:
+            return None
+        if find_provider_compaction(bare.messages, start) >= 0:
+            return None
+        if since:
+            self._sums.put((bare.chain[-1], name), before + (now - then))
+        return then.tokens - before.tokens
+
+    def count_message(self, message: Message, conversation: Conversation, model: str = "") -> TokenSum:
+        """Counts one message, by the rules of the conversation's model."""
+        return self._count_message(message, self._scheme(conversation, model))
+
+    def rules_name(self, conversation: Conversation, model: str = "") -> str:
+        """Returns the name of the conversation's counting rules: the same for models that count alike."""
+        return self._scheme(conversation, model).name
+
+    def count_text(self, text: str, model: str) -> int:
+        """Counts a plain text in a model's encoding."""
+        return self._counter.count(text, self._counter.encoding(model))
+
+    def is_slow(self, conversation: Conversation, model: str, size: int) -> bool:
+        """Whether `measure` belongs in a thread: it must load an encoding, or count more than `AT_ONCE` characters.
+
+        `size` is that of the body in bytes, an upper bound of the characters.
+        """
+        if not self._counter.is_loaded(self._scheme(conversation, model).encoding):
+            return True
+        return size > AT_ONCE and self.pending_characters(conversation, model) > AT_ONCE
+
+    def pending_characters(self, conversation: Conversation, model: str = "") -> int:
+        """Returns how many characters `measure` would have to count now."""
+        scheme = self._scheme(conversation, model)
+        start, _ = self._find_deepest_known(conversation, scheme, len(conversation.messages))
+        pending = sum(_count_characters(message.parts) for message in conversation.messages[start:])
+        key = conversation.overhead_key
+        if not key or self._overheads.get((key, scheme.name)) is None:
+            pending += _count_characters(conversation.preamble) + sum(map(len, conversation.tools))
+        return pending
+
+    def _scheme(self, conversation: Conversation, model: str) -> _CountingScheme:
+        key = (model or conversation.model, conversation.dialect)
+        return self._schemes.get(key) or self._new_scheme(*key)
+
+    def _new_scheme(self, model: str, dialect: str) -> _CountingScheme:
+        encoding, media = self._counter.encoding(model), media_rules(model, dialect)
+        scheme = _CountingScheme(f"{encoding}/{media.name}", encoding, media)
+        if len(model) <= LONGEST_NAME:
+            if len(self._schemes) >= SCHEMES_AT_MOST:
+                self._schemes.clear()
+            self._schemes[model, dialect] = scheme
+        return scheme
+
+    def _find_deepest_known(
+        self, conversation: Conversation, scheme: _CountingScheme, end: int
+    ) -> tuple[int, TokenSum]:
+        """Returns the largest number of messages, up to `end`, whose sum is known, and that sum."""
+        chain = conversation.chain
+        for count in range(min(end, len(chain)), 0, -1):
+            known = self._sums.get((chain[count - 1], scheme.name))
+            if known is not None:
+                return count, known
+        return 0, _NOTHING
+
+    def _count_first(self, conversation: Conversation, scheme: _CountingScheme, end: int) -> TokenSum:
+        """Counts the first `end` messages."""
+        start, total = self._find_deepest_known(conversation, scheme, end)
+        messages, chain = conversation.messages, conversation.chain
+        if (resumed := find_provider_compaction(messages, start, end)) >= 0:
+            before = (
+                message for message in messages[:resumed] if survives_provider_compaction(message, messages[resumed])
+            )
+            start, total = resumed, sum((self._count_message(message, scheme) for message in before), _NOTHING)
+        for index in range(start, end):
+            one = self._count_message(messages[index], scheme)
+            total = TokenSum(total.text + one.text, total.media + one.media)
+            if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(chain):
+                self._sums.put((chain[index], scheme.name), total)
+        return total
+
+    def _count_overhead(self, conversation: Conversation, scheme: _CountingScheme) -> _OverheadTokens:
+        if not (conversation.preamble or conversation.tools):
+            return _NO_OVERHEAD
+        key = (conversation.overhead_key, scheme.name)
+        overhead = self._overheads.get(key) if conversation.overhead_key else None
+        if overhead is None:
+            preamble = self._count_parts(conversation.preamble, scheme) if conversation.preamble else TokenSum(-MESSAGE)
+            # Parts of unknown kinds in here (tools that an item adds) are never removed, as the system prompt is not.
+            fixed = sum(scheme.media.unknown_tokens(part) for part in conversation.preamble if _is_unknown(part))
+            tools = self._count_tools(conversation.tools, scheme)
+            overhead = _OverheadTokens(preamble.text + MESSAGE + fixed, tools, preamble.media - fixed)
+            if conversation.overhead_key:
+                self._overheads.put(key, overhead)
+        return overhead
+
+    def _count_tools(self, tools: tuple[str, ...], scheme: _CountingScheme) -> int:
+        claude = scheme.media.family == "anthropic"
+        initial = (initial_definition(tool, named=not claude) for tool in tools)
+        definitions = [definition for definition in initial if definition is not None]
+        if not definitions:
+            return 0
+        if scheme.media.family == "openai":
+            rendered = (function_as_typescript(tool) or tool for tool in definitions)
+            return TOOLS_OPENAI + sum(self._counter.count(tool, scheme.encoding) for tool in rendered)
+        fixed = TOOLS_CLAUDE if claude else TOOLS_OPENAI
+        return fixed + sum(self._counter.count(tool, scheme.encoding) for tool in definitions)
+
+    def _count_message(self, message: Message, scheme: _CountingScheme) -> TokenSum:
+        return self._count_parts(message.parts, scheme, MESSAGE)
+
+    def _count_parts(self, parts: Iterable[Part], scheme: _CountingScheme, text: int = 0) -> TokenSum:
+        """Counts parts, and adds `text` tokens for the format around them."""
+        media, count, encoding = 0, self._counter.count, scheme.encoding
+        for part in parts:
+            if isinstance(part, Text):
+                text += count(part.text, encoding)
+            elif isinstance(part, Media):
+                media += scheme.media.tokens(part)
+            elif isinstance(part, ToolResult):
+                inner = self._count_parts(part.parts, scheme)
+                text, media = text + inner.text + RESULT, media + inner.media
+            elif _is_unknown(part):
+                media += scheme.media.unknown_tokens(part)
+            else:
+                text += self._count_part(part, encoding)
+        return TokenSum(text, media)
+
+    def _count_part(self, part: Reasoning | ToolCall | Opaque, encoding: str) -> int:
+        if isinstance(part, ToolCall):
+            return self._counter.count(part.name, encoding) + self._counter.count(part.arguments, encoding) + CALL
+        if isinstance(part, Reasoning):
+            sealed = max(0, part.sealed * 3 // 4 - SEALED_ENVELOPE) // BYTES_PER_TOKEN
+            return max(self._counter.count(part.text, encoding), sealed)
+        return -(-part.size // BYTES_PER_TOKEN)
+
+
+class _RecentEntries(Generic[V]):
+    """A cache of the most recently used entries."""
+
+    def __init__(self, at_most: int) -> None:
+        self._entries: OrderedDict[Hashable, V] = OrderedDict()
+        self._at_most = at_most
+        self._lock = Lock()
+
+    def get(self, key: Hashable) -> V | None:
+        value = self._entries.get(key)
+        if value is not None:
+            with self._lock:
+                # Another thread may have removed it.
+                if key in self._entries:
+                    self._entries.move_to_end(key)
+        return value
+
+    def put(self, key: Hashable, value: V) -> None:
+        with self._lock:
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._at_most:
+                self._entries.popitem(last=False)
+
+
+def _is_unknown(part: Part) -> TypeGuard[Opaque]:
+    """Whether a part is of an unknown kind; the provider's own compaction is known."""
+    return isinstance(part, Opaque) and part.kind != "compaction"
+
+
+def _count_characters(parts: Iterable[Part]) -> int:
+    total = 0
+    for part in parts:
+        if isinstance(part, Text | Reasoning):
+            total += len(part.text)
+        elif isinstance(part, ToolCall):
+            total += len(part.arguments)
+        elif isinstance(part, ToolResult):
+            total += _count_characters(part.parts)
+    return total
+
+
+class MessageTokenCache:
+    """Caches the tokens of single messages by their content, for the planner. Safe to use from several threads.
+
+    The `at_most` most recently used ones stay.
+    """
+
+    def __init__(self, meter: TokenMeter, at_most: int = 20_000) -> None:
+        self._meter = meter
+        self._at_most = at_most
+        self._counts: OrderedDict[tuple[bytes, str], int] = OrderedDict()
+        self._lock = Lock()
+
+    def count_message(self, message: Message, conversation: Conversation, model: str) -> int:
+        """Counts one message, by the rules of the conversation's model."""
+        key = message.key, self._meter.rules_name(conversation, model)
+        with self._lock:
+            known = self._counts.get(key)
+            if known is not None:
+                self._counts.move_to_end(key)
+                return known
+        counted = self._meter.count_message(message, conversation, model).tokens
+        with self._lock:
+            self._counts[key] = counted
+            while len(self._counts) > self._at_most:
+                self._counts.popitem(last=False)
+        return counted
+
+    def count_text(self, text: str, model: str) -> int:
+        """Counts a plain text."""
+        return self._meter.count_text(text, model)

@@ -1,0 +1,127 @@
+"""What of tool definitions stands in a model's context, and how OpenAI's models read them: as TypeScript, not JSON,
+which is a third shorter.
+
+Source of the latter: the rendering of tools in OpenAI's published harmony format, which its chat models are known to
+share: `namespace functions {`, a `//` line for each description, `type name = (_: { key?: type, }) => any;`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+DEEPEST = 16
+DEFERRED = '"defer_loading":true'
+_UNIONS = ("anyOf", "oneOf")
+_BEYOND = (
+    *("$ref", "$defs", "definitions", "allOf", "not", "if", "then", "else"),
+    *("additionalProperties", "patternProperties", "dependentSchemas", "prefixItems"),
+)
+_NAMES = ("type", "name", "description", "server_label", "server_description")
+
+
+def initial_definition(definition: str, *, named: bool) -> str | None:
+    """What of a tool's definition the model is given from the start: less where loading it is deferred, until a search
+    finds it. `named`: its name and description stand all the same. None where nothing does.
+
+    Source: the anthropic SDK, `types/tool_param.py` ("will not be included in initial system prompt"); OpenAI, "Tool
+    search" (the model sees name and description of what is searchable, and nothing of what a namespace defers).
+    """
+    if DEFERRED not in definition:
+        return definition
+    try:
+        tool = msgspec.json.decode(definition)
+    except (msgspec.DecodeError, RecursionError):
+        return definition
+    if not isinstance(tool, dict):
+        return definition
+    if isinstance(inner := tool.get("tools"), list):
+        tool["tools"] = [one for one in inner if not _is_deferred(one)]
+    elif _is_deferred(tool):
+        if not named:
+            return None
+        function = tool.get("function")
+        tool = _describe_deferred(tool) | (
+            {"function": _describe_deferred(function)} if isinstance(function, dict) else {}
+        )
+    try:
+        return _render_literal(tool)
+    except RecursionError:
+        return definition
+
+
+def _is_deferred(tool: Any) -> bool:
+    return isinstance(tool, dict) and tool.get("defer_loading") is True
+
+
+def _describe_deferred(tool: dict[str, Any]) -> dict[str, Any]:
+    return {name: tool[name] for name in _NAMES if name in tool}
+
+
+def function_as_typescript(definition: str) -> str | None:
+    """One function tool (in Chat's nested or in Responses' flat form), rendered; None where it is something else."""
+    try:
+        tool = msgspec.json.decode(definition)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
+        tool = tool["function"]
+    elif not isinstance(tool, dict) or tool.get("type", "function") != "function" or "schema" in tool:
+        # A name and a schema are the form of the answer.
+        return None
+    name, parameters = tool.get("name"), tool.get("parameters")
+    if not isinstance(name, str):
+        return None
+    head = "".join(f"// {line}\n" for line in str(tool.get("description") or "").splitlines())
+    if not isinstance(parameters, dict) or not any(map(parameters.get, ("properties", *_UNIONS, *_BEYOND))):
+        return f"{head}type {name} = () => any;\n\n"
+    try:
+        return f"{head}type {name} = (_: {_render_type(parameters, 0)}) => any;\n\n"
+    except RecursionError:
+        return None
+
+
+def _render_type(schema: Any, depth: int) -> str:
+    """The TypeScript type of a JSON schema. What has no equal there follows as it stands."""
+    if not isinstance(schema, dict) or depth > DEEPEST:
+        return "any"
+    beyond = [name for name in _BEYOND if isinstance(schema.get(name), dict | list | str) and schema[name]]
+    if "properties" in schema:
+        beyond += [name for name in _UNIONS if schema.get(name)]
+    if beyond:
+        rest = {name: held for name, held in schema.items() if name not in beyond}
+        return f"{_render_type(rest, depth)} & {_render_literal({name: schema[name] for name in beyond})}"
+    for union in _UNIONS:
+        if isinstance(schema.get(union), list):
+            return " | ".join(_render_type(one, depth + 1) for one in schema[union])
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(_render_literal(value) for value in schema["enum"])
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return " | ".join(_render_type({**schema, "type": one}, depth + 1) for one in kind)
+    if kind == "array":
+        return f"{_render_type(schema.get('items'), depth + 1)}[]"
+    if kind == "object" or "properties" in schema:
+        return _render_object(schema, depth)
+    return {"integer": "number", "string": "string", "number": "number", "boolean": "boolean", "null": "null"}.get(
+        str(kind), "any"
+    )
+
+
+def _render_object(schema: dict[str, Any], depth: int) -> str:
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict) or not properties:
+        return "object"
+    needed = set(map(str, required)) if isinstance(required, list) else set()
+    lines = ["{"]
+    for name, inner in properties.items():
+        described = inner if isinstance(inner, dict) else {}
+        lines += [f"// {line}" for line in str(described.get("description") or "").splitlines()]
+        default = f" // default: {_render_literal(described['default'])}" if "default" in described else ""
+        lines.append(f"{name}{'' if name in needed else '?'}: {_render_type(inner, depth + 1)},{default}")
+    return "\n".join([*lines, "}"])
+
+
+def _render_literal(value: Any) -> str:
+    return msgspec.json.encode(value).decode("utf-8", "replace")

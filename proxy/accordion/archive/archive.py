@@ -1,0 +1,334 @@
+"""The archive: stores messages and artifacts that leave the window, and loads them again.
+
+Theory of operation. A compaction calls `build_puts` (compresses and seals, in a thread) and `keep` (writes, in batches)
+before the request without those messages is sent. Each group of values is listed by an entry (`archive_entries`), which
+is written first, so that retention, export and erasure find all that is stored. Rows are keyed by content: the archive
+remembers the rows that it wrote lately and does not count them twice. Reading goes by message key (`load_rows`), by
+artifact id (`load_records`) or by session (`list_artifacts`), always within one tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import structs
+
+from accordion.archive import archive_entries
+from accordion.archive.archive_entries import HOLDERS, OVERHEAD, ArchiveEntry, Kind
+from accordion.archive.artifacts import (
+    ArchivedMessage,
+    Artifact,
+    decode,
+    encode,
+    make_packer,
+    record_keys,
+    records_collection,
+    row_key,
+    session_collection,
+    tenant_name,
+    unpack,
+)
+from accordion.archive.provider_items import item_key, item_name
+from accordion.archive.sealing import PlainSealer
+from accordion.model.cache import BoundedCache, entry_size
+from accordion.model.ports import Append, Clock, Key, KeyValueStore, Put, Sealer
+from accordion.model.values import dataclass
+
+T = TypeVar("T")
+
+_BATCH_ROWS, _BATCH_BYTES = 128, 2 * 2**20
+"""The size of one write, which a store manages well within its time-out."""
+_MAX_RECORDS = 8
+"""Records of an artifact that are tried, until one can be read."""
+_DAY, _SHARE = 86_400.0, 4
+_GENERATIONS = 64
+_ROW = "row/"
+_MISSING_KEY = Key("", "nowhere")
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionWrite:
+    """The compaction that rows and artifacts belong to.
+
+    `base` is the id of the compaction that it continues, `at` the time of the request in seconds since the epoch,
+    `keys` the places where the compaction itself may be stored, with `size` bytes.
+    """
+
+    id: str
+    session: str
+    at: float
+    base: str = ""
+    keys: tuple[Key, ...] = ()
+    size: int = 0
+
+
+class Archive:
+    """Stores and loads the archived messages and artifacts of all tenants.
+
+    `retention` is in seconds. `wrote` is called with the name of a tenant (see `tenant_name`) and the bytes that were
+    written for it. `capacity` bounds the memory of past writes, in bytes. `minor` is the same store for writes of low
+    priority, which leave space for compactions while the store is away; by default the store itself.
+    """
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        retention: float = 30 * _DAY,
+        *,
+        sealer: Sealer | None = None,
+        clock: Clock | None = None,
+        wrote: Callable[[str, int], None] = lambda *_: None,
+        capacity: int = 8 * 2**20,
+        minor: KeyValueStore | None = None,
+    ) -> None:
+        self.store = store
+        self._minor = minor
+        self.retention = retention
+        self.sealer: Sealer = sealer or PlainSealer()
+        self.every = min(_DAY, retention / _SHARE)
+        """Seconds after which values in use are written again, so that they expire later."""
+        self._clock = clock
+        self._wrote = wrote
+        self._known = BoundedCache[str, float](capacity * 5 // 8, entry_size)
+        self._exact = BoundedCache[bytes, bytes](capacity // 4, entry_size)
+        """By message key: the variant of the bytes that a compaction stored."""
+        self._holders = BoundedCache[str, float](capacity // 8, entry_size)
+        self._forgotten = 0
+
+    # -- writing ------------------------------------------------------------------
+
+    def build_puts(
+        self,
+        tenant_key: bytes,
+        rows: Iterable[ArchivedMessage],
+        artifacts: Iterable[Artifact],
+        compaction: CompactionWrite | None = None,
+    ) -> list[Put]:
+        """Returns the writes that store rows and artifacts, and list them as belonging to a compaction.
+
+        Slow where there is much to compress; safe to call in a thread.
+        """
+        pack, artifacts = make_packer(), tuple(artifacts)
+        row_puts = dict[bytes, Put]()
+        for row in rows:
+            row_puts[row.key] = self.sealed_put(tenant_key, row_key(row.key), pack(row.wire))
+            self._exact[row.key] = archive_entries.variant_key(row.wire)
+        record_puts = [
+            self.sealed_put(tenant_key, key, value)
+            for artifact in artifacts
+            for value in (encode(artifact),)
+            for key in record_keys(tenant_key, artifact)
+        ]
+        puts = [*row_puts.values(), *record_puts]
+        if compaction is None:
+            return puts
+        sizes = {key: 0 if self.has_row(put.key) else OVERHEAD + len(put.value) for key, put in row_puts.items()}
+        size = sum(sizes.values()) + sum(OVERHEAD + len(put.value) for put in record_puts) + compaction.size
+        entry = ArchiveEntry(
+            "fold", compaction.id, compaction.session, compaction.at, compaction.at, size, compaction.base
+        )
+        # The listing is written first, so that nothing is ever stored that cannot be found and erased.
+        contents = archive_entries.contents_of(compaction.session, sizes, artifacts, compaction.keys)
+        return self.entry_puts(tenant_key, entry, contents) + puts
+
+    def sealed_put(self, tenant_key: bytes, key: Key, value: bytes, ttl: float | None = None) -> Put:
+        """Returns the write that stores a value, encrypted where that is configured. `open_value` reads it."""
+        return Put(key, self.sealer.seal(tenant_key, key.path, value), self.retention if ttl is None else ttl)
+
+    def single_value_puts(
+        self, tenant_key: bytes, session: str, kind: Kind, key: Key, value: bytes, ttl: float | None = None
+    ) -> list[Put]:
+        """Returns the writes that store one value of a session, sealed, and list it. `open_value` reads it."""
+        put, now = self.sealed_put(tenant_key, key, value, ttl), self._now()
+        entry = ArchiveEntry(
+            kind, key.path, session, now, now, 3 * OVERHEAD + len(put.value), place=(key.collection, key.name)
+        )
+        return [*self.entry_puts(tenant_key, entry, ttl=put.ttl), put]
+
+    def entry_puts(
+        self,
+        tenant_key: bytes,
+        entry: ArchiveEntry,
+        contents: archive_entries.EntryContents | None = None,
+        ttl: float | None = None,
+    ) -> list[Put]:
+        """Returns the writes that store an entry."""
+        tenant = tenant_name(tenant_key)
+        puts = archive_entries.put(tenant, entry, self.retention if ttl is None else ttl, contents)
+        since = self._holders.get(tenant)
+        if since is None or self._now() - since >= self.every:
+            puts.insert(0, Put(Key(HOLDERS, tenant), b"", self.retention + self.every))
+        return puts
+
+    async def keep(self, puts: Sequence[Put]) -> None:
+        """Writes all puts. Raises StoreUnavailable; some may be stored then, which does no harm: keys are content."""
+        await self.write(puts)
+
+    async def write(self, writes: Sequence[Put | Append], *, minor: bool = False) -> None:
+        """Writes puts and appends; `minor` is for those that can wait for the store, where there is little space."""
+        store = self._minor if minor and self._minor is not None else self.store
+        size = sum([len(write.value) for write in writes])
+        at_once = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
+        forgotten = self._forgotten
+        for batch in (writes,) if at_once else _batches(writes):
+            await store.write(batch)
+        # After an erasure, or when the store was emptied, these values may be gone again.
+        if forgotten == self._forgotten:
+            self._note(writes, size + OVERHEAD * len(writes))
+
+    def _note(self, writes: Sequence[Put | Append], size: int) -> None:
+        """Remembers the values that the store has now."""
+        now, tenant, known = self._now(), "", self._known
+        for write in writes:
+            key = write.key
+            if not key.collection:
+                if key.name.startswith(_ROW):
+                    known[key.name] = now
+            elif key.collection == HOLDERS:
+                self._holders[key.name] = now
+            elif key.collection.startswith("held/"):
+                tenant = key.collection.removeprefix("held/")
+        if tenant:
+            self._wrote(tenant, size)
+
+    def has_row(self, key: Key) -> bool:
+        """Whether this worker wrote the row of this key lately, so that it need not be written again."""
+        since = self._known.get(key.name)
+        return since is not None and self._now() - since < self.every
+
+    def has_variant(self, key: bytes, variant: bytes) -> bool:
+        """Whether this worker wrote the row of a message lately, with exactly the bytes of this variant."""
+        return self._exact.get(key) == variant and self.has_row(row_key(key))
+
+    def forget(self) -> None:
+        """Forgets all past writes, since something was erased."""
+        self._forgotten += 1
+        self._known.clear()
+        self._exact.clear()
+        self._holders.clear()
+
+    # -- in use -------------------------------------------------------------------
+
+    async def note_use(self, tenant_key: bytes, compaction_id: str) -> None:
+        """Marks a compaction and those that it continues as used now: their entries expire later. Raises
+        StoreUnavailable."""
+        tenant, now, writes = tenant_name(tenant_key), self._now(), list[Put]()
+        for _ in range(_GENERATIONS):
+            if not compaction_id:
+                break
+            listing = await archive_entries.find_compaction_entry(self.store, tenant, compaction_id)
+            if listing is None:
+                break
+            entry, contents = listing
+            writes += self.entry_puts(tenant_key, structs.replace(entry, used=now), contents)
+            compaction_id = entry.base
+        await self.keep(writes)
+
+    async def note_read(self, tenant_key: bytes, artifact: Artifact) -> None:
+        """Stores an artifact again that a person has read, so that it expires later. Raises StoreUnavailable."""
+        rows = await self.load_rows(tenant_key, artifact.keys)
+        if not rows:
+            return
+        messages = [ArchivedMessage(key, wire) for key, wire in rows.items()]
+        puts = self.build_puts(tenant_key, messages, (artifact,))
+        contents = archive_entries.contents_of(artifact.session, dict.fromkeys(rows, 0), (artifact,), ())
+        entry = ArchiveEntry(
+            "read", archive_entries.read_id(artifact), artifact.session, self._now(), self._now(), 3 * OVERHEAD
+        )
+        await self.keep(self.entry_puts(tenant_key, entry, contents) + puts)
+
+    # -- reading ------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Raises StoreUnavailable where the store cannot be read.
+
+        Then a missing value proves nothing: only the writes that wait on this machine were searched.
+        """
+        await self.store.get(_MISSING_KEY)
+
+    def open_value(self, tenant_key: bytes, key: Key, value: bytes | None) -> bytes | None:
+        """Decrypts a value of the store; returns None where there is none, or none that can be opened."""
+        return self.sealer.open(tenant_key, key.path, value) if value is not None else None
+
+    async def load_rows(self, tenant_key: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Returns the original JSON of a tenant's messages by key; those that are not stored are left out.
+
+        For an item reference it is the item itself, where that is stored. Raises StoreUnavailable.
+        """
+        rows = await self._load_unpacked(tenant_key, {key: row_key(key) for key in keys})
+        item_ids = {key: item_id for key, wire in rows.items() if (item_id := item_name(wire))}
+        if item_ids:
+            items = await self.load_items(tenant_key, list(item_ids.values()))
+            rows |= {key: items[item_id] for key, item_id in item_ids.items() if item_id in items}
+        return rows
+
+    async def first_missing(self, keys: Sequence[bytes]) -> int:
+        """Returns the index of the first key whose row the store does not have; the number of keys where it has all.
+
+        Rows that this worker wrote lately are not looked up. Raises StoreUnavailable.
+        """
+        unknown = [(at, row_key(key)) for at, key in enumerate(keys) if not self.has_row(row_key(key))]
+        for start in range(0, len(unknown), _BATCH_ROWS):
+            page = unknown[start : start + _BATCH_ROWS]
+            values = await self.store.get_many([key for _, key in page])
+            for (at, _), value in zip(page, values, strict=True):
+                if value is None:
+                    return at
+        return len(keys)
+
+    async def load_items(self, tenant_key: bytes, names: Iterable[str]) -> dict[str, bytes]:
+        """Returns the items of a tenant's responses by the provider's ids, as JSON; missing ones are left out. Raises
+        StoreUnavailable."""
+        return await self._load_unpacked(tenant_key, {name: item_key(tenant_key, name) for name in names})
+
+    async def _load_unpacked(self, tenant_key: bytes, places: Mapping[T, Key]) -> dict[T, bytes]:
+        values = await self.store.get_many(list(places.values())) if places else []
+        unpacked = (
+            (name, unpack(self.open_value(tenant_key, place, value)))
+            for (name, place), value in zip(places.items(), values, strict=True)
+        )
+        return {name: wire for name, wire in unpacked if wire is not None}
+
+    async def load_records(self, tenant_key: bytes, artifact_id: str, *, limit: int = 1_000) -> list[Artifact]:
+        """Returns the records of an artifact: one for each session and scope of the tenant that it left.
+
+        The caller decides, by the scopes and sessions, whether the reader may see it. Raises StoreUnavailable.
+        """
+        return await self._scan_artifacts(tenant_key, records_collection(tenant_key, artifact_id), "", limit)
+
+    async def load_artifacts(self, tenant_key: bytes, ids: Sequence[str]) -> list[Artifact | None]:
+        """Returns artifacts of a tenant by id, None for a missing one. Of several records any: the content is the same.
+
+        Raises StoreUnavailable.
+        """
+        return [next(iter(await self.load_records(tenant_key, each, limit=_MAX_RECORDS)), None) for each in ids]
+
+    async def list_artifacts(
+        self, tenant_key: bytes, session: str, *, after: Artifact | None = None, limit: int = 1_000
+    ) -> list[Artifact]:
+        """Returns the artifacts of a session by id, those behind `after`; one that left several scopes is there for
+        each. Raises StoreUnavailable."""
+        cursor = record_keys(tenant_key, after)[1].name if after is not None else ""
+        return await self._scan_artifacts(tenant_key, session_collection(tenant_key, session), cursor, limit)
+
+    async def _scan_artifacts(self, tenant_key: bytes, collection: str, after: str, limit: int) -> list[Artifact]:
+        page = await self.store.scan(collection, after=after, limit=limit)
+        values = (self.open_value(tenant_key, Key(collection, name), value) for name, value in page)
+        return [artifact for value in values if (artifact := decode(value)) is not None]
+
+    def _now(self) -> float:
+        return self._clock.now() if self._clock is not None else 0.0
+
+
+def _batches(writes: Sequence[Put | Append]) -> Iterator[list[Put | Append]]:
+    batch: list[Put | Append] = []
+    size = 0
+    for write in writes:
+        if batch and (len(batch) >= _BATCH_ROWS or size + len(write.value) > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(write)
+        size += len(write.value)
+    if batch:
+        yield batch

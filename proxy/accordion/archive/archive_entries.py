@@ -1,0 +1,333 @@
+"""The listing of a tenant's archive: an entry for each group of values that was stored together.
+
+Retention, export and erasure go by these entries. An entry is small, since all of a tenant's are read to find the
+oldest. The keys that belong to it are in its contents: a separate record for a compaction, the log for a transcript.
+None of this is encrypted, for retention does not know the tenants' keys: it has hashes, sizes and times, and no text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from hashlib import sha256
+from typing import Literal, TypeVar
+
+import msgspec
+
+from accordion.archive.artifacts import Artifact, tenant_name
+from accordion.model.ports import Key, KeyValueStore, Put
+
+__all__ = [
+    "BEHIND",
+    "HELD",
+    "HOLDERS",
+    "ArchiveEntry",
+    "EntryContents",
+    "Kind",
+    "TenantTotals",
+    "TranscriptEntry",
+    "entries",
+    "put",
+    "tenant_name",
+]
+
+T = TypeVar("T")
+
+Kind = Literal["fold", "read", "transcript", "overlay", "summary", "item", "link"]
+"""A compaction with what it took out; an artifact that a person read; the transcript of a session; an insertion (of a
+tool round or an excerpt); a prepared summary; an item of a response that the client only names; a response that the
+client continues by its id."""
+
+HOLDERS = "holders"
+"""The collection that lists the tenants with anything in the archive."""
+
+HELD = "held/"
+"""The prefix of the collections that list the entries of a tenant."""
+
+OVERHEAD = 100
+"""Bytes that a value takes beside itself, roughly."""
+
+_PAGE = 256
+
+
+class TenantTotals(msgspec.Struct, frozen=True, array_like=True):
+    """The bytes of a tenant at its last sweep, and the time of that."""
+
+    held: int = 0
+    at: float = 0.0
+
+
+class ArchiveEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One entry.
+
+    `size` is in bytes, without the values that were stored before as far as its writer knew; times are in seconds since
+    the epoch. `base` is the id of the compaction that it continues, which is in use as long as this one. `place` is the
+    key of the only value of an entry without contents.
+    """
+
+    kind: Kind
+    id: str
+    session: str
+    at: float
+    used: float
+    size: int
+    base: str = ""
+    place: tuple[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the tenant's collection; those of a session are next to each other."""
+        return f"{prefix(self.session)}{self.kind}/{self.id}"
+
+
+class EntryContents(msgspec.Struct, frozen=True, array_like=True):
+    """The values that belong to an entry: rows by message key, artifacts by scope, other keys.
+
+    Rows and keys have sizes, 0 where another entry is known to count them.
+    """
+
+    session: str
+    rows: list[tuple[bytes, int]] = []
+    artifacts: list[tuple[bytes, list[str]]] = []
+    keys: list[tuple[str, str, int]] = []
+
+
+BEHIND = -1
+"""In place of an index: behind the messages that the provider keeps."""
+
+
+class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One entry of a transcript's log: from the message `start` on, the session's list is that of `keys`.
+
+    Where `start` is BEHIND, they follow a response that the provider keeps. `place` is the chain key at the end of the
+    request, `after` the one that `keys` follow (empty: not known, or at the beginning). `at` is when its exchange
+    ended, in seconds since the epoch.
+
+    `sizes` are those of the rows, 0 where another entry counts them. `head` names the record of the system prompt and
+    the tools, `lead` the rows of list entries that belong to the system prompt; both only where they have changed.
+
+    `variants` and `lead_variants` distinguish messages with equal content and other bytes, 8 bytes for each key; a row
+    is stored under key and variant. Where they are zeros the row is that of a compaction, under the key alone, with the
+    same bytes. Earlier entries have none, and their rows are stored under the key alone.
+    """
+
+    start: int
+    keys: list[bytes]
+    sizes: list[int]
+    at: float
+    dialect: str = ""
+    model: str = ""
+    head: bytes = b""
+    head_size: int = 0
+    lead: list[bytes] = []
+    lead_sizes: list[int] = []
+    place: bytes = b""
+    after: bytes = b""
+    variants: bytes = b""
+    lead_variants: bytes = b""
+
+    @property
+    def rows(self) -> list[bytes]:
+        """The keys of the rows of `keys`."""
+        return _rows(self.keys, self.variants)
+
+    @property
+    def lead_rows(self) -> list[bytes]:
+        """The keys of the rows of `lead`."""
+        return _rows(self.lead, self.lead_variants)
+
+    @property
+    def size(self) -> int:
+        """The bytes that it counts, its own included."""
+        return sum(self.sizes) + sum(self.lead_sizes) + self.head_size + 40 * len(self.keys) + OVERHEAD
+
+
+KEY = 32
+"""Bytes of a message's key."""
+VARIANT = 8
+"""Bytes of a variant; a message has few variants."""
+SHARED = bytes(VARIANT)
+"""The variant of a message whose row under the key alone has its very bytes."""
+
+
+def _rows(keys: list[bytes], variants: bytes) -> list[bytes]:
+    each = [variants[at : at + VARIANT] for at in range(0, len(keys) * VARIANT, VARIANT)]
+    return [key if variant == SHARED else key + variant for key, variant in zip(keys, each, strict=True)]
+
+
+def variant_key(wire: bytes) -> bytes:
+    """Returns the variant of a message: a short hash of its bytes."""
+    return sha256(wire).digest()[:VARIANT]
+
+
+def is_exact(row: bytes) -> bool:
+    """Whether the key of a row has a variant, so that its bytes are exactly those of the message."""
+    return len(row) > KEY
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_ENTRY, _CONTENTS = msgspec.msgpack.Decoder(ArchiveEntry), msgspec.msgpack.Decoder(EntryContents)
+_RECORDED, _SUMS = msgspec.msgpack.Decoder(TranscriptEntry), msgspec.msgpack.Decoder(TenantTotals)
+encode = _ENCODER.encode
+
+
+def decode_sums(value: bytes | None) -> TenantTotals:
+    """Decodes the totals of a tenant; zero where there are none that can be read."""
+    return _decode(_SUMS, value) or TenantTotals()
+
+
+def decode_transcript(log: Iterable[tuple[int, bytes]]) -> list[TranscriptEntry]:
+    """Decodes the entries of a transcript's log in order, without those that cannot be read."""
+    return [entry for _, value in log if (entry := _decode(_RECORDED, value)) is not None]
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def entries_collection(tenant: str) -> str:
+    """Returns the collection of a tenant's entries."""
+    return f"{HELD}{tenant}"
+
+
+def is_listing(key: Key) -> bool:
+    """Whether a key is that of an entry or of its contents."""
+    return key.collection.startswith(HELD) or (not key.collection and key.name.startswith("contents/"))
+
+
+def prefix(session: str) -> str:
+    """Returns the prefix of the names of a session's entries."""
+    return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()[:24] + "/"
+
+
+def contents_key(tenant: str, entry_id: str) -> Key:
+    """Returns the key of an entry's contents."""
+    return Key("", f"contents/{tenant}/{entry_id}")
+
+
+def keys_of(tenant: str, entry: ArchiveEntry) -> tuple[Key, Key]:
+    """Returns the keys of an entry and of its contents."""
+    return Key(entries_collection(tenant), entry.name), contents_key(tenant, entry.id)
+
+
+def transcript_key(tenant: str, session: str) -> Key:
+    """Returns the key of the log of a session's transcript."""
+    return Key("", f"transcript/{tenant}/{prefix(session)}")
+
+
+def sums_key(tenant: str) -> Key:
+    """Returns the key of a tenant's totals."""
+    return Key("", f"sums/{tenant}")
+
+
+def read_id(artifact: Artifact) -> str:
+    """Returns the id of the entry of an artifact that a person read."""
+    digest = hashlib.sha256(artifact.scope + artifact.session.encode("utf-8", "surrogatepass"))
+    return f"{artifact.id}.{digest.hexdigest()[:16]}"
+
+
+def head_key(head: bytes) -> Key:
+    """Returns the key of a system prompt and tools beside the list. `head` is specific to the tenant already."""
+    return Key("", f"head/{head.hex()}")
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def put(tenant: str, entry: ArchiveEntry, ttl: float, contents: EntryContents | None = None) -> list[Put]:
+    """Returns the writes that store an entry, and its contents if any."""
+    puts = [Put(Key(entries_collection(tenant), entry.name), encode(entry), ttl)]
+    if contents is not None:
+        puts.append(Put(contents_key(tenant, entry.id), encode(contents), ttl))
+    return puts
+
+
+def contents_of(
+    session: str, rows: dict[bytes, int], artifacts: Iterable[Artifact], keys: Iterable[Key]
+) -> EntryContents:
+    """Builds the contents of an entry; `rows` are message keys with the sizes that the entry counts."""
+    scopes: dict[bytes, dict[str, None]] = {}
+    for each in artifacts:
+        scopes.setdefault(each.scope, {})[each.id] = None
+    return EntryContents(
+        session, list(rows.items()), [(scope, list(ids)) for scope, ids in scopes.items()],
+        [(key.collection, key.name, 0) for key in keys],
+    )  # fmt: skip
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+async def entries(store: KeyValueStore, tenant: str, session: str | None = None) -> AsyncIterator[list[ArchiveEntry]]:
+    """Yields the entries of a tenant, or of one session, page by page; those of a session come in a row.
+
+    Raises StoreUnavailable.
+    """
+    collection, after = entries_collection(tenant), ""
+    within = prefix(session) if session is not None else ""
+    while page := await store.scan(collection, prefix=within, after=after, limit=_PAGE):
+        after = page[-1][0]
+        readable = [entry for _, value in page if (entry := decode_entry(value)) is not None]
+        yield [entry for entry in readable if session is None or entry.session == session]
+
+
+async def contents(store: KeyValueStore, tenant: str, listed: Sequence[ArchiveEntry]) -> list[EntryContents]:
+    """Reads the contents of entries, in their order; those that are gone are empty. Raises StoreUnavailable."""
+    with_record = [entry for entry in listed if entry.kind in ("fold", "read")]
+    values = await store.get_many([contents_key(tenant, entry.id) for entry in with_record]) if with_record else []
+    records = {entry.name: decode_contents(value) for entry, value in zip(with_record, values, strict=True)}
+    results = []
+    for entry in listed:
+        if entry.kind == "transcript":
+            log = decode_transcript(await store.read(transcript_key(tenant, entry.session)))
+            results.append(contents_of_log(tenant, entry.session, log))
+        elif entry.place is not None:
+            results.append(EntryContents(entry.session, keys=[(*entry.place, entry.size)]))
+        else:
+            results.append(records.get(entry.name) or EntryContents(entry.session))
+    return results
+
+
+async def find_compaction_entry(
+    store: KeyValueStore, tenant: str, compaction_id: str
+) -> tuple[ArchiveEntry, EntryContents] | None:
+    """Finds the entry of a compaction by its id; None where there is none. Raises StoreUnavailable."""
+    record = decode_contents(await store.get(contents_key(tenant, compaction_id)))
+    if record is None:
+        return None
+    name = ArchiveEntry("fold", compaction_id, record.session, 0, 0, 0).name
+    value = await store.get(Key(entries_collection(tenant), name))
+    entry = decode_entry(value)
+    return (entry, record) if entry is not None else None
+
+
+def contents_of_log(tenant: str, session: str, log: Sequence[TranscriptEntry]) -> EntryContents:
+    """Builds the contents of a transcript's entry from its log."""
+    rows: dict[bytes, int] = {}
+    keys = {transcript_key(tenant, session): sum(OVERHEAD + 40 * len(each.keys) for each in log)}
+    for each in log:
+        pairs = (*zip(each.rows, each.sizes, strict=False), *zip(each.lead_rows, each.lead_sizes, strict=False))
+        for key, size in pairs:
+            rows[key] = max(size, rows.get(key, 0))
+        if each.head:
+            record = head_key(each.head)
+            keys[record] = max(each.head_size, keys.get(record, 0))
+    return EntryContents(
+        session, list(rows.items()), keys=[(key.collection, key.name, size) for key, size in keys.items()]
+    )
+
+
+def decode_entry(value: bytes | None) -> ArchiveEntry | None:
+    """Decodes an entry; None where there is none, or none that can be read."""
+    return _decode(_ENTRY, value)
+
+
+def decode_contents(value: bytes | None) -> EntryContents | None:
+    """Decodes contents; None where there are none, or none that can be read."""
+    return _decode(_CONTENTS, value)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], value: bytes | None) -> T | None:
+    try:
+        return decoder.decode(value) if value is not None else None
+    except ValueError:
+        return None

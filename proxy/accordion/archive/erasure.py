@@ -1,0 +1,250 @@
+"""What is kept of a session or of a tenant, given out whole, and erased.
+
+Both go by what is listed (archive_entries.py): nothing is kept that is not listed before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from accordion.archive import archive_entries
+from accordion.archive.archive import Archive
+from accordion.archive.archive_entries import HELD, HOLDERS, ArchiveEntry, EntryContents, Kind
+from accordion.archive.artifacts import Artifact, artifact_text, record_keys, session_collection, tenant_name
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.retention import delete
+from accordion.archive.shared_values import SharedValues
+from accordion.archive.transcript_log import Transcript, load_transcript
+from accordion.model.conversation import Message
+from accordion.model.ports import Append, Key, Put, Tasks
+from accordion.model.values import dataclass
+
+Described = Callable[[Kind, Key, bytes], object | None]
+"""What a value of a kind says, in JSON-like values; None where it cannot be read."""
+Read = Callable[[str, bytes], Callable[[bytes], Message]]
+"""A reader of messages' JSON, by dialect and tenant's key."""
+
+_PAGE = 64
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureResult:
+    """What was removed: entries, and values of the store. `shared` values stay, for another session's sake. `verified`
+    says that nothing was found any more when it was looked for again."""
+
+    entries: int
+    values: int
+    shared: int
+    verified: bool
+
+
+class ExportAndErasure:
+    """Gives out and erases. `described` and `read` make texts of what other rooms wrote; `erasures` tells everybody
+    what may not be used any more; `drop_erased` removes what was erased of the writes that wait on this machine for the
+    store, and gives it."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        tasks: Tasks,
+        described: Described,
+        read: Read,
+        erasures: ErasureNotices,
+        drop_erased: Callable[[], Awaitable[Sequence[Put | Append]]],
+    ) -> None:
+        self._archive = archive
+        self._tasks = tasks
+        self._described = described
+        self._reader = read
+        self.erasures = erasures
+        self._drop_erased = drop_erased
+
+    async def list_sessions(self, tenant_key: bytes) -> list[str]:
+        """The sessions of a tenant of which anything is kept, in no order. Raises StoreUnavailable."""
+        names: dict[str, None] = {}
+        async for page in archive_entries.entries(self._archive.store, tenant_name(tenant_key)):
+            names.update(dict.fromkeys(entry.session for entry in page))
+        return list(names)
+
+    # -- giving out ---------------------------------------------------------------
+
+    async def export(self, tenant_key: bytes, session: str | None = None) -> AsyncIterator[bytes]:
+        """Yields all that is stored of a session, or of a tenant, as lines of JSON.
+
+        These are transcripts, compactions, insertions, summaries, artifacts with their text, and rows (messages as the
+        client sent them), each once for a session. The last line counts them. Raises StoreUnavailable.
+        """
+        counts: Counter[str] = Counter()
+        async for name, found in self._iterate_sessions(tenant_name(tenant_key), session):
+            async for record in self._export_session(tenant_key, name, found):
+                counts[str(record["type"])] += 1
+                yield _json_line({**record, "session": name})
+        yield _json_line({"type": "end", "counts": dict(sorted(counts.items()))})
+
+    async def _iterate_sessions(
+        self, tenant: str, session: str | None
+    ) -> AsyncIterator[tuple[str, list[ArchiveEntry]]]:
+        """Sessions with all their entries."""
+        name, held = session, list[ArchiveEntry]()
+        async for page in archive_entries.entries(self._archive.store, tenant, session):
+            for entry in page:
+                if entry.session != name and held and name is not None:
+                    yield name, held
+                    held = []
+                name = entry.session
+                held.append(entry)
+        if name is not None:
+            yield name, held
+
+    async def _export_session(
+        self, tenant_key: bytes, session: str, found: Sequence[ArchiveEntry]
+    ) -> AsyncIterator[dict[str, Any]]:
+        tenant, rows = tenant_name(tenant_key), dict[bytes, None]()
+        for at in range(0, len(found), _PAGE):
+            page = found[at : at + _PAGE]
+            for entry, contents in zip(
+                page, await archive_entries.contents(self._archive.store, tenant, page), strict=True
+            ):
+                rows.update(dict.fromkeys(key for key, _ in contents.rows))
+                async for record in self._export_values(tenant_key, entry, contents):
+                    yield record
+        after: Artifact | None = None
+        while artifacts := await self._archive.list_artifacts(tenant_key, session, after=after, limit=_PAGE):
+            after = artifacts[-1]
+            for artifact in artifacts:
+                rows.update(dict.fromkeys(artifact.keys))
+                yield await self._export_artifact(tenant_key, artifact)
+        keys = list(rows)
+        for at in range(0, len(keys), _PAGE):
+            wires = await self._archive.load_rows(tenant_key, keys[at : at + _PAGE])
+            for key, wire in wires.items():
+                yield {"type": "row", "key": key.hex(), "message": _json(wire)}
+
+    async def _export_values(
+        self, tenant_key: bytes, entry: ArchiveEntry, contents: EntryContents
+    ) -> AsyncIterator[dict[str, Any]]:
+        archive, seen = self._archive, set[str]()
+        if entry.kind == "transcript":
+            if (said := await load_transcript(archive, tenant_key, entry.session)) is not None:
+                yield _transcript_record(said)
+            return
+        keys = [Key(collection, name) for collection, name, _ in contents.keys]
+        for key, value in zip(keys, await archive.store.get_many(keys) if keys else [], strict=True):
+            opened = archive.open_value(tenant_key, key, value)
+            told = self._described(entry.kind, key, opened) if opened is not None else None
+            # A fold is kept at two places for some minutes.
+            if told is not None and (line := msgspec.json.encode(told).decode()) not in seen:
+                seen.add(line)
+                yield {"type": entry.kind, "at": entry.at, "used": entry.used, entry.kind: told}
+
+    async def _export_artifact(self, tenant_key: bytes, artifact: Artifact) -> dict[str, Any]:
+        rows = await self._archive.load_rows(tenant_key, artifact.keys)
+        text = await self._tasks.offload(self._artifact_text, tenant_key, artifact, rows)
+        told = msgspec.to_builtins(artifact)
+        told |= {"keys": [key.hex() for key in artifact.keys], "scope": artifact.scope.hex()}
+        return {"type": "artifact", "artifact": told, "text": text}
+
+    def _artifact_text(self, tenant_key: bytes, artifact: Artifact, rows: Mapping[bytes, bytes]) -> str | None:
+        if any(key not in rows for key in artifact.keys):
+            return None
+        read = self._reader(artifact.dialect, tenant_key)
+        return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
+
+    # -- erasing ------------------------------------------------------------------
+
+    async def erase(self, tenant_key: bytes, session: str | None = None) -> ErasureResult:
+        """Removes all that is kept of a session, or of a tenant. What another session of the tenant names too stays.
+        Raises StoreUnavailable; then some is removed, and it can be asked for again."""
+        shared, found, removed = 0, 1, 1
+        # Noted before, so that what waits for the store elsewhere does not come back; and behind it, so that nobody has
+        # what he read again meanwhile.
+        await self.erasures.note(tenant_key, session)
+        waited = await self._drop_erased()
+        entries, values = sum(write.key.collection.startswith(HELD) for write in waited), len(waited)
+        for _ in range(_TRIES):
+            found, removed, stays = await (
+                self._erase_tenant(tenant_key) if session is None else self._erase_session(tenant_key, session)
+            )
+            entries, values, shared = entries + found, values + removed, max(shared, stays)
+            if not found and not removed:
+                break
+        await self.erasures.note(tenant_key, session, over=True)
+        return ErasureResult(entries, values, shared, not found and not removed)
+
+    async def _erase_tenant(self, tenant_key: bytes) -> tuple[int, int, int]:
+        store, tenant = self._archive.store, tenant_name(tenant_key)
+        found = removed = 0
+        async for session, entries in self._iterate_sessions(tenant, None):
+            for at in range(0, len(entries), _PAGE):
+                page = entries[at : at + _PAGE]
+                named = await self._tasks.offload(SharedValues, await archive_entries.contents(store, tenant, page))
+                keys = await self._tasks.offload(named.keys, tenant)
+                removed += await delete(store, [*keys, *_entry_keys(tenant, page)])
+            removed += await self._erase_unlisted(tenant_key, session)
+            found += len(entries)
+        await store.delete([Key(HOLDERS, tenant), archive_entries.sums_key(tenant)])
+        return found, removed, 0
+
+    async def _erase_session(self, tenant_key: bytes, session: str) -> tuple[int, int, int]:
+        store, tenant = self._archive.store, tenant_name(tenant_key)
+        mine: list[ArchiveEntry] = []
+        async for page in archive_entries.entries(store, tenant, session):
+            mine += page
+        named = SharedValues()
+        for at in range(0, len(mine), _PAGE):
+            for each in await archive_entries.contents(store, tenant, mine[at : at + _PAGE]):
+                await self._tasks.offload(named.add, each)
+        whole = len(named)
+        if whole:
+            async for page in archive_entries.entries(store, tenant):
+                others = [entry for entry in page if entry.session != session]
+                for at in range(0, len(others), _PAGE):
+                    found = await archive_entries.contents(store, tenant, others[at : at + _PAGE])
+                    await self._tasks.offload(named.exclude_all, found)
+        shared = whole - len(named)
+        removed = await delete(store, await self._tasks.offload(named.keys, tenant))
+        removed += await self._erase_unlisted(tenant_key, session) + await delete(store, _entry_keys(tenant, mine))
+        return len(mine), removed, shared
+
+    async def _erase_unlisted(self, tenant_key: bytes, session: str) -> int:
+        """Removes artifacts that only the session's own list has."""
+        count, store = 0, self._archive.store
+        while found := await store.scan(session_collection(tenant_key, session), limit=_PAGE):
+            names = [Key(session_collection(tenant_key, session), name) for name, _ in found]
+            known = await self._archive.list_artifacts(tenant_key, session, limit=_PAGE)
+            count += await delete(store, {*names, *(key for each in known for key in record_keys(tenant_key, each))})
+        return count
+
+
+def _transcript_record(transcript: Transcript) -> dict[str, Any]:
+    """The order of what was said, by the keys of rows, with the fields beside its list."""
+    return {
+        "type": "transcript",
+        "dialect": transcript.dialect,
+        "model": transcript.model,
+        "request": {name: _json(value) for name, value in transcript.fields.items()},
+        "system": [key.hex() for key in transcript.rows[: len(transcript.lead)]],
+        "messages": [key.hex() for key in transcript.rows[len(transcript.lead) :]],
+    }
+
+
+def _entry_keys(tenant: str, entries: Iterable[ArchiveEntry]) -> list[Key]:
+    """Where the entries themselves are."""
+    return [key for each in entries for key in reversed(archive_entries.keys_of(tenant, each))]
+
+
+def _json(wire: bytes) -> object:
+    """JSON on one line; as a text where that cannot be."""
+    try:
+        return msgspec.Raw(msgspec.json.format(wire, indent=-1))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return wire.decode(errors="replace")
+
+
+def _json_line(record: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode(record) + b"\n"

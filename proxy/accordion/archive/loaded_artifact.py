@@ -1,0 +1,127 @@
+"""An artifact as it is read: loaded from its rows, said in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from accordion.archive.artifacts import Artifact, artifact_text, result_text
+from accordion.archive.references import shorten_arguments
+from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Role, ToolCall, ToolResult
+from accordion.model.values import dataclass, replace
+
+INPUT: Final = "$input"
+"""The path at which the arguments of a result's call stand."""
+_ARGUMENTS: Final = 160
+
+
+class ReadableMessage(Protocol):
+    """A message as a dialect reads it."""
+
+    @property
+    def role(self) -> Role:
+        """Who says it."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What it says."""
+
+
+class MessageParser(Protocol):
+    """What is needed of a dialect: a message read from the client's JSON. Raises ValueError."""
+
+    def read_message(self, raw: bytes) -> ReadableMessage:
+        """Reads one entry of the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedArtifact:
+    """An artifact as it is read: its record, what it is in a few words, its text, and the arguments of its call."""
+
+    artifact: Artifact
+    what: str
+    text: str
+    input: str = ""
+    mute: bool = False
+    """Whether nothing of it is text."""
+    more: bool = False
+    """Whether there is more to it than its text says: an image, or thoughts that only the provider can read."""
+
+
+def load_artifact(
+    artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
+) -> LoadedArtifact | None:
+    """An artifact read from its rows; None where one is gone. Of a result the call may be: what it was is in the
+    record."""
+    dialect = dialects.get(artifact.dialect)
+    needed = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
+    if dialect is None or not needed or any(key not in rows for key in needed):
+        return None
+    try:
+        said = [(key, dialect.read_message(rows[key])) for key in artifact.keys if key in rows]
+    except ValueError:
+        return None
+    messages = [Message(key, each.role, each.parts, rows[key]) for key, each in said]
+    return replace(_build_artifact(artifact, messages), more=_has_more(artifact, messages))
+
+
+def find_calls(
+    artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
+) -> list[tuple[bytes, int, ToolCall]]:
+    """The calls whose results stand in an artifact, each with its message's key and its place there."""
+    wanted = artifact.call_id if artifact.kind == "result" else ""
+    return [
+        (key, number, part)
+        for key in artifact.keys
+        if key in rows
+        for number, part in enumerate(dialects[artifact.dialect].read_message(rows[key]).parts)
+        if isinstance(part, ToolCall) and wanted in ("", part.call_id)
+    ]
+
+
+def _build_artifact(artifact: Artifact, messages: Sequence[Message]) -> LoadedArtifact:
+    """An artifact as it is read, given its messages in order. A result's text is what the tool answered."""
+    if artifact.kind == "range":
+        number = len(messages)
+        what = f"stretch of {number:,} earlier messages" if number != 1 else "earlier message"
+        return LoadedArtifact(artifact, what, artifact_text(artifact, messages))
+    parts = messages[-1].parts
+    part = parts[artifact.part] if 0 <= artifact.part < len(parts) else None
+    if isinstance(part, ToolResult):
+        calls = (p for m in messages for p in m.parts if isinstance(p, ToolCall) and p.call_id == part.call_id)
+        call = next(calls, ToolCall(part.call_id, artifact.tool, artifact.arguments))
+        line = shorten_arguments(call.arguments)
+        brief = line if len(line) <= _ARGUMENTS else line[: _ARGUMENTS - 1] + "…"
+        what = f"result of {call.name}({brief})" if call.name else "tool result"
+        if len(line) > _ARGUMENTS:
+            what += f', whose arguments stand in full at path "{INPUT}"'
+        return LoadedArtifact(artifact, what, result_text(part), call.arguments)
+    if isinstance(part, ToolCall):
+        return LoadedArtifact(artifact, f"arguments of a call of {part.name}", part.arguments, part.arguments)
+    text = artifact_text(artifact, messages)
+    if isinstance(part, Media | Opaque):
+        kind = part.kind if isinstance(part, Media) else "part"
+        return LoadedArtifact(artifact, f"{kind} of a message", f"one {kind} {text}", mute=True)
+    return LoadedArtifact(artifact, f"part of a message by {messages[-1].role}", text)
+
+
+def _has_more(artifact: Artifact, messages: Sequence[Message]) -> bool:
+    """Whether a text cannot say all of it."""
+    if artifact.kind == "range":
+        return any(_is_not_text(part) for message in messages for part in message.parts)
+    parts = messages[-1].parts
+    return 0 <= artifact.part < len(parts) and _is_not_text(parts[artifact.part])
+
+
+def _is_not_text(part: Part) -> bool:
+    if isinstance(part, ToolResult):
+        return any(_is_not_text(inner) for inner in part.parts)
+    return isinstance(part, Media | Opaque) or (isinstance(part, Reasoning) and part.sealed > 0)
+
+
+def resolve_path(held: LoadedArtifact, path: str) -> tuple[str, str]:
+    """The text that a path is of, and the path into it."""
+    if path.startswith(INPUT):
+        rest = path.removeprefix(INPUT)
+        return held.input, "$" + rest if rest else ""
+    return held.text, path

@@ -1,0 +1,132 @@
+"""The tool by which a model reads what left its window, and what it means by its arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, Final
+
+import msgspec
+
+from accordion.archive.reader import ReadRequest
+from accordion.model.artifact_tool import ToolDefinition
+
+NAME: Final = "read_artifact"
+OTHER_NAME: Final = "accordion_read_artifact"
+"""Where the client has a tool of the first name."""
+
+_DESCRIPTION: Final = (
+    "Reads what was moved out of this conversation's window to save room: a tool result or a stretch of earlier "
+    'messages, kept whole under an id that begins with "art_" and stands in its place. Use it before you repeat a '
+    "call or rely on a detail that you no longer see. Without other arguments it gives all of what is short, else the "
+    "beginning. Each answer says what of how much it shows and how to get the next part. In other tools' arguments, "
+    '{"$artifact": "art_…", "path": "…"} (path optional) in place of a string is filled in for you, so that you need '
+    "not quote."
+)
+_INSTEAD: Final = f" It is meant wherever `{NAME}` is named together with such an id."
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "offset": {"type": "integer", "description": "first line, from 1; negative: from the end"},
+        "limit": {"type": "integer", "description": "most lines or matches"},
+        "pattern": {"type": "string", "description": "RE2 regex: matching lines with numbers, and how many"},
+        "path": {"type": "string", "description": "JSONPath into a JSON result, e.g. $.items[0].name"},
+        "diff_with": {"type": "string", "description": "id of another read of the same thing: what changed"},
+    },
+    "required": ["id"],
+    "additionalProperties": False,
+}
+_OFFER: Final = ToolDefinition(NAME, _DESCRIPTION, msgspec.json.encode(_SCHEMA))
+_ID = re.compile(r"art_[0-9a-f]{12}(?![0-9a-f])", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*(-?\d{1,12})(?:\.0*)?\s*(?:lines?)?\s*\Z", re.IGNORECASE)
+_MOST: Final = 1_000_000
+_NOTHING: Final = ("null", "none", "undefined")
+_LONGEST: Final = 20_000
+"""Characters of arguments that are looked into."""
+_SAME: Final = {
+    "id": ("id", "artifact_id", "artifact", "$artifact", "ref", "reference"),
+    "offset": ("offset", "start", "start_line", "line"),
+    "limit": ("limit", "max_lines", "lines", "count"),
+    "pattern": ("pattern", "regex", "query", "search"),
+    "path": ("path", "json_path", "jsonpath"),
+    "diff_with": ("diff_with", "diff", "compare_with"),
+}
+"""What models call the arguments at times."""
+
+
+def define_tool(taken: Collection[str]) -> ToolDefinition:
+    """The tool under a name that is not `taken`. The same names give the same offer."""
+    if NAME not in taken:
+        return _OFFER
+    name, number = OTHER_NAME, 1
+    while name in taken:
+        number += 1
+        name = f"{OTHER_NAME}_{number}"
+    return ToolDefinition(name, _DESCRIPTION + _INSTEAD, _OFFER.schema)
+
+
+def parse_arguments(arguments: str) -> ReadRequest:
+    """What a call asks for; the id is empty where none can be found. Never raises: numbers may be strings, an id may
+    stand in a sentence, fields may be null, unknown or missing, and the whole may be no JSON."""
+    given = _fields(arguments)
+    ids = [find_artifact_id(_text(given, "id")), find_artifact_id(_text(given, "diff_with"))]
+    if not ids[0]:
+        # Under another name, or in no JSON at all.
+        ids[0] = next((found for found in find_artifact_ids(arguments) if found != ids[1]), "")
+    return ReadRequest(
+        ids[0],
+        max(-_MOST * 1_000, min(_MOST * 1_000, _number(given, "offset"))),
+        max(0, min(_MOST, _number(given, "limit"))),
+        _text(given, "pattern"),
+        _text(given, "path").strip(),
+        ids[1],
+    )
+
+
+def find_artifact_id(text: str) -> str:
+    """The first id in a text, in small letters; empty where there is none."""
+    return next(iter(find_artifact_ids(text)), "")
+
+
+def find_artifact_ids(text: str) -> list[str]:
+    """The ids in a text, in order."""
+    return [found.lower() for found in _ID.findall(text[:_LONGEST])]
+
+
+def _fields(arguments: str) -> dict[str, Any]:
+    value: Any = None
+    try:
+        value = msgspec.json.decode(arguments[:_LONGEST])
+        if isinstance(value, str):
+            # Encoded twice, or an id alone.
+            value = msgspec.json.decode(value) if value.lstrip()[:1] == "{" else {"id": value}
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    for each in _SAME[name]:
+        value = given.get(each)
+        if isinstance(value, str) and value.strip():
+            return "" if name != "pattern" and value.strip().lower() in _NOTHING else value
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+            return value[0]
+        if isinstance(value, dict) and isinstance(value.get("$artifact"), str):
+            return str(value["$artifact"])
+    return ""
+
+
+def _number(given: dict[str, Any], name: str) -> int:
+    for each in _SAME[name]:
+        value = given.get(each)
+        if isinstance(value, bool) or value is None:
+            continue
+        if isinstance(value, int):
+            return value
+        if isinstance(value, float) and abs(value) < _MOST * 1_000:
+            return int(value)
+        if isinstance(value, str) and (found := _NUMBER.match(value.replace(",", ""))):
+            return int(found[1])
+    return 0

@@ -1,0 +1,283 @@
+"""Explains one request: its caller, content, size, route, compaction, and the changes to the forwarded request.
+
+The values serialise as JSON for `accordion explain --json`, so the field names are part of the interface. They contain
+no credential, and no message text except the summary blocks, and the forwarded body with `--full`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from accordion.cli.explain_agent import AgentDescription, describe_agent
+from accordion.cli.explain_compaction import CompactionReport, count_entries, count_kinds, report_compaction, tool_name
+from accordion.cli.listing import count_with_noun
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.model.boundaries import find_skipped_messages
+from accordion.model.budget import TokenLimits, Utilization, Window
+from accordion.model.conversation import Conversation, Message
+from accordion.model.errors import AccordionError, Unreadable
+from accordion.model.http import Inbound
+from accordion.model.ports import Route, UpstreamRequest
+from accordion.pipeline.request import RequestState
+from accordion.providers.http.headers import end_to_end
+from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
+from accordion.sessions.tenants import Caller
+
+_MAX_LARGEST = 8
+"""The number of the largest messages to list."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerReport:
+    """The caller. `refused` is the reason why the proxy would refuse it; empty if it would not."""
+
+    tenant: str
+    proxy_key: bool
+    credential: bool
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeMessage:
+    """A message and its tokens; `index` counts in the client's list without hidden results."""
+
+    index: int
+    role: str
+    parts: dict[str, int]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContentReport:
+    """The content of the body. `roles` counts messages and parts by role; `fields` are all fields but the messages."""
+
+    dialect: str
+    model: str
+    stream: bool
+    messages: int
+    roles: dict[str, dict[str, int]]
+    preamble_parts: int
+    tools: tuple[str, ...]
+    starts_turn: bool
+    max_output: int | None
+    previous: str | None
+    fields: tuple[str, ...]
+    marks: ClientMetadata
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class SizeReport:
+    """The window's occupancy in tokens, `utilization` as a share of it.
+
+    `passed_over` messages are not counted, because a compaction of the provider's own replaces them.
+    """
+
+    tokens: int
+    occupied: int
+    utilization: float
+    parts: Utilization
+    window: Window
+    limits: TokenLimits
+    largest: tuple[LargeMessage, ...]
+    passed_over: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RouteReport:
+    """The route. `family` is `openai` or `anthropic` for the native API, `litellm` for a translation."""
+
+    upstream: str
+    family: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """The differences of the forwarded request, of headers only the names. `refused` says why nothing is sent."""
+
+    body: str = "unchanged, byte for byte"
+    headers_removed: tuple[str, ...] = ()
+    headers_set: tuple[str, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The explanation of a request. `unread` says why the body was not parsed; content and size are missing then."""
+
+    path: str
+    bytes: int
+    asked: CallerReport
+    going: RouteReport
+    action: str
+    reason: str
+    changed: ChangeReport = field(default_factory=ChangeReport)
+    understood: ContentReport | None = None
+    counted: SizeReport | None = None
+    sitting: AgentDescription | None = None
+    folding: CompactionReport | None = None
+    unread: str = ""
+
+
+async def explain(inbound: Inbound, pipeline: OfflinePipeline, *, full: bool = False) -> Explanation:
+    """Explains a request with a complete body, as the first of its conversation.
+
+    `full` adds the whole forwarded body. Raises AccordionError if there is no route.
+    """
+    body = inbound.body if isinstance(inbound.body, bytes) else b""
+    caller, caller_report = _identify(inbound, pipeline)
+    request = await pipeline.measurer.measure(inbound, inbound.fields, caller)
+    result = await pipeline.compact(inbound, request)
+    if request.decision.action == "complete":
+        # The provider stores the history, and there is no record of it here.
+        request = result
+    is_unsent = result.decision.action in ("refuse", "resend")
+    refused = caller_report.refused or (result.decision.reason if result.decision.action == "refuse" else "")
+    return Explanation(
+        path=inbound.path,
+        bytes=len(body),
+        asked=caller_report,
+        going=_describe_route(inbound, request.route, pipeline),
+        action="refuse" if refused else request.decision.action,
+        reason=refused or request.decision.reason,
+        changed=ChangeReport("nothing is sent", refused=result.decision.reason)
+        if is_unsent
+        else _describe_changes(inbound, result, pipeline),
+        understood=_describe_content(inbound, request),
+        counted=_describe_size(request, pipeline),
+        sitting=await describe_agent(request, dict(inbound.fields), pipeline),
+        folding=await report_compaction(request, result, pipeline, caller, full),
+        unread=_why_unread(inbound, body, request, pipeline, caller),
+    )
+
+
+def _identify(inbound: Inbound, pipeline: OfflinePipeline) -> tuple[Caller, CallerReport]:
+    try:
+        caller = pipeline.tenants.identify(inbound.fields)
+    except AccordionError as error:
+        return pipeline.caller, CallerReport("", False, False, f"{error.status}: {error.message}")
+    return caller, CallerReport(caller.tenant, caller.has_proxy_key, bool(caller.credential))
+
+
+def _describe_content(inbound: Inbound, request: RequestState) -> ContentReport | None:
+    if request.session_match is None:
+        return None
+    conversation = request.session_match.conversation
+    roles: dict[str, Counter[str]] = {}
+    for message in conversation.messages:
+        counts = roles.setdefault(message.role, Counter())
+        counts["messages"] += 1
+        counts.update(count_kinds(message))
+    return ContentReport(
+        dialect=conversation.dialect,
+        model=conversation.model,
+        stream=conversation.stream,
+        messages=len(conversation.messages),
+        roles={role: dict(counts) for role, counts in roles.items()},
+        preamble_parts=len(conversation.preamble),
+        tools=tuple(map(tool_name, conversation.tools)),
+        starts_turn=conversation.starts_turn,
+        max_output=conversation.max_output,
+        previous=conversation.previous,
+        fields=tuple(conversation.envelope),
+        marks=read_client_metadata(inbound.fields, conversation.envelope),
+        session=request.session_match.session.id,
+    )
+
+
+def _describe_size(request: RequestState, pipeline: OfflinePipeline) -> SizeReport | None:
+    if request.session_match is None or request.window is None or request.limits is None:
+        return None
+    conversation, utilization = request.session_match.conversation, request.utilization
+    lead = count_entries(request.decoded_body, request.protocol.messages_field) - len(conversation.messages)
+    model, skipped = request.actual_model, find_skipped_messages(conversation.messages)
+    large = [
+        LargeMessage(
+            lead + index,
+            message.role,
+            dict(count_kinds(message)),
+            _count_tokens(pipeline, message, conversation, model),
+        )
+        for index, message in enumerate(conversation.messages)
+        if index not in skipped
+    ]
+    large.sort(key=lambda one: -one.tokens)
+    return SizeReport(
+        utilization.tokens,
+        utilization.occupied_tokens,
+        utilization.ratio,
+        utilization,
+        request.window,
+        request.limits,
+        tuple(large[:_MAX_LARGEST]),
+        len(skipped),
+    )
+
+
+def _count_tokens(pipeline: OfflinePipeline, message: Message, conversation: Conversation, model: str) -> int:
+    return pipeline.measurer.token_meter.count_message(message, conversation, model).tokens
+
+
+def _describe_route(inbound: Inbound, route: Route, pipeline: OfflinePipeline) -> RouteReport:
+    if route.family == "litellm":
+        return RouteReport(route.name, route.family, f"{route.model}, translated by LiteLLM")
+    return RouteReport(route.name, route.family, pipeline.measurer.router.url(route, inbound.target))
+
+
+def _describe_changes(inbound: Inbound, request: RequestState, pipeline: OfflinePipeline) -> ChangeReport:
+    """Compares the client's request with the one that pipeline/forward.py would send."""
+    if request.route.family == "litellm":
+        removed = tuple(sorted({name.decode("latin-1") for name, _ in inbound.headers}))
+        compacted = "compacted, then " if request.rewritten_body is not None else ""
+        return ChangeReport(f"{compacted}translated by LiteLLM for {request.route.model}", headers_removed=removed)
+    try:
+        upstream_request = pipeline.forward.sender.build_upstream_request(inbound, request)
+    except AccordionError as error:
+        return ChangeReport("nothing is sent", refused=f"{error.status}: {error.message}")
+    received, sent = dict(inbound.headers), dict(end_to_end(upstream_request.headers))
+    return ChangeReport(
+        _body_change(inbound, request, upstream_request),
+        tuple(sorted(name.decode("latin-1") for name in received.keys() - sent.keys())),
+        tuple(sorted(name.decode("latin-1") for name in sent if sent[name] != received.get(name))),
+    )
+
+
+def _body_change(inbound: Inbound, request: RequestState, upstream_request: UpstreamRequest) -> str:
+    if upstream_request.body == inbound.body:
+        return ChangeReport().body
+    changes = []
+    if request.rewritten_body is not None:
+        changes.append("the message list is compacted")
+    if request.tool_name and request.rewritten_body is not None:
+        changes.append(f"the tool {request.tool_name} is added as the last one")
+    if request.route.model is not None:
+        model = request.session_match.conversation.model if request.session_match else ""
+        changes.append(f"the model name {model!r} becomes {request.route.model!r}")
+    visible = request.visible_request
+    if visible is not None and visible.is_changed:
+        if visible.hidden_results:
+            changes.append(
+                f"{count_with_noun(len(visible.hidden_results), 'result')} and their calls are hidden from this agent"
+            )
+        before, after = (each.envelope.get("metadata") for each in (visible.client_conversation, visible.conversation))
+        if before != after:
+            changes.append("Accordion's own fields are removed from its metadata")
+    if b"content-encoding" in inbound.fields:
+        changes.append("its content-encoding is removed")
+    return "; ".join([*changes, "everything else is unchanged"])
+
+
+def _why_unread(inbound: Inbound, body: bytes, request: RequestState, pipeline: OfflinePipeline, caller: Caller) -> str:
+    if request.session_match is not None:
+        return ""
+    if inbound.path not in pipeline.measurer.protocols:
+        return f"Accordion forwards {inbound.path} without parsing it"
+    if b"content-encoding" in inbound.fields:
+        return "its content-encoding cannot be decoded, or the decoded body cannot be parsed"
+    try:
+        pipeline.measurer.request_reader.read(request.protocol, body, caller.tenant_key)
+    except Unreadable as error:
+        return error.message
+    return "it was not parsed"

@@ -1,0 +1,239 @@
+"""`accordion explain`: reads a request, and prints its explanation as text or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from accordion.cli.explain import ContentReport, Explanation, SizeReport, explain
+from accordion.cli.explain_agent import agent_rows
+from accordion.cli.explain_compaction import compaction_details, compaction_rows
+from accordion.cli.listing import count_with_noun
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.cli.plot import plot_levels, style_of
+from accordion.cli.stored_delegations import open_stored_state
+from accordion.config import Settings
+from accordion.model.errors import AccordionError
+from accordion.model.http import Inbound
+from accordion.model.ports import Headers
+from accordion.protocols.json_spans import FIELDS
+
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+
+# Top-level fields and content blocks of Anthropic Messages that Chat Completions does not have.
+_MESSAGES_FIELDS = frozenset({"system", "stop_sequences", "thinking", "anthropic_version", "output_config"})
+_BLOCKS = re.compile(rb'"type"\s*:\s*"(?:tool_use|tool_result|redacted_thinking|document|server_tool_use)"')
+_SCHEMA = re.compile(rb'"input_schema"\s*:')
+_CLAUDE = re.compile(rb'"claude')
+
+_KINDS = {
+    "Text": "text",
+    "Reasoning": "reasoning",
+    "ToolCall": "tool call",
+    "ToolResult": "tool result",
+    "Media": "media",
+    "Opaque": "unknown type",
+}
+_SOURCES = {
+    "config": "from the config",
+    "learnt": "learned from an overflow error",
+    "table": "from LiteLLM's table",
+    "default": "assumed: the model is unknown",
+}
+_DIALECTS = {"chat": "Chat Completions", "responses": "Responses", "messages": "Anthropic Messages"}
+_ROUTES = {"openai": "native API", "anthropic": "native API", "litellm": "translated by LiteLLM"}
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainOptions:
+    """The command's options; `window` in tokens, `full` for the whole forwarded body."""
+
+    path: str | None = None
+    headers: Sequence[str] = ()
+    window: int | None = None
+    full: bool = False
+    as_json: bool = False
+
+
+def run(file: str, settings: Settings, options: ExplainOptions) -> int:
+    """Explains the request in `file` (`-`: the standard input).
+
+    Returns the exit code: 2 for unreadable input or a malformed option, else 0.
+    """
+    err = Console(stderr=True, highlight=False)
+    try:
+        body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        headers = _parse_headers(options.headers)
+    except (OSError, ValueError) as error:
+        err.print(Text(f"{file}: {error.strerror}" if isinstance(error, OSError) else str(error), style="red"))
+        return 2
+    fields = dict(headers)
+    target, _, query = (options.path or guess_path(body, fields)).partition("?")
+    inbound = Inbound("POST", target, query, headers, body, "explained")
+    try:
+        explanation = asyncio.run(_explain(inbound, settings, options))
+    except AccordionError as error:
+        err.print(Text(f"Accordion would answer with {error.status}: {error.message}", style="red"))
+        return 0
+    if options.as_json:
+        sys.stdout.write(msgspec.json.encode(explanation).decode() + "\n")
+    else:
+        sections: list[RenderableType] = [_text(explanation, file, options)]
+        if explanation.folding is not None:
+            sections += compaction_details(explanation.folding, full=options.full)
+        Console(highlight=False).print(Padding(Group(*sections), (1, 1)))
+    return 0
+
+
+async def _explain(inbound: Inbound, settings: Settings, options: ExplainOptions) -> Explanation:
+    async with open_stored_state(settings) as stored:
+        pipeline = OfflinePipeline(settings, options.window, stored)
+        try:
+            return await explain(inbound, pipeline, full=options.full)
+        finally:
+            await pipeline.close()
+
+
+def _parse_headers(options: Sequence[str]) -> Headers:
+    """Parses `--header` options. Raises ValueError if one is not `name: value`."""
+    headers = []
+    for header in options:
+        name, colon, value = header.partition(":")
+        if not colon or not name.strip():
+            raise ValueError(f"--header {header.split(':')[0]!r}: write it as 'name: value'")
+        headers.append((name.strip().lower().encode(), value.strip().encode()))
+    if all(name != b"content-type" for name, _ in headers):
+        headers.append((b"content-type", b"application/json"))
+    return tuple(headers)
+
+
+def _text(explanation: Explanation, file: str, options: ExplainOptions) -> Table:
+    """Makes the table of all sections, with names on the left."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text("request", style="bold"), f"{file}, {explanation.bytes:,} bytes")
+    guessed = " (guessed from the body; --path sets it)" if options.path is None else ""
+    table.add_row("endpoint", f"POST {explanation.path}{guessed}")
+    sections: list[tuple[str, Iterable[tuple[str, str | Text]]]] = [("caller", _caller_rows(explanation))]
+    if explanation.sitting is not None and explanation.sitting.is_informative:
+        sections.append(("agents", agent_rows(explanation.sitting, full=options.full)))
+    if explanation.understood is not None and explanation.counted is not None:
+        sections += [("content", _content_rows(explanation.understood)), ("size", _size_rows(explanation.counted))]
+    else:
+        result = "it is forwarded unchanged, and its tokens are not counted"
+        sections.append(("not parsed", [("reason", explanation.unread), ("result", result)]))
+    sections.append(("decision", _decision_rows(explanation)))
+    if explanation.understood is not None and explanation.folding is not None:
+        sections.append(("compaction", compaction_rows(explanation.folding)))
+    sections.append(("changes", _change_rows(explanation)))
+    for title, rows in sections:
+        table.add_row()
+        table.add_row(Text(title, style="bold"), "")
+        for name, value in rows:
+            table.add_row(f"  {name}", value)
+    return table
+
+
+def _caller_rows(explanation: Explanation) -> Iterable[tuple[str, str]]:
+    if explanation.asked.refused:
+        yield "access", "refused; the rest of this report assumes that it is granted"
+        return
+    yield "tenant", explanation.asked.tenant + (", identified by a proxy key" if explanation.asked.proxy_key else "")
+    yield "credential", "the caller sends its own" if explanation.asked.credential else "the caller sends none"
+
+
+def _content_rows(content: ContentReport) -> Iterable[tuple[str, str]]:
+    yield "protocol", _DIALECTS[content.dialect]
+    yield "model", (content.model or "none named") + (", streamed" if content.stream else ", not streamed")
+    yield "system prompt", count_with_noun(content.preamble_parts, "part") if content.preamble_parts else "none"
+    yield "tools", f"{len(content.tools)}: {', '.join(content.tools)}" if content.tools else "none"
+    yield (
+        "messages",
+        f"{content.messages}, " + ("at the start of a turn" if content.starts_turn else "in the middle of a turn"),
+    )
+    for role, counts in content.roles.items():
+        yield f"  {role}", f"{counts['messages']}: {_parts({k: n for k, n in counts.items() if k != 'messages'})}"
+    if content.previous is not None:
+        yield "continues", f"{content.previous}, stored by the provider"
+    yield "output limit", f"{content.max_output:,} tokens" if content.max_output else "none requested"
+    yield "other fields", ", ".join(content.fields) or "none"
+    labels = (("client", content.marks.client), ("session", content.marks.session), ("agent", content.marks.agent))
+    yield "labels", ", ".join(f"{name} {value}" for name, value in labels if value) or "none"
+    yield "session", f"{content.session} (derived from the content and the tenant key)"
+
+
+def _size_rows(size: SizeReport) -> Iterable[tuple[str, str | Text]]:
+    parts, limits = size.parts, size.limits
+    style = style_of(size.utilization, plot_levels(limits))
+    yield "utilization", Text(f"{size.utilization:.1%} of the window", style=f"bold {style}")
+    yield "tokens", f"{size.tokens:,}"
+    for name in ("preamble", "tools", "messages", "media"):
+        yield f"  {'system prompt' if name == 'preamble' else name}", f"{getattr(parts, name):,}"
+    if size.passed_over:
+        yield (
+            "  not counted",
+            f"{count_with_noun(size.passed_over, 'message')} that a compaction by the provider replaces",
+        )
+    if parts.unfolded:
+        yield "  read back", f"{parts.unfolded:,}, with recalled excerpts"
+    if parts.reserved_output:
+        yield "reserved", f"{parts.reserved_output:,} for the output; {size.occupied:,} in use with it"
+    yield "window", f"{size.window.size:,}, {_SOURCES[size.window.source]}"
+    yield "usable input", f"{size.window.usable_input:,}"
+    yield "conversation trigger", f"{limits.conversation:,}, at the start of a turn"
+    yield "generation trigger", f"{limits.generation:,}, between tool calls"
+    yield "hard limit", f"{limits.hard:,}"
+    for place, large in enumerate(size.largest):
+        content = f"[{large.index}] {large.role}, {_parts(large.parts)}: {large.tokens:,}"
+        yield "" if place else "largest messages", content
+
+
+def _decision_rows(explanation: Explanation) -> Iterable[tuple[str, str | Text]]:
+    yield "action", Text(explanation.action, style="bold red" if explanation.action in ("refuse", "resend") else "bold")
+    yield "reason", explanation.reason
+    yield "upstream", f"{explanation.going.upstream}, {_ROUTES[explanation.going.family]}"
+    yield "URL", explanation.going.url
+
+
+def _change_rows(explanation: Explanation) -> Iterable[tuple[str, str]]:
+    changes = explanation.changed
+    if changes.refused:
+        yield "refused", changes.refused
+        return
+    yield "body", changes.body
+    yield "headers removed", ", ".join(changes.headers_removed) or "none"
+    yield "headers set", ", ".join(changes.headers_set) or "none"
+
+
+def _parts(counts: dict[str, int]) -> str:
+    parts = ((_KINDS.get(kind, kind), number) for kind, number in counts.items())
+    return ", ".join(f"{number} {kind}" if number > 1 else kind for kind, number in parts) or "empty"
+
+
+def guess_path(body: bytes, fields: Mapping[bytes, bytes]) -> str:
+    """Guesses the path of a body's protocol; Chat Completions if nothing decides. `fields` are the headers."""
+    try:
+        raw = {name: bytes(value) for name, value in FIELDS.decode(body).items()}
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raw = {}
+    if b"anthropic-version" in fields:
+        return MESSAGES
+    if "messages" not in raw and ({"input", "previous_response_id", "conversation"} & raw.keys()):
+        return RESPONSES
+    is_messages = _MESSAGES_FIELDS & raw.keys() or _SCHEMA.search(raw.get("tools", b""))
+    if is_messages or _BLOCKS.search(raw.get("messages", b"")):
+        return MESSAGES
+    if _CLAUDE.match(raw.get("model", b"")) and "max_tokens" in raw:
+        return MESSAGES
+    return CHAT

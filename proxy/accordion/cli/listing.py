@@ -1,0 +1,34 @@
+"""Prints lists: tables that never cut an id, and counted nouns."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Column, Table
+
+_MIN_WIDTH = 12
+"""The minimum width of a text column, in characters."""
+_GAP = 2
+
+
+def print_table(table: Table) -> None:
+    """Prints a table on the standard output.
+
+    Columns with `no_wrap` (ids, numbers) are never cut or wrapped. The others shrink; if that is not enough, lines get
+    longer than the terminal.
+    """
+    console = Console(highlight=False)
+    needed = sum(_width(column) + _GAP for column in table.columns)
+    console.width = max(console.width, needed)
+    console.print(table)
+
+
+def _width(column: Column) -> int:
+    if not column.no_wrap:
+        return _MIN_WIDTH
+    return max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+
+
+def count_with_noun(count: int, noun: str, plural: str = "") -> str:
+    """Formats a number with its noun: `1 session`, `2 sessions`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

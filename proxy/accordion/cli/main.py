@@ -1,0 +1,328 @@
+"""The command line: serve, check, replay, explain, tenants, artifacts, export, erase, memory, mcp."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from accordion import __version__
+from accordion.cli.config import ask_confirmation, config_error, load_settings
+from accordion.cli.listing import count_with_noun
+from accordion.cli.memory_commands import memory
+from accordion.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from accordion.config import Settings
+
+app = typer.Typer(
+    name="accordion",
+    help="A proxy that keeps long-running agents inside their model's context window.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="Config file. Default: $ACCORDION_CONFIG, then ./config.yaml.", show_default=False
+    ),
+]
+
+Tenant = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant",
+        help="Tenant to use: a name from `accordion tenants`, an unambiguous prefix of one, or `local`.",
+        show_default=False,
+    ),
+]
+
+
+def _print_version(selection: bool) -> None:
+    if selection:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Defines the options before a command; the help text is in `app`."""
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (setting: server.host).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (setting: server.port).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of worker processes (setting: server.workers).")] = None,
+) -> None:
+    """Start the proxy."""
+    if hasattr(signal, "SIGHUP"):
+        # Without a handler a SIGHUP would end the process. Blocked, it waits for the handler.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    from accordion.cli.serve import serve as run  # noqa: PLC0415  # the server is not needed by the other commands
+
+    overrides: dict[str, object] = {"server.host": host, "server.port": port, "server.workers": workers}
+    try:
+        run(config, overrides, typer.echo)
+    except ConfigError as error:
+        raise config_error(error) from None
+
+
+@app.command()
+def check(
+    config: Annotated[
+        Path | None, typer.Argument(help="Config file. Default: as for serve.", show_default=False)
+    ] = None,
+) -> None:
+    """Check a config file: report errors, warnings and the settings in effect."""
+    from accordion.config import SettingsFile, find_hints  # noqa: PLC0415  # see above
+
+    try:
+        file = SettingsFile(config, os.environ)
+    except ConfigError as error:
+        raise config_error(error) from None
+    settings = file.settings
+    typer.echo(f"{file.path}: valid" if file.path.exists() else "no config file: the defaults apply")
+    workers = count_with_noun(settings.server.workers, "worker")
+    typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {workers}")
+    typer.echo(f"  OpenAI       {settings.upstreams.openai.base_url}")
+    typer.echo(f"  Anthropic    {settings.upstreams.anthropic.base_url}")
+    typer.echo(f"  store        {settings.store.url!r}")
+    names = ", ".join(model.model_name for model in settings.model_list)
+    typer.echo(f"  models       {names or 'none configured: every request goes to the upstream of its protocol'}")
+    for line in _format_windows(settings):
+        typer.echo(f"  window       {line}")
+    for model in ("", *settings.compaction.models):
+        prefix, main_agent = f"{model}: " if model else "", _format_compaction(settings, model)
+        typer.echo(f"  compaction   {prefix}{main_agent}")
+        if (sub_agents := _format_compaction(settings, model, delegated=True)) != main_agent:
+            typer.echo(f"  compaction   {prefix}sub-agents: {sub_agents}")
+    for model in ("", *settings.compaction.models):
+        if not model or settings.compaction.writer_of(model) != settings.compaction.writer_of(""):
+            typer.echo(f"  summaries    {f'{model}: ' if model else ''}{_format_summary_writer(settings, model)}")
+    for hint in find_hints(settings):
+        typer.echo(f"  warning      {hint}")
+
+
+@app.command()
+def replay(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="Transcripts in JSON Lines, plain or gzipped; - reads standard input."),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="Use this model instead of the recorded one.", show_default=False)
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Use this window size, in tokens.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many conversations.", show_default=False)
+    ] = None,
+    fold: Annotated[bool, typer.Option("--fold", help="Compact as a running proxy would, and compare.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every request of long conversations, not a selection.")
+    ] = False,
+    against_usage: Annotated[
+        bool,
+        typer.Option("--against-usage", help="Compare the token estimates with the recorded usage, and learn from it."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per request.")] = False,
+    config: Config = None,
+) -> None:
+    """Replay recorded conversations: show window use per request, and the effect of compaction."""
+    from accordion.cli.replay_command import ReplayOptions, run  # noqa: PLC0415  # see above
+
+    if fold and against_usage:
+        raise typer.BadParameter("--against-usage cannot be combined with --fold: usage was recorded without it.")
+    options = ReplayOptions(model, window, limit, every, against_usage, as_json, fold)
+    raise typer.Exit(run(files, load_settings(config), options))
+
+
+@app.command()
+def explain(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Request body in JSON; - reads standard input.")],
+    path: Annotated[
+        str | None,
+        typer.Option(
+            help="Path of the request, such as /v1/messages. Default: guessed from the body.", show_default=False
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="Request header, as 'name: value'. May be repeated.", show_default=False),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Use this window size, in tokens.", show_default=False)
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show the complete body that would be forwarded.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    config: Config = None,
+) -> None:
+    """Explain one request: how it is parsed and counted, what would be compacted, and why."""
+    from accordion.cli.explain_command import ExplainOptions, run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(file, load_settings(config), ExplainOptions(path, header or [], window, full, as_json)))
+
+
+@app.command()
+def artifacts(
+    artifact: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="Artifact to show. Default: list all artifacts.", show_default=False),
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(help="List only the artifacts of this session.", show_default=False)
+    ] = None,
+    offset: Annotated[
+        int, typer.Option(help="First line to show; negative: counted from the end.", show_default=False)
+    ] = 0,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of lines or matches to show.", show_default=False)
+    ] = 0,
+    pattern: Annotated[
+        str, typer.Option(help="Show only lines that match this regular expression (RE2).", show_default=False)
+    ] = "",
+    path: Annotated[str, typer.Option(help="Show only the value at this JSON path.", show_default=False)] = "",
+    tenant: Tenant = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    config: Config = None,
+) -> None:
+    """List the artifacts in the store (content removed from windows), or show one."""
+    from accordion.cli.artifacts import ArtifactSelection, read  # noqa: PLC0415  # see above
+
+    if artifact is None and (offset or limit or pattern or path):
+        raise typer.BadParameter("--offset, --limit, --pattern and --path need the ID of an artifact.")
+    if artifact is not None and session is not None:
+        raise typer.BadParameter("--session lists artifacts; it cannot be combined with an ID.")
+    selection = ArtifactSelection(artifact or "", session or "", offset, limit, pattern, path, as_json)
+    raise typer.Exit(read(load_settings(config), tenant, selection))
+
+
+@app.command()
+def tenants(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    config: Config = None,
+) -> None:
+    """List the tenants in the store, with the amount of data of each."""
+    from accordion.cli.artifacts import tenants as run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(load_settings(config), as_json))
+
+
+@app.command()
+def export(
+    session: Annotated[str | None, typer.Option(help="Export only this session.", show_default=False)] = None,
+    tenant: Tenant = None,
+    config: Config = None,
+) -> None:
+    """Export everything stored for a tenant, or one session, as JSON Lines."""
+    from accordion.cli.artifacts import export as run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(load_settings(config), tenant, session))
+
+
+@app.command()
+def erase(
+    session: Annotated[str | None, typer.Option(help="Erase this session.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Erase all sessions and memories of the tenant.")] = False,
+    tenant: Tenant = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    config: Config = None,
+) -> None:
+    """Erase everything stored for a session, or for a whole tenant."""
+    from accordion.cli.artifacts import erase as run  # noqa: PLC0415  # see above
+
+    if (session is None) != everything:
+        raise typer.BadParameter("Choose what to erase: --session S, or --all.")
+    raise typer.Exit(run(load_settings(config), tenant, session, lambda question: yes or ask_confirmation(question)))
+
+
+@app.command()
+def mcp(tenant: Tenant = None, config: Config = None) -> None:
+    """Serve the memories in the store as an MCP server on standard input and output."""
+    from accordion.cli.memory import MemoryCommand  # noqa: PLC0415  # see above
+    from accordion.cli.memory import mcp as run  # noqa: PLC0415
+
+    raise typer.Exit(run(MemoryCommand(load_settings(config), tenant)))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+_MODES = {"auto": "", "observe": "reported only, requests are not changed: ", "off": "off"}
+_WRITERS = {
+    "request": "by the request's own model; without a model if that fails",
+    "extractive": "without a model, from sentences of the text",
+}
+
+
+def _format_compaction(settings: Settings, model: str, *, delegated: bool = False) -> str:
+    """Formats the mode and the strategies for a model's requests, or for its sub-agents' requests."""
+    mode = settings.compaction.mode_of(model, delegated=delegated)
+    strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model, delegated=delegated))
+    return _MODES[mode] + (strategies if mode != "off" else "")
+
+
+_SOURCES = {"config": "from the config", "table": "from LiteLLM's table", "default": "assumed: the model is unknown"}
+
+
+def _format_windows(settings: Settings) -> Iterator[str]:
+    """Formats the window of each configured model, its source, and its triggers."""
+    from accordion.accounting.learned_limits import LearnedLimits  # noqa: PLC0415  # see above
+    from accordion.composition.tables import build_windows  # noqa: PLC0415
+
+    windows = build_windows(settings, LearnedLimits(lambda: 0.0))
+    for name in dict.fromkeys(model.model_name for model in settings.model_list):
+        window = windows.window(name)
+        limits = settings.thresholds.thresholds_for(name).limits(window.size)
+        triggers = f"turn start {limits.conversation:,}, mid-turn {limits.generation:,}, hard limit {limits.hard:,}"
+        yield f"{name}: {window.size:,} tokens ({_SOURCES[window.source]}); compacts at: {triggers}"
+
+
+def _format_summary_writer(settings: Settings, model: str) -> str:
+    """Formats the summary writer for a model."""
+    writer = settings.compaction.writer_of(model) or settings.summaries.writer
+    return _WRITERS.get(writer, f"by the model {writer}")
+
+
+app.add_typer(memory)
+
+
+def main() -> None:
+    """Runs the command line."""
+    # They are None if they were closed before the start.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal cannot show becomes a question mark.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
+            raise
+        # Python would try to write the rest of the buffer at exit and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"cannot write the output: {error.strerror}")

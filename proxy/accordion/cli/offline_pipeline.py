@@ -1,0 +1,115 @@
+"""Runs requests through the pipeline up to the point of sending, for `explain`, `replay` and the benchmarks.
+
+`OfflinePipeline` builds an `Application` with the user's settings, but with a store in memory and without models for
+summaries. So a request is parsed, measured and compacted as in a running proxy, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from accordion.archive.archive import Archive
+from accordion.archive.artifacts import Artifact
+from accordion.cli.stored_delegations import StoredState
+from accordion.composition import Application
+from accordion.config import Settings
+from accordion.config.value_types import Secret, StoreUrl
+from accordion.model.budget import Window
+from accordion.model.http import Inbound
+from accordion.model.values import replace
+from accordion.pipeline.forward import RequestPipeline
+from accordion.pipeline.measure import Measurer
+from accordion.pipeline.request import RequestState
+from accordion.sessions.tenants import Caller, Tenants
+
+# The tenant key if the config has none. It is constant, so session ids are, too.
+_TENANT_KEY = "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class OneWindow:
+    """Windows (model/ports.py) of one size for all models."""
+
+    size: int
+
+    def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
+        """Returns the window."""
+        return Window(self.size, self.size, "config")
+
+    def learn(self, model: str, upstream: str, beta: str, tenant: str, limit: int) -> None:
+        """Learns nothing: the user chose the size."""
+
+
+class OfflinePipeline:
+    """The pipeline for `settings`, with a window of `window` tokens for every model if given.
+
+    Create and close it within a running event loop. It sends nothing and writes nothing to disk. Agents are known from
+    `stored`, the records of proxies, if given.
+    """
+
+    def __init__(self, settings: Settings, window: int | None = None, stored: StoredState | None = None) -> None:
+        self._key = settings.server.tenant_key.reveal() or _TENANT_KEY
+        changed = msgspec.structs.replace
+        server = changed(settings.server, tenant_key=Secret(self._key))
+        store = changed(settings.store, url=StoreUrl("memory://"), spool=None)
+        self._settings = settings
+        # No model can be called here.
+        summaries = changed(settings.summaries, writer="extractive")
+        self._application = Application(changed(settings, server=server, store=store, summaries=summaries), {})
+        measurer = self._application.forward.measurer
+        if window is not None:
+            measurer = replace(measurer, window_table=OneWindow(window))
+        self.tenants, self.sessions = (
+            self._application.tenants,
+            None if stored is None else stored.sessions(self._application.clock),
+        )
+        if stored is not None:
+            self.tenants = stored.tenants(settings)
+            lineage = stored.lineage(settings, self._application.clock, self._application.tasks)
+            measurer = replace(measurer, visibility=replace(measurer.visibility, delegation_tracker=lineage))
+        self.measurer: Measurer = measurer
+        """Identifies sessions and agents, and counts tokens."""
+
+    def writer(self, model: str) -> str:
+        """Returns the configured summary writer for `model`; offline, the extractive writer replaces it."""
+        return self._settings.compaction.writer_of(model) or self._settings.summaries.writer
+
+    async def process(self, inbound: Inbound, caller: Caller) -> RequestState:
+        """Parses, measures and compacts a request as a running proxy would before it sends it.
+
+        The decision of the result is `refuse` if the request cannot fit the window.
+        """
+        return await self.compact(inbound, await self.measurer.measure(inbound, inbound.fields, caller))
+
+    async def compact(self, inbound: Inbound, request: RequestState) -> RequestState:
+        """Compacts a measured request if its decision says so."""
+        # There are no memories to recall.
+        step = replace(self._application.forward.compaction_step, measurer=self.measurer, memory_recall=None)
+        history = self._application.forward.history_reconstruction
+        return await history.compact(step, inbound, request, lambda _request: None)
+
+    async def artifacts(self, ids: Sequence[str], caller: Caller) -> list[Artifact]:
+        """Loads artifacts by id, in the order of `ids`; missing ones are left out."""
+        artifacts = await Archive(self._application.store).load_artifacts(caller.tenant_key, ids)
+        return [artifact for artifact in artifacts if artifact is not None]
+
+    async def text_of(self, artifact: str, caller: Caller) -> str | None:
+        """Returns the whole text of an artifact; None for an unknown id."""
+        return await self._application.artifact_text(artifact, caller.tenant_key)
+
+    @property
+    def forward(self) -> RequestPipeline:
+        """The request pipeline, which is not used to send."""
+        return self._application.forward
+
+    @property
+    def caller(self) -> Caller:
+        """The caller of requests without credentials."""
+        return Tenants(self._key.encode()).identify({})
+
+    async def close(self) -> None:
+        """Stops the application."""
+        await self._application.stop()

@@ -1,0 +1,165 @@
+"""Replays a recorded conversation: measures each request as a running proxy would, and compares with reported usage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.cli.transcripts import AgentRequest, TranscriptFile, requests
+from accordion.model.budget import Decision, TokenLimits, Utilization, Window
+from accordion.model.conversation import Conversation
+from accordion.model.http import Inbound
+from accordion.pipeline.calibration import learn_from_response
+from accordion.pipeline.measure import Measurer
+from accordion.pipeline.request import RequestState
+from accordion.sessions.sessions import SessionMatch
+
+PATH = "/v1/chat/completions"
+HEADERS = ((b"content-type", b"application/json"),)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRequest:
+    """A measured request. Counts are in tokens; `number` counts requests and `turn` turns from 1.
+
+    `window` and `limits` are None if the body could not be parsed (it would be forwarded all the same). `new` are the
+    tokens added since the previous request. `unchanged` is the share of the request that repeats the beginning of the
+    previous one: a provider may have it in its cache. `reported` is the provider's count of the input, 0 if the
+    transcript has none.
+    """
+
+    number: int
+    turn: int
+    starts_turn: bool
+    messages: int
+    model: str
+    utilization: Utilization
+    counted: int
+    new: int
+    unchanged: float
+    decision: Decision
+    session: str = ""
+    window: Window | None = None
+    limits: TokenLimits | None = None
+    reported: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """The estimated tokens of the whole input."""
+        return self.utilization.tokens
+
+
+async def replay(
+    transcript: TranscriptFile, pipeline: OfflinePipeline, *, model: str | None = None, learn: bool = False
+) -> AsyncIterator[MeasuredRequest]:
+    """Measures every request of a transcript in order.
+
+    With `learn`, the calibration learns from a request's reported usage before the next one, as in a running proxy.
+    """
+    caller, previous, last, turn = pipeline.caller, None, 0, 0
+    for number, request in enumerate(requests(transcript, model), 1):
+        inbound = Inbound("POST", PATH, "", HEADERS, request.body, f"replay-{number}")
+        state = await pipeline.measurer.measure(inbound, inbound.fields, caller)
+        conversation = state.session_match.conversation if state.session_match else None
+        starts = conversation is not None and conversation.starts_turn
+        turn += starts or not turn
+        yield MeasuredRequest(
+            number=number,
+            turn=turn,
+            starts_turn=starts,
+            messages=request.index,
+            model=conversation.model if conversation else "",
+            utilization=state.utilization,
+            counted=state.uncorrected_tokens,
+            new=state.utilization.tokens - last,
+            unchanged=unchanged_share(pipeline.measurer, state, previous, conversation),
+            decision=state.decision,
+            session=state.session_match.session.id if state.session_match else "",
+            window=state.window,
+            limits=state.limits,
+            reported=_reported_input(request),
+        )
+        previous, last = conversation, state.utilization.tokens
+        if learn and state.session_match is not None:
+            _learn(pipeline.measurer, state, state.session_match, request)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSpread:
+    """The spread of absolute relative errors."""
+
+    requests: int
+    median: float
+    p90: float
+    most: float
+
+
+def error_spread(errors: Iterable[float]) -> ErrorSpread:
+    """Computes the spread of errors. Quantiles are by nearest rank."""
+    ordered = sorted(map(abs, errors))
+    if not ordered:
+        return ErrorSpread(0, 0.0, 0.0, 0.0)
+    return ErrorSpread(len(ordered), _rank(ordered, 0.5), _rank(ordered, 0.9), ordered[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The errors of the plain count, of the corrected estimate, and of the latter without first requests."""
+
+    name: str
+    plain: ErrorSpread
+    corrected: ErrorSpread
+    later: ErrorSpread
+
+
+def measure_accuracy(name: str, rows: Iterable[MeasuredRequest]) -> Accuracy:
+    """Computes the errors of all requests with reported usage. `name` labels them."""
+    reported = [row for row in rows if row.reported and row.limits]
+    return Accuracy(
+        name,
+        plain=error_spread(row.counted / row.reported - 1 for row in reported),
+        corrected=error_spread(row.tokens / row.reported - 1 for row in reported),
+        later=error_spread(row.tokens / row.reported - 1 for row in reported if row.number > 1),
+    )
+
+
+def cacheable_share(rows: Sequence[MeasuredRequest]) -> float:
+    """Returns the share of the input that repeats the beginning of the previous request."""
+    total = sum(row.tokens for row in rows)
+    return sum(row.tokens * row.unchanged for row in rows) / total if total else 0.0
+
+
+def _rank(ordered: list[float], share: float) -> float:
+    return ordered[math.ceil(share * len(ordered)) - 1]
+
+
+def _reported_input(request: AgentRequest) -> int:
+    return int(request.usage["prompt_tokens"]) if request.usage else 0
+
+
+def unchanged_share(
+    measurer: Measurer, state: RequestState, previous: Conversation | None, now: Conversation | None
+) -> float:
+    """Returns the share of an unmodified request that repeats the beginning of the previous one."""
+    if previous is None or now is None or not state.uncorrected_tokens or previous.overhead_key != now.overhead_key:
+        return 0.0
+    common = min(len(previous.chain), len(now.chain))
+    while common and previous.chain[common - 1] != now.chain[common - 1]:
+        common -= 1
+    return 1.0 - measurer.token_meter.count_after(now, common - 1, state.actual_model).tokens / state.uncorrected_tokens
+
+
+def _learn(measurer: Measurer, state: RequestState, match: SessionMatch, request: AgentRequest) -> None:
+    """Does what pipeline/forward.py does at the end of a response, with a response that has the recorded usage."""
+    if not request.usage:
+        return
+    observer = state.protocol.observer(stream=False)
+    observer.feed(msgspec.json.encode({"object": "chat.completion", "choices": [], "usage": request.usage}))
+    observation = observer.observation()
+    session = learn_from_response(measurer, state, match, 200, observation)
+    input_tokens = observation.usage.input if observation.usage else 0
+    measurer.sessions.record_response(match, session, input_tokens, state.uncorrected_tokens)

@@ -1,0 +1,275 @@
+"""`accordion replay`: reads transcripts, and prints tables or JSON, with progress and errors on the standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from accordion.cli import compaction_tables, replay_tables
+from accordion.cli.compaction_tables import CompactedReplay
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.cli.replay import Accuracy, MeasuredRequest, measure_accuracy, replay
+from accordion.cli.replay_compaction import CompactedRequest, ReplayTotals, RequestSize, add_up, replay_with_compaction
+from accordion.cli.replay_tables import MeasuredConversation
+from accordion.cli.transcripts import MalformedTranscript, RecordedTranscript, TranscriptSource, count_requests
+from accordion.config import Settings
+from accordion.model.budget import Decision, TokenLimits, Utilization, Window
+from accordion.pipeline.response_headers import encode_compaction_header
+
+Replayed = MeasuredConversation | CompactedReplay
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """The command's options; `window` in tokens, `limit` in conversations."""
+
+    model: str | None = None
+    window: int | None = None
+    limit: int | None = None
+    every: bool = False
+    against_usage: bool = False
+    as_json: bool = False
+    fold: bool = False
+
+
+def run(files: Sequence[str], settings: Settings, options: ReplayOptions) -> int:
+    """Replays transcripts. Returns the exit code: 1 if a line could not be read, else 0."""
+    return asyncio.run(_replay(files, settings, options))
+
+
+class _ProgressBar:
+    """A progress bar over all files, on the standard error if that is a terminal; `say` prints above it."""
+
+    def __init__(self, sources: Sequence[TranscriptSource], *, hidden: bool) -> None:
+        self._sources = sources
+        console = Console(stderr=True, highlight=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal)
+        self._task = self._bar.add_task("reading", total=sum(source.size for source in sources) or None)
+        self._start = 0.0
+
+    def begin(self, source: TranscriptSource, name: str) -> None:
+        """Shows the next conversation of `source`. Data that is decompressed ahead counts as read."""
+        self._bar.update(self._task, description=f"{source.name.rpartition('/')[2]}: {name}"[:40])
+
+    def advance(self, source: TranscriptSource, share: float) -> None:
+        """Marks a `share` of the data that was read since the last conversation as done."""
+        before = sum(other.size for other in self._sources[: self._sources.index(source)])
+        reached = before + source.position
+        done = self._start + (reached - self._start) * share
+        self._bar.update(self._task, completed=done)
+        if share >= 1:
+            self._start = done
+
+    def say(self, text: str) -> None:
+        """Prints a line on the standard error."""
+        self._bar.console.print(Text(text, style="red", overflow="fold"), soft_wrap=True)
+
+    def start(self) -> None:
+        """Shows the bar."""
+        self._bar.start()
+
+    def stop(self) -> None:
+        """Hides the bar, so that something else can be printed."""
+        self._bar.stop()
+
+
+async def _replay(files: Sequence[str], settings: Settings, options: ReplayOptions) -> int:
+    out = Console(highlight=False)
+    sources = [TranscriptSource(file) for file in files]
+    # A bar and lines on one terminal would write over each other.
+    bar = _ProgressBar(sources, hidden=options.as_json and out.is_terminal)
+    pipeline, done, problems = OfflinePipeline(settings, options.window), list[Replayed](), 0
+    bar.start()
+    try:
+        for source, item in _items(sources, options.limit):
+            if isinstance(item, MalformedTranscript):
+                problems += 1
+                bar.say(str(item))
+                continue
+            done.append(await _replay_one(source, item, pipeline, options, bar))
+            if not options.as_json:
+                bar.stop()
+                out.print(_render_one(done[-1], options, out))
+                bar.start()
+    finally:
+        bar.stop()
+        await pipeline.close()
+    if not (done or problems):
+        bar.say("No conversation found in the input.")
+    if options.as_json:
+        for value in _final_json(done, options):
+            _write(value)
+    else:
+        for section in _render_totals(done, options, out):
+            out.print(section)
+    return 1 if problems else 0
+
+
+def _items(
+    sources: Sequence[TranscriptSource], limit: int | None
+) -> Iterator[tuple[TranscriptSource, RecordedTranscript | MalformedTranscript]]:
+    remaining = limit
+    for source in sources:
+        for item in source:
+            if remaining is not None and isinstance(item, RecordedTranscript):
+                if remaining <= 0:
+                    return
+                remaining -= 1
+            yield source, item
+
+
+async def _replay_one(
+    source: TranscriptSource,
+    recorded: RecordedTranscript,
+    pipeline: OfflinePipeline,
+    options: ReplayOptions,
+    bar: _ProgressBar,
+) -> Replayed:
+    bar.begin(source, recorded.name)
+    expected = max(1, count_requests(recorded.transcript))
+    if options.fold:
+        compacted_requests: list[CompactedRequest] = []
+        async for one in replay_with_compaction(recorded, pipeline, model=options.model):
+            compacted_requests.append(one)
+            bar.advance(source, one.number / expected)
+            if options.as_json:
+                _write(compacted_json(recorded, one))
+        return CompactedReplay(recorded.file, recorded.line, recorded.name, tuple(compacted_requests))
+    rows: list[MeasuredRequest] = []
+    async for row in replay(recorded.transcript, pipeline, model=options.model, learn=options.against_usage):
+        rows.append(row)
+        bar.advance(source, row.number / expected)
+        if options.as_json:
+            _write(measured_json(recorded, row, usage=options.against_usage))
+    return MeasuredConversation(recorded.file, recorded.line, recorded.name, tuple(rows))
+
+
+def _write(value: dict[str, Any]) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def _final_json(done: Sequence[Replayed], options: ReplayOptions) -> Iterator[dict[str, Any]]:
+    """Yields the JSON lines at the end."""
+    if options.fold:
+        yield totals_json(add_up([row for one in done if isinstance(one, CompactedReplay) for row in one.rows]))
+
+
+def _render_one(one: Replayed, options: ReplayOptions, out: Console) -> RenderableType:
+    if not one.rows:
+        return replay_tables.without_requests(one)
+    if isinstance(one, CompactedReplay):
+        return compaction_tables.conversation(one, out, every=options.every)
+    return replay_tables.render_conversation(one, out, every=options.every)
+
+
+def _render_totals(done: Sequence[Replayed], options: ReplayOptions, out: Console) -> Iterator[RenderableType]:
+    """Renders the tables at the end: an overview of all conversations, and the accuracy of the estimates."""
+    refolded = [one for one in done if isinstance(one, CompactedReplay)]
+    replayed = [one for one in done if isinstance(one, MeasuredConversation)]
+    if len(refolded) > 1:
+        yield compaction_tables.overview(refolded, out)
+    if len(replayed) > 1:
+        yield replay_tables.render_overview(replayed, out)
+    if options.against_usage:
+        accuracies = [_accuracy(file, group) for file, group in groupby(replayed, key=lambda one: one.file)]
+        if len(accuracies) > 1:
+            accuracies.append(_accuracy("all", replayed))
+        yield replay_tables.accuracy_table(accuracies)
+
+
+def _accuracy(name: str, replayed: Iterable[MeasuredConversation]) -> Accuracy:
+    return measure_accuracy(name, [row for one in replayed for row in one.rows])
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def measured_json(recorded: RecordedTranscript, row: MeasuredRequest, *, usage: bool) -> dict[str, Any]:
+    """Returns a measured request; with `usage`, also the plain count and the provider's."""
+    fields = _request_json(recorded, row) | {
+        "messages": row.messages,
+        "tokens": row.tokens,
+        "new_tokens": row.new,
+        "utilization": round(row.utilization.ratio, 6),
+        "parts": _parts_json(row.utilization),
+        "unchanged_prefix": round(row.unchanged, 6),
+        **_limits_json(row.window, row.limits, row.decision),
+    }
+    return fields | ({"counted": row.counted, "reported": row.reported or None} if usage else {})
+
+
+def compacted_json(recorded: RecordedTranscript, row: CompactedRequest) -> dict[str, Any]:
+    """Returns a request of a replay with compaction.
+
+    `compaction` has the content of the header x-accordion-compaction, `tool` is the proxy's own tool if offered.
+    """
+    return _request_json(recorded, row) | {
+        "state": row.state,
+        "before": _size_json(row.came),
+        "after": _size_json(row.sent),
+        "saved_tokens": 0 if row.refused else row.came.tokens - row.sent.tokens,
+        "begins_with_the_one_before": row.grown,
+        "tool": {"name": row.offered, "tokens": row.tool, "new": bool(row.brought)} if row.offered else None,
+        "compaction": msgspec.json.decode(encode_compaction_header(row.seen)) if row.seen is not None else None,
+        "refused": row.refused,
+        **_limits_json(row.window, row.limits, row.decision),
+    }
+
+
+def totals_json(totals: ReplayTotals) -> dict[str, Any]:
+    """Returns the totals of a replay with compaction."""
+    fields = asdict(totals)
+    fields |= {name: round(fields[name], 1) for name in ("came_cost", "sent_cost")}
+    return {"totals": fields | {"saved": totals.came - totals.sent, "cost": round(totals.cost, 4)}}
+
+
+def _request_json(recorded: RecordedTranscript, row: MeasuredRequest | CompactedRequest) -> dict[str, Any]:
+    return {
+        "file": recorded.file,
+        "line": recorded.line,
+        "conversation": recorded.name,
+        "request": row.number,
+        "turn": row.turn,
+        "kind": "turn_start" if row.starts_turn else "mid_generation",
+        "read": row.limits is not None,
+        "model": row.model,
+        "session": row.session,
+    }
+
+
+def _size_json(size: RequestSize) -> dict[str, Any]:
+    return {
+        "messages": size.messages,
+        "tokens": size.tokens,
+        "utilization": round(size.used.ratio, 6),
+        "parts": _parts_json(size.used),
+        "unchanged_prefix": round(size.cached / size.tokens, 6) if size.tokens else 0.0,
+        "cost": round(size.cost, 1),
+    }
+
+
+def _parts_json(utilization: Utilization) -> dict[str, int]:
+    names = ("preamble", "tools", "messages", "media", "unfolded", "reserved_output")
+    return {name: getattr(utilization, name) for name in names}
+
+
+def _limits_json(window: Window | None, limits: TokenLimits | None, decision: Decision) -> dict[str, Any]:
+    return {
+        "window": {"size": window.size, "usable_input": window.usable_input, "source": window.source}
+        if window
+        else None,
+        "limits": {"conversation": limits.conversation, "generation": limits.generation, "hard": limits.hard}
+        if limits
+        else None,
+        "decision": {"action": decision.action, "reason": decision.reason},
+    }

@@ -1,0 +1,297 @@
+"""Runs the server: one process, or several workers behind one socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import parent_process
+from pathlib import Path
+from socket import socket
+
+import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.supervisors import multiprocess
+
+from accordion.composition import Application
+from accordion.config import Settings, SettingsFile, find_hints
+from accordion.http.uvicorn_connection import ClientConnection, ClientTimeouts
+from accordion.model.errors import ConfigError
+from accordion.server import logging_setup
+from accordion.stores.open import open_store
+from accordion.stores.spool import SPOOL
+from accordion.stores.sqlite_file import refuse_foreign
+from accordion.stores.worker_sync import Slots, shared_slots
+
+_log = logging.getLogger("accordion")
+_METRICS_DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable with the directory of the workers' metrics; prometheus-client reads it when a worker imports it."""
+_RESTART_SECONDS = 3.0
+"""Seconds between two tries to start a worker."""
+
+
+@dataclass(frozen=True)
+class ApplicationFactory:
+    """Creates the application of one worker process. Uvicorn pickles it and calls it there."""
+
+    file: SettingsFile
+    """Already read: a pipe can be read only once, and the file may have changed since. The supervisor reloads its copy,
+    so a worker that replaces another starts with the same settings."""
+    slots: Slots | None = None
+    """The workers' shared slots; None for one process. They can be pickled only while a process is spawned."""
+
+    def __call__(self) -> ASGIApp:
+        """Builds the application. Raises ConfigError, or in a worker SystemExit, after which another one starts."""
+        file = self.file
+        logging_setup.configure(file.settings.logging.level, file.settings.logging.format)
+        for hint in find_hints(file.settings):
+            _log.warning("%s", hint)
+        application = _build_application(file.settings, self.slots)
+        app = application.app()
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            reload_requested = _listen_for_reload()
+            await application.start()
+            application.tasks.spawn(_reload_on_request(file, application, reload_requested), "follow the config file")
+            application.tasks.spawn(_warm_up(application), "load an encoding")
+            if self.slots is not None:
+                application.tasks.spawn(_end_with_supervisor(), "end with the supervisor")
+            yield
+            await application.stop()
+            if self.slots is not None and _has_lost_supervisor():
+                shutil.rmtree(os.environ[_METRICS_DIRECTORY_VARIABLE], ignore_errors=True)
+
+        lifespan_app = Starlette(lifespan=lifespan)
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "lifespan":
+                await lifespan_app(scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return serve
+
+
+def _build_application(settings: Settings, slots: Slots | None) -> Application:
+    try:
+        return Application(settings, os.environ, slots)
+    except ConfigError as error:
+        if slots is None:
+            raise
+        # The settings were valid at the start, so the store has changed, maybe by a newer version.
+        _log.error("this worker cannot start; another one will try: %s", error)
+        time.sleep(_RESTART_SECONDS)
+        raise SystemExit(1) from None
+
+
+async def _warm_up(application: Application) -> None:
+    """Loads the most common encoding, so that the first request need not wait for it."""
+    await application.tasks.offload(application.counter.load)
+    # The first thread that counts stays the fastest, because the regex engine's pools belong to it.
+    application.counter.count("This thread counts most.", application.counter.encoding(""))
+
+
+def _has_lost_supervisor() -> bool:
+    """Whether this worker's supervisor has ended."""
+    supervisor = parent_process()
+    return supervisor is not None and not supervisor.is_alive()
+
+
+async def _end_with_supervisor() -> None:
+    """Stops this worker if its supervisor was killed: it would occupy the port, and nothing would stop it."""
+    while not _has_lost_supervisor():  # noqa: ASYNC110  # not every system reports it
+        await asyncio.sleep(1.0)
+    _log.error("the process that started this worker is gone; the worker stops")
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _listen_for_reload() -> asyncio.Event:
+    """Returns an event that each SIGHUP sets from now on, also a blocked one."""
+    reload_requested = asyncio.Event()
+    # Windows has no SIGHUP; there only a change of the file counts.
+    if hasattr(signal, "SIGHUP"):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_requested.set)
+        _block_reload_signal(False)
+    return reload_requested
+
+
+def _block_reload_signal(block: bool) -> None:
+    """Blocks or unblocks SIGHUP. A blocked signal waits; processes that are spawned meanwhile inherit the block."""
+    if hasattr(signal, "SIGHUP"):
+        signal.pthread_sigmask(signal.SIG_BLOCK if block else signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
+async def _reload_on_request(file: SettingsFile, application: Application, reload_requested: asyncio.Event) -> None:
+    """Applies a changed config file. An invalid one changes nothing, and the log says why."""
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await reload_requested.wait()
+        if not reload_requested.is_set() and not file.has_changed():
+            continue
+        reload_requested.clear()
+        result = file.reload()
+        if result.problem is not None:
+            _log.error(
+                "the config file has an error and was not loaded; the settings stay as they are: %s", result.problem
+            )
+            continue
+        try:
+            application.apply_settings(result.settings)
+        except Exception:
+            _log.exception("the new settings could not be applied; the old ones stay")
+            continue
+        logging_setup.configure(result.settings.logging.level, result.settings.logging.format)
+        _log.info("the config file was reloaded")
+        for key in result.ignored:
+            _log.warning("%s changes only at the next start", key)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, which also stops in order after a second signal.
+
+    Overrides `shutdown`: uvicorn would raise the signals again first, and SIGTERM would end the process before pending
+    writes are done.
+    """
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit and not self.lifespan.shutdown_event.is_set():
+            if running := tuple(self.server_state.tasks):
+                for task in running:
+                    task.cancel()
+                # Their last log lines and records are written, too.
+                await asyncio.wait(running, timeout=1.0)
+            await self.lifespan.shutdown()
+
+
+class _Worker(multiprocess.Process):
+    """Uvicorn's worker process with our server."""
+
+    @property
+    def server(self) -> uvicorn.Server:
+        if self._server is None:
+            self._server = _Server(self.config)
+        return self._server
+
+
+class _Workers(multiprocess.Multiprocess):
+    """Uvicorn's supervisor, which passes a SIGHUP on to the workers, so that they reload their settings.
+
+    Uvicorn's own would restart all workers. `file` is the one of the ApplicationFactory, so each new worker gets the
+    current settings.
+    """
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket], file: SettingsFile) -> None:
+        super().__init__(config, sockets)
+        self._file = file
+        # Uvicorn creates its workers by this name, and has no setting for their server.
+        multiprocess.Process = _Worker  # type: ignore[misc]
+
+    def init_processes(self) -> None:
+        # The command blocks SIGHUP, and so does each worker until it has a handler: without one it would end.
+        super().init_processes()
+        _block_reload_signal(False)
+
+    def keep_subprocess_alive(self) -> None:
+        # The workers log the result.
+        if self._file.has_changed():
+            self._file.reload()
+        before = {process.pid for process in self.processes}
+        _block_reload_signal(True)
+        super().keep_subprocess_alive()
+        _block_reload_signal(False)
+        for pid in before - {process.pid for process in self.processes}:
+            mark_process_dead(pid)  # type: ignore[no-untyped-call]  # the library has no hints here
+
+    def handle_hup(self) -> None:
+        self._file.reload()
+        for process in self.processes:
+            if process.pid is not None:
+                os.kill(process.pid, signal.SIGHUP)
+
+
+def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callable[[str], object]) -> None:
+    """Serves until a signal stops it, and prints how to use it. Raises ConfigError before anything starts."""
+    file = SettingsFile(path, os.environ, overrides)
+    settings = file.settings
+    logging_setup.configure(settings.logging.level, settings.logging.format)
+    server = settings.server
+    # An unsuitable store or spool, such as one of a newer version, is reported here once, and not by each worker.
+    open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
+    if spool := settings.store.spool_path():
+        refuse_foreign(Path(spool), SPOOL)
+    _raise_file_limit()
+    patience = ClientTimeouts(server.idle_seconds, server.head_seconds, server.body_seconds)
+    config = uvicorn.Config(
+        ApplicationFactory(file, shared_slots() if server.workers > 1 else None),
+        factory=True,
+        host=server.host,
+        port=server.port,
+        workers=server.workers,
+        loop="uvloop",
+        http=partial(ClientConnection, patience=patience),  # type: ignore[arg-type]  # it is only called
+        ws="websockets-sansio",
+        ws_max_size=server.max_body_bytes,
+        ws_ping_interval=None,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=server.shutdown_seconds,
+        timeout_keep_alive=75,
+        backlog=2048,
+    )
+    try:
+        sock = config.bind_socket()
+    except SystemExit:  # Uvicorn has logged the system's error.
+        raise ConfigError(
+            f"cannot listen on {server.host}:{server.port}. Stop the program that uses this port, or choose another "
+            "address (--host, --port, or ACCORDION_HOST, ACCORDION_PORT)",
+            path="$.server",
+        ) from None
+    print_line(_format_greeting(server.host, sock.getsockname()[1], str(settings.store.url)))
+    if server.workers == 1:
+        _Server(config).run(sockets=[sock])
+        return
+    with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
+        os.environ[_METRICS_DIRECTORY_VARIABLE] = folder
+        _Workers(config, [sock], file).run()
+
+
+def _raise_file_limit() -> None:
+    """Raises the limit of open files to the hard limit, for this process and its workers, as Go's runtime does.
+
+    The usual soft limit, 1,024, exists for programs that call select(); a stream takes two files.
+    """
+    # Windows has no such limit, and macOS reports a hard limit that it does not accept.
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # noqa: PLC0415  # not on every system
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _format_greeting(host: str, port: int, store: str) -> str:
+    address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    base = f"http://{address}:{port}"
+    return f"""
+  Accordion listens on {base}, its store is {store}
+
+    OpenAI SDK       OpenAI(base_url="{base}/v1")         OPENAI_BASE_URL={base}/v1
+    Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
+
+    look             {base}/accordion/models   {base}/accordion/sessions   {base}/metrics
+"""

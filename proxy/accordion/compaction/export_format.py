@@ -1,0 +1,75 @@
+"""Converts stored compactions, insertions, prepared summaries and response histories to JSON types for an export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from accordion.archive import response_links
+from accordion.archive.archive_entries import Kind
+from accordion.archive.artifacts import unpack
+from accordion.compaction import background
+from accordion.compaction.record_format import decode as decode_record
+from accordion.insertions.store import decode as decode_insertions
+from accordion.model.compaction import Compaction, Entry, ReplacementMessage
+from accordion.model.insertions import Insertion, RecallInsertion
+from accordion.model.ports import Key
+
+
+def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:
+    """Converts a stored value, opened before, to JSON types; None if it cannot be read."""
+    if kind == "fold":
+        compaction = decode_record(value)
+        return _describe_compaction(compaction) if compaction is not None else None
+    if kind == "summary":
+        prepared = background.decode(value)
+        return {**msgspec.to_builtins(prepared), "anchor": prepared.anchor.hex()} if prepared is not None else None
+    if kind == "item":
+        wire = unpack(value)
+        return _decode_json(wire) if wire is not None else None
+    if kind == "link":
+        link = response_links.decode(unpack(value))
+        return _describe_link(link) if link is not None else None
+    if kind == "overlay":
+        anchor = key.name.rpartition("/")[2]
+        return [_describe_insertion(each) for each in decode_insertions(value, bytes.fromhex(anchor)).insertions]
+    return None
+
+
+def _describe_link(link: response_links.ResponseLink) -> dict[str, Any]:
+    given, said = ([_decode_json(wire) for wire in wires] for wires in (link.given, link.said))
+    return {"previous": link.before[0] if link.before else None, "given": given, "said": said}
+
+
+def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(compaction)
+    fields["anchor"] = compaction.anchor.hex()
+    fields["entries"] = [_describe_entry(entry) for entry in compaction.entries]
+    return fields
+
+
+def _describe_entry(entry: Entry) -> dict[str, Any]:
+    fields: dict[str, Any] = {"first": entry.first, "last": entry.last}
+    if isinstance(entry, ReplacementMessage):
+        fields |= {"edited": entry.edited, "message": _decode_json(entry.wire)}
+    return fields
+
+
+def _describe_insertion(insertion: Insertion) -> dict[str, Any]:
+    fields: dict[str, Any] = {"anchor": insertion.anchor.hex(), "at": insertion.at}
+    if isinstance(insertion, RecallInsertion):
+        memories = {"memories": list(insertion.names)} if insertion.names else {}
+        return fields | {"recall": _decode_json(insertion.wire), "artifacts": list(insertion.artifacts)} | memories
+    rounds = [
+        {"said": [_decode_json(wire) for wire in each.said], "answered": [_decode_json(wire) for wire in each.answered]}
+        for each in insertion.rounds
+    ]
+    return fields | {"rounds": rounds, "calls": list(insertion.calls), "text": insertion.text}
+
+
+def _decode_json(wire: bytes) -> object:
+    try:
+        return msgspec.Raw(msgspec.json.format(wire, indent=-1))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return wire.decode(errors="replace")

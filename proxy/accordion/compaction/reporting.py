@@ -1,0 +1,142 @@
+"""Builds the outcome of a compaction: one record for response headers, ledger, metrics and traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accordion.model.budget import Decision
+from accordion.model.compaction import Cause, Compaction
+from accordion.model.plan import Plan
+from accordion.model.records import CompactionOutcome
+
+FAILURE_KINDS = ("put_off", "too_little", "nothing_to_fold", "illegal", "unwritable", "store", "internal", "other")
+"""The kinds of failures in metrics."""
+
+_FAILURE_WORDS = (
+    ("not tried again under", "put_off"),
+    ("internal error", "internal"),
+    ("would gain only", "too_little"),
+    ("would not be shorter", "too_little"),
+    ("no message may be compacted", "nothing_to_fold"),
+    ("no message would be left", "nothing_to_fold"),
+    ("would be invalid", "illegal"),
+    ("cannot be edited this way", "unwritable"),
+    ("no replacement text", "unwritable"),
+    ("the store", "store"),
+    ("Redis", "store"),
+    ("SQLite", "store"),
+)
+"""Texts within a failure's reason, and its kind; the first match counts."""
+
+
+def report_compaction(
+    compaction: Compaction, state: str, decision: Decision | None = None, passes: int = 1
+) -> CompactionOutcome:
+    """Builds the outcome of a compaction. `state` is `folded` if it was made for this request by `decision` in so many
+    passes of the pipeline, else `replayed`. Savings are relative to the client's own history in both cases."""
+    return CompactionOutcome(
+        state=state,
+        id=compaction.id,
+        triggered=decision is not None,
+        kind=compaction.kind,
+        trigger=decision.trigger if decision is not None else 0,
+        cause=compaction.cause,
+        utilization=compaction.utilization,
+        steps=tuple((step.compactor, step.before, step.after) for step in compaction.steps),
+        passes=passes if decision is not None else 0,
+        before=compaction.before,
+        after=compaction.after,
+        generation=compaction.generation,
+        writer=compaction.writer,
+        input=compaction.input,
+        output=compaction.output,
+        saved=compaction.removed,
+        reason=decision.reason if decision is not None else "",
+        artifacts=len(compaction.artifacts),
+    )
+
+
+def report_plan(
+    plan: Plan, decision: Decision, cause: Cause, utilization: float | None, passes: int, tool_tokens: int = 0
+) -> CompactionOutcome:
+    """Builds the outcome of a plan that is only reported. A summary counts by its budget; nothing is saved.
+    `tool_tokens` of the plan's count are not in the request yet."""
+    return CompactionOutcome(
+        state="observed",
+        triggered=True,
+        kind=plan.view.kind,
+        trigger=decision.trigger,
+        cause=cause,
+        utilization=utilization,
+        steps=tuple((each.strategy, each.before, each.after) for each in plan.proposals),
+        passes=passes,
+        before=plan.view.tokens - tool_tokens,
+        after=plan.after,
+        reason=decision.reason,
+    )
+
+
+def report_failure(
+    decision: Decision,
+    cause: Cause,
+    utilization: float | None,
+    tokens: int,
+    reason: str,
+    in_force: Compaction | None = None,
+) -> CompactionOutcome:
+    """Builds the outcome of a failed compaction; the request of `tokens` is unchanged. The savings of an earlier
+    compaction that is `in_force` still count."""
+    return CompactionOutcome(
+        state="failed",
+        triggered=True,
+        kind=decision.kind,
+        trigger=decision.trigger,
+        cause=cause,
+        utilization=utilization,
+        before=tokens,
+        after=tokens,
+        saved=in_force.removed if in_force is not None else 0,
+        reason=reason,
+    )
+
+
+def utilization_for_report(decision: Decision, ratio: float) -> float | None:
+    """Rounds the occupied share to four decimals; None if the trigger was 0.0."""
+    return None if decision.trigger == 0 else round(ratio, 4)
+
+
+def is_in_force(outcome: CompactionOutcome | None) -> bool:
+    """Whether a compacted history was forwarded."""
+    return outcome is not None and (outcome.state in ("folded", "replayed") or outcome.saved > 0)
+
+
+def describe_outcome(outcome: CompactionOutcome) -> dict[str, Any]:
+    """Converts an outcome to JSON types for people and programs (docs/figures.md)."""
+    return {
+        "state": outcome.state,
+        "triggered": outcome.triggered,
+        "utilization": outcome.utilization,
+        "steps": [{"compactor": name, "before": before, "after": after} for name, before, after in outcome.steps],
+        "passes": outcome.passes,
+        "kind": outcome.kind,
+        "trigger": outcome.trigger,
+        "cause": outcome.cause,
+        "before": outcome.before,
+        "after": outcome.after,
+        "saved": outcome.saved,
+        "generation": outcome.generation,
+        "id": outcome.id,
+        "writer": outcome.writer,
+        "summary_input": outcome.input,
+        "summary_output": outcome.output,
+        "summary_failed_answers": outcome.failed_answers,
+        "summary_failed_input": outcome.failed_input,
+        "summary_failed_output": outcome.failed_output,
+        "artifacts": outcome.artifacts,
+        "reason": outcome.reason,
+    }
+
+
+def failure_kind(reason: str) -> str:
+    """Returns the kind of a failure, one of FAILURE_KINDS; its reason is free text."""
+    return next((name for words, name in _FAILURE_WORDS if words in reason), "other")

@@ -1,0 +1,401 @@
+"""The repository of compactions: finds the one that applies to a conversation, and publishes new ones.
+
+Theory of operation. A client sends its whole history with every request. Each message has a chain key, a hash over all
+messages up to it. A compaction is stored under the chain key of the last message that it covers, its anchor. The
+compaction that applies to a request is the deepest one whose anchor lies on the request's chain; a history that was
+rewound or forked has a shallower one on its chain, or none.
+
+`find` looks in memory first. For each chain key at which a request ended, this worker remembers the answer, so that the
+next request of the conversation looks only at its new messages. The store is asked if other workers may know more.
+
+`publish` writes with `put_if_absent`, so that all workers agree on one compaction. A compaction of an already compacted
+history may have the same anchor; it lies one level higher, and the uppermost level applies.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from accordion.archive.sealing import PlainSealer
+from accordion.compaction.record_format import (
+    MAX_LEVELS,
+    compaction_key,
+    compaction_keys,
+    decode,
+    encode,
+    memory_size,
+    parse_key,
+    race_key,
+)
+from accordion.model.cache import BoundedCache
+from accordion.model.compaction import (
+    CompactedConversation,
+    CompactedList,
+    CompactedPrefix,
+    Compaction,
+    apply_compaction,
+    apply_prefix,
+    build_prefix,
+    scope_prefix,
+    without_compaction,
+)
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, KeyValueStore, Sealer
+from accordion.model.values import dataclass
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.written_messages import WrittenMessageReader
+
+_BATCHES = (64, 512)
+_BATCH = 1_024
+"""Chain keys per batch read from the store, the newest first: a recent compaction is found in the first batch."""
+_SAME_LIST_SECONDS = 900.0
+"""Seconds in which all workers use the same compaction of the same history. Clients send a request again after a
+timeout, which for most is ten minutes."""
+_ANSWER_SIZE = 350
+"""Bytes of memory per remembered answer."""
+_LIST_ENTRY_SIZE = 300
+"""Bytes of memory per message of a compacted list."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedPrefix:
+    prefix: CompactedPrefix
+    size: int
+    """Estimated bytes of the prefix."""
+    compacted_list: CompactedList | None = None
+
+
+class CompactedPrefixCache:
+    """Applies compactions to conversations, so that each request costs only its new messages.
+
+    Remembers compacted prefixes within `capacity` bytes, the newest always.
+    """
+
+    def __init__(self, message_reader: WrittenMessageReader, capacity: int) -> None:
+        self._reader = message_reader
+        self._prefixes = BoundedCache[str, _CachedPrefix](capacity)
+
+    def apply(
+        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, compaction: Compaction
+    ) -> CompactedConversation:
+        """Returns the conversation with this compaction applied. Raises ValueError if it is not valid for it."""
+        known = self._prefixes.get(compaction.id)
+        if known is None or known.prefix.client != conversation.messages[: compaction.covered]:
+            read_message = self._reader.reader_for(protocol, tenant_key)
+            prefix = build_prefix(conversation, compaction, read_message)
+            # The prefix keeps the client's messages of its last request alive, so they count too.
+            size = sum(message.size for message in prefix.client)
+            self._prefixes.put(compaction.id, _CachedPrefix(prefix, size), size)
+            return apply_compaction(conversation, compaction, read_message, prefix)
+        history = apply_prefix(conversation, compaction, known.prefix, known.compacted_list)
+        chain, last = history.conversation.chain, conversation.chain[-1]
+        compacted_list = CompactedList(len(conversation.chain), last, history.origins, history.spans, chain)
+        size = known.size + _LIST_ENTRY_SIZE * len(chain)
+        self._prefixes.put(compaction.id, _CachedPrefix(known.prefix, known.size, compacted_list), size)
+        return history
+
+    def forget(self) -> None:
+        """Empties the cache."""
+        self._prefixes.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedCompaction:
+    compaction: Compaction
+    level: int
+    size: int
+    is_local_only: bool
+    """Whether it applies in this worker alone, as far as is known."""
+
+
+class CompactionRepository:
+    """The compactions that this worker has in memory, and those in the store.
+
+    Memory is bounded by `capacity` bytes for compactions and compacted prefixes, and by `answers_capacity` bytes for
+    remembered answers. The store keeps a compaction for `retention` seconds, sealed by `sealer`; one that cannot be
+    opened counts as absent. `on_use` is called with each compaction that a request finds.
+    """
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        *,
+        capacity: int = 64 * 2**20,
+        retention: float = 30 * 86_400.0,
+        message_reader: WrittenMessageReader | None = None,
+        on_use: Callable[[bytes, bytes, Conversation, Compaction], None] = lambda *_: None,
+        sealer: Sealer | None = None,
+        answers_capacity: int = 12 * 2**20,
+    ) -> None:
+        self._store = store
+        self._sealer: Sealer = sealer or PlainSealer()
+        self._capacity = capacity
+        self._retention = retention
+        self._on_use = on_use
+        self._max_answers = max(1, answers_capacity // 3 // _ANSWER_SIZE)
+        self._cached: OrderedDict[bytes, _CachedCompaction] = OrderedDict()
+        self._size = 0
+        self._known_answers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._changes: OrderedDict[bytes, int] = OrderedDict()
+        self._prefix_cache = CompactedPrefixCache(message_reader or WrittenMessageReader(), capacity // 2)
+        self._floor = self._count = 0
+        self._waiting_tenants: dict[bytes, bytes] = {}
+        """Tenant keys by label, for compactions that wait for the store and so apply in this worker alone."""
+
+    @property
+    def size(self) -> int:
+        """Estimated bytes of the compactions in memory."""
+        return self._size
+
+    async def find(
+        self, protocol: WireProtocol, tenant_key: bytes, scope: bytes, conversation: Conversation, *, check_store: bool
+    ) -> CompactedConversation:
+        """Returns the conversation with the compaction that applies to it, if there is one.
+
+        `scope` separates compactions within the tenant. The store is asked if `check_store` is true (other workers may
+        know more), and for compactions that this worker evicted. While the store is away, memory alone counts.
+        """
+        chain = conversation.chain
+        if not chain:
+            return without_compaction(conversation)
+        label = scope_prefix(tenant_key, scope)
+        index, cached = await self._find_deepest(tenant_key, label, chain, check_store)
+        if cached is None:
+            self._remember_answer(label, chain, index)
+            return without_compaction(conversation)
+        history = self._apply_entry(protocol, tenant_key, conversation, cached)
+        if hides_newest_message(history, conversation):
+            index, cached = await self._find_deepest(tenant_key, label, chain[:-1], check_store)
+            history = self._apply_entry(protocol, tenant_key, conversation, cached)
+        self._remember_answer(label, chain, index)
+        if history.compaction is not None:
+            self._on_use(tenant_key, scope, conversation, history.compaction)
+        return history
+
+    async def _find_deepest(
+        self, tenant_key: bytes, label: bytes, chain: Sequence[bytes], check_store: bool
+    ) -> tuple[int, _CachedCompaction | None]:
+        index, cached, evicted = self._find_in_memory(label, chain)
+        if check_store or evicted >= 0:
+            only_index = evicted if not check_store else -1
+            return await self._find_in_store(tenant_key, label, chain, index, cached, only_index)
+        return index, cached
+
+    def knows_position(self, tenant_key: bytes, scope: bytes, chain_key: bytes) -> bool:
+        """Whether this worker knows which compaction applies to the history that ends at this chain key."""
+        name = scope_prefix(tenant_key, scope) + chain_key
+        return name in self._known_answers or name in self._cached
+
+    def find_local(
+        self, protocol: WireProtocol, tenant_key: bytes, scope: bytes, conversation: Conversation
+    ) -> CompactedConversation:
+        """Returns the same as `find`, from memory only."""
+        label, chain = scope_prefix(tenant_key, scope), conversation.chain
+        history = self._apply_entry(protocol, tenant_key, conversation, self._find_in_memory(label, chain)[1])
+        if hides_newest_message(history, conversation):
+            return self._apply_entry(protocol, tenant_key, conversation, self._find_in_memory(label, chain[:-1])[1])
+        return history
+
+    def _apply_entry(
+        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, cached: _CachedCompaction | None
+    ) -> CompactedConversation:
+        if cached is None:
+            return without_compaction(conversation)
+        try:
+            return self._prefix_cache.apply(protocol, tenant_key, conversation, cached.compaction)
+        except ValueError:
+            # The compaction removed an unanswered call that is answered now: the history must be compacted anew.
+            return without_compaction(conversation)
+
+    def apply(
+        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, compaction: Compaction
+    ) -> CompactedConversation:
+        """Returns the conversation with this compaction applied. Raises ValueError if it is not valid for it."""
+        return self._prefix_cache.apply(protocol, tenant_key, conversation, compaction)
+
+    async def publish(
+        self, tenant_key: bytes, scope: bytes, root: bytes, compaction: Compaction, *, last_chain_key: bytes = b""
+    ) -> Compaction:
+        """Publishes a compaction to all workers. Returns the winner: if another worker was first, that one's.
+
+        `root` is the chain key of the client's first message, `last_chain_key` that of the last message of the history
+        that was compacted, earlier compactions included. Raises StoreUnavailable; then the compaction applies nowhere.
+        """
+        label = scope_prefix(tenant_key, scope)
+        if last_chain_key:
+            # Workers that measure differently choose different anchors for the same history, so they compete for a key
+            # made of the history itself. It holds the whole record, so that a loser can publish the winner's compaction
+            # should the winner fail before it does.
+            key = race_key(label, last_chain_key, compaction.cause)
+            compaction = await self._put_first(tenant_key, key, compaction, _SAME_LIST_SECONDS) or compaction
+        winner = compaction
+        # While the store is away it cannot tell the lower levels, so those known in memory count.
+        first_level = 0 if self._store.is_available else self._next_level(label, compaction)
+        for level in range(first_level, MAX_LEVELS):
+            stored = await self._put_first(
+                tenant_key, compaction_key(label, compaction.anchor, level), compaction, self._retention
+            )
+            # A record at this level does not win if this compaction was made from it, if it is unreadable, or if it was
+            # made before the provider reported an overflow.
+            is_outdated = compaction.cause == "overflow" and stored is not None and stored.cause != "overflow"
+            if stored is not None and (
+                stored.generation >= compaction.generation + is_outdated or level == MAX_LEVELS - 1
+            ):
+                winner = stored
+                break
+        self._cache(label, root, winner, level, is_local_only=self._is_waiting_for_store(tenant_key, label))
+        return winner
+
+    def _is_waiting_for_store(self, tenant_key: bytes, label: bytes) -> bool:
+        """Whether a compaction just written or found waits for the store; then another one may still win."""
+        if self._store.is_available:
+            return False
+        if len(self._waiting_tenants) >= self._max_answers:
+            self._waiting_tenants.clear()
+        self._waiting_tenants[label] = tenant_key
+        return True
+
+    async def _put_first(self, tenant_key: bytes, key: Key, compaction: Compaction, ttl: float) -> Compaction | None:
+        """Returns the first compaction written under a key; None if it cannot be read."""
+        value = self._encrypt(tenant_key, key, compaction)
+        stored = await self._store.put_if_absent(key, value, ttl=ttl)
+        return compaction if stored == value else self._decrypt(tenant_key, key, stored)
+
+    def _encrypt(self, tenant_key: bytes, key: Key, compaction: Compaction) -> bytes:
+        return self._sealer.seal(tenant_key, key.path, encode(compaction))
+
+    def _decrypt(self, tenant_key: bytes, key: Key, value: bytes | None) -> Compaction | None:
+        return decode(self._sealer.open(tenant_key, key.path, value) if value is not None else None)
+
+    def adopt(self, key: Key, value: bytes) -> None:
+        """Replaces a compaction that waited for the store by the one that another worker published first."""
+        label, anchor, level = parse_key(key)
+        if label not in self._waiting_tenants:
+            # An earlier run spooled it: it is not in memory, and `find` will read the store's.
+            return
+        compaction = self._decrypt(self._waiting_tenants[label], key, value)
+        if compaction is not None and compaction.anchor == anchor:
+            self._cache(label, b"", compaction, level)
+
+    def forget(self) -> None:
+        """Empties memory after an erasure, since the store's content is no longer known."""
+        for cache in (self._cached, self._known_answers, self._changes):
+            cache.clear()
+        self._prefix_cache.forget()
+        self._size = 0
+        self._floor = self._count = self._count + 1
+
+    # -- in memory ----------------------------------------------------------------
+
+    def _next_level(self, label: bytes, compaction: Compaction) -> int:
+        """Returns how many compactions lie below a new one at its anchor, as far as this worker knows."""
+        below = self._cached.get(label + compaction.anchor)
+        return 0 if below is None else min(below.level + 1, MAX_LEVELS - 1)
+
+    def _find_in_memory(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, _CachedCompaction | None, int]:
+        """Returns index and entry of the deepest compaction in memory, and the index of a deeper evicted one or -1."""
+        cached, answers, deepest_answer = self._cached, self._known_answers, -1
+        index = len(chain) - 1
+        while index > deepest_answer:
+            name = label + chain[index]
+            if name in cached:
+                cached.move_to_end(name)
+                return index, cached[name], -1
+            if name in answers:
+                count, answer = answers[name]
+                deepest_answer = max(deepest_answer, answer)
+                if count >= self._floor and count >= self._changes.get(label + chain[0], 0):
+                    # No compaction of this history was added since, so there is no deeper one.
+                    index = answer + 1
+            index -= 1
+        entry, evicted = None, -1
+        while index >= 0 and (entry := cached.get(label + chain[index])) is None:
+            evicted = max(evicted, index if index == deepest_answer else -1)
+            index -= 1
+        return index, entry, evicted
+
+    def _remember_answer(self, label: bytes, chain: Sequence[bytes], index: int) -> None:
+        name, answers = label + chain[-1], self._known_answers
+        answers[name] = (self._count, index)
+        answers.move_to_end(name)
+        if len(answers) > self._max_answers:
+            answers.popitem(last=False)
+
+    def _cache(
+        self, label: bytes, root: bytes, compaction: Compaction, level: int, *, is_local_only: bool = False
+    ) -> None:
+        """Adds a compaction to memory. Invalidates the remembered answers of this history; all, if `root` is empty."""
+        name = label + compaction.anchor
+        known = self._cached.pop(name, None)
+        if known is not None:
+            self._size -= known.size
+        entry = _CachedCompaction(compaction, level, memory_size(compaction), is_local_only)
+        self._cached[name] = entry
+        self._size += entry.size
+        while self._size > self._capacity and len(self._cached) > 1:
+            _, evicted = self._cached.popitem(last=False)
+            self._size -= evicted.size
+        self._count += 1
+        if not root:
+            self._floor = self._count
+            return
+        self._changes[label + root] = self._count
+        self._changes.move_to_end(label + root)
+        while len(self._changes) > self._max_answers:
+            _, change = self._changes.popitem(last=False)
+            self._floor = max(self._floor, change)
+
+    # -- in the store -------------------------------------------------------------
+
+    async def _find_in_store(
+        self,
+        tenant_key: bytes,
+        label: bytes,
+        chain: Sequence[bytes],
+        index: int,
+        cached: _CachedCompaction | None,
+        only_index: int,
+    ) -> tuple[int, _CachedCompaction | None]:
+        """Returns the deepest compaction that the store has behind the cached one or on a higher level of its anchor.
+
+        A cached one that applies in this worker alone may also be replaced at its own level. If `only_index` is not -1,
+        the store is asked for this one position.
+        """
+        level = cached.level + (not cached.is_local_only) if cached is not None else 0
+        positions = [only_index] if only_index >= 0 else range(len(chain) - 1, index - (cached is not None), -1)
+        sizes, start = iter(_BATCHES), 0
+        try:
+            while start < len(positions):
+                batch = positions[start : start + next(sizes, _BATCH)]
+                start += len(batch)
+                keys = [compaction_key(label, chain[at], level if at == index else 0) for at in batch]
+                values = await self._store.get_many(keys)
+                for at, value in zip(batch, values, strict=True):
+                    if value is None:
+                        continue
+                    uppermost = await self._find_uppermost(tenant_key, label, chain[at])
+                    if uppermost is not None:
+                        is_local_only = self._is_waiting_for_store(tenant_key, label)
+                        self._cache(label, chain[0], *uppermost, is_local_only=is_local_only)
+                        return at, self._cached[label + chain[at]]
+        except StoreUnavailable:
+            pass
+        return index, cached
+
+    async def _find_uppermost(self, tenant_key: bytes, label: bytes, anchor: bytes) -> tuple[Compaction, int] | None:
+        """Returns the readable compaction on the highest level of an anchor, with its level."""
+        keys = compaction_keys(label, anchor)
+        stored = list(zip(keys, await self._store.get_many(keys), strict=True))
+        for level in reversed(range(MAX_LEVELS)):
+            compaction = self._decrypt(tenant_key, *stored[level])
+            if compaction is not None and compaction.anchor == anchor:
+                return compaction, level
+        return None
+
+
+def hides_newest_message(history: CompactedConversation, conversation: Conversation) -> bool:
+    """Whether a summary covers the newest message, which the model must answer: the history was rewound to the
+    compaction's anchor."""
+    return history.compaction is not None and history.origins[-1] != len(conversation.messages) - 1

@@ -1,0 +1,85 @@
+"""The input and the output of the compactor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Literal
+
+from accordion.model.budget import Decision, TokenLimits, Utilization, Window
+from accordion.model.compaction import Cause, CompactedConversation
+from accordion.model.conversation import Message
+from accordion.model.delegation import DelegationNode
+from accordion.model.records import CompactionOutcome
+from accordion.model.summarizer import SummaryCaller
+from accordion.model.values import dataclass
+from accordion.protocols.base import WireProtocol
+
+ThinkingMode = Literal["none", "free", "bound", "droppable"]
+"""How thinking blocks may be treated: `none`: there are none; `free`: each may stay or go; `bound`: each is valid only
+behind its exact prefix; `droppable`: bound, but the request lets the provider drop blocks that do not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBudgets:
+    """The two limits beside tokens: bytes of the whole body, and number of images. 0 means no limit."""
+
+    max_body_bytes: int = 0
+    max_images: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRequest:
+    """One request with everything that a compaction needs.
+
+    `history` is the conversation with earlier compactions applied. `scope` separates compactions within the tenant: a
+    compaction of one scope never applies in another. `actual_model` is the model that receives the request; tokens are
+    counted for it. `started_at` is when the request came, in seconds by the monotonic clock: if the session was erased
+    since, nothing is stored. `body_size` is in bytes.
+    """
+
+    tenant: str
+    tenant_key: bytes = field(repr=False)
+    scope: bytes = field(repr=False)
+    session: str
+    protocol: WireProtocol
+    history: CompactedConversation
+    utilization: Utilization
+    window: Window
+    limits: TokenLimits
+    decision: Decision
+    actual_model: str
+    started_at: float
+    request_id: str = ""
+    cause: Cause = "automatic"
+    body_size: int = 0
+    budgets: RequestBudgets = RequestBudgets()
+    thinking: ThinkingMode = "none"
+    pinned_call_ids: frozenset[str] = frozenset()
+    """Call ids pinned by the request or the API."""
+    summary_caller: SummaryCaller | None = None
+    """None if no model may be asked for a summary."""
+    tool_tokens: int = 0
+    """Tokens that the compaction itself adds: our tool, which is offered from the first compaction on."""
+    is_token_count: bool = False
+    """Whether the request only asks for its token count: then nothing is stored, and no model is asked."""
+    is_subagent: bool = False
+    """Whether a sub-agent sends the request: then all messages before its first reply stay verbatim."""
+    delegations_by_call: Mapping[str, DelegationNode] = field(default_factory=dict)
+    """The delegations that calls of this conversation started, by call id."""
+    provider_items: Mapping[bytes, Message] = field(default_factory=dict, repr=False)
+    """Full messages for items that the client only references by id, by the keys of the referencing messages."""
+    history_with_insertions: CompactedConversation | None = None
+    """The history as it would be forwarded, with read-backs and recalls; None if it equals `history`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """The history to forward, and the outcome to report.
+
+    `is_stored_locally_only`: the removed content is only in the local spool so far, because the store is away.
+    """
+
+    history: CompactedConversation
+    outcome: CompactionOutcome | None = None
+    is_stored_locally_only: bool = False

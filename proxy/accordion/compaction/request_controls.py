@@ -1,0 +1,122 @@
+"""Reads the compaction controls of a request: its `x-accordion-*` headers, and whether it is a compaction request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from accordion.compaction.request import ThinkingMode
+from accordion.model.conversation import Conversation, Opaque, Reasoning, Text
+from accordion.model.errors import BadRequest
+from accordion.model.values import dataclass
+
+_HEADER, _PINS, _PROJECT = b"x-accordion-compact", b"x-accordion-pin", b"x-accordion-project"
+_CONTROL_HEADERS = frozenset({_HEADER, _PINS, _PROJECT})
+_MODES = ("auto", "now", "off", "observe")
+_CALL_ID = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,256}")
+_MOST_PINS = 64
+_LONGEST_PROJECT = 200
+# Models that bind each thinking block to its exact prefix, and their successors.
+_BOUND_THINKING_MODELS = re.compile(
+    r"(?:fable|mythos)-5[.-][1-9]|(?:opus|sonnet|haiku)-5[.-][5-9]|(?:opus|sonnet|haiku|fable|mythos)-[6-9]"
+)
+
+# Beginnings of prompts with which clients ask for a summary of the window to continue from: Claude Code and its
+# followers, Codex, OpenCode. Newer versions also send a header.
+_COMPACTION_PROMPTS = (
+    "create a detailed summary of the conversation",
+    "create a detailed summary of the RECENT portion of the",
+    "performing a CONTEXT CHECKPOINT COMPACTION",
+    "Provide a detailed prompt for continuing our conversation",
+    "anchored summary from the conversation history",
+    "Update the anchored summary below",
+)
+_BEGINNING = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class RequestControls:
+    """The controls of one request.
+
+    `mode` is `auto`, `now` (compact whatever the size), `off` or `observe` (only report). Results of `pinned_call_ids`
+    stay. `is_client_compaction`: the request is the client's own compaction request. `project` selects memories: empty
+    for those without a project, None if the request does not name one.
+    """
+
+    mode: str = "auto"
+    pinned_call_ids: frozenset[str] = frozenset()
+    is_client_compaction: bool = False
+    project: str | None = None
+
+
+_NO_CONTROLS = RequestControls()
+
+
+def read_controls(
+    headers: Mapping[bytes, bytes], conversation: Conversation, *, is_client_compaction: bool
+) -> RequestControls:
+    """Reads `x-accordion-compact`, `x-accordion-pin` (call ids separated by commas) and `x-accordion-project`. Raises
+    BadRequest."""
+    is_client_compaction = is_client_compaction or is_compaction_request(conversation)
+    if _CONTROL_HEADERS.isdisjoint(headers):
+        return RequestControls(is_client_compaction=True) if is_client_compaction else _NO_CONTROLS
+    mode_header, pins, project = headers.get(_HEADER), headers.get(_PINS), headers.get(_PROJECT)
+    mode = mode_header.decode("latin-1").strip().lower() if mode_header is not None else "auto"
+    if mode not in _MODES:
+        raise BadRequest(f"x-accordion-compact must be one of {', '.join(_MODES)}.", param="x-accordion-compact")
+    ids = [entry.strip() for entry in pins.decode("latin-1").split(",")] if pins is not None else []
+    ids = [entry for entry in ids if entry]
+    if len(ids) > _MOST_PINS or not all(map(_CALL_ID.fullmatch, ids)):
+        raise BadRequest(
+            f"x-accordion-pin must hold call ids, separated by commas, {_MOST_PINS} at most.", param="x-accordion-pin"
+        )
+    return RequestControls(
+        mode, frozenset(ids), is_client_compaction, None if project is None else _read_project(project)
+    )
+
+
+def _read_project(value: bytes) -> str:
+    """Reads the name of a project. Raises BadRequest."""
+    # Invalid UTF-8 becomes surrogates, which are not printable.
+    name = " ".join(value.decode(errors="surrogateescape").split())
+    if len(name) > _LONGEST_PROJECT or not name.isprintable() or name == "*":
+        raise BadRequest(
+            f"x-accordion-project must name one project, in {_LONGEST_PROJECT} printable characters of UTF-8 at most.",
+            param="x-accordion-project",
+        )
+    return name
+
+
+def is_compaction_request(conversation: Conversation) -> bool:
+    """Whether the request asks for a compaction by the provider or for the client.
+
+    By the provider: a trigger as the last item of Responses, or a top-level `compaction` of Messages. For the client:
+    the last message contains a known prompt.
+    """
+    if conversation.dialect == "messages" and conversation.envelope.get("compaction", b"null") != b"null":
+        return True
+    if not conversation.messages:
+        return False
+    last = conversation.messages[-1]
+    if last.role == "user":
+        for part in last.parts:
+            if isinstance(part, Text):
+                beginning = part.text[:_BEGINNING]
+                for prompt in _COMPACTION_PROMPTS:
+                    if prompt in beginning:
+                        return True
+        return False
+    return any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in last.parts)
+
+
+def thinking_mode(conversation: Conversation, beta: str, model: str = "") -> ThinkingMode:
+    """Returns how the request's thinking blocks may be treated (wire notes, "Preserved thinking"). `model` is the
+    actual model, if the conversation's is only an alias."""
+    if conversation.dialect != "messages":
+        return "free"
+    if not any(isinstance(part, Reasoning) for message in conversation.messages for part in message.parts):
+        return "none"
+    if not _BOUND_THINKING_MODELS.search(model or conversation.model):
+        return "free"
+    has_drop_block = b'"drop_block"' in conversation.envelope.get("thinking", b"")
+    return "droppable" if has_drop_block and "thinking-binding-controls" in beta else "bound"

@@ -1,0 +1,193 @@
+"""What people set for a session: pinned results, and a compaction at the next request.
+
+Both are in the store, for every worker. Pins are read when a compaction is made, which is rare. Compaction requests
+must be known at every request, so each worker keeps them in memory and polls for new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import field
+
+import msgspec
+
+from accordion.model.cache import BoundedCache, string_size
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, KeyValueStore
+from accordion.model.values import dataclass
+
+MOST_PINS = 256
+REQUEST_SECONDS = 86_400.0
+"""A compaction request expires after so many seconds without a request of the session."""
+
+_PINS = msgspec.json.Decoder(list[str])
+_REQUEST_COLLECTION = "wishes/forced"
+_MAX_WAITING = 1_000
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOverrides:
+    """The overrides of one session."""
+
+    pins: frozenset[str] = frozenset()
+    wants_compaction: bool = False
+
+
+@dataclass(frozen=False, slots=True)
+class SessionOverrideStore:
+    """Stores session overrides. A pin is kept for `retention` seconds, a compaction request for a day."""
+
+    store: KeyValueStore
+    retention: float = 30 * 86_400.0
+    capacity: int = 1 * 2**20
+    """Bytes of the pins in memory: half for stored ones, half for unwritten ones."""
+    _requests: set[str] = field(default_factory=set)
+    _pins: BoundedCache[str, frozenset[str]] = field(init=False)
+    _unwritten_pins: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    """Pins from headers that are not in the store yet."""
+    _changes: int = 0
+    _waiting_sessions: dict[tuple[str, str], None] = field(default_factory=dict)
+    """The sessions, as (tenant, session), in which a compaction waits for its summary."""
+
+    def __post_init__(self) -> None:
+        self._pins = BoundedCache(self.capacity // 2, lambda session, pins: string_size(session, *pins))
+
+    # -- pins ---------------------------------------------------------------------
+
+    async def set_pins(self, tenant: str, session: str, call_ids: frozenset[str]) -> None:
+        """Replaces the pins of a session. Raises StoreUnavailable."""
+        if call_ids:
+            value = msgspec.json.encode(sorted(call_ids))
+            await self.store.put(_pins_key(tenant, session), value, ttl=self.retention)
+        else:
+            await self.store.delete([_pins_key(tenant, session)])
+        self._unwritten_pins.pop((tenant, session), None)
+        self._cache_pins(tenant, session, call_ids)
+
+    async def add_pins(self, tenant: str, session: str, call_ids: frozenset[str]) -> None:
+        """Adds the pins of a request's header; they last as long as others.
+
+        Never raises: while the store is away, this worker keeps them, and `poll` writes them later. Of more than
+        MOST_PINS, the last in alphabetical order apply to their own request only.
+        """
+        if call_ids <= self._pins_in_memory(tenant, session):
+            return
+        unwritten = self._unwritten_pins.get((tenant, session), frozenset()) | call_ids
+        self._unwritten_pins[tenant, session] = frozenset(sorted(unwritten)[:MOST_PINS])
+        while (
+            len(self._unwritten_pins) > 1
+            and sum(string_size(*pins) for pins in self._unwritten_pins.values()) > self.capacity // 2
+        ):
+            del self._unwritten_pins[next(iter(self._unwritten_pins))]
+        await self._publish_pins(tenant, session)
+
+    async def find_pins(self, tenant: str, session: str) -> frozenset[str]:
+        """Returns the pinned call ids; while the store is away, those known last."""
+        with suppress(StoreUnavailable):
+            self._cache_pins(tenant, session, _decode_pins(await self.store.get(_pins_key(tenant, session))))
+        unwritten = self._unwritten_pins.get((tenant, session), frozenset())
+        return self._pins_in_memory(tenant, session) | unwritten
+
+    # -- compaction requests --------------------------------------------------------
+
+    async def request_compaction(self, tenant: str, session: str) -> None:
+        """Requests a compaction at the session's next request. Raises StoreUnavailable."""
+        await self.store.put(_request_key(tenant, session), b"1", ttl=REQUEST_SECONDS)
+        self._changes += 1
+        self._requests.add(f"{tenant}|{session}")
+
+    def has_compaction_request(self, tenant: str, session: str) -> bool:
+        """Whether a compaction is requested, as far as this worker knows."""
+        return bool(self._requests) and f"{tenant}|{session}" in self._requests
+
+    async def clear_compaction_request(self, tenant: str, session: str) -> None:
+        """Removes a fulfilled request."""
+        self._changes += 1
+        self._requests.discard(f"{tenant}|{session}")
+        try:
+            await self.store.delete([_request_key(tenant, session)])
+        except StoreUnavailable:
+            return
+        finally:
+            self._changes += 1
+
+    def set_waiting_for_summary(self, tenant: str, session: str, is_waiting: bool) -> None:
+        """Sets whether a compaction due at the start of a turn waits for its summary. In memory only: if it is lost,
+        the mid-generation trigger applies later."""
+        self._waiting_sessions.pop((tenant, session), None)
+        if is_waiting:
+            self._waiting_sessions[tenant, session] = None
+            if len(self._waiting_sessions) > _MAX_WAITING:
+                del self._waiting_sessions[next(iter(self._waiting_sessions))]
+
+    def is_waiting_for_summary(self, tenant: str, session: str) -> bool:
+        """Whether a compaction of the whole history waits for its summary."""
+        return bool(self._waiting_sessions) and (tenant, session) in self._waiting_sessions
+
+    # -- all of them --------------------------------------------------------------
+
+    async def load(self, tenant: str, sessions: Sequence[str]) -> list[SessionOverrides]:
+        """Loads the overrides of these sessions from the store. Raises StoreUnavailable."""
+        keys = [key for session in sessions for key in (_pins_key(tenant, session), _request_key(tenant, session))]
+        values = await self.store.get_many(keys) if keys else []
+        return [
+            SessionOverrides(
+                _decode_pins(pins) | self._unwritten_pins.get((tenant, session), frozenset()), request is not None
+            )
+            for session, pins, request in zip(sessions, values[::2], values[1::2], strict=True)
+        ]
+
+    async def poll(self) -> None:
+        """Reads the compaction requests of other workers, and writes the pins that the store does not have yet."""
+        before, requests, after = self._changes, set[str](), ""
+        try:
+            while page := await self.store.scan(_REQUEST_COLLECTION, after=after, limit=_PAGE):
+                requests.update(name for name, _ in page)
+                after = page[-1][0]
+                if len(page) < _PAGE:
+                    break
+        except StoreUnavailable:
+            return
+        if self._changes == before:
+            # Otherwise the result may be older than what this worker knows.
+            self._requests = requests
+        for tenant, session in list(self._unwritten_pins):
+            await self._publish_pins(tenant, session)
+
+    async def _publish_pins(self, tenant: str, session: str) -> None:
+        unwritten = self._unwritten_pins.get((tenant, session), frozenset())
+        try:
+            stored = _decode_pins(await self.store.get(_pins_key(tenant, session)))
+            merged = frozenset([*stored, *sorted(unwritten - stored)][:MOST_PINS])
+            if merged != stored:
+                value = msgspec.json.encode(sorted(merged))
+                await self.store.put(_pins_key(tenant, session), value, ttl=self.retention)
+        except StoreUnavailable:
+            return
+        self._cache_pins(tenant, session, merged)
+        if self._unwritten_pins.get((tenant, session)) == unwritten:
+            self._unwritten_pins.pop((tenant, session), None)
+
+    def _cache_pins(self, tenant: str, session: str, call_ids: frozenset[str]) -> None:
+        self._pins[f"{tenant}|{session}"] = call_ids
+
+    def _pins_in_memory(self, tenant: str, session: str) -> frozenset[str]:
+        return self._pins.get(f"{tenant}|{session}") or frozenset()
+
+
+def _decode_pins(value: bytes | None) -> frozenset[str]:
+    """Decodes stored pins; none if there is no value or it is unreadable."""
+    try:
+        return frozenset(_PINS.decode(value)) if value is not None else frozenset()
+    except msgspec.MsgspecError:
+        return frozenset()
+
+
+def _pins_key(tenant: str, session: str) -> Key:
+    return Key(f"pins/{tenant}", session)
+
+
+def _request_key(tenant: str, session: str) -> Key:
+    return Key(_REQUEST_COLLECTION, f"{tenant}|{session}")

@@ -1,0 +1,343 @@
+"""Builds the view that strategies plan on: the history, and which parts of it a compaction may change.
+
+Always protected: system and developer messages; unknown content (a provider's compaction item, for example); the
+opening request; the task; the newest message; the newest tool batch, which the model has not read yet; open calls;
+pinned results with their calls; and all messages of a sub-agent's history before its first reply. A mid-generation
+compaction changes only messages after the task. Messages that the provider ignores cost no tokens, and are free only if
+the request has too many bytes or images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import accumulate
+
+from accordion.accounting.token_meter import REPLY
+from accordion.compaction.plan_state import count_images
+from accordion.compaction.policy import max_tokens
+from accordion.compaction.request import CompactionRequest, RequestBudgets, ThinkingMode
+from accordion.compaction.strategies.base import (
+    DigestFunction,
+    StrategyView,
+    WritableFunction,
+    always_writable,
+    media_parts,
+    no_digest,
+    text_of,
+)
+from accordion.insertions.differences import count_extra_tokens, find_orphan_reasoning
+from accordion.model.boundaries import (
+    find_indivisible_groups,
+    find_open_calls,
+    find_skipped_messages,
+    find_waiting_program,
+    has_item_reference,
+    has_opaque_part,
+    is_known_to_provider_only,
+    match_results_to_calls,
+)
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import INSTRUCTION_ROLES, Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.delegation import DelegationNode
+from accordion.model.plan import PlanKind, Slot
+from accordion.protocols.base import WireProtocol
+
+_NO_BUDGETS = RequestBudgets()
+
+_REQUEST_DISTANCE, _MAX_REQUEST_CHARACTERS = 2, 8_000
+"""The actual request may follow an agent's opening by two messages, an answer between, if it is at most this long."""
+
+_MIN_ROOM_DIVISOR = 4
+"""The target leaves at least this fraction (one in so many) of the tokens between protected content and limit: a
+compaction that can never meet its target would remove everything."""
+
+
+def build_view(
+    history: CompactedConversation,
+    kind: PlanKind,
+    *,
+    tokens: int,
+    overhead: int,
+    target: int,
+    window: int,
+    count_message: Callable[[Message], int],
+    pinned_call_ids: frozenset[str] = frozenset(),
+    pinned_tools: frozenset[str] = frozenset(),
+    thinking: ThinkingMode = "none",
+    must_succeed: bool = False,
+    limit: int = 0,
+    tenant_key: bytes = b"",
+    make_digest: DigestFunction = no_digest,
+    count_instruction_tokens: Callable[[Message], int] = lambda _message: 0,
+    size: int = 0,
+    budgets: RequestBudgets = _NO_BUDGETS,
+    is_writable: WritableFunction = always_writable,
+    insertion_tokens: Mapping[int, int] | None = None,
+    orphan_reasoning: tuple[tuple[int, int], ...] = (),
+    is_tool_new: bool = False,
+    is_subagent: bool = False,
+    delegations_by_call: Mapping[str, DelegationNode] | None = None,
+) -> StrategyView:
+    """Builds the view of a history for a compaction of this kind.
+
+    `tokens` counts the whole request, `overhead` its part that is not messages, both corrected or both not; the slots'
+    counts are scaled to the difference. `limit` is the most the request may count (0: the window). `size` is the
+    request's bytes. `pinned_tools` are names or patterns with *. `insertion_tokens` and `orphan_reasoning` are as in
+    insertions/differences.py. `delegations_by_call` are the delegations that calls of this history started.
+    """
+    slots, insertions, skipped = (
+        history.slots(count_message),
+        insertion_tokens or {},
+        find_skipped_messages(history.conversation.messages),
+    )
+    if skipped:
+        slots = tuple([_add_tokens(slot, -slot.tokens) if at in skipped else slot for at, slot in enumerate(slots)])
+        insertions = {index: count for index, count in insertions.items() if index not in skipped}
+    slots, scale = _scale_slots(slots, insertions, tokens - overhead)
+    images = sum(count_images(part) for slot in slots for part in slot.message.parts)
+    exceeds_other_budgets = 0 < budgets.max_images < images or 0 < budgets.max_body_bytes < size
+    analysis = _HistoryAnalysis(slots, pinned_call_ids, pinned_tools, frozenset() if exceeds_other_budgets else skipped)
+    free = analysis.free_slots(kind, thinking, must_succeed)
+    if is_subagent:
+        free[: analysis.first_reply] = [False] * analysis.first_reply
+    groups = find_indivisible_groups(analysis.messages)
+    whole = [False] * len(slots)
+    for first, last in groups:
+        is_removable = all(free[first : last + 1]) and analysis.fixed_slots.isdisjoint(range(first, last + 1))
+        whole[first : last + 1] = [is_removable] * (last + 1 - first)
+    for at in range(find_waiting_program(analysis.messages, analysis.open_calls) + 1, len(slots)):
+        whole[at] = False
+    removable_tokens = sum(slot.tokens for slot, is_removable in zip(slots, whole, strict=True) if is_removable)
+    return StrategyView(
+        kind=kind,
+        slots=slots,
+        free=tuple(free),
+        whole=tuple(whole),
+        groups=groups,
+        tokens=tokens,
+        overhead=overhead,
+        target=_attainable_target(target, tokens, tokens - removable_tokens, limit or window),
+        task=analysis.task,
+        pinned=analysis.pinned,
+        removed=(False,) * len(slots),
+        reachable=tuple(analysis.reachable),
+        limit=limit or window,
+        newest_batch=analysis.newest_batch,
+        open_turn=analysis.open_turn,
+        opening_request=analysis.opening_request,
+        thinking=thinking,
+        calls=analysis.calls,
+        open_calls=analysis.open_calls,
+        tenant_key=tenant_key,
+        make_digest=make_digest,
+        count_message=count_message,
+        count_instruction_tokens=count_instruction_tokens,
+        scale=scale,
+        images=images,
+        max_images=budgets.max_images,
+        body_size=size,
+        max_body_size=budgets.max_body_bytes,
+        is_writable=is_writable,
+        insertion_tokens=tuple([round(insertions.get(index, 0) * scale) for index in range(len(slots))])
+        if insertions
+        else (),
+        orphan_reasoning=orphan_reasoning,
+        is_tool_new=is_tool_new,
+        delegations_by_call=delegations_by_call or {},
+    )
+
+
+def build_view_for_request(
+    request: CompactionRequest,
+    kind: PlanKind,
+    *,
+    count_message: Callable[[Message], int],
+    pinned_tools: frozenset[str] = frozenset(),
+    make_digest: DigestFunction = no_digest,
+    count_instruction_tokens: Callable[[Message], int] = lambda _message: 0,
+) -> StrategyView:
+    """Builds the view of a compaction request. A kind other than the decision's has its own configured target."""
+    utilization, decision, limits = request.utilization, request.decision, request.limits
+    target = decision.target
+    if kind != decision.kind:
+        kind_target = limits.conversation_target if kind == "conversation" else limits.generation_target
+        target = min(kind_target, max_tokens(utilization, limits, request.window))
+    return build_view(
+        request.history,
+        kind,
+        tokens=utilization.tokens + request.tool_tokens,
+        overhead=utilization.preamble + utilization.tools + request.tool_tokens + REPLY,
+        target=target,
+        window=request.window.size,
+        count_message=count_message,
+        pinned_call_ids=request.pinned_call_ids,
+        pinned_tools=pinned_tools,
+        thinking=request.thinking,
+        must_succeed=decision.must_succeed,
+        limit=max_tokens(utilization, limits, request.window),
+        tenant_key=request.tenant_key,
+        make_digest=make_digest,
+        count_instruction_tokens=count_instruction_tokens,
+        size=request.body_size,
+        budgets=request.budgets,
+        is_writable=partial(_is_writable, request.protocol),
+        insertion_tokens=count_extra_tokens(request.history, request.history_with_insertions, count_message)
+        if request.history_with_insertions is not None
+        else {},
+        orphan_reasoning=find_orphan_reasoning(request.history, request.history_with_insertions)
+        if request.history_with_insertions is not None
+        else (),
+        is_tool_new=request.tool_tokens > 0,
+        is_subagent=request.is_subagent,
+        delegations_by_call=request.delegations_by_call,
+    )
+
+
+def _is_writable(protocol: WireProtocol, message: Message, part: int) -> bool:
+    """Whether the protocol allows a text in place of a part.
+
+    Only results that consist of media are in doubt (a computer tool's must be a screenshot), so only those are tried.
+    """
+    content = message.parts[part]
+    if not isinstance(content, ToolResult) or not media_parts(content) or text_of(content):
+        return True
+    try:
+        protocol.edit_message(message, {part: "-"})
+    except ValueError:
+        return False
+    return True
+
+
+def _attainable_target(target: int, tokens: int, staying: int, limit: int) -> int:
+    """Raises a target that cannot be met: `staying` tokens cannot be removed."""
+    upper = min(tokens, limit)
+    return (
+        max(target, staying + max(0, upper - staying) // _MIN_ROOM_DIVISOR) if staying < upper else max(target, limit)
+    )
+
+
+def _scale_slots(
+    slots: tuple[Slot, ...], insertion_tokens: Mapping[int, int], tokens: int
+) -> tuple[tuple[Slot, ...], float]:
+    """Returns the slots, insertions included, scaled so that together they count `tokens`, and the factor."""
+    if insertion_tokens:
+        slots = tuple([_add_tokens(slot, insertion_tokens.get(index, 0)) for index, slot in enumerate(slots)])
+    raw = sum(slot.tokens for slot in slots)
+    if not raw or tokens <= 0 or abs(tokens - raw) <= len(slots):
+        return slots, 1.0
+    scale = tokens / raw
+    ends = [round(end * scale) for end in accumulate((slot.tokens for slot in slots), initial=0)]
+    return tuple(
+        Slot(slot.message, slot.origin, ends[index + 1] - ends[index], slot.edited, slot.first, slot.last)
+        for index, slot in enumerate(slots)
+    ), scale
+
+
+def _add_tokens(slot: Slot, tokens: int) -> Slot:
+    return Slot(slot.message, slot.origin, slot.tokens + tokens, slot.edited, slot.first, slot.last)
+
+
+class _HistoryAnalysis:
+    """Finds the task, the opening request, calls and results, and other landmarks of a history."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        pinned_call_ids: frozenset[str],
+        pinned_tools: frozenset[str],
+        skipped_messages: frozenset[int],
+    ) -> None:
+        self.slots, self._skipped = slots, skipped_messages
+        self.messages = [slot.message for slot in slots]
+        calls = [part for message in self.messages for part in message.parts if isinstance(part, ToolCall)]
+        names = {call.name for call in calls}
+        pinned_names = {name for name in names if any(fnmatchcase(name, pattern) for pattern in pinned_tools)}
+        self.pinned = pinned_call_ids | {call.call_id for call in calls if call.name in pinned_names}
+        self.calls, self.open_calls = match_results_to_calls(self.messages), find_open_calls(self.messages)
+        self.fixed_slots = {index for index, _ in self.open_calls} | {
+            index for index, message in enumerate(self.messages) if self._has_pin(message)
+        }
+        """Slots with an open call or a pinned result."""
+        user_slots = [index for index, slot in enumerate(slots) if slot.has_user_text]
+        self.task = user_slots[-1] if user_slots else -1
+        self.opening_request = user_slots[0] if user_slots else -1
+        self._actual_request = self._find_actual_request(user_slots)
+        replies = (at for at, slot in enumerate(slots) if slot.is_summary or slot.message.role == "assistant")
+        self.first_reply = next(replies, len(slots))
+        """The first slot of a reply; before it stand the task and its material."""
+        self.newest_batch = self._find_newest_batch()
+        last = next((slot for slot in reversed(slots) if slot.message.role not in INSTRUCTION_ROLES), None)
+        is_turn_open = bool(self.messages) and not (last is not None and last.has_user_text)
+        self.open_turn = self.task + 1 if is_turn_open else len(slots)
+        self.reachable = [self._is_editable(index) for index in range(len(slots))]
+
+    def free_slots(self, kind: PlanKind, thinking: ThinkingMode, must_succeed: bool) -> list[bool]:
+        """Returns, for each slot, whether it may be changed."""
+        count = len(self.messages)
+        if thinking == "bound" and not must_succeed and self._has_open_thinking():
+            # The thinking is bound to everything before it, and must stay while the tool turn is open.
+            return [False] * count
+        start = self.task + 1 if kind == "generation" else 0
+        free = [start <= index < self.newest_batch and self._is_editable(index) for index in range(count)]
+        for index in (self.opening_request, self._actual_request, self.task, count - 1):
+            if index >= 0:
+                free[index] = False
+        for index in {index for index, _ in self.open_calls}:
+            free[index] = False
+        return free
+
+    def _find_actual_request(self, user_slots: Sequence[int]) -> int:
+        """Returns the slot of the user's actual request, by default the opening one.
+
+        Some agents open with a text of their own. Then the request is the second user message, if it is short and
+        follows the first answer.
+        """
+        if len(user_slots) < 2:
+            return self.opening_request
+        first, second = user_slots[:2]
+        if self.slots[second].origin - self.slots[first].origin != _REQUEST_DISTANCE:
+            return self.opening_request
+        size = sum(len(part.text) for part in self.messages[second].parts if isinstance(part, Text))
+        return second if size <= _MAX_REQUEST_CHARACTERS else self.opening_request
+
+    def _is_editable(self, index: int) -> bool:
+        """Whether any part of a message could be changed."""
+        message = self.messages[index]
+        if (
+            message.role in INSTRUCTION_ROLES
+            or message.role == "other"
+            or index in self._skipped
+            or has_opaque_part(message)
+        ):
+            return False
+        if is_known_to_provider_only(message) and not 0 <= self.opening_request < index:
+            return False
+        return not message.parts or not all(
+            isinstance(part, ToolCall | ToolResult) and part.call_id in self.pinned for part in message.parts
+        )
+
+    def _has_pin(self, message: Message) -> bool:
+        return bool(self.pinned) and any(
+            isinstance(part, ToolCall | ToolResult) and part.call_id in self.pinned for part in message.parts
+        )
+
+    def _find_newest_batch(self) -> int:
+        """Returns the first slot of the newest tool batch, whose results no reply follows; the slot count if none."""
+        count, first = len(self.messages), len(self.messages)
+        for index in range(count - 1, -1, -1):
+            if self.messages[index].role == "assistant" or has_item_reference(self.messages[index]):
+                break
+            if self.messages[index].has_tool_result:
+                first = index
+        return self._first_call_of(first) if first < count else count
+
+    def _first_call_of(self, first: int) -> int:
+        """Returns the slot of the first call that the results from `first` on answer."""
+        calls = [call for (result, _), (call, _) in self.calls.items() if result >= first]
+        return min([first, *calls])
+
+    def _has_open_thinking(self) -> bool:
+        """Whether the open tool turn contains thinking."""
+        return any(isinstance(part, Reasoning) for message in self.messages[self.open_turn :] for part in message.parts)

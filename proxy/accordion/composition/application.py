@@ -1,0 +1,397 @@
+"""The application: builds all parts of one process from the settings, starts them, stops them and reloads settings.
+
+`Application` builds two kinds of parts. Lasting ones keep their caches, connections and state when the settings change:
+store, sessions, archive, compactions, ledger. Configured ones are built again with each change: the request pipeline,
+its steps, the tenants. A request keeps the pipeline that it began with.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from accordion import __version__
+from accordion.accounting.calibration import Calibrations
+from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.learned_sync import LearnedSync
+from accordion.accounting.ledger import Ledger
+from accordion.accounting.token_meter import TokenMeter
+from accordion.archive.erasure_notices import LOOK
+from accordion.archive.retention import EVERY as ARCHIVE_ROUNDS
+from accordion.composition.archive_builder import ArchiveServices
+from accordion.composition.cache_shares import divide_cache
+from accordion.composition.compaction_builder import CompactionBuilder
+from accordion.composition.memory_builder import MemoryBuilder, note_tenant
+from accordion.composition.spool_builder import build_spool, is_needed_away, is_server, owns_former
+from accordion.composition.store_identity import StoreIdentity
+from accordion.composition.tables import (
+    base_models,
+    build_windows,
+    is_loopback,
+    log_unknown_window,
+    protocols_by_path,
+    routes,
+    rules_by_model,
+    spans,
+    thresholds_by_model,
+    token_counting_paths,
+)
+from accordion.composition.visibility_builder import VisibilityBuilder
+from accordion.config import Settings
+from accordion.http.api import RestApi
+from accordion.http.archive_api import ArchiveApi
+from accordion.http.exchange_log import CompactionLogger, FailureLogger
+from accordion.http.metrics import Metrics
+from accordion.http.proxy_app import ProxyApp, new_id
+from accordion.http.websocket_relay import WebSocketRelay
+from accordion.model.budget import TokenLimits as BudgetLimits
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Observer
+from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.forward import RequestPipeline
+from accordion.pipeline.history_reconstruction import HistoryReconstruction
+from accordion.pipeline.measure import Measurer
+from accordion.pipeline.queries import Queries
+from accordion.pipeline.response_retrieval import ResponseRetrieval
+from accordion.pipeline.send import DeploymentPauses, Sender
+from accordion.pipeline.session_limits import ROUND_SECONDS as SESSION_ROUNDS
+from accordion.pipeline.session_limits import SessionSizeLimit
+from accordion.protocols.body_reader import BodyReader
+from accordion.providers.http.client import HttpUpstream
+from accordion.providers.http.routes import RouteTable
+from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
+from accordion.providers.http.websockets import SocketClosed, open_socket
+from accordion.providers.litellm.translator import LiteLLMTranslator
+from accordion.providers.models.summarizer import ModelSummarizer
+from accordion.providers.models.tokenizer import TiktokenCounter
+from accordion.providers.models.windows import ModelWindows
+from accordion.server.event_loop import LoopClock, LoopTasks
+from accordion.sessions.sessions import Sessions
+from accordion.sessions.tenants import ProxyKey, Tenants
+from accordion.stores.guarded import GuardedStore
+from accordion.stores.open import open_store
+from accordion.stores.spool import SpooledStore
+from accordion.stores.sqlite import SqliteStore
+from accordion.stores.worker_sync import Slots, worker_sync_for
+from accordion.stores.write_queue import WriteQueue
+
+_log = logging.getLogger("accordion")
+
+# Seconds that the reader of a large body sleeps between its steps, so that requests go on.
+_PAUSE = 0.002
+
+
+class Application:
+    """All parts of one process, and its current settings. `slots` is the memory that the workers share."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None = None) -> None:
+        self.settings = settings
+        self.clock, self.tasks = LoopClock(), LoopTasks()
+        self.metrics = Metrics()
+        self.counter = TiktokenCounter()
+        self.dialects = protocols_by_path()
+        self._worker = secrets.token_hex(6)
+        url = settings.store.url.reveal()
+        store = open_store(url, timeout=settings.store.write_timeout_seconds)
+        self.store = GuardedStore(
+            store,
+            timeout=settings.store.timeout_seconds,
+            write_timeout=settings.store.write_timeout_seconds,
+            monotonic=self.clock.monotonic,
+            on_change=self._on_store_change,
+        )
+        self.spooled = SpooledStore(self.store, build_spool(settings), is_copied=is_needed_away)
+        self._store_identity = StoreIdentity(
+            self.store,
+            settings.server.tenant_key.reveal().encode(),
+            on_secret_change=lambda: self._build_configured(self.settings),
+            # A store in memory is never emptied, but a full one drops its oldest entry, which is the mark.
+            on_emptied=self._on_store_emptied if url != "memory://" else lambda: None,
+            replacements=lambda: store.replacements if isinstance(store, SqliteStore) else 0,
+            on_identified=self._on_store_identified,
+        )
+        self.spooled.confirm = self._store_identity.check
+        self.outbox = WriteQueue(self.spooled.with_half_capacity(), on_drop=self.metrics.count_dropped_writes)
+        self._build_lasting(settings, environ, slots)
+        self._build_configured(settings)
+
+    def _build_lasting(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None) -> None:
+        """Builds the parts that keep their state when settings change."""
+        limits, retention = settings.limits, settings.store.retention_days * 86_400
+        observers: list[Observer] = [self.metrics, FailureLogger(), CompactionLogger(self._limits_of)]
+        self._spans = spans(environ)
+        if self._spans is not None:
+            observers.append(self._spans)
+        self._reader = BodyReader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE))
+        self._meter = TokenMeter(self.counter, limits.count_cache_entries)
+        self._calibrations, self._limits = Calibrations(), LearnedLimits(self.clock.now)
+        self._learned_sync = LearnedSync(
+            self.store, self.outbox, self.clock, self._limits, self._calibrations, retention
+        )
+        worker_sync = worker_sync_for(settings.store.url.reveal(), settings.server.workers, slots)
+        self._sessions = Sessions(
+            self.spooled, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, worker_sync
+        )
+        self._archive = ArchiveServices(
+            settings, self.store, self.spooled, self.tasks, self.clock, self.metrics.note_sweep
+        )
+        self._session_size_limit = SessionSizeLimit(
+            self.store, lambda tenant: self.tenants.tenant_key(tenant), max_bytes=settings.store.session_bytes,
+            max_exchanges=limits.exchanges_per_session,
+        )  # fmt: skip
+        self._archive.erasures.listen(self._sessions.forget)
+        # An erasure waits until queued writes are in the store, so that it removes them too.
+        self._archive.erasures.listen(lambda *_: self.outbox.write_now())
+        self._archive.erasures.listen(lambda *_: self._clear_recent())
+        self._archive.erasures.listen(lambda *_: self.spooled.drop_soon())
+        self._compaction_builder = CompactionBuilder(
+            settings,
+            self.store,
+            self.spooled,
+            self._archive,
+            self.outbox,
+            self._meter,
+            self.counter,
+            self.tasks,
+            self.clock,
+        )
+        self._visibility_builder = VisibilityBuilder(
+            self.spooled, self.outbox, self.clock, self.tasks, self._sessions, self._compaction_builder.reader,
+            self._compaction_builder.archive, self.metrics.count_delegation, divide_cache(limits.cache_bytes),
+        )  # fmt: skip
+        self._archive.erasures.listen(self._visibility_builder.forget)
+        self.memory_builder = MemoryBuilder(
+            lambda: self.settings, self._compaction_builder.archive_reader, self._archive.transcripts, self.counter,
+            self.tasks, self.clock,
+            lambda space: note_tenant(self.outbox, self.tenants.find_name(space)), self.metrics.count_memory_writer,
+        )  # fmt: skip
+        ledger_queue = self.outbox.slow_queue(self.store)
+        self._ledger = Ledger(ledger_queue, observers, self._worker, limits.exchanges_per_session, retention)
+        self._translator = LiteLLMTranslator(self._compaction_builder.protocols)
+        self._upstream = self._connect(settings)
+        self._deployment_pauses = DeploymentPauses(self.clock)
+
+    def _build_configured(self, settings: Settings) -> None:
+        """Builds the parts that depend on settings."""
+        self.tenants = Tenants(
+            self._store_identity.secret,
+            tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
+            loopback=is_loopback(settings.server.host),
+        )
+        router, windows = routes(settings), build_windows(settings, self._limits, log_unknown_window)
+        measurer = Measurer(
+            protocols=self.dialects,
+            token_count_protocols=token_counting_paths(self.dialects),
+            openai=self.dialects["/v1/chat/completions"],
+            anthropic=self.dialects["/v1/messages"],
+            request_reader=self._reader,
+            sessions=self._sessions,
+            visibility=self._visibility_builder.visibility(settings),
+            token_meter=self._meter,
+            calibrations=self._calibrations,
+            window_table=windows,
+            compactions=self._compaction_builder.compactions,
+            session_overrides=self._compaction_builder.session_overrides,
+            compaction_rules=rules_by_model(settings),
+            base_models=base_models(settings),
+            router=router,
+            tasks=self.tasks,
+            max_body=settings.server.max_body_bytes,
+            insertion_composer=self._compaction_builder.insertion_composer(settings),
+            memory_mentions=self.memory_builder.memory_mentions(settings),
+        )
+        sender = Sender(self.tenants, router, self._upstream, self._translator, self._deployment_pauses)
+        self._compactors = self._compaction_builder.compactors(
+            settings, partial(self._summarizer, settings, router, windows)
+        )
+        compaction_step = CompactionStep(
+            measurer,
+            self._compactors,
+            self._compaction_builder.request_renderer,
+            self._compaction_builder.session_overrides,
+            self._compaction_builder.named_items,
+            self._compaction_builder.artifact_recall(settings),
+            self.memory_builder.session_import(settings, self._compaction_builder.insertion_store),
+            self.memory_builder.memory_recall(settings, self._compaction_builder.insertion_store),
+        )
+        tool_loop = self._compaction_builder.tool_loop(settings, measurer.visibility.shared_artifacts)
+        response_retrieval = ResponseRetrieval(measurer.sessions, self._compaction_builder.insertion_store)
+        self.forward = RequestPipeline(
+            self.tenants,
+            measurer,
+            compaction_step,
+            sender,
+            self._ledger,
+            self.clock,
+            self._archive.erasures,
+            self._compaction_builder.named_items,
+            HistoryReconstruction(self._compaction_builder.response_links),
+            self._compaction_builder.response_history(self._sessions),
+            tool_loop,
+            response_retrieval,
+            self.memory_builder.memory_capture(settings),
+            settings.server.responses_websocket,
+        )
+        self.queries = Queries(
+            self.store,
+            self.outbox,
+            windows,
+            thresholds_by_model(settings),
+            settings.compaction.mode_of,
+            measurer.visibility.delegation_tracker,
+            settings.limits.exchanges_per_session,
+            lambda: self.store.has_answered,
+            tuple(dict.fromkeys(name for name in router.models if "*" not in name)),
+            self.spooled,
+        )
+        self.settings = settings
+
+    def _limits_of(self, model: str, delegated: bool, window: int) -> BudgetLimits | None:
+        """Returns a model's limits by the current settings; None if its requests are never compacted."""
+        if self.settings.compaction.mode_of(model, delegated=delegated) == "off":
+            return None
+        return self.settings.thresholds.thresholds_for(model, delegated=delegated).limits(window)
+
+    def _summarizer(
+        self, settings: Settings, router: RouteTable, windows: ModelWindows, model: str
+    ) -> ModelSummarizer | None:
+        if not model and settings.summaries.writer == "extractive":
+            return None
+        return ModelSummarizer(
+            self._upstream, self._translator, router, windows, self._compaction_builder.protocols, model=model
+        )
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Applies changed settings. Requests that are running end with the former ones."""
+        if (settings.timeouts, settings.retries) != (self.settings.timeouts, self.settings.retries):
+            # The former client finishes its running requests. Its idle connections soon close by themselves.
+            self._upstream = self._connect(settings)
+        self._build_configured(settings)
+
+    async def start(self) -> None:
+        """Opens the store, reads the shared state and starts the background tasks, so that no request waits for it."""
+        # All objects so far stay, and reference counting frees those of requests. Collections are rarely needed, and
+        # at the default rate they cost a fifth of a small request.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        # The loop registers each asynchronous generator, to close the remaining ones at its end. That takes nearly as
+        # long as a short generator's whole run. Here the owner closes its generator, or drops it; then the loop still
+        # closes it.
+        sys.set_asyncgen_hooks(firstiter=None)
+        # The threads of the store and of compactions must not hold the interpreter for long while a request waits.
+        sys.setswitchinterval(0.0005)
+        # Opening a store takes longer than reading it, and a request waits for the store only briefly.
+        with suppress(StoreUnavailable):
+            await self.store.ping()
+        if is_server(self.settings):
+            self._store_identity.recall(*await self.spooled.spool.recall(self._store_identity.secret))
+        await self._store_identity.poll()
+        await self._learned_sync.poll()
+        self.tasks.repeat(self.poll, LOOK, "follow the store")
+        self.tasks.repeat(self._archive.bounds.run_round, ARCHIVE_ROUNDS, "bound the archive")
+        self.tasks.repeat(self._session_size_limit.run_round, SESSION_ROUNDS, "bound the sessions")
+        self.tasks.spawn(self.memory_builder.warm(), "open the memories")
+
+    async def stop(self) -> None:
+        """Cancels the background tasks, writes what is queued, and closes all connections."""
+        await self.tasks.cancel()
+        await self._archive.close()
+        self._learned_sync.publish()
+        await self.outbox.close()
+        await self._upstream.close()
+        await self._translator.close()
+        await self._compaction_builder.close()
+        await self.memory_builder.close()
+        await self.store.close()
+        if self._spans is not None:
+            await self._spans.close()
+        await self.tasks.close()
+
+    async def artifact_text(self, artifact_id: str, space: bytes) -> str | None:
+        """Returns the whole text of a tenant's artifact; None if there is no artifact with this id."""
+        return await self._compaction_builder.artifact_text(artifact_id, space, self._compaction_builder.protocols)
+
+    def app(self) -> ASGIApp:
+        """Builds the ASGI application."""
+        openai = self.dialects["/v1/chat/completions"]
+        reader, overrides = self._compaction_builder.archive_reader, self._compaction_builder.session_overrides
+        archive_api = ArchiveApi(
+            lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.memories
+        )
+        api = RestApi(
+            lambda: self.queries,
+            lambda: self.tenants,
+            self.metrics,
+            lambda error: openai.render_error(error, new_id()),
+            __version__,
+            overrides,
+            [*archive_api.routes(), *self.memory_builder.routes(lambda: self.tenants, __version__)],
+            self.spooled.spool.describe,
+        )
+        sockets = WebSocketRelay(
+            lambda request, names: open_socket(request, names, timeout=self.settings.timeouts.connect_seconds),
+            SocketClosed,
+        )
+        return ProxyApp(lambda: self.forward, api.app(), sockets, new_id)
+
+    def _connect(self, settings: Settings) -> HttpUpstream:
+        seconds = settings.timeouts.read_seconds
+        timeouts = TransportTimeouts(connect=settings.timeouts.connect_seconds, read=seconds, write=seconds)
+        return HttpUpstream(AiohttpTransport(timeouts), attempts=settings.retries.connect_attempts)
+
+    def _on_store_change(self, available: bool) -> None:
+        self.metrics.note_store(available)
+        if available:
+            _log.info("the store is available again")
+            self.tasks.spawn(self.spooled.poll(), "publish the spool")
+        else:
+            _log.warning(
+                "the store is unavailable; requests are forwarded without it, and the proxy keeps trying: %s",
+                self.store.problem,
+            )
+
+    async def _on_store_identified(self, identity: bytes, secret: bytes) -> None:
+        """Binds the spool to the store that answered, a first or a new one, and adopts a former version's spool."""
+        spool, settings = self.spooled.spool, self.settings
+        await spool.identify(identity, secret, lasting=is_server(settings))
+        former = settings.store.former_spool_path()
+        await spool.adopt(
+            self.store,
+            partial(owns_former, settings, self.store),
+            self.spooled.settle,
+            self.spooled.erasures,
+            Path(former) if former else None,
+        )
+
+    def _on_store_emptied(self) -> None:
+        _log.warning(
+            "the store was emptied or replaced; the proxy stores everything that it compacts from now on again"
+        )
+        self._compaction_builder.forget_store()
+        self._clear_recent()
+        self._archive.transcripts.begin_anew()
+        self._sessions.forget("", None)
+        self._visibility_builder.forget("", None)
+
+    def _clear_recent(self) -> None:
+        self.tasks.spawn(self.spooled.spool.clear_recent(), "remove the copies of recent records")
+
+    async def poll(self) -> None:
+        """Reads the other workers' overrides, learned limits and erasures, and checks the store's identity.
+
+        Never fails.
+        """
+        await self._store_identity.poll()
+        await self.spooled.poll()
+        await self._compaction_builder.session_overrides.poll()
+        await self._archive.erasures.poll()
+        await self._learned_sync.poll()

@@ -1,0 +1,289 @@
+"""Builds the compaction services that outlive a change of settings, and a compactor for each configured pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+
+from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
+from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.artifacts import artifact_text
+from accordion.archive.erasure import ExportAndErasure
+from accordion.archive.named_items import NamedItems
+from accordion.archive.recall import ArtifactRecaller, Rule
+from accordion.archive.response_links import ResponseLinks
+from accordion.archive.tool_calls import ArtifactTool
+from accordion.archive.tool_definition import define_tool
+from accordion.compaction.assembly import HANDOFFS, CompactionAssembler
+from accordion.compaction.background import BackgroundSummaries, PreparationLimits, create_summary_cache
+from accordion.compaction.compactor import Compactor, CompactorServices, RetryLimit
+from accordion.compaction.export_format import describe_value
+from accordion.compaction.planner import Planner
+from accordion.compaction.record_format import is_compaction_key
+from accordion.compaction.rendering import RequestRenderer
+from accordion.compaction.renewal import RetentionRenewal
+from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.compaction.strategies import CompactionStrategy, build_strategy
+from accordion.compaction.strategies.compact_tool_results import CompactToolResults
+from accordion.compaction.strategies.summarize import SummarizeHistory
+from accordion.compaction.summary_writers import WriterHistory
+from accordion.composition.archive_builder import ArchiveServices
+from accordion.composition.cache_shares import divide_cache
+from accordion.composition.tables import artifact_tools_by_protocol, protocols_by_name
+from accordion.config import Settings
+from accordion.insertions.artifact_recall import ArtifactRecall
+from accordion.insertions.composer import InsertionComposer
+from accordion.insertions.composition_cache import CompositionCache
+from accordion.insertions.store import InsertionStore
+from accordion.model.conversation import Message
+from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Tasks, TokenCounter
+from accordion.model.summarizer import Summarizer
+from accordion.model.values import replace
+from accordion.pipeline.response_history import ResponseHistory
+from accordion.pipeline.shared_artifacts import SharedArtifacts
+from accordion.pipeline.tool_loop import ToolLoop
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.server.event_loop import LoopWaiter
+from accordion.sessions.prefix_nodes import merge_values
+from accordion.sessions.sessions import Sessions
+from accordion.stores.spool import SpooledStore
+from accordion.summaries.author import SummaryAuthor
+from accordion.summaries.digest import make_digest
+from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
+from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.prompts import load_prompts
+
+Summarizers = Callable[[str], Summarizer | None]
+"""Returns the summarizer of a model by its name (empty: the default of `summaries`); None if no model writes."""
+
+
+class CompactionBuilder:
+    """Builds all services of compaction, insertions and reading back."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: KeyValueStore,
+        spooled: SpooledStore,
+        archive: ArchiveServices,
+        outbox: Outbox,
+        meter: TokenMeter,
+        counter: TokenCounter,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        retention = archive.retention
+        self._store, self._tasks, self._clock, self._counter = spooled, tasks, clock, counter
+        self._outbox, self._waiter = outbox, LoopWaiter()
+        eighth, small = settings.limits.fold_cache_bytes // 8, divide_cache(settings.limits.cache_bytes)
+        self._retry_limit_capacity, self._writers = small.futile, WriterHistory(clock, small.writers)
+        self._reader = WrittenMessageReader(eighth)
+        self._message_tokens = MessageTokenCache(meter, settings.limits.count_cache_entries)
+        self._archive = archive.archive
+        self._extractor = ExtractiveWriter(small.facts, words=small.words)
+        self._prompts = load_prompts()
+        self.retention_renewal = RetentionRenewal(spooled, self._archive, tasks, clock, small.renewed)
+        self.compactions = CompactionRepository(
+            spooled,
+            # It uses another half of this for the lists that it made.
+            capacity=2 * eighth,
+            retention=retention,
+            sealer=archive.sealer,
+            message_reader=self._reader,
+            on_use=self.retention_renewal.renew_compaction,
+            answers_capacity=small.found,
+        )
+        self.request_renderer = RequestRenderer(eighth)
+        self.session_overrides = SessionOverrideStore(store, settings.store.retention_days * 86_400, small.pins)
+        self.archive = self._archive
+        self.reader = self._reader
+        self.insertion_store = InsertionStore(
+            self._archive, outbox, clock, archive.erasures, capacity=eighth, retention=retention
+        )
+        self._composition_cache = CompositionCache(eighth // 2)
+        self._prepared_summaries = create_summary_cache(eighth // 2)
+        self._recaller = ArtifactRecaller(WordClassifier(small.words).find_claims, eighth, self._rules)
+        self._artifact_tool_protocols = artifact_tools_by_protocol()
+        self.protocols = protocols = protocols_by_name()
+        self._artifact_tool = ArtifactTool(self._archive, protocols, tasks)
+        self._transcripts = archive.transcripts
+        self.export_and_erasure = ExportAndErasure(
+            self._archive, tasks, describe_value, self._message_reader, archive.erasures, spooled.drop_erased
+        )
+        # One cache for mentioned items and one for continued responses; each also stores failed look-ups.
+        cache_bytes = settings.limits.reply_cache_bytes
+        self.named_items = NamedItems(self._archive, tasks, archive.erasures, self._message_reader, cache_bytes // 8)
+        self.response_links = ResponseLinks(self._archive, tasks, archive.erasures, 3 * cache_bytes // 4)
+        self.archive_reader = ArchiveReader(
+            self._archive, archive.transcripts, self.export_and_erasure, protocols, tasks, clock
+        )
+        self._preparation_limits = PreparationLimits(
+            max_concurrent=settings.summaries.max_concurrent,
+            max_per_tenant=max(1, settings.summaries.max_concurrent // 2),
+        )
+        self._spooled = spooled
+        spooled.settle, spooled.erasures = self._settle, archive.erasures
+        archive.erasures.listen(self._on_erasure)
+
+    def _rules(self, messages: Sequence[Message], covered: int) -> Iterator[Rule]:
+        """Yields the users' standing instructions among the first `covered` messages of a list."""
+        sources = [SourceMessage(index, message) for index, message in enumerate(messages) if message.has_user_text]
+        within = [source for source in sources if source.index < covered]
+        for each in self._extractor.find_standing_instructions(within, (), sources[len(within) :]).cited:
+            yield Rule(each.index, each.instruction.text, str(each))
+
+    def response_history(self, sessions: Sessions) -> ResponseHistory:
+        """Builds the step that stores responses before they end."""
+        return ResponseHistory(
+            sessions,
+            self.response_links,
+            self.insertion_store,
+            self._archive,
+            self._outbox,
+            self.export_and_erasure.erasures,
+            self._transcripts,
+        )
+
+    def _message_reader(self, dialect: str, space: bytes) -> Callable[[bytes], Message]:
+        return self._reader.reader_for(self.protocols[dialect], space)
+
+    def _on_erasure(self, tenant: str, session: str | None) -> None:
+        """Clears the caches after an erasure by this or another worker."""
+        self.forget_store()
+        self._transcripts.forget(tenant, session)
+
+    def forget_store(self) -> None:
+        """Clears the caches of the store's content."""
+        self._archive.forget()
+        self.insertion_store.forget()
+        self.compactions.forget()
+
+    def _settle(self, claim: Put, winner: bytes) -> bytes | None:
+        """Resolves a spooled claim that lost to another machine's: adopts the other compaction, merges prefix nodes."""
+        if is_compaction_key(claim.key):
+            self.compactions.adopt(claim.key, winner)
+        return merge_values(claim.key, claim.value, winner)
+
+    def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str, bool], Compactor]:
+        """Returns a function that finds the compactor for a model (by the clients' name) and for main or sub-agents."""
+        default = settings.summaries.model
+        services = {"": self._services(summarizer(default), default)}
+        compactors: dict[tuple[str, bool], Compactor] = {}
+        for model, delegated in product(("", *settings.compaction.models), (False, True)):
+            entries = settings.compaction.pipeline_of(model, delegated=delegated)
+            pipeline = [build_strategy(name, options) for name, options in entries]
+            writer = next((each.model for each in pipeline if isinstance(each, SummarizeHistory)), "")
+            if writer not in services:
+                services[writer] = self._services(summarizer(writer), writer)
+            share = self._retry_limit_capacity // (2 + 2 * len(settings.compaction.models))
+            compactors[model, delegated] = self._compactor(settings, pipeline, services[writer], RetryLimit(share))
+        return lambda model, delegated: compactors.get((model, delegated)) or compactors["", delegated]
+
+    def insertion_composer(self, settings: Settings) -> InsertionComposer:
+        """Builds the composer of insertions, which also offers our tool if it is enabled."""
+        tool = define_tool if settings.unfold.tool else None
+        return InsertionComposer(
+            self.insertion_store, self._artifact_tool_protocols, self._reader, tool, self._composition_cache
+        )
+
+    def artifact_recall(self, settings: Settings) -> ArtifactRecall | None:
+        """Builds the recall of artifacts that a turn names; None if it is disabled."""
+        counter, config = self._counter, settings.unfold.recall
+        recall = ArtifactRecall(
+            self._recaller,
+            self.insertion_store,
+            self._artifact_tool_protocols,
+            self._reader,
+            self._composition_cache,
+            self._tasks,
+            self._clock,
+            lambda text, model: counter.count(text, counter.encoding(model)),
+            max_tokens=config.tokens,
+            max_sources=config.sources,
+        )
+        return recall if config.tokens else None
+
+    def tool_loop(self, settings: Settings, shared_artifacts: SharedArtifacts | None = None) -> ToolLoop:
+        """Builds the loop that answers calls of our tool."""
+        counter = self._counter
+        return ToolLoop(
+            self._artifact_tool_protocols,
+            self._artifact_tool,
+            self.insertion_store,
+            self.request_renderer,
+            lambda text, model: counter.count(text, counter.encoding(model)),
+            self._clock,
+            settings.unfold.max_rounds,
+            shared_artifacts,
+        )
+
+    def _services(self, summarizer: Summarizer | None, model: str) -> CompactorServices:
+        author = SummaryAuthor(summarizer, self._extractor, self._tasks, self._prompts)
+        return CompactorServices(
+            compactions=self.compactions,
+            archive=self._archive,
+            author=author,
+            extractor=self._extractor,
+            background_summaries=BackgroundSummaries(
+                author,
+                self._store,
+                self._tasks,
+                self._waiter,
+                self._preparation_limits,
+                self._archive,
+                self.export_and_erasure.erasures,
+                self._writers,
+                model,
+                self._prepared_summaries,
+            ),
+            tasks=self._tasks,
+            clock=self._clock,
+            waiter=self._waiter,
+            erasures=self.export_and_erasure.erasures,
+        )
+
+    def _compactor(
+        self,
+        settings: Settings,
+        pipeline: list[CompactionStrategy],
+        services: CompactorServices,
+        recent_failures: RetryLimit,
+    ) -> Compactor:
+        plain = [strategy for strategy in pipeline if strategy.name != SummarizeHistory.name]
+        if all(strategy.name != "fixed_limits" for strategy in plain):
+            plain.append(build_strategy("fixed_limits"))
+        assembler = CompactionAssembler(
+            Planner(pipeline),
+            Planner(plain),
+            self._archive,
+            self._message_tokens,
+            self._reader,
+            pinned_tools=frozenset(settings.compaction.pinned_tools),
+            make_digest=make_digest,
+            count_instruction_tokens=self._extractor.count_instruction_tokens,
+            skipped_tools=next(
+                (each.skipped_tools for each in pipeline if isinstance(each, CompactToolResults)), HANDOFFS
+            ),
+        )
+        services = replace(services, recent_failures=recent_failures)
+        return Compactor(assembler, services, wait_seconds=settings.summaries.wait_seconds)
+
+    async def artifact_text(self, artifact_id: str, space: bytes, dialects: Mapping[str, WireProtocol]) -> str | None:
+        """Returns the whole text of an artifact of the tenant with the key `space`; None if any of it is missing.
+
+        Raises StoreUnavailable.
+        """
+        [artifact] = await self._archive.load_artifacts(space, [artifact_id])
+        if artifact is None:
+            return None
+        rows = await self._archive.load_rows(space, artifact.keys)
+        if any(key not in rows for key in artifact.keys):
+            return None
+        read = self._reader.reader_for(dialects[artifact.dialect], space)
+        return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
+
+    async def close(self) -> None:
+        """Closes the spool."""
+        await self._spooled.close()

@@ -1,0 +1,54 @@
+"""Builds the spool of the configured store, and decides whether a former version's writes belong to that store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from accordion.archive.archive_entries import HELD, HOLDERS
+from accordion.config import Settings
+from accordion.model.ports import Key, KeyValueStore, Put
+from accordion.stores.spool import Spool, open_spool
+
+_ESSENTIAL_PREFIXES = ("fold/", "folding/", "overlay/", "link/", "point/")
+"""The prefixes of essential keys (compaction/record_format.py, insertions/store.py, archive/response_links.py,
+sessions/prefix_nodes.py)."""
+
+
+def build_spool(settings: Settings) -> Spool:
+    """Opens the spool of the configured store. Raises ConfigError if its file belongs to another program."""
+    path = settings.store.spool_path()
+    return open_spool(
+        Path(path) if path else None,
+        place=settings.store.address_hash(),
+        capacity=settings.store.spool_bytes,
+        has_copies=is_server(settings),
+    )
+
+
+def is_needed_away(key: Key) -> bool:
+    """Whether the next request of a conversation needs the value of a key.
+
+    That holds for compactions, insertions, and the history behind a response's id.
+    """
+    return not key.collection and key.name.startswith(_ESSENTIAL_PREFIXES)
+
+
+def is_server(settings: Settings) -> bool:
+    """Whether the store is a server, which may be unavailable when the proxy starts, unlike the spool."""
+    return not settings.store.file() and settings.store.url.reveal() != "memory://"
+
+
+async def owns_former(settings: Settings, store: KeyValueStore, puts: Sequence[Put]) -> bool:
+    """Whether writes that a former version spooled without an identity belong to this store. Raises StoreUnavailable.
+
+    A file beside an SQLite store belongs to that store. Any other store must know each tenant in the writes: the
+    tenants' names depend on a key that is random for each store, unless `server.tenant_key` sets it.
+    """
+    if settings.store.file() and settings.store.spool is None:
+        return True
+    tenants = {put.key.collection.removeprefix(HELD) for put in puts if put.key.collection.startswith(HELD)}
+    if not tenants or settings.server.tenant_key.reveal():
+        return False
+    values = await store.get_many([Key(HOLDERS, tenant) for tenant in sorted(tenants)])
+    return None not in values

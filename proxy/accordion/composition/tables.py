@@ -1,0 +1,191 @@
+"""Converts settings to the tables that other packages use: protocols, windows, rules, routes, model names."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from accordion import __version__
+from accordion.accounting.learned_limits import LearnedLimits
+from accordion.config import ModelConfig, Settings
+from accordion.model.budget import Thresholds
+from accordion.model.values import replace
+from accordion.pipeline.request import CompactionRules
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
+from accordion.protocols.tool_loop import ArtifactToolProtocol
+from accordion.providers.http.routes import RouteTable, family_of, provider_of, routes_from
+from accordion.providers.models.model_table import ModelTable
+from accordion.providers.models.windows import ModelWindows, make_window
+
+if TYPE_CHECKING:
+    from accordion.http.telemetry import SpanExporter
+
+_log = logging.getLogger("accordion")
+
+_MAX_CACHED_RULES = 1_000
+
+
+def protocols_by_path() -> dict[str, WireProtocol]:
+    """Returns the protocols by the path that each reads."""
+    return {
+        "/v1/chat/completions": OpenAIChat(),
+        "/v1/responses": OpenAIResponses(),
+        "/v1/messages": AnthropicMessages(),
+    }
+
+
+def protocols_by_name() -> dict[str, WireProtocol]:
+    """Returns the protocols by their names."""
+    return {protocol.name: protocol for protocol in protocols_by_path().values()}
+
+
+def artifact_tools_by_protocol() -> dict[str, ArtifactToolProtocol]:
+    """Returns the implementations of our tool by their protocol's name."""
+    return {"chat": ChatArtifactTool(), "responses": ResponsesArtifactTool(), "messages": MessagesArtifactTool()}
+
+
+def log_unknown_window(model: str, size: int) -> None:
+    """Warns that a model's window is not known; each worker warns once for each model."""
+    _log.warning(
+        "the context window of model %r is not known; %d tokens are assumed (windows.default). Set "
+        "model_info.max_input_tokens for it in model_list",
+        model, size,
+    )  # fmt: skip
+
+
+def build_windows(
+    settings: Settings, limits: LearnedLimits, on_unknown: Callable[[str, int], None] = lambda model, size: None
+) -> ModelWindows:
+    """Builds the windows: the configured ones, then the learned limits, then LiteLLM's table."""
+    overrides: dict[str, dict[str, object]] = {}
+    for model in _smallest(settings):
+        info = model.model_info
+        if info.max_input_tokens is not None:
+            override = {"max_input_tokens": info.max_input_tokens, "max_output_tokens": info.max_output_tokens}
+            overrides[model.model_name] = {name: value for name, value in override.items() if value is not None}
+    return ModelWindows(
+        limits,
+        overrides,
+        default=settings.windows.default,
+        learnt_for=settings.windows.learnt_hours * 3600,
+        base_models=base_models(settings),
+        on_unknown=on_unknown,
+    )
+
+
+def token_counting_paths(protocols: dict[str, WireProtocol]) -> dict[str, WireProtocol]:
+    """Returns the protocols by the paths at which clients count the tokens of a request."""
+    return {
+        "/v1/responses/input_tokens": protocols["/v1/responses"],
+        "/v1/messages/count_tokens": protocols["/v1/messages"],
+    }
+
+
+def thresholds_by_model(settings: Settings) -> dict[str, Thresholds]:
+    """Returns the thresholds of main agents by model; the empty name stands for all other models."""
+    return {name: settings.thresholds.thresholds_for(name) for name in ("", *settings.configured_models())}
+
+
+def rules_by_model(settings: Settings) -> Callable[[str, str, bool, int], CompactionRules]:
+    """Returns a function from model, provider family, whether it is a sub-agent, and window to the rules in force."""
+    cache: dict[tuple[str, str, bool, int], CompactionRules] = {}
+    configured, families = frozenset(settings.configured_models()), _translated_families(settings)
+
+    def of(model: str, family: str, delegated: bool, window: int) -> CompactionRules:
+        provider = families.get(model, "") if family == "litellm" else family
+        model = model if model in configured else ""
+        rules = cache.get((model, provider, delegated, window))
+        if rules is None:
+            rules = CompactionRules(
+                thresholds=settings.thresholds.thresholds_for(model, delegated=delegated),
+                mode=settings.compaction.mode_of(model, delegated=delegated),
+                budgets=settings.budgets.of(model, provider, window),
+            )
+            if len(cache) < _MAX_CACHED_RULES:
+                cache[model, provider, delegated, window] = rules
+        return rules
+
+    return of
+
+
+def _translated_families(settings: Settings) -> dict[str, str]:
+    """Returns the provider whose budgets hold for each configured model, if requests to it are translated."""
+    families = {}
+    for model in settings.model_list:
+        family, name = family_of(model.entry())
+        claude = "claude" in f"{name} {model.model_info.base_model or ''}".lower()
+        families[model.model_name] = family if family != "litellm" else provider_of(model.entry())[0] if claude else ""
+    return families
+
+
+def routes(settings: Settings) -> RouteTable:
+    """Builds the configured routes."""
+    openai, anthropic = settings.upstreams.openai, settings.upstreams.anthropic
+    limits = settings.timeouts
+    # A time-out among a model's own litellm_params comes later and wins.
+    before, after = ("timeout", limits.read_seconds), ("connect_timeout", limits.connect_seconds)
+    entries = [model.entry() for model in settings.model_list]
+    return routes_from(
+        [replace(entry, options=(before, *entry.options, after)) for entry in entries],
+        openai.base_url,
+        anthropic.base_url,
+        openai_key=openai.api_key.reveal(),
+        anthropic_key=anthropic.api_key.reveal(),
+    )
+
+
+def base_models(settings: Settings) -> dict[str, str]:
+    """Returns the model by which windows and encodings are looked up, for each configured name."""
+    return {model.model_name: _base_model(model) for model in _smallest(settings)}
+
+
+def _base_model(model: ModelConfig) -> str:
+    return model.model_info.base_model or model.litellm_params.model
+
+
+def _smallest(settings: Settings) -> list[ModelConfig]:
+    """Returns one deployment of each configured name: that with the smallest window, since any may get a request."""
+    deployments: dict[str, list[ModelConfig]] = {}
+    for model in settings.model_list:
+        deployments.setdefault(model.model_name, []).append(model)
+    table = ModelTable() if len(deployments) < len(settings.model_list) else None
+
+    def size(model: ModelConfig) -> int:
+        limits = table.find(_base_model(model)) if table is not None else None
+        listed = make_window(_base_model(model), *limits).size if limits is not None else settings.windows.default
+        return model.model_info.max_input_tokens or listed
+
+    return [models[0] if len(models) == 1 else min(models, key=size) for models in deployments.values()]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listening address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def spans(environ: Mapping[str, str]) -> SpanExporter | None:
+    """Builds the exporter of traces; None if none is configured."""
+    if not any(name.startswith("OTEL_") for name in environ):
+        return None
+    from accordion.http.telemetry import SpanExporter, create_provider  # noqa: PLC0415  # slow to import, and rarely needed
+
+    try:
+        provider = create_provider(environ, __version__)
+    except ImportError:
+        _log.warning(
+            "no traces are sent: a trace exporter is configured, but OpenTelemetry is not installed. Install it with "
+            "`pip install accordion-proxy[otel]`"
+        )
+        return None
+    return SpanExporter(provider) if provider is not None else None

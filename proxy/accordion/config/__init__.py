@@ -1,0 +1,11 @@
+"""Settings from config.yaml, the environment and the command line. Errors name the key.
+
+Precedence: command line > environment > file > default. Only `composition` and `cli` read settings.
+"""
+
+from accordion.config.checks import find_hints
+from accordion.config.load import ENVIRONMENT, load
+from accordion.config.settings import ModelConfig, Settings
+from accordion.config.watch import RESTART, ReloadResult, SettingsFile
+
+__all__ = ["ENVIRONMENT", "RESTART", "ModelConfig", "ReloadResult", "Settings", "SettingsFile", "find_hints", "load"]

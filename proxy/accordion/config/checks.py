@@ -1,0 +1,237 @@
+"""Checks settings against each other: errors for contradictions, hints for settings without effect."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator
+
+from accordion.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResultsOptions
+from accordion.config.litellm_file import ignored_keys
+from accordion.config.pipelines import PipelineEntry
+from accordion.config.settings import Settings
+from accordion.config.thresholds import SMALL, find_setting
+from accordion.config.warnings import unknown_names, unknown_windows, unlikely_base_urls, unusable_store_path
+from accordion.config.yaml_text import child_path
+from accordion.model.errors import ConfigError
+from accordion.providers.http.provider_names import AMBIENT
+from accordion.providers.http.routes import DEFAULT_NAMES, family_of, provider_of
+from accordion.providers.models.model_table import ModelTable
+from accordion.providers.models.windows import make_window
+
+_NEVER_USED = "never used: it is sent for callers with a proxy key, and `proxy_keys` is empty"
+
+
+def check(settings: Settings) -> None:
+    """Raises ConfigError for the first contradiction between settings."""
+    for path, message in _problems(settings):
+        raise ConfigError(message, path=path)
+
+
+def find_hints(settings: Settings) -> tuple[str, ...]:
+    """Returns sentences about valid settings without the expected effect, for the log and `accordion check`."""
+    hints = []
+    if settings.server.workers > 1 and settings.store.url.reveal() == "memory://":
+        hints.append(
+            "$.store.url: with memory:// workers do not share conversations; use SQLite or Redis with several workers"
+        )
+    for name in ("openai", "anthropic"):
+        if getattr(settings.upstreams, name).api_key and not settings.proxy_keys:
+            hints.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
+    memory_models = {model.model for _, model in settings.memory.endpoint_models() if model.api_base is None}
+    memory_models.add(settings.memory.model)
+    for index, model in enumerate(settings.model_list):
+        path = f"$.model_list[{index}].litellm_params"
+        params = model.litellm_params
+        if params.api_key and not settings.proxy_keys and model.model_name not in memory_models:
+            hints.append(f"{path}: the api_key is {_NEVER_USED}")
+        everywhere = ("drop_params",) if "drop_params" in settings.litellm_settings else ()
+        options = [name for name in params.options if name not in ("custom_llm_provider", *everywhere)]
+        if options and family_of(model.entry())[0] != "litellm":
+            hints.append(f"{path}: used only for translated requests: {', '.join(options)}")
+    for path, (own, message) in _find_late_triggers(settings).items():
+        if not own:
+            hints.append(f"{path}: {message}")
+    for path, strategy in _list_strategies(settings):
+        if _digest_is_lost(strategy.options):
+            hints.append(f"{path}.digest_characters: has an effect only with `replacement: {REFERENCE}`")
+    for warnings in (ignored_keys, unlikely_base_urls, unknown_windows, unknown_names, unusable_store_path):
+        hints += warnings(settings)
+    return tuple(hints)
+
+
+def _digest_is_lost(options: object) -> bool:
+    return (
+        isinstance(options, CompactToolResultsOptions)
+        and options.replacement != REFERENCE
+        and options.digest_characters != CompactToolResultsOptions().digest_characters
+    )
+
+
+def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    if not settings.server.max_body_bytes:
+        yield "$.server.max_body_bytes", "expected at least 1 byte"
+    for path, text in (("$.server.host", settings.server.host), ("$.store.spool", settings.store.spool or "")):
+        if "\0" in text:
+            yield path, "expected a text without null characters"
+    if (file := settings.store.file()) and os.path.realpath(settings.store.spool_path()) == os.path.realpath(file):
+        yield "$.store.spool", "must not be the store's own file"
+    yield from _check_models(settings)
+    yield from _check_keys(settings)
+    yield from _check_thresholds(settings)
+    yield from _check_memory(settings)
+    yield from _check_summarizers(settings)
+    yield from _check_endpoints(settings)
+
+
+def _check_models(settings: Settings) -> Iterator[tuple[str, str]]:
+    for index, model in enumerate(settings.model_list):
+        path, name = f"$.model_list[{index}].model_name", model.model_name
+        if name in DEFAULT_NAMES:
+            yield path, f"`{name}` is reserved for a default upstream; choose another name"
+        info = model.model_info
+        if info.max_output_tokens is not None and info.max_input_tokens is None:
+            path = f"$.model_list[{index}].model_info.max_output_tokens"
+            yield path, "needs max_input_tokens as well, to describe a window"
+        try:
+            family_of(model.entry())
+        except ValueError as error:
+            yield f"$.model_list[{index}].litellm_params.model", str(error)
+
+
+def _check_keys(settings: Settings) -> Iterator[tuple[str, str]]:
+    ids: dict[str, int] = {}
+    keys: dict[str, int] = {}
+    for index, entry in enumerate(settings.proxy_keys):
+        path, key = f"$.proxy_keys[{index}]", entry.key.reveal()
+        if entry.id in ids:
+            yield f"{path}.id", f"`{entry.id}` is already the id of proxy_keys[{ids[entry.id]}]"
+        if not key or " " in key or "\t" in key:
+            yield f"{path}.key", "expected a non-empty text without spaces"
+        if key in keys:
+            yield f"{path}.key", f"the same key is already used by proxy_keys[{keys[key]}]"
+        ids[entry.id] = keys[key] = index
+
+
+def _check_thresholds(settings: Settings) -> Iterator[tuple[str, str]]:
+    everywhere = settings.thresholds
+    yield from everywhere.problems()
+    for model in settings.model_list:
+        size = model.model_info.max_input_tokens
+        for delegated in (False, True):
+            if (
+                size is not None
+                and everywhere.thresholds_for(model.model_name, delegated=delegated).reserved_output >= size
+            ):
+                sections = everywhere.sections(model.model_name, delegated=delegated)
+                yield (
+                    find_setting(sections, "reserved_output")[0],
+                    f"uses up the whole window of `{model.model_name}`",
+                )
+    yield from ((path, message) for path, (own, message) in _find_late_triggers(settings).items() if own)
+
+
+def _find_late_triggers(settings: Settings) -> dict[str, tuple[bool, str]]:
+    """Returns the triggers above the hard limit of a model in model_list with a known window, by their path.
+
+    The values are whether the trigger is set for that model alone, and a sentence.
+    """
+    triggers: dict[str, tuple[bool, str]] = {}
+    table = ModelTable()
+    for model in settings.model_list:
+        name, size = model.model_name, model.model_info.max_input_tokens
+        if next(settings.thresholds.find_late_triggers(name, SMALL), None) is None:
+            # There is none even for a small window, so the table need not be read.
+            continue
+        if size is None:
+            listed = model.model_info.base_model or model.litellm_params.model
+            limits = table.find(listed)
+            size = make_window(listed, *limits).size if limits is not None else None
+        for path, own, hard in settings.thresholds.find_late_triggers(name, size) if size else ():
+            window = f"{hard:g} of its window of {size:,} tokens"
+            if own:
+                triggers[path] = (
+                    True,
+                    f"expected at most {hard:g}, the hard limit of `{name}` (window: {size:,} tokens)",
+                )
+            else:
+                message = (
+                    f"`{name}` is compacted at its hard limit instead, {window}; requests wait there for summaries"
+                )
+                triggers.setdefault(path, (False, message))
+    return triggers
+
+
+def _check_summarizers(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Checks that the windows of models that write are known."""
+    base = {
+        model.model_name: model.model_info.base_model or model.litellm_params.model for model in settings.model_list
+    }
+    sizes = {model.model_name: model.model_info.max_input_tokens for model in settings.model_list}
+    table = ModelTable()
+    for path, model in _named_writers(settings):
+        if sizes.get(model) is None and table.find(base.get(model, model)) is None:
+            yield (
+                path,
+                "the window of this model is not known: set `max_input_tokens` for it in model_list, or use a "
+                "model in LiteLLM's table",
+            )
+
+
+def _check_memory(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Checks recall, the project, and the model that writes memories, which needs its own key."""
+    if settings.memory.recall.enabled and not settings.memory.enabled:
+        yield "$.memory.recall.enabled", "must be `false` while `memory.enabled` is false"
+    if settings.memory.project.strip() == "*":
+        yield (
+            "$.memory.project",
+            "expected the name of one project, or nothing; `*` (all projects) is allowed in calls only",
+        )
+    entry = next((each.entry() for each in settings.model_list if each.model_name == settings.memory.model), None)
+    if not settings.memory.model:
+        return
+    if entry is None:
+        yield "$.memory.writer", "expected `rules`, or the name of a model of model_list"
+    elif not (entry.api_key or entry.api_base or entry.extra_headers or provider_of(entry)[0] in AMBIENT):
+        yield (
+            "$.memory.writer",
+            "expected a model with its own `api_key`; memories are never written with a caller's key",
+        )
+
+
+def _check_endpoints(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Checks that the endpoints for memories speak OpenAI's protocol."""
+    families = {model.model_name: family_of(model.entry())[0] for model in settings.model_list}
+    for name, endpoint in settings.memory.endpoint_models():
+        path = f"$.memory.{name}"
+        if endpoint.api_base is not None:
+            continue
+        if endpoint.model not in families:
+            yield f"{path}.model", "expected a model of model_list; for any other model, set `api_base` as well"
+        elif families[endpoint.model] != "openai":
+            yield f"{path}.model", "the provider does not speak OpenAI's protocol; set `api_base` to a server that does"
+        elif endpoint.api_key:
+            yield f"{path}.api_key", "set the key of this model in model_list instead"
+
+
+def _named_writers(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yields the path and the name of each model that writes summaries or memories."""
+    if settings.summaries.model:
+        yield "$.summaries.writer", settings.summaries.model
+    if settings.memory.model:
+        yield "$.memory.writer", settings.memory.model
+    for path, strategy in _list_strategies(settings):
+        if model := getattr(strategy.options, "model", None):
+            yield f"{path}.model", model
+
+
+def _list_strategies(settings: Settings) -> Iterator[tuple[str, PipelineEntry]]:
+    """Yields every strategy of every pipeline with its path."""
+    everywhere = settings.compaction
+    sections = [("$.compaction", everywhere.pipeline)]
+    sections.append(("$.compaction.delegated", everywhere.delegated.pipeline or ()))
+    for name, own in everywhere.models.items():
+        path = child_path("$.compaction.models", name)
+        sections += [(path, own.pipeline or ()), (f"{path}.delegated", own.delegated.pipeline or ())]
+    for path, pipeline in sections:
+        for index, strategy in enumerate(pipeline):
+            yield f"{path}.pipeline[{index}].{strategy.name}", strategy

@@ -1,0 +1,144 @@
+"""Loads and checks settings from a file, the environment and the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from accordion.config.checks import check
+from accordion.config.convert import convert
+from accordion.config.litellm_file import apply_litellm_sections, variables_of
+from accordion.config.pipelines import read_pipelines
+from accordion.config.settings import LitellmParams, LoggingConfig, ModelInfo, Settings
+from accordion.config.yaml_text import child_path, read_tree
+from accordion.model.errors import ConfigError
+
+ENVIRONMENT: Mapping[str, str] = {
+    "ACCORDION_HOST": "server.host",
+    "ACCORDION_PORT": "server.port",
+    "ACCORDION_STORE": "store.url",
+    "ACCORDION_ARCHIVE_KEY": "archive.key",
+    "ACCORDION_OPENAI_BASE_URL": "upstreams.openai.base_url",
+    "ACCORDION_ANTHROPIC_BASE_URL": "upstreams.anthropic.base_url",
+}
+"""Variables that set one key each. ACCORDION_CONFIG names the file, ACCORDION_LOG sets `logging`."""
+
+DEFAULT_FILE = Path("config.yaml")
+
+_LEVELS, _FORMATS = (get_args(kind.type) for kind in msgspec.structs.fields(LoggingConfig))
+_INFO = frozenset(field.name for field in msgspec.structs.fields(ModelInfo)) - {"options"}
+_LITELLMS = frozenset({"max_tokens", "db_model"})
+"""Keys of LiteLLM's `model_info` that resemble Accordion's keys."""
+_PARAMS = frozenset(field.name for field in msgspec.structs.fields(LitellmParams)) - {"options"}
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfigOverride:
+    """A value that overrides the file's: its dotted key, and its source in words."""
+
+    key: str
+    value: object
+    source: str
+
+
+def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object] | None = None) -> Settings:
+    """Loads settings from the file `path`, else from ACCORDION_CONFIG's file, else from ./config.yaml if it exists.
+
+    `overrides` come from the command line: dotted keys such as "server.port"; None means not set. An empty variable
+    counts as not set. Raises ConfigError, whose `path` is that of the key (`$` for the whole file).
+    """
+    file, required = find(path, environ)
+    return build(read(file, required), environ, overrides or {})
+
+
+def find(path: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
+    """Returns the file to read, and whether it must exist."""
+    file = path or (Path(environ["ACCORDION_CONFIG"]) if environ.get("ACCORDION_CONFIG") else None)
+    return (file.expanduser(), True) if file else (DEFAULT_FILE, False)
+
+
+def read(file: Path, required: bool) -> bytes:
+    """Returns the file's bytes; empty if an optional file does not exist. Raises ConfigError."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        if not required:
+            return b""
+        raise ConfigError(f"file not found: {file}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+
+
+def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Settings:
+    """Builds and checks settings from a file's bytes, the environment and overrides. Raises ConfigError."""
+    try:
+        text = data.decode("utf-8-sig")
+        tree = read_tree(text, {**variables_of(text), **environ})
+    except UnicodeDecodeError:
+        raise ConfigError("the file is not encoded in UTF-8") from None
+    apply_litellm_sections(tree)
+    layers = [*_from_environment(environ), *_from_command_line(overrides)]
+    for layer in layers:
+        _put(tree, layer)
+    _gather_options(tree)
+    try:
+        read_pipelines(tree)
+        settings = convert(tree, Settings)
+        check(settings)
+    except ConfigError as error:
+        sources = [layer.source for layer in layers if f"$.{layer.key}" == error.path]
+        if not sources:
+            raise
+        raise ConfigError(f"{error.message.partition(': ')[2]} (from {sources[-1]})", path=error.path) from None
+    return settings
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[_ConfigOverride]:
+    layers = [_ConfigOverride(key, environ[name], name) for name, key in ENVIRONMENT.items() if environ.get(name)]
+    for word in filter(None, (w.strip().lower() for w in environ.get("ACCORDION_LOG", "").split(","))):
+        if word not in (*_LEVELS, *_FORMATS):
+            allowed = ", ".join((*_LEVELS, *_FORMATS))
+            raise ConfigError(
+                f"expected one or more of {allowed}, separated by commas (from ACCORDION_LOG)", path="$.logging"
+            )
+        layers.append(_ConfigOverride("logging.level" if word in _LEVELS else "logging.format", word, "ACCORDION_LOG"))
+    return layers
+
+
+def _from_command_line(overrides: Mapping[str, object]) -> list[_ConfigOverride]:
+    return [_ConfigOverride(key, value, "the command line") for key, value in overrides.items() if value is not None]
+
+
+def _put(tree: dict[str, Any], layer: _ConfigOverride) -> None:
+    *sections, last = layer.key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            return  # The file is wrong here; the conversion reports it.
+    tree[last] = layer.value
+
+
+def _gather_options(tree: dict[str, Any]) -> None:
+    """Moves LiteLLM's own keys of an entry to `options`. A key that resembles one of Accordion's is an error."""
+    models = tree.get("model_list")
+    for index, model in enumerate(models if isinstance(models, list) else ()):
+        params = model.get("litellm_params") if isinstance(model, dict) else None
+        if not isinstance(params, dict):
+            continue
+        _gather_section(params, _PARAMS, f"$.model_list[{index}].litellm_params", 0.85)
+        if isinstance(info := model.get("model_info"), dict):
+            _gather_section(info, _INFO, f"$.model_list[{index}].model_info", 0.7)
+
+
+def _gather_section(section: dict[str, Any], known: Collection[str], path: str, cutoff: float) -> None:
+    options = {name: section.pop(name) for name in list(section) if name not in known}
+    for name in options:
+        if name not in _LITELLMS and (meant := difflib.get_close_matches(name, known, n=1, cutoff=cutoff)):
+            raise ConfigError(f"unknown key; did you mean `{meant[0]}`?", path=child_path(path, name))
+    if options:
+        section["options"] = options

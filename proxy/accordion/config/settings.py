@@ -1,0 +1,261 @@
+"""All settings with their defaults. config.yaml explains each one."""
+
+from __future__ import annotations
+
+import hashlib
+import os.path
+from typing import Annotated, Literal, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from accordion.archive.transcripts import Record
+from accordion.config.base import ConfigSection, Count, Name, Seconds
+from accordion.config.compaction import AllBudgets, CompactionConfig, SummariesConfig
+from accordion.config.memory import MemoryConfig
+from accordion.config.thresholds import AllThresholds
+from accordion.config.value_types import BaseUrl, HeaderTable, Keys, RecordMode, Secret, SecretMapping, Size, StoreUrl
+from accordion.providers.http.routes import ModelEntry
+
+_SQLITE = "sqlite:///"
+_STATE = "~/.local/state/accordion"
+
+
+class ServerConfig(ConfigSection, frozen=True):
+    """The `server` section: address, workers, limits of connections and bodies."""
+
+    host: Name = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8787
+    workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    max_body_bytes: Size = Size(64 << 20)
+    idle_seconds: Seconds = 120.0
+    head_seconds: Seconds = 60.0
+    body_seconds: Seconds = 120.0
+    shutdown_seconds: Annotated[int, msgspec.Meta(ge=0, le=3_600)] = 30
+    tenant_key: Secret = Secret()
+    responses_websocket: bool = True
+
+
+class OpenAIUpstream(ConfigSection, frozen=True):
+    """The default upstream of Chat Completions, Responses and the other paths of OpenAI's SDK."""
+
+    base_url: BaseUrl = BaseUrl("https://api.openai.com/v1")
+    api_key: Secret = Secret()
+
+
+class AnthropicUpstream(ConfigSection, frozen=True):
+    """The default upstream of Anthropic's Messages."""
+
+    base_url: BaseUrl = BaseUrl("https://api.anthropic.com")
+    api_key: Secret = Secret()
+
+
+class UpstreamsConfig(ConfigSection, frozen=True):
+    """The upstreams of models that are not configured."""
+
+    openai: OpenAIUpstream = OpenAIUpstream()
+    anthropic: AnthropicUpstream = AnthropicUpstream()
+
+
+class TimeoutsConfig(ConfigSection, frozen=True):
+    """Time-outs of upstreams."""
+
+    connect_seconds: Seconds = 10.0
+    read_seconds: Seconds = 600.0
+
+
+class RetriesConfig(ConfigSection, frozen=True):
+    """Attempts of operations that are safe to repeat."""
+
+    connect_attempts: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2
+
+
+class LitellmParams(ConfigSection, frozen=True):
+    """A model's address and parameters, with LiteLLM's names."""
+
+    model: Name
+    api_base: BaseUrl | None = None
+    api_key: Secret = Secret()
+    extra_headers: HeaderTable = HeaderTable()
+    options: SecretMapping = SecretMapping()
+    """All other keys of the entry."""
+
+
+class ModelInfo(ConfigSection, frozen=True):
+    """Properties of a model."""
+
+    max_input_tokens: Count | None = None
+    max_output_tokens: Count | None = None
+    base_model: Name | None = None
+    id: Name | None = None
+    mode: Name | None = None
+    options: SecretMapping = SecretMapping()
+    """All other keys, which LiteLLM uses: prices, features and others."""
+
+
+class ModelConfig(ConfigSection, frozen=True):
+    """One entry of `model_list`."""
+
+    model_name: Name
+    litellm_params: LitellmParams
+    model_info: ModelInfo = ModelInfo()
+
+    def entry(self) -> ModelEntry:
+        """Returns the entry in plain values, secrets included, for the routes."""
+        params = self.litellm_params
+        return ModelEntry(
+            name=self.model_name,
+            model=params.model,
+            api_base=params.api_base or "",
+            api_key=params.api_key.reveal(),
+            extra_headers=tuple(params.extra_headers.items()),
+            options=tuple(params.options.items()),
+        )
+
+
+class ProxyKeyConfig(ConfigSection, frozen=True):
+    """A key of the proxy's own; `id` names its tenant."""
+
+    id: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,128}\Z")]
+    key: Secret
+
+
+class WindowsConfig(ConfigSection, frozen=True):
+    """The default window, and the lifetime of learned limits."""
+
+    default: Count = 120_000
+    learnt_hours: Annotated[float, msgspec.Meta(gt=0, le=87_600)] = 24.0
+
+
+class StoreConfig(ConfigSection, frozen=True):
+    """The store of sessions, compactions and the archive, and its spool."""
+
+    url: StoreUrl = StoreUrl("sqlite:///~/.local/state/accordion/accordion.db")
+    timeout_seconds: Seconds = 0.5
+    write_timeout_seconds: Seconds = 3.0
+    retention_days: Annotated[float, msgspec.Meta(gt=0, le=36_500)] = 30.0
+    spool: Name | None = None
+    spool_bytes: Size = Size(64 << 20)
+    session_bytes: Size = Size(512 << 20)
+
+    def spool_path(self) -> str:
+        """Returns the spool's file, one for each store; empty for a store in memory, which is always available."""
+        if self.spool is not None:
+            return os.path.expanduser(self.spool)
+        if file := self.file():
+            return f"{file}.spool"
+        if self.url.reveal() == "memory://":
+            return ""
+        return os.path.expanduser(f"{_STATE}/spool-{self.address_hash()}.db")
+
+    def former_spool_path(self) -> str:
+        """Returns the file that former versions used for all servers; empty if this store is no server."""
+        return "" if self.file() or not self.spool_path() else os.path.expanduser(f"{_STATE}/spool.db")
+
+    def address_hash(self) -> str:
+        """Returns a hash of the store's normalized address, without credentials and options."""
+        return hashlib.sha256(_address(self.url.reveal()).encode()).hexdigest()[:16]
+
+    def file(self) -> str:
+        """Returns the SQLite file; empty for other stores."""
+        url = self.url.reveal()
+        return unquote(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else ""
+
+
+def _address(url: str) -> str:
+    """Returns the normalized address: kind, host, port and database of a server, or a file's path."""
+    if url.startswith(_SQLITE):
+        return f"{_SQLITE}{os.path.realpath(unquote(url.removeprefix(_SQLITE)))}"
+    parts = urlsplit(url)
+    kind = "cluster" if parts.scheme.endswith("+cluster") else "server"
+    number = dict(parse_qsl(parts.query)).get("db", "") or parts.path.strip("/")
+    return f"{kind}://{parts.hostname or 'localhost'}:{parts.port or 6379}/{number.lstrip('0') or '0'}"
+
+
+class ArchiveConfig(ConfigSection, frozen=True):
+    """The `archive` section: key, size, retention and recorded transcripts."""
+
+    key: Keys = Keys()
+    max_bytes: Size = Size(2 << 30)
+    retention_days: Annotated[float, msgspec.Meta(gt=0, le=36_500)] = 30.0
+    record: RecordMode = RecordMode("folded")
+
+    @property
+    def record_mode(self) -> Record:
+        """The conversations whose transcripts are recorded."""
+        return cast(Record, str(self.record))
+
+
+class DelegationConfig(ConfigSection, frozen=True):
+    """The `delegation` section: the tools for delegations (names, or patterns with *), and the limits of a tree."""
+
+    tools: tuple[Name, ...] = ("Task", "Agent", "task", "delegate_to_*")
+    handoff_tools: tuple[Name, ...] = ("transfer_to_*", "transfer_back_to_*", "handoff_to_*")
+    max_depth: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+    max_agents: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 256
+
+
+class RecallConfig(ConfigSection, frozen=True):
+    """The largest recall for one turn; 0 tokens: none."""
+
+    tokens: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 1_500
+    sources: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
+
+
+class ReadBackConfig(ConfigSection, frozen=True):
+    """Whether the model may read back, how many rounds a response may have, and the automatic recall."""
+
+    tool: bool = True
+    max_rounds: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
+    recall: RecallConfig = RecallConfig()
+
+
+class LimitsConfig(ConfigSection, frozen=True):
+    """The largest caches of a worker."""
+
+    body_cache_bytes: Size = Size(16 << 20)
+    messages_per_request: Count = 20_000
+    count_cache_entries: Count = 20_000
+    sessions_in_memory: Count = 2_000
+    exchanges_per_session: Count = 50
+    fold_cache_bytes: Size = Size(128 << 20)
+    reply_cache_bytes: Size = Size(32 << 20)
+    cache_bytes: Size = Size(96 << 20)
+
+
+class LoggingConfig(ConfigSection, frozen=True):
+    """The level and the format of the log."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Settings(ConfigSection, frozen=True):
+    """All settings."""
+
+    server: ServerConfig = ServerConfig()
+    upstreams: UpstreamsConfig = UpstreamsConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    retries: RetriesConfig = RetriesConfig()
+    model_list: tuple[ModelConfig, ...] = ()
+    litellm_settings: SecretMapping = SecretMapping()
+    router_settings: SecretMapping = SecretMapping()
+    general_settings: SecretMapping = SecretMapping()
+    environment_variables: SecretMapping = SecretMapping()
+    proxy_keys: tuple[ProxyKeyConfig, ...] = ()
+    windows: WindowsConfig = WindowsConfig()
+    thresholds: AllThresholds = AllThresholds()
+    compaction: CompactionConfig = CompactionConfig()
+    summaries: SummariesConfig = SummariesConfig()
+    unfold: ReadBackConfig = ReadBackConfig()
+    delegation: DelegationConfig = DelegationConfig()
+    memory: MemoryConfig = MemoryConfig()
+    budgets: AllBudgets = AllBudgets()
+    store: StoreConfig = StoreConfig()
+    archive: ArchiveConfig = ArchiveConfig()
+    limits: LimitsConfig = LimitsConfig()
+    logging: LoggingConfig = LoggingConfig()
+
+    def configured_models(self) -> tuple[str, ...]:
+        """Returns the models with their own thresholds, compaction or budgets; all others share the general ones."""
+        return tuple({**self.thresholds.models, **self.compaction.models, **self.budgets.models})

@@ -1,0 +1,135 @@
+"""Reads the file's YAML to plain values, rejects repeated keys, and replaces references to the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from accordion.model.errors import ConfigError
+
+# `$${` stands for `${` itself; a `${` that is none of these is an error rather than a text.
+_REFERENCE = re.compile(r"\$(\$\{)|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
+_LITELLM = "os.environ/"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_KEY = re.compile(r"[\w-]+")
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
+
+class _NoValue(yaml.MarkedYAMLError):
+    """A scalar that cannot be converted to a value."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is 8 times as fast
+    """The safe loader, except that repeated keys are errors and dates stay texts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise ConfigError(f"key `{key.value}` on line {line} is already set on line {seen[key.value]}")
+            if isinstance(key, yaml.ScalarNode):
+                seen[key.value] = line
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        # A wrong tag, or a text that only resembles a number (`0x_`), raises the errors of Python's conversions.
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            raise _NoValue(None, None, f"this is not of the kind `{kind}`", node.start_mark) from None
+
+
+# `api_version: 2024-02-01` is meant as a text.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_tree(text: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the file as nested plain values, without keys that have no value, so that these have their defaults.
+
+    Raises ConfigError for invalid YAML (with line and column), a repeated key, a key that is no text, and a reference
+    to a variable that is not set. No error contains a value.
+    """
+    try:
+        tree = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        tree = _expand_node(tree, environ, "$")
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(_describe(error)) from None
+    except yaml.YAMLError:
+        raise ConfigError("invalid YAML: the file contains a control character") from None
+    except RecursionError:
+        raise ConfigError("invalid YAML: nested too deeply, or an alias that contains itself") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError("expected a mapping of sections such as `server:`")
+    return tree
+
+
+def expand(text: str, environ: Mapping[str, str], path: str) -> str:
+    """Replaces `${NAME}`, `${NAME:-default}` and `os.environ/NAME` (only as the whole text) in `text`.
+
+    As in a shell, the default also replaces an empty variable. Inserted values are not expanded again. Raises
+    ConfigError with the key's `path` and the variable if it is not set or the reference is malformed.
+    """
+    if text.startswith(_LITELLM):
+        name = text[len(_LITELLM) :]
+        if not _NAME.fullmatch(name):
+            raise ConfigError("`os.environ/` must be followed by the name of one variable", path=path)
+        return _variable(name, environ, path)
+
+    def expand_reference(match: re.Match[str]) -> str:
+        literal, name, default = match.groups()
+        if literal:
+            return str(literal)
+        if not name:
+            raise ConfigError(
+                "malformed reference: write ${NAME} or ${NAME:-default}, and $${ for a plain ${", path=path
+            )
+        if default is not None:
+            return environ.get(name) or str(default)
+        return _variable(name, environ, path)
+
+    return _REFERENCE.sub(expand_reference, text)
+
+
+def child_path(path: str, key: str) -> str:
+    """Returns the path of a key below `path`."""
+    return f"{path}.{key}" if _PLAIN_KEY.fullmatch(key) else f'{path}["{key}"]'
+
+
+def _variable(name: str, environ: Mapping[str, str], path: str) -> str:
+    try:
+        return environ[name]
+    except KeyError:
+        raise ConfigError(f"environment variable {name} is not set", path=path) from None
+
+
+def _expand_node(node: Any, environ: Mapping[str, str], path: str) -> Any:
+    if isinstance(node, str):
+        return expand(node, environ, path)
+    if isinstance(node, list):
+        return [_expand_node(entry, environ, f"{path}[{index}]") for index, entry in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    for key in node:
+        if not isinstance(key, str):
+            raise ConfigError(f"key `{key}` is not a text; put it in quotes", path=path)
+    return {
+        key: _expand_node(value, environ, child_path(path, key)) for key, value in node.items() if value is not None
+    }
+
+
+def _describe(error: yaml.MarkedYAMLError) -> str:
+    # Quoted text may come from the file (an alias, a tag), and may be part of a secret.
+    problem = re.sub(r"'[^'<>]{2,}'", "'…'", error.problem or "this is not YAML")
+    mark = error.problem_mark or error.context_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem

@@ -1,0 +1,1 @@
+"""Which agent works for which, and what each may see."""

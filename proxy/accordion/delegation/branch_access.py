@@ -1,0 +1,74 @@
+"""Decides whether an agent may read what was removed from another session, or from an ancestor's history.
+
+A viewer's branch consists of its own delegation, the ancestors and the descendants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from accordion.delegation.call_owners import CallInHistory, CallOwners, call_namespaces
+from accordion.delegation.tree import DelegationTree, tenant_id
+from accordion.model.conversation import Conversation
+from accordion.model.delegation import TOP, AgentPosition, Path, is_visible
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import KeyValueStore
+from accordion.model.values import dataclass
+from accordion.sessions.tenants import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class BranchViewer:
+    """The agent that wants access; `client_conversation` is the list as its client sent it."""
+
+    caller: Caller
+    position: AgentPosition
+    session: str
+    client_conversation: Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class BranchAccess:
+    """Checks access by branch, with the delegation tree and the owners of calls."""
+
+    store: KeyValueStore
+    delegation_tree: DelegationTree
+    call_owners: CallOwners
+
+    async def is_same_branch(self, viewer: BranchViewer, session: str) -> bool:
+        """Whether another session belongs to the viewer's branch. Reads the store; False while it is away.
+
+        Only a known edge connects two conversations. A delegation without a known parent or call is the top of a branch
+        of its own.
+        """
+        if session == viewer.session:
+            return True
+        tenant, position = tenant_id(viewer.caller.tenant_key), viewer.position
+        try:
+            node = await self.delegation_tree.find_session_node(tenant, session)
+        except StoreUnavailable:
+            return False
+        names = [f"s:{session}"] if node is None else [node, f"s:{session}"]
+        await self.delegation_tree.load(tenant, names)
+        session_paths = [self.delegation_tree.path(tenant, name) for name in names]
+        viewer_paths: list[Path] = [position.path] if position.path else [(f"s:{viewer.session}",)]
+        if not position.path and position.home:
+            viewer_paths.append((position.home,))
+        return any(is_visible(scope, viewer_path) for scope in session_paths for viewer_path in viewer_paths)
+
+    async def can_see_results(self, viewer: BranchViewer, calls: Sequence[CallInHistory]) -> bool:
+        """Whether the viewer may see the results of all these calls. Reads the store; False while it is away.
+
+        An ancestor's history may contain results of another one of its delegations.
+        """
+        position, tenant_key = viewer.position, viewer.caller.tenant_key
+        if not position.path or not calls:
+            return True
+        namespaces = call_namespaces(tenant_key, position, viewer.client_conversation)
+        owners = await self.call_owners.find(tenant_key, namespaces, calls)
+        foreign, tenant = set(owners) - {TOP, *position.path}, tenant_id(tenant_key)
+        await self.delegation_tree.load(tenant, foreign)
+        # While the store is away, an owner may be unknown.
+        return self.store.is_available and all(
+            is_visible(self.delegation_tree.path(tenant, node), position.path) for node in foreign
+        )

@@ -1,0 +1,175 @@
+"""Records the delegation that made each tool call, and finds it when the call is in a history.
+
+A call is recognized by a hash of its id, name and arguments within a *namespace*: its list (by the first chain key),
+the client's own session, or everything that a tenant's clients declare. Ids often count up from one; so where
+two delegations have recorded the same call, the owner is ambiguous and the call belongs to its reader. Only hashes are
+stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import field
+
+import msgspec
+
+from accordion.delegation.tree import tenant_id
+from accordion.model.cache import BoundedCache, string_size
+from accordion.model.conversation import Conversation, ToolCall
+from accordion.model.delegation import TOP, AgentPosition
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, KeyValueStore, Outbox
+from accordion.model.records import ARGUMENTS, ObservedCall
+from accordion.model.values import dataclass
+
+_AMBIGUOUS = "?"
+
+CallInHistory = tuple[bytes, int, ToolCall]
+"""A call in a history: the key of its message, its index in the message, and the call."""
+
+_decode = msgspec.json.Decoder(float_hook=lambda text: _normalize_number(float(text))).decode
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(frozen=True, slots=True)
+class CallNamespaces:
+    """The namespaces in which a request's calls are recorded and looked up.
+
+    `specific` are the request's list and its client's session. `tenant_wide` has all calls of declared delegations; it
+    is used where the specific ones have no owner, and is empty where the request declares nothing.
+    """
+
+    specific: tuple[bytes, ...]
+    tenant_wide: bytes = b""
+
+
+def call_namespaces(tenant_key: bytes, position: AgentPosition, conversation: Conversation) -> CallNamespaces:
+    """Returns the namespaces of a request."""
+    specific = [conversation.chain[0][:16]] if conversation.chain else []
+    if position.mark:
+        specific.append(_hash(tenant_key, b"mark", position.mark.encode()))
+    return CallNamespaces(tuple(specific), _hash(tenant_key, b"wide", b"") if position.node[:2] == "x:" else b"")
+
+
+def hash_call(tenant_key: bytes, call: ToolCall | ObservedCall) -> bytes:
+    """Hashes a call; the layout of its arguments' JSON makes no difference."""
+    id_and_name = f"{call.call_id}\n{call.name}\n".encode("utf-8", "surrogatepass")
+    return _hash(tenant_key, b"call", id_and_name + _canonical_arguments(call.arguments))
+
+
+@dataclass(frozen=False, slots=True)
+class CallOwners:
+    """The owners of calls: a cache of `capacity` bytes over the store, which keeps them for `retention` seconds."""
+
+    store: KeyValueStore
+    outbox: Outbox
+    retention: float = 30 * 86_400.0
+    capacity: int = 16 * 2**20
+    _owners: BoundedCache[bytes, str] = field(init=False)
+    """The owner's node, or `_AMBIGUOUS`, by namespace and call hash."""
+    _hashes: BoundedCache[tuple[bytes, int], bytes] = field(init=False)
+    """Hashes of calls in histories, by the message's key (which is the tenant's own) and the index in the message."""
+    _main_agent_calls: BoundedCache[tuple[bytes, str, str, str], bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._owners = BoundedCache(self.capacity * 3 // 8, string_size)
+        self._hashes = BoundedCache(self.capacity * 3 // 8, lambda key, value: string_size(key[0], value))
+        self._main_agent_calls = BoundedCache(self.capacity // 4, lambda key, _: string_size(*key))
+
+    def record_main_agent(self, tenant_key: bytes, calls: Iterable[ObservedCall]) -> None:
+        """Records that the main agent made these calls, so that none of them is taken for an equal declared call."""
+        for call in calls:
+            self._main_agent_calls[tenant_key, call.call_id, call.name, call.arguments[:1024]] = True
+
+    def record_calls(self, tenant_key: bytes, names: CallNamespaces, calls: Iterable[ObservedCall], node: str) -> None:
+        """Records the calls of a response with the delegation of its request."""
+        tenant = tenant_id(tenant_key)
+        for call in calls:
+            if not call.call_id:
+                continue
+            call_hash = hash_call(tenant_key, call)
+            for name in (*names.specific, names.tenant_wide):
+                if name:
+                    self._record(tenant, name + call_hash, node)
+
+    async def find(self, tenant_key: bytes, names: CallNamespaces, calls: Sequence[CallInHistory]) -> list[str]:
+        """Returns the delegation of each call; TOP where none is known. Reads the store once for all unknown calls."""
+        hashes = [self._hash_of(tenant_key, call) for call in calls]
+        namespaces = (*names.specific, names.tenant_wide) if names.tenant_wide else names.specific
+        owners = self._owners
+        unknown = [name for prefix in namespaces for call_hash in hashes if (name := prefix + call_hash) not in owners]
+        if unknown and self.store.is_available:
+            with suppress(StoreUnavailable):
+                tenant = tenant_id(tenant_key)
+                values = await self.store.get_many([_owner_key(tenant, name) for name in unknown])
+                for name, value in zip(unknown, values, strict=True):
+                    # An owner recorded meanwhile is newer. Another worker may still record a missing one.
+                    if value and name not in owners:
+                        owners[name] = value.decode()
+        return [
+            self._owner_of(tenant_key, names, call[2], call_hash) for call, call_hash in zip(calls, hashes, strict=True)
+        ]
+
+    def forget(self) -> None:
+        """Clears the caches after an erasure, so that everything is read from the store again."""
+        self._owners.clear()
+        self._hashes.clear()
+        self._main_agent_calls.clear()
+
+    def _hash_of(self, tenant_key: bytes, call: CallInHistory) -> bytes:
+        key, index, part = call
+        call_hash = self._hashes.get((key, index))
+        if call_hash is None:
+            call_hash = self._hashes[key, index] = hash_call(tenant_key, part)
+        return call_hash
+
+    def _owner_of(self, tenant_key: bytes, names: CallNamespaces, call: ToolCall, call_hash: bytes) -> str:
+        owner = ""
+        for name in names.specific:
+            candidate = self._owners.get(name + call_hash)
+            if candidate and candidate != owner:
+                if owner not in ("", _AMBIGUOUS) and candidate != _AMBIGUOUS:
+                    return TOP
+                # A call that is ambiguous in one namespace may have one owner in another.
+                owner = candidate if owner in ("", _AMBIGUOUS) else owner
+        if (
+            not owner
+            and names.tenant_wide
+            and (tenant_key, call.call_id, call.name, call.arguments[:1024]) not in self._main_agent_calls
+        ):
+            owner = self._owners.get(names.tenant_wide + call_hash) or TOP
+        return TOP if owner == _AMBIGUOUS else owner
+
+    def _record(self, tenant: str, name: bytes, node: str) -> None:
+        previous = self._owners.get(name)
+        if previous == node:
+            return
+        owner = _AMBIGUOUS if previous else node
+        self._owners[name] = owner
+        self.outbox.put(_owner_key(tenant, name), owner.encode, self.retention)
+
+
+def _owner_key(tenant: str, name: bytes) -> Key:
+    return Key(f"scope/{tenant}", name.hex())
+
+
+def _hash(tenant_key: bytes, kind: bytes, value: bytes) -> bytes:
+    return hashlib.sha256(tenant_key + kind + value).digest()[:16]
+
+
+def _canonical_arguments(arguments: str) -> bytes:
+    if len(arguments) > ARGUMENTS:
+        return b"{}"
+    if not arguments or arguments == "{}":
+        return b"{}"
+    try:
+        return _encode(_decode(arguments))
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+        return arguments.encode("utf-8", "surrogatepass")
+
+
+def _normalize_number(value: float) -> float | int:
+    """Turns 1.0 into 1, as some clients do."""
+    return int(value) if value.is_integer() and abs(value) < 1e22 else value

@@ -1,0 +1,89 @@
+"""Erases the stored records of delegations and prefix nodes: of some sessions, or of a tenant."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Set
+
+from accordion.delegation.handoff_index import nodes_in_state
+from accordion.delegation.open_calls import caller_session
+from accordion.delegation.tree import decode_node, tenant_id
+from accordion.delegation.visibility_decisions import read_viewer
+from accordion.model.ports import Key, KeyValueStore
+from accordion.sessions.prefix_nodes import decode, first_node_id, node_key, session_nodes_collection
+
+_NODES, _SESSION_NODES = "node", "seated"
+_NODES_IN_ROW: Mapping[str, Callable[[str, bytes], Collection[str]]] = {
+    "tree": lambda name, _: (name.rpartition(" ")[2],),
+    "scope": lambda _, value: (value.decode(),),
+    "shown": lambda _, value: (read_viewer(value),),
+    "handed": lambda _, value: nodes_in_state(value),
+    "open": lambda _, value: (f"s:{caller_session(value)}",),
+}
+"""A tenant's other collections, each with a function that returns the delegations of a row, by its name and value."""
+_PAGE = 500
+
+
+async def forget_delegations(store: KeyValueStore, tenant_key: bytes, session: str | None = None) -> None:
+    """Removes the records of a session's delegation: node and edges, call owners, visibility decisions, open calls.
+
+    Without a session, removes all delegation records of the tenant. Records of other delegations stay, even where they
+    name this one as parent or owner. Raises StoreUnavailable; then a part is removed, and the call can be repeated.
+    """
+    tenant = tenant_id(tenant_key)
+    if session is None:
+        for collection in (_NODES, _SESSION_NODES, *_NODES_IN_ROW):
+            while page := await store.scan(f"{collection}/{tenant}", limit=_PAGE):
+                await store.delete([Key(f"{collection}/{tenant}", name) for name, _ in page])
+        return
+    await forget_delegations_of(store, tenant_key, {session})
+
+
+async def forget_delegations_of(store: KeyValueStore, tenant_key: bytes, sessions: Set[str]) -> None:
+    """Removes the records of several sessions' delegations at once. Raises StoreUnavailable."""
+    tenant = tenant_id(tenant_key)
+    nodes = await _find_node_ids(store, tenant, sessions)
+    keys = [Key(f"{_SESSION_NODES}/{tenant}", session) for session in sessions]
+    keys += [Key(f"{_NODES}/{tenant}", node) for node in nodes]
+    for collection, nodes_in_row in _NODES_IN_ROW.items():
+        rows = _scan_rows(store, f"{collection}/{tenant}")
+        keys += [
+            Key(f"{collection}/{tenant}", name) async for name, value in rows if nodes & {*nodes_in_row(name, value)}
+        ]
+    for start in range(0, len(keys), _PAGE):
+        await store.delete(keys[start : start + _PAGE])
+
+
+async def forget_nodes(store: KeyValueStore, session: str, *, with_index: bool = True) -> None:
+    """Removes a session's prefix nodes and, with `with_index`, the list of them. Raises StoreUnavailable.
+
+    Nodes that now belong to another session stay.
+    """
+    collection, node_ids, after = session_nodes_collection(session), [first_node_id(session)], ""
+    while node_ids:
+        keys = [node_key(node_id) for node_id in node_ids]
+        nodes = [decode(value) for value in await store.get_many(keys)]
+        own_keys = [key for key, node in zip(keys, nodes, strict=True) if node and node.session == session]
+        await store.delete([*own_keys, *(Key(collection, node_id) for node_id in node_ids if with_index)])
+        node_ids = [node_id for node_id, _ in await store.scan(collection, after=after, limit=200)]
+        after = node_ids[-1] if node_ids else ""
+
+
+async def _find_node_ids(store: KeyValueStore, tenant: str, sessions: Set[str]) -> set[str]:
+    """Returns the nodes of sessions, without nodes that belong to another session by now."""
+    names = {f"s:{session}" for session in sessions}
+    async for name, value in _scan_rows(store, f"{_NODES}/{tenant}"):
+        if (node := decode_node(value)) is not None and node.session in sessions:
+            names.add(name)
+    values = await store.get_many([Key(f"{_SESSION_NODES}/{tenant}", session) for session in sessions])
+    linked = [value.decode() for value in values if value is not None]
+    nodes = await store.get_many([Key(f"{_NODES}/{tenant}", name) for name in linked]) if linked else []
+    names.update(name for name, node in zip(linked, nodes, strict=True) if node is None)
+    return names
+
+
+async def _scan_rows(store: KeyValueStore, collection: str) -> AsyncIterator[tuple[str, bytes]]:
+    after = ""
+    while page := await store.scan(collection, after=after, limit=_PAGE):
+        for row in page:
+            yield row
+        after = page[-1][0]

@@ -1,1 +1,0 @@
-"""What clients and people talk to: the proxied protocols, the API."""

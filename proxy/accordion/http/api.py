@@ -1,0 +1,275 @@
+"""Accordion's own REST API: models, sessions, pins, compaction requests, metrics and health.
+
+`RestApi` is the Starlette application for every path outside `/v1`. The archive's and the memories' routes are added to
+it (archive_api.py, memory_api.py, mcp_app.py). Every answer is about the caller's tenant only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from accordion.compaction.session_overrides import MOST_PINS, REQUEST_SECONDS, SessionOverrideStore
+from accordion.http.api_requests import identify_caller, json_response, parse_number, read_body, unknown_session
+from accordion.http.json_views import agent_json, exchange_json, limits_json, model_json, session_json
+from accordion.http.metrics import Metrics
+from accordion.model.errors import AccordionError, BadRequest, NotFound
+from accordion.model.records import Session
+from accordion.pipeline.queries import Queries, SessionPosition, SessionView
+from accordion.sessions.tenants import Caller, Tenants
+
+_MAX_SESSIONS = 1_000
+# The largest set of pins with the longest call ids takes a fraction of this.
+_MAX_BODY = 256 * 1024
+_MAX_CALL_ID = 256
+_TIME = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
+_EFFECTS = {
+    "auto": "The next request of this session is folded, whatever its size.",
+    "observe": "What a fold would do is told with the next request of this session, and nothing is changed: "
+    "compaction.mode is observe for its model.",
+    "off": "Nothing is folded as long as compaction.mode is off for this session's model.",
+}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _Pins(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that sets pins."""
+
+    call_ids: list[str]
+
+
+_PINS = msgspec.json.Decoder(_Pins)
+
+
+class RestApi:
+    """The application outside `/v1`, with its own routes and `routes`. `pending_writes` adds fields to `/readyz`."""
+
+    def __init__(
+        self,
+        queries: Callable[[], Queries],
+        tenants: Callable[[], Tenants],
+        metrics: Metrics,
+        error_body: Callable[[AccordionError], bytes],
+        version: str,
+        overrides: SessionOverrideStore,
+        routes: Sequence[Route] = (),
+        pending_writes: Callable[[], dict[str, object]] = dict,
+    ) -> None:
+        self._queries = queries
+        self._tenants = tenants
+        self._metrics = metrics
+        self._error_body = error_body
+        self._version = version
+        self._overrides = overrides
+        self._routes, self._pending_writes = routes, pending_writes
+
+    def app(self) -> Starlette:
+        """Builds the Starlette application."""
+        return Starlette(
+            routes=[
+                Route("/", self._root),
+                Route("/healthz", self._health),
+                Route("/readyz", self._ready),
+                Route("/metrics", self._page),
+                Route("/accordion/models", self._models),
+                Route("/accordion/sessions", self._sessions),
+                Route("/accordion/sessions/{id}", self._session),
+                Route("/accordion/sessions/{id}/tree", self._tree),
+                Route("/accordion/sessions/{id}/compact", self._compact, methods=["POST"]),
+                Route("/accordion/sessions/{id}/pins", self._pins, methods=["GET", "PUT", "DELETE"]),
+                *self._routes,
+            ],
+            exception_handlers={
+                AccordionError: self._server_error,
+                HTTPException: self._client_error,
+                ClientDisconnect: _drop,
+            },
+        )
+
+    # -- endpoints --------------------------------------------------------------
+
+    async def _root(self, request: Request) -> Response:
+        paths = {route.path for route in request.app.routes}
+        more = {"artifacts": "/accordion/artifacts?session={id}"} if "/accordion/artifacts" in paths else {}
+        if any(path.startswith("/accordion/memory") for path in paths):
+            more |= {"memory": "/accordion/memory/openapi.json", "mcp": f"{_request_origin(request)}/mcp"}
+        return json_response(
+            {
+                "name": "accordion",
+                "version": self._version,
+                "openai_base_url": f"{_request_origin(request)}/v1",
+                "anthropic_base_url": _request_origin(request),
+                "see": [
+                    "/accordion/models",
+                    "/accordion/sessions",
+                    "/accordion/export",
+                    "/metrics",
+                    "/healthz",
+                    "/readyz",
+                ],
+                **more,
+            }
+        )
+
+    async def _health(self, request: Request) -> Response:
+        return json_response({"status": "ok"})
+
+    async def _ready(self, request: Request) -> Response:
+        # Without its store the proxy still forwards, so it stays ready and reports the outage. A store that never
+        # answered is most likely misconfigured: then no traffic should come here.
+        queries = self._queries()
+        if not queries.is_ready:
+            return json_response({"status": "unavailable", "store": "unavailable", **self._pending_writes()}, 503)
+        store = "ok" if queries.store.is_available else "unavailable"
+        return json_response({"status": "ok", "store": store, **self._pending_writes()})
+
+    async def _page(self, request: Request) -> Response:
+        # The page names the models of all tenants.
+        self._caller(request)
+        # With many models and workers the sum takes long.
+        body, kind = await asyncio.to_thread(self._metrics.render)
+        return Response(body, headers={"content-type": kind})
+
+    async def _models(self, request: Request) -> Response:
+        views = await self._queries().list_models(self._tenant(request))
+        return json_response({"models": [model_json(view) for view in views]})
+
+    async def _sessions(self, request: Request) -> Response:
+        limit = parse_number(request.query_params.get("limit", "100"), "limit", 1, _MAX_SESSIONS)
+        tenant = self._tenant(request)
+        label, after = request.query_params.get("label", ""), _parse_cursor(request.query_params.get("cursor", ""))
+        # One more than the limit shows whether there is another page.
+        sessions = await self._queries().list_sessions(tenant, limit=limit + 1, label=label, after=after)
+        page = sessions[:limit]
+        overrides = await self._overrides.load(tenant, [session.id for session in page])
+        views = [session_json(*pair) for pair in zip(page, overrides, strict=True)]
+        return json_response({"sessions": views, "next": _cursor(page[-1]) if len(sessions) > limit else None})
+
+    async def _session(self, request: Request) -> Response:
+        tenant, view = await self._find_session(request)
+        (overrides,) = await self._overrides.load(tenant, [view.session.id])
+        exchanges = [exchange_json(exchange) for exchange in view.exchanges]
+        session = session_json(view.session, overrides)
+        return json_response({**session, "limits": limits_json(view.limits), "exchanges": exchanges})
+
+    async def _tree(self, request: Request) -> Response:
+        """Lists the agents of the session's delegation tree."""
+        session = request.path_params["id"]
+        views = await self._queries().list_agents(self._caller(request), session)
+        if views is None:
+            raise unknown_session()
+        return json_response({"session": session, "agents": [agent_json(view) for view in views]})
+
+    async def _compact(self, request: Request) -> Response:
+        """Requests a compaction. The session's next request makes it, since only that has the history."""
+        tenant, view = await self._find_session(request)
+        session = view.session
+        await self._overrides.request_compaction(tenant, session.id)
+        mode = self._queries().mode(session.model)
+        response = {
+            "session": session.id,
+            "model": session.model,
+            "compaction_wanted": True,
+            "expires_in": int(REQUEST_SECONDS),
+            "mode": mode,
+            "message": _EFFECTS[mode],
+        }
+        return json_response(response, 202)
+
+    async def _pins(self, request: Request) -> Response:
+        tenant, view = await self._find_session(request)
+        session = view.session.id
+        if request.method == "PUT":
+            await self._overrides.set_pins(tenant, session, _call_ids(await read_body(request, _MAX_BODY)))
+        elif request.method == "DELETE":
+            await self._overrides.set_pins(tenant, session, frozenset())
+        (overrides,) = await self._overrides.load(tenant, [session])
+        return json_response({"session": session, "call_ids": sorted(overrides.pins)})
+
+    async def _find_session(self, request: Request) -> tuple[str, SessionView]:
+        """Returns the caller's tenant and the session of the path. Raises NotFound."""
+        tenant = self._tenant(request)
+        view = await self._queries().find_session(tenant, request.path_params["id"])
+        if view is None:
+            raise unknown_session()
+        return tenant, view
+
+    # -- errors -----------------------------------------------------------------
+
+    def _tenant(self, request: Request) -> str:
+        return self._caller(request).tenant
+
+    def _caller(self, request: Request) -> Caller:
+        return identify_caller(request.headers.raw, self._tenants())
+
+    async def _server_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, AccordionError)  # noqa: S101  # the handler is registered for nothing else
+        return Response(self._error_body(error), error.status, media_type="application/json")
+
+    async def _client_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101
+        if error.status_code == 404:
+            problem: AccordionError = NotFound(
+                f"There is nothing at {request.url.path}. The base URL is this address with /v1 for OpenAI clients and "
+                "without a path for Anthropic clients; GET / lists all other paths."
+            )
+            headers = error.headers
+        else:
+            problem = BadRequest(f"{request.method} is not supported at {request.url.path}.", code="method_not_allowed")
+            headers = {"allow": ", ".join(sorted(_allowed_methods(request)))}
+        body = self._error_body(problem)
+        return Response(body, error.status_code, headers=headers, media_type="application/json")
+
+
+async def _drop(request: Request, error: Exception) -> Response:
+    """Returns the response for a client that has left; the server does not send it."""
+    return Response(status_code=400)
+
+
+def _allowed_methods(request: Request) -> set[str]:
+    """Returns the methods of all routes at the request's path."""
+    routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in routes for method in route.methods}
+
+
+def _request_origin(request: Request) -> str:
+    return str(request.base_url).rstrip("/")
+
+
+def _cursor(session: Session) -> str:
+    """Returns the cursor of the page after this session."""
+    return f"{session.updated!r}:{session.id}"
+
+
+def _parse_cursor(cursor: str) -> SessionPosition | None:
+    updated, colon, session = cursor.partition(":")
+    if not cursor:
+        return None
+    if not (colon and session and _TIME.fullmatch(updated)):
+        raise BadRequest("cursor must be the value of `next` in the previous page.", param="cursor")
+    return SessionPosition(-float(updated), session)
+
+
+def _call_ids(body: bytes) -> frozenset[str]:
+    """Parses the body of a pins request. Raises BadRequest that names the wrong field."""
+    try:
+        call_ids = _PINS.decode(body).call_ids
+    except msgspec.ValidationError as error:
+        raise BadRequest(f'Send {{"call_ids": ["..."]}}. {error}.', param="call_ids") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f'The body must be JSON: {{"call_ids": ["..."]}}. {error}.', param="body") from error
+    for index, call_id in enumerate(call_ids):
+        if not 0 < len(call_id) <= _MAX_CALL_ID:
+            raise BadRequest(f"A call id has 1 to {_MAX_CALL_ID} characters.", param=f"call_ids[{index}]")
+    if len(set(call_ids)) > MOST_PINS:
+        raise BadRequest(f"A session has {MOST_PINS} pins at most; {len(set(call_ids))} were sent.", param="call_ids")
+    return frozenset(call_ids)

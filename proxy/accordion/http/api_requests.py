@@ -1,0 +1,123 @@
+"""Helpers of all API endpoints: identify the caller, read the request, write the response."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive
+
+from accordion.model.errors import AccordionError, BadRequest, BodyTooLarge, NotFound, RequestError
+from accordion.sessions.browser_origin import is_loopback_url, url_port
+from accordion.sessions.tenants import Caller, Tenants
+
+SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""Headers of every response, since a body may contain anything, such as a web page that a tool has read."""
+_MAX_DIGITS = 12
+_MIN_PIECE = 65_536
+"""Bytes of a streamed piece: many short lines cost less in one write."""
+
+_log = logging.getLogger("accordion")
+
+
+class ForeignOrigin(RequestError):
+    """A browser sends the request for a page of another site."""
+
+    status = 403
+    type = "permission_error"
+    code = "foreign_origin"
+
+
+def check_origin(headers: Mapping[bytes, bytes], *, local: bool) -> None:
+    """Raises ForeignOrigin for a browser's request from another site, so that no web site reads or erases data here.
+
+    If only this machine can connect (`local`), also for a Host that is not a name of this machine: another site's DNS
+    name may resolve to this address. A page on another port of this machine is another site.
+    """
+    host = headers.get(b"host", b"").decode("latin-1")
+    if local and not is_loopback_url(f"//{host}"):
+        raise ForeignOrigin(
+            f"Host {host[:100]!r} is not a name of this machine. Use http://127.0.0.1, or configure proxy_keys and a "
+            "server.host that other machines can reach."
+        )
+    origin = headers.get(b"origin", b"").decode("latin-1")
+    scheme, _, address = origin.partition("://")
+    is_own = local and is_loopback_url(origin) and url_port(origin) == url_port(f"//{host}", scheme)
+    if origin and address != host and not is_own:
+        raise ForeignOrigin(f"Web pages of {origin[:100]!r} may not call this proxy.")
+
+
+def identify_caller(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Caller:
+    """Returns the caller from a request's headers. Raises Unauthorized and ForeignOrigin."""
+    fields = dict(reversed(headers))
+    caller = tenants.identify(fields)
+    check_origin(fields, local=tenants.is_local_only)
+    return caller
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Reads the body. Raises BodyTooLarge beyond `limit` bytes, and ClientDisconnect if the client leaves earlier."""
+    pieces, size = [], 0
+    async for piece in request.stream():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise BodyTooLarge(f"The body is larger than {limit:,} bytes.", param="body")
+    return b"".join(pieces)
+
+
+def check_disconnect(receive: Receive) -> Receive:
+    """Wraps `receive` to raise ClientDisconnect if the client leaves before the end of its body."""
+    is_open = True
+
+    async def receive_or_raise() -> Message:
+        nonlocal is_open
+        message = await receive()
+        if is_open and message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        is_open = is_open and message.get("more_body", False)
+        return message
+
+    return receive_or_raise
+
+
+def parse_number(text: str, name: str, least: int, most: int) -> int:
+    """Parses a whole number within bounds. Raises BadRequest."""
+    digits = text.removeprefix("-")
+    if 0 < len(digits) <= _MAX_DIGITS and digits.isascii() and digits.isdigit() and least <= int(text) <= most:
+        return int(text)
+    raise BadRequest(f"{name} must be a whole number from {least:,} to {most:,}.", param=name)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Returns a JSON response."""
+    return Response(msgspec.json.encode(value), status, headers=SAFE, media_type="application/json")
+
+
+def unknown_session() -> NotFound:
+    """Returns the error for a session that the tenant does not have."""
+    return NotFound("There is no such session. GET /accordion/sessions lists them.", code="session_not_found")
+
+
+async def stream_lines(
+    first: bytes, lines: AsyncIterator[bytes], error_line: Callable[[str], object]
+) -> AsyncGenerator[bytes, None]:
+    """Yields `first` and the lines, joined into larger pieces.
+
+    If the store fails on the way, the last line is the JSON of `error_line(message)`.
+    """
+    buffer = bytearray(first)
+    try:
+        async for line in lines:
+            buffer += line
+            if len(buffer) >= _MIN_PIECE:
+                yield bytes(buffer)
+                buffer.clear()
+    except AccordionError as error:
+        _log.warning("an export stopped before its end: %s", error.message)
+        buffer += msgspec.json.encode(error_line(error.message)) + b"\n"
+    yield bytes(buffer)

@@ -1,0 +1,175 @@
+"""The API of the archive: artifacts, original transcripts, exports and erasure, for one tenant at a time.
+
+Every lookup uses the caller's own tenant key. So another tenant's data gets exactly the answer of missing data, by the
+same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.paths import InvalidPath
+from accordion.archive.reader import ReadRequest, UnanswerableRequest
+from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.http.api_requests import (
+    SAFE,
+    identify_caller,
+    json_response,
+    parse_number,
+    stream_lines,
+    unknown_session,
+)
+from accordion.http.json_views import artifact_json, artifact_part_json
+from accordion.model.errors import BadRequest, NotFound
+from accordion.model.memories import MemoryStore
+from accordion.pipeline.queries import Queries, erase, forget_memories
+from accordion.sessions.tenants import Caller, Tenants
+
+_MOST_LISTED = 1_000
+_LARGEST = 10**12
+
+
+class ArchiveApi:
+    """The routes of the archive. Endpoints raise AccordionError; the application makes the response."""
+
+    def __init__(
+        self,
+        queries: Callable[[], Queries],
+        tenants: Callable[[], Tenants],
+        archive: ArchiveReader,
+        overrides: SessionOverrideStore,
+        memories: Callable[[], MemoryStore],
+    ) -> None:
+        self._queries = queries
+        self._tenants = tenants
+        self._archive = archive
+        self._overrides = overrides
+        self._memories = memories
+
+    def routes(self) -> list[Route]:
+        """Returns the routes."""
+        return [
+            Route("/accordion/artifacts", self._artifacts),
+            Route("/accordion/artifacts/{id}", self._artifact),
+            Route("/accordion/sessions/{id}", self._erase_session, methods=["DELETE"]),
+            Route("/accordion/sessions/{id}/original", self._original),
+            Route("/accordion/sessions/{id}/export", self._export_session),
+            Route("/accordion/export", self._export),
+            Route("/accordion/archive", self._erase, methods=["DELETE"]),
+        ]
+
+    # -- reading ----------------------------------------------------------------
+
+    async def _artifacts(self, request: Request) -> Response:
+        caller, params = self._caller(request), request.query_params
+        session = params.get("session", "")
+        if not session:
+            raise BadRequest("Name a session: /accordion/artifacts?session=…", param="session")
+        limit = parse_number(params.get("limit", "100"), "limit", 1, _MOST_LISTED)
+        try:
+            page = await self._archive.list_artifacts(caller.tenant_key, session, params.get("after", ""), limit)
+        except ValueError as error:
+            raise BadRequest("after must be the value of `next` in another page.", param="after") from error
+        if not page.artifacts:
+            await self._check_session(caller, session)
+        artifacts = [artifact_json(artifact) for artifact in page.artifacts]
+        return json_response({"session": session, "artifacts": artifacts, "next": page.next or None})
+
+    async def _artifact(self, request: Request) -> Response:
+        caller, params = self._caller(request), request.query_params
+        read_request = ReadRequest(
+            request.path_params["id"],
+            parse_number(params.get("offset", "0"), "offset", -_LARGEST, _LARGEST),
+            parse_number(params.get("limit", "0"), "limit", 0, _LARGEST),
+            params.get("pattern", ""),
+            params.get("path", ""),
+        )
+        try:
+            excerpt = await self._archive.read(caller.tenant_key, read_request)
+        except (UnanswerableRequest, InvalidPath) as error:
+            raise BadRequest(str(error)) from error
+        if excerpt is None:
+            raise NotFound(
+                "There is no such artifact. It may have expired or been erased.",
+                code="artifact_not_found",
+            )
+        if "application/json" in request.headers.get("accept", ""):
+            return json_response(artifact_part_json(excerpt))
+        more = {"x-accordion-next": str(excerpt.part.next)} if excerpt.part.next else {}
+        return Response(excerpt.part.text, headers=SAFE | more, media_type="text/plain; charset=utf-8")
+
+    async def _original(self, request: Request) -> Response:
+        caller, session = self._caller(request), request.path_params["id"]
+        transcript = await self._archive.transcripts.original(caller.tenant_key, session)
+        if transcript is None:
+            await self._check_session(caller, session)
+            raise NotFound(
+                "This session has no transcript: the setting `archive.record` chooses the sessions that are recorded.",
+                code="original_not_found",
+            )
+        headers = {"x-accordion-dialect": transcript.dialect, "x-accordion-first": str(transcript.first)}
+        if transcript.missing:
+            headers["x-accordion-missing"] = str(transcript.missing)
+        return Response(transcript.body, headers=SAFE | headers, media_type="application/json")
+
+    # -- export -----------------------------------------------------------------
+
+    async def _export_session(self, request: Request) -> Response:
+        caller, session = self._caller(request), request.path_params["id"]
+        if not await self._archive.has_session(caller.tenant_key, session):
+            await self._check_session(caller, session)
+        return await self._stream_export(caller, session)
+
+    async def _export(self, request: Request) -> Response:
+        return await self._stream_export(self._caller(request), None)
+
+    async def _stream_export(self, caller: Caller, session: str | None) -> Response:
+        lines = aiter(self._archive.custody.export(caller.tenant_key, session))
+        # A store that is away raises here, before the response begins.
+        first = await anext(lines)
+        return StreamingResponse(
+            stream_lines(first, lines, _incomplete_line), headers=SAFE, media_type="application/x-ndjson"
+        )
+
+    # -- erasing ----------------------------------------------------------------
+
+    async def _erase_session(self, request: Request) -> Response:
+        caller, session = self._caller(request), request.path_params["id"]
+        if not await self._archive.has_session(caller.tenant_key, session):
+            await self._check_session(caller, session)
+        return await self._erase_and_report(caller, session)
+
+    async def _erase(self, request: Request) -> Response:
+        return await self._erase_and_report(self._caller(request), None)
+
+    async def _erase_and_report(self, caller: Caller, session: str | None) -> Response:
+        """Erases a session, or all of a tenant, and returns the counts. Concurrent writes may survive."""
+        count, erased = await erase(self._queries(), self._archive.custody, self._overrides, caller, session)
+        result: dict[str, Any] = {} if session is None else {"session": session}
+        result |= {"sessions": count, **asdict(erased)}
+        if session is None:
+            before, after = await forget_memories(self._memories(), self._queries().store, caller)
+            result |= {"memories": {"before": before, "after": after}, "verified": erased.verified and not after}
+        return json_response(result, 200 if result["verified"] else 409)
+
+    # -- caller -----------------------------------------------------------------
+
+    def _caller(self, request: Request) -> Caller:
+        return identify_caller(request.headers.raw, self._tenants())
+
+    async def _check_session(self, caller: Caller, session: str) -> None:
+        """Raises NotFound if the tenant has no such session."""
+        if await self._queries().find_session(caller.tenant, session) is None:
+            raise unknown_session()
+
+
+def _incomplete_line(message: str) -> object:
+    """Returns the last line of an incomplete export; a complete one ends with its counts."""
+    return {"type": "error", "message": message}

@@ -1,0 +1,168 @@
+"""Log lines about exchanges: compactions, windows that are too small, failures. They never contain message text."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from accordion.model.budget import TokenLimits
+from accordion.model.records import CompactionOutcome, Exchange
+
+LimitsOf = Callable[[str, bool, int], TokenLimits | None]
+"""Returns the limits for a model name, for a sub-agent (True) or not, and a window in tokens; None if compaction is
+off."""
+
+REQUESTS: Final = 10
+OFTEN: Final = 4
+"""A session with this many compactions in its last `REQUESTS` requests has too small a window."""
+_SESSIONS: Final = 2_000
+_LEVELS: Final = {"conversation": "conversation", "generation": "mid-generation"}
+_CAUSES: Final = {"manual": "on request", "overflow": "after the provider said that it does not fit"}
+_ADVICE: Final = "use a model with a larger window, offer fewer tools, or raise the trigger (thresholds)"
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# A client that has left gets no error, and nothing went wrong.
+_NO_FAILURE: Final = ("", "client_disconnected")
+
+_log = logging.getLogger("accordion")
+
+
+class CompactionLogger:
+    """An exchange observer that logs each new compaction, and warns once about a session whose window is too small."""
+
+    def __init__(self, limits: LimitsOf) -> None:
+        self._limits = limits
+        self._history: OrderedDict[str, int] = OrderedDict()
+        """By session: its last requests as bits, set for a new compaction. The lowest bit is the latest request."""
+        self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
+        """Logs the exchange's compaction and checks its session's window."""
+        if not exchange.session:
+            return
+        outcome, is_automatic = exchange.compaction, False
+        if outcome is not None and outcome.state == "folded":
+            _write_line(exchange, outcome, "compacted")
+            is_automatic = outcome.cause == "automatic" and outcome.trigger > 0
+        elif (
+            outcome is not None
+            and outcome.state == "observed"
+            and self._is_first(exchange.session, f"would {outcome.kind}")
+        ):
+            _write_line(exchange, outcome, "would compact")
+        self._check_window(exchange, is_automatic=is_automatic)
+
+    def _check_window(self, exchange: Exchange, *, is_automatic: bool) -> None:
+        """Warns once about a session that compaction cannot help, or that is compacted again and again."""
+        session, usage = exchange.session, exchange.utilization
+        history = self._history.get(session)
+        if is_automatic or history is not None:
+            history = ((history or 0) << 1 | is_automatic) & ((1 << REQUESTS) - 1)
+            self._history[session] = history
+            _drop_oldest(self._history, session)
+        fixed = usage.preamble + usage.tools + usage.reserved_output
+        often = (history or 0).bit_count() >= OFTEN
+        if not often and 4 * fixed < usage.window:
+            return
+        agent = exchange.agent
+        limits = self._limits(exchange.model, agent is not None and agent.delegated, usage.window)
+        if limits is None or not (problem := _find_problem(exchange, fixed, limits, often)):
+            return
+        if self._is_first(session, "small"):
+            fields = {"request_id": exchange.request_id}
+            _log.warning("session %s (%s) %s; %s", session, exchange.model, problem, _ADVICE, extra=fields)
+
+    def _is_first(self, session: str, subject: str) -> bool:
+        key = (session, subject)
+        is_first = key not in self._logged
+        self._logged[key] = None
+        _drop_oldest(self._logged, key)
+        return is_first
+
+
+def _drop_oldest(entries: OrderedDict[K, V], newest: K) -> None:
+    entries.move_to_end(newest)
+    while len(entries) > _SESSIONS:
+        entries.popitem(last=False)
+
+
+def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> None:
+    agent = exchange.agent
+    agent_name = (
+        f", agent {agent.name or agent.delegation}" if agent is not None and (agent.name or agent.delegation) else ""
+    )
+    parts = [f"{verb} session {exchange.session} ({exchange.model}{agent_name}): {_describe_figures(outcome)}"]
+    parts += [", ".join(f"{name} {before - after:,}" for name, before, after in outcome.steps)] if outcome.steps else []
+    parts += _describe_summary(outcome)
+    parts += [f"{outcome.artifacts:,} artifact{'s' * (outcome.artifacts != 1)}"] if outcome.artifacts else []
+    _log.info("%s", "; ".join(parts), extra={"request_id": exchange.request_id})
+
+
+def _describe_figures(outcome: CompactionOutcome) -> str:
+    """Returns the tokens before and after, and the cause."""
+    level = _LEVELS.get(outcome.kind, outcome.kind)
+    why = _CAUSES.get(outcome.cause, f"over the {level} trigger of {outcome.trigger:,}")
+    if outcome.cause in _CAUSES or not outcome.trigger:
+        why = f"{_CAUSES.get(outcome.cause, 'the trigger is 0')}, {level} level"
+    return f"{outcome.before:,} to {outcome.after:,} tokens, {why}"
+
+
+def _describe_summary(outcome: CompactionOutcome) -> list[str]:
+    """Returns the summary's author and its cost, and the failed attempts before it."""
+    parts = []
+    if outcome.writer == "extractive":
+        parts.append("summary by the extractive writer")
+    elif outcome.writer:
+        tokens_in, tokens_out = outcome.input - outcome.failed_input, outcome.output - outcome.failed_output
+        parts.append(f"summary by {outcome.writer} ({tokens_in:,} tokens in, {tokens_out:,} out)")
+    if outcome.failed_answers:
+        failed = outcome.failed_input + outcome.failed_output
+        times = "1 answer" if outcome.failed_answers == 1 else f"{outcome.failed_answers} answers"
+        parts.append(f"{times} of the model failed before ({failed:,} tokens)")
+    return parts
+
+
+def _find_problem(exchange: Exchange, fixed: int, limits: TokenLimits, often: bool) -> str:
+    """Returns the reason why compaction helps a session little; empty if it helps."""
+    usage = exchange.utilization
+    parts = "system prompt, tools and the room for the answer" if usage.reserved_output else "system prompt and tools"
+    share = f"{parts} take {fixed:,} of {usage.window:,} tokens"
+    trigger, level = limits.conversation, "conversation"
+    if fixed >= limits.generation:
+        trigger, level = limits.generation, "generation"
+    if fixed >= trigger > 0 and level not in limits.never:
+        return f"cannot be helped by compaction: {share}, over the {_LEVELS[level]} trigger of {trigger:,}"
+    if often:
+        remaining = max(0, limits.conversation - fixed)
+        return (
+            f"was compacted {OFTEN} times in its last {REQUESTS} requests: {share}, which leaves {remaining:,} for "
+            f"messages below the conversation trigger of {limits.conversation:,}"
+        )
+    return ""
+
+
+class FailureLogger:
+    """An exchange observer that logs failed requests under the request id that the client received.
+
+    The level is WARNING for a failure of the connection to the provider, else INFO.
+    """
+
+    def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
+        """Logs an exchange that failed."""
+        error = exchange.error
+        if error in _NO_FAILURE:
+            return
+        fields = {
+            "request_id": exchange.request_id,
+            "error": error,
+            "status": exchange.status,
+            "upstream": exchange.upstream,
+            "session": exchange.session,
+            "seconds": round(exchange.duration, 3),
+        }
+        level = logging.WARNING if error.startswith("upstream_") else logging.INFO
+        _log.log(level, "a request failed", extra={name: value for name, value in fields.items() if value != ""})

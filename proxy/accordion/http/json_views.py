@@ -1,0 +1,155 @@
+"""The JSON documents of the API: models, sessions, exchanges, artifacts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from accordion.archive.archive_reader import ArtifactPart
+from accordion.archive.artifacts import Artifact
+from accordion.compaction.reporting import describe_outcome
+from accordion.compaction.session_overrides import SessionOverrides
+from accordion.model.budget import TokenLimits, Utilization
+from accordion.model.delegation import TOP, display_name
+from accordion.model.records import AgentReport, Exchange, Session
+from accordion.pipeline.queries import AgentView, ModelView
+
+
+def limits_json(limits: TokenLimits) -> dict[str, int]:
+    """Returns window, triggers, targets and hard limit, in tokens."""
+    return {
+        "window": limits.window,
+        "conversation_trigger": limits.conversation,
+        "conversation_target": limits.conversation_target,
+        "generation_trigger": limits.generation,
+        "generation_target": limits.generation_target,
+        "hard_limit": limits.hard,
+    }
+
+
+def utilization_json(utilization: Utilization) -> dict[str, Any]:
+    """Returns a window's occupancy: tokens by kind, and the share of the window."""
+    parts = ("preamble", "tools", "messages", "media", "unfolded", "reserved_output")
+    return {
+        "window": utilization.window,
+        "window_known": utilization.window_known,
+        "tokens": utilization.tokens,
+        "utilization": round(utilization.ratio, 4),
+        "carried": utilization.carried,
+        "parts": {name: getattr(utilization, name) for name in parts},
+    }
+
+
+def model_json(view: ModelView) -> dict[str, Any]:
+    """Returns a model with one tenant's usage."""
+    row = view.row
+    return {
+        "model": row.model,
+        "upstream": row.upstream,
+        "limits": limits_json(view.limits),
+        "usable_input": view.usable_input,
+        "window_source": view.window_source,
+        "window_known": view.window_source != "default",
+        "last": utilization_json(row.utilization) if row.updated else None,
+        "peak_utilization": round(row.peak, 4),
+        "totals": structs.asdict(row.totals),
+        "updated": row.updated or None,
+    }
+
+
+def session_json(session: Session, overrides: SessionOverrides) -> dict[str, Any]:
+    """Returns a session with its overrides. The totals include saved tokens and the cost of summaries."""
+    last, agent = session.utilization, session.seen or AgentReport(delegated=False)
+    return {
+        "id": session.id,
+        "label": session.label,
+        "agent": agent.name or session.agent,
+        "delegation": agent.delegation,
+        "parent": agent.parent,
+        "evidence": agent.evidence,
+        "candidates": agent.candidates,
+        "client": session.client,
+        "forked_from": session.forked_from,
+        "model": session.model,
+        "created": session.created,
+        "updated": session.updated,
+        "last": utilization_json(last) if last else None,
+        "totals": structs.asdict(session.totals),
+        "correction": session.correction,
+        "pins": sorted(overrides.pins),
+        "compaction_wanted": overrides.wants_compaction,
+    }
+
+
+def agent_json(view: AgentView) -> dict[str, Any]:
+    """Returns an agent of a delegation tree: its parent with the evidence, its last utilization, and the number of
+    results hidden from its last request, by owner. Unknown values are null."""
+    node, session = view.node, view.session
+    agent = session.seen if session is not None else None
+    last = session.utilization if session is not None else None
+    return {
+        "delegation": display_name(node.id),
+        "parent": display_name(node.parent) if node.parent != TOP else None,
+        "depth": view.depth,
+        "agent": node.agent,
+        "evidence": node.evidence,
+        "call_id": node.call_id or None,
+        "candidates": node.candidates,
+        "placeholder": node.is_placeholder and session is None,
+        "session": session.id if session is not None else None,
+        "model": session.model if session is not None else None,
+        "at": node.at or None,
+        "last": utilization_json(last) if last else None,
+        "filtered": {"results": agent.hidden, "of": dict(agent.owners)} if agent is not None else None,
+    }
+
+
+def artifact_json(artifact: Artifact) -> dict[str, Any]:
+    """Returns an artifact's record. Messages are counted from 0, without the system prompt."""
+    names = ("id", "kind", "tool", "arguments", "call_id", "characters", "tokens", "description", "findings", "dialect")
+    return {
+        **{name: getattr(artifact, name) for name in names},
+        "messages": [artifact.first, artifact.last],
+        "session": artifact.session,
+        "child": artifact.child or None,
+        "at": artifact.at,
+        "time": datetime.fromtimestamp(artifact.at, UTC).isoformat(timespec="seconds"),
+    }
+
+
+def artifact_part_json(excerpt: ArtifactPart) -> dict[str, Any]:
+    """Returns an artifact's record and a part of its text.
+
+    `shown` says which part and of what, `next` is the offset of the next part.
+    """
+    return {
+        "artifact": artifact_json(excerpt.artifact),
+        "what": excerpt.what,
+        "sessions": excerpt.sessions,
+        "input": excerpt.input,
+        "shown": excerpt.part.shown,
+        "next": excerpt.part.next or None,
+        "text": excerpt.part.text,
+        "originals": [msgspec.Raw(wire) for wire in excerpt.wires],
+    }
+
+
+def exchange_json(exchange: Exchange) -> dict[str, Any]:
+    """Returns an exchange with its compaction as the response header had it."""
+    fields = msgspec.to_builtins(exchange)
+    del fields["session"]
+    outcome = exchange.compaction
+    return {
+        **fields,
+        "utilization": utilization_json(exchange.utilization),
+        "compaction": describe_outcome(outcome) if outcome is not None else None,
+        "agent": _agent_report_json(exchange.agent) if exchange.agent is not None else None,
+    }
+
+
+def _agent_report_json(report: AgentReport) -> dict[str, Any]:
+    return {**asdict(report), "owners": dict(report.owners)}

@@ -1,0 +1,277 @@
+"""The request types of the memory operations: fields, descriptions and limits.
+
+REST, MCP and the command line share them, and their JSON Schemas are generated from them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from accordion.memory.entries import CONTENT_MOST, NAME_MOST, NAMES_MOST
+from accordion.memory.reader import MOST_IDS
+from accordion.memory.search import DEEP_RESULTS, QUERY_MOST, RESULTS
+from accordion.memory.session_memory import MOST
+from accordion.model.errors import BadRequest
+from accordion.model.memories import FactType, MemoryFilter, MemoryType
+
+MAX_SESSION_TEXT = CONTENT_MOST * 10
+"""Characters of a session memory."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_MOST)]
+Id = Annotated[str, Meta(min_length=1, max_length=100)]
+Conversation = Annotated[str, Meta(min_length=1, max_length=256)]
+Index = Annotated[int, Meta(ge=0, le=10**9)]
+Project = Annotated[
+    str | None,
+    Meta(
+        description='The project. Without it the one that the configuration names, if any; "*": all of them.',
+    ),
+]
+OneProject = Annotated[
+    str | None,
+    Meta(description="The project that it belongs to. Without it the one that the configuration names, if any."),
+]
+Topics = Annotated[list[Name], Meta(max_length=NAMES_MOST, description="Only what carries one of these topics.")]
+Types = Annotated[
+    list[MemoryType],
+    Meta(
+        max_length=10,
+        description="Only these types. Without it all but former summaries and session memories; summary_archived "
+        "finds former summaries.",
+    ),
+]
+Tags = Annotated[list[Name], Meta(max_length=20)]
+Proof = Annotated[
+    str,
+    Meta(
+        max_length=20_000,
+        description="The proof that the search or read before this one returned. The new one then proves both.",
+    ),
+]
+Moment = Annotated[str, Meta(max_length=40, description="A date or a time, as in ISO 8601: 2026-01-31.")]
+
+
+class MemoryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of an operation."""
+
+
+class AddRequest(MemoryRequest, frozen=True):
+    """A memory to add."""
+
+    content: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=CONTENT_MOST,
+            description="One thing, in words that stand alone: who, what and where, without it, this, above or today.",
+        ),
+    ]
+    type: Annotated[
+        FactType | None, Meta(description="What kind of thing it is. Without it a fact, or what `replace_id` is.")
+    ] = None
+    topics: Annotated[
+        list[Name], Meta(max_length=NAMES_MOST, description="What it is about, one to six short names.")
+    ] = []
+    macro_topics: Annotated[
+        list[Name], Meta(max_length=NAMES_MOST, description="The larger things that it is part of.")
+    ] = []
+    entities: Annotated[list[Name], Meta(max_length=NAMES_MOST, description="Whom and what it names.")] = []
+    tags: Tags = []
+    project: OneProject = None
+    author: Annotated[str, Meta(max_length=NAME_MOST, description="Who says so.")] = ""
+    replace_id: Annotated[
+        Id | None, Meta(description="The id of a memory that this one takes the place of, as its new wording.")
+    ] = None
+
+
+class SearchFields(MemoryRequest, frozen=True):
+    """The fields of both searches."""
+
+    query: Annotated[str, Meta(max_length=QUERY_MOST, description="What to look for, in a few words or a question.")]
+    topics: Topics = []
+    type_filter: Types = []
+    tags: Annotated[Tags, Meta(description="Only what carries all of these tags.")] = []
+    project: Project = None
+    since: Annotated[Moment | None, Meta(description="Only what was written from then on.")] = None
+    until: Annotated[Moment | None, Meta(description="Only what was written before.")] = None
+    explain: Annotated[bool, Meta(description="Say how each result came to its score.")] = False
+    proof: Proof = ""
+
+
+class SearchMemoriesRequest(SearchFields, frozen=True):
+    """A search."""
+
+    conversation_id: Annotated[
+        Conversation | None,
+        Meta(
+            description="Only what was made of this conversation. The answer then says which of its ranges are "
+            "compacted, and lets one memory_compact_conversation through; the query may be empty."
+        ),
+    ] = None
+    query: Annotated[
+        str, Meta(max_length=QUERY_MOST, description="What to look for, in a few words or a question.")
+    ] = ""
+    limit: Annotated[int, Meta(ge=1, le=RESULTS, description="The most results.")] = RESULTS
+
+
+class DeepSearchRequest(SearchFields, frozen=True):
+    """A deep search."""
+
+    limit: Annotated[int, Meta(ge=1, le=DEEP_RESULTS, description="The most results.")] = DEEP_RESULTS
+
+
+class ReadMemoriesRequest(MemoryRequest, frozen=True):
+    """The ids of the memories to read."""
+
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_IDS, description="The ids, as a search gives them.")]
+    originals: Annotated[bool, Meta(description="Give the messages that each was made of as well.")] = False
+    proof: Proof = ""
+
+
+class ListMemoriesRequest(MemoryRequest, frozen=True):
+    """A list of memories, newest first."""
+
+    topics: Topics = []
+    type_filter: Types = []
+    tags: Annotated[Tags, Meta(description="Only what carries all of these tags.")] = []
+    project: Project = None
+    conversation_id: Annotated[Conversation | None, Meta(description="Only what was made of this conversation.")] = None
+    after: Annotated[Id | None, Meta(description="What `next` of the page before says.")] = None
+    limit: Annotated[int, Meta(ge=1, le=500, description="The most memories.")] = 100
+
+
+class DeleteRequest(MemoryRequest, frozen=True):
+    """The ids of the memories to delete."""
+
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_IDS, description="The ids.")]
+
+
+class CompactRequest(MemoryRequest, frozen=True):
+    """The range of a conversation to compact into memories."""
+
+    conversation_id: Annotated[
+        Conversation,
+        Meta(description="The session that the proxy recorded (response header x-accordion-session)."),
+    ]
+    start_index: Annotated[
+        Index, Meta(description="The first message, counted from 0 with the system prompt; inclusive.")
+    ]
+    end_index: Annotated[Index, Meta(description="The last message; inclusive.")]
+    focus_topics: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=100)]],
+        Meta(max_length=20, description="What matters most: it is taken first, and also where it says little."),
+    ] = []
+    project: OneProject = None
+
+
+class ConsolidateRequest(MemoryRequest, frozen=True):
+    """A summary of a topic."""
+
+    topic: Annotated[Name, Meta(description="The topic, as the memories carry it.")]
+    content: Annotated[
+        str,
+        Meta(
+            max_length=CONTENT_MOST,
+            description="The summary, 300 to 500 tokens, at least 200, present tense, standing alone: what the topic "
+            "is, its present state and key decisions, solved problems, open questions. Name the ids of memories that "
+            "a line rests on.",
+        ),
+    ]
+    proof: Annotated[
+        str,
+        Meta(
+            max_length=20_000,
+            description="The proof that memory_deep_search and memory_read returned, passed on from one to the next. "
+            "Several may be given, with spaces between.",
+        ),
+    ] = ""
+    project: Project = None
+    author: Annotated[str, Meta(max_length=NAME_MOST, description="Who writes it.")] = ""
+
+
+class DraftRequest(MemoryRequest, frozen=True):
+    """A topic to draft a summary of."""
+
+    topic: Annotated[Name, Meta(description="The topic, as the memories carry it.")]
+    project: Project = None
+
+
+class CoreMemoryRequest(MemoryRequest, frozen=True):
+    """An operation on session memories."""
+
+    operation: Annotated[
+        Literal["import", "export", "list", "search"],
+        Meta(description="import saves one, export gives one back whole, list and search find them."),
+    ]
+    text: Annotated[
+        str,
+        Meta(
+            max_length=MAX_SESSION_TEXT,
+            description="import: the session memory, fourteen sections under their titles. Leave it out to have it "
+            "made of the recorded conversation.",
+        ),
+    ] = ""
+    conversation_id: Annotated[
+        Conversation | None,
+        Meta(description="import: the recorded session that it is made of; its plan is kept word for word."),
+    ] = None
+    description: Annotated[str, Meta(max_length=500, description="import: what it is, in a sentence.")] = ""
+    tags: Annotated[Tags, Meta(description="import: tags to give it. list, search: only what carries them.")] = []
+    force: Annotated[
+        bool, Meta(description="import: save without asking first, where somebody is asked (on a terminal).")
+    ] = False
+    id: Annotated[Id | None, Meta(description="export: the recovery id, such as CMEM-20260131-142500.")] = None
+    query: Annotated[str, Meta(max_length=QUERY_MOST, description="search: what to look for.")] = ""
+    after: Annotated[Id | None, Meta(description="list: what `next` of the page before says.")] = None
+    limit: Annotated[int, Meta(ge=1, le=MOST, description="list, search: the most memories.")] = 20
+    project: Project = None
+
+
+class ReadArtifactRequest(MemoryRequest, frozen=True):
+    """The part of an artifact to read."""
+
+    id: Annotated[str, Meta(pattern="^art_[0-9a-f]{12}$", description='The id; it begins with "art_".')]
+    offset: Annotated[
+        int, Meta(ge=-(10**9), le=10**9, description="The first line, from 1; negative: from the end.")
+    ] = 0
+    limit: Annotated[int, Meta(ge=0, le=10**6, description="The most lines, or matches.")] = 0
+    pattern: Annotated[str, Meta(max_length=1_000, description="RE2: the lines that match, with numbers.")] = ""
+    path: Annotated[str, Meta(max_length=1_000, description="JSONPath into a JSON text, as $.items[0].name.")] = ""
+
+
+def build_filter(request: SearchFields | ListMemoriesRequest, project: str | None) -> MemoryFilter:
+    """Builds the filter of a search or a list. Raises BadRequest for an invalid time."""
+    since = until = None
+    if isinstance(request, SearchFields):
+        since, until = parse_time(request.since, "since"), parse_time(request.until, "until")
+        if since is not None and until is not None and since > until:
+            raise BadRequest("since is later than until. Swap them.", code="invalid_time", param="since")
+    conversation = request.conversation_id if isinstance(request, SearchMemoriesRequest | ListMemoriesRequest) else None
+    return MemoryFilter(
+        types=tuple(request.type_filter),
+        topics=tuple(topic.lower() for topic in request.topics),
+        project=project,
+        tags=tuple(tag.lower() for tag in request.tags),
+        since=since,
+        until=until,
+        conversation=conversation or "",
+    )
+
+
+def parse_time(text: str | None, param: str) -> float | None:
+    """Parses an ISO 8601 time into seconds since the epoch; without an offset it is UTC. Raises BadRequest."""
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise BadRequest(
+            f"{param} must be a date or a time in ISO 8601: 2026-01-31 or 2026-01-31T14:25:00Z.",
+            code="invalid_time",
+            param=param,
+        ) from error

@@ -1,0 +1,141 @@
+"""Export, import and erasure of all of a tenant's memories."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from accordion.http.memory_responses import EraseResponse, ImportMemoriesResponse, MemoryCounts
+from accordion.http.memory_services import EVERY_PROJECT, MemoryServices
+from accordion.memory import entries
+from accordion.model.errors import BadRequest
+from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryFilter, MemoryStore, Relation
+from accordion.model.values import replace
+from accordion.sessions.tenants import Caller
+
+T = TypeVar("T")
+
+_BATCH = 100
+"""Memories in one write: each text is embedded first, and other requests wait meanwhile."""
+_MAX_TRIES = 8
+_LINES_BETWEEN_PAUSES = 50
+"""Lines of an import that are parsed before other requests get their turn."""
+_MAX_ID = 100
+_TIMES = range(253_402_300_800)
+"""Valid seconds since the epoch: to the end of the year 9999."""
+_MAX_COUNT = 10**9
+_ALL_MEMORIES = MemoryFilter(types=entries.EVERY)
+
+
+async def export_memories(services: MemoryServices, caller: Caller) -> AsyncIterator[bytes]:
+    """Yields all memories, one JSON document and a line end each. Raises StoreUnavailable."""
+    async for line in services.memories.export(caller.tenant_key):
+        yield line.rstrip(b"\n") + b"\n"
+
+
+async def import_memories(services: MemoryServices, caller: Caller, lines: Iterable[bytes]) -> ImportMemoriesResponse:
+    """Imports an export. A memory whose id exists already stays unchanged.
+
+    Parses all lines before the first write; BadRequest names the first invalid line. Writes batches in the order of
+    their dependencies: memories, entities, relations, markers. Repeating an interrupted import completes it.
+    """
+    now = services.clock.now()
+    records: list[entries.Line] = []
+    for number, line in enumerate(lines, 1):
+        # Some editors write a byte order mark.
+        if text := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip():
+            records.append(_parse_line(number, text, now))
+        if number % _LINES_BETWEEN_PAUSES == 0:
+            await asyncio.sleep(0)
+    memories = list({each.id: each for each in records if isinstance(each, Memory)}.values())
+    entities = [each for each in records if isinstance(each, Entity)]
+    relations = [each for each in records if isinstance(each, Relation)]
+    markers = list({each[0]: each for each in records if isinstance(each, tuple)}.values())
+    store, tenant_key = services.memories, caller.tenant_key
+    written = [await _write_memories(store, tenant_key, batch) for batch in _batches(memories)]
+    new_entities = [len(await store.write(tenant_key, MemoryChange(entities=batch))) for batch in _batches(entities)]
+    for batch in _batches(relations):
+        await store.write(tenant_key, MemoryChange(relations=batch))
+    written_markers = [await _write_markers(store, tenant_key, batch) for batch in _batches(markers)]
+    return ImportMemoriesResponse(
+        memories=sum(written),
+        entities=sum(new_entities),
+        relations=len(relations),
+        markers=sum(written_markers),
+        kept=len(memories) - sum(written),
+    )
+
+
+async def erase_memories(services: MemoryServices, caller: Caller) -> EraseResponse:
+    """Erases all memories, and counts them before and after."""
+    before = await _count_memories(services.memories, caller.tenant_key)
+    await services.memories.erase(caller.tenant_key)
+    after = await _count_memories(services.memories, caller.tenant_key)
+    return EraseResponse(
+        before=before, after=after, verified=after == MemoryCounts(memories=0, entities=0, relations=0)
+    )
+
+
+async def _count_memories(memories: MemoryStore, tenant_key: bytes) -> MemoryCounts:
+    return MemoryCounts(
+        memories=await memories.count(tenant_key, _ALL_MEMORIES),
+        entities=len(await memories.list_entities(tenant_key, limit=-1)),
+        relations=len(await memories.list_relations(tenant_key, limit=-1)),
+    )
+
+
+def _batches(records: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    return (tuple(records[start : start + _BATCH]) for start in range(0, len(records), _BATCH))
+
+
+async def _write_memories(memories: MemoryStore, tenant_key: bytes, batch: Sequence[Memory]) -> int:
+    """Writes the memories whose ids are new, and returns their number. Raises ConcurrentWrite."""
+    for _ in range(_MAX_TRIES):
+        existing = await memories.get(tenant_key, [each.id for each in batch])
+        new = tuple(each for each, stored in zip(batch, existing, strict=True) if stored is None)
+        with suppress(Conflict):
+            if new:
+                await memories.write(tenant_key, MemoryChange(put=new, require=tuple((each.id, "") for each in new)))
+            return len(new)
+    raise _concurrent_write_error()
+
+
+async def _write_markers(memories: MemoryStore, tenant_key: bytes, batch: Sequence[tuple[str, bytes]]) -> int:
+    """Writes the markers whose names are new, and returns their number. Raises ConcurrentWrite."""
+    for _ in range(_MAX_TRIES):
+        new = tuple([each for each in batch if await memories.get_marker(tenant_key, each[0]) is None])
+        with suppress(Conflict):
+            if new:
+                await memories.write(tenant_key, MemoryChange(markers=new))
+            return len(new)
+    raise _concurrent_write_error()
+
+
+def _concurrent_write_error() -> entries.ConcurrentWrite:
+    return entries.ConcurrentWrite(
+        "Others write the same memories at the same time. Import again: what is there stays."
+    )
+
+
+def _parse_line(number: int, line: bytes, now: float) -> entries.Line:
+    """Parses and checks a line; a memory comes normalized. Raises BadRequest with the line's number."""
+    try:
+        record = entries.parse_line(line)
+        if not isinstance(record, Memory):
+            return record
+        if not 0 < len(record.id) <= _MAX_ID or entries.clean_name(record.id) != record.id:
+            raise BadRequest("a memory needs an id.", code="bad_line")
+        if entries.clean_name(record.project) == EVERY_PROJECT:
+            raise BadRequest("a memory has one project, or none.", code="bad_line")
+        times, counts = (record.created, record.updated), (record.first, record.last, record.counted)
+        if not all(int(time) in _TIMES for time in times) or max(map(abs, counts)) > _MAX_COUNT:
+            raise BadRequest("times must be seconds since 1970, and counts at most 10^9.", code="bad_line")
+        return replace(entries.finish_memory(record, now=now), updated=record.updated or now)
+    except (BadRequest, RecursionError) as error:
+        cause = error if isinstance(error, BadRequest) else BadRequest("the JSON is nested too deep.", code="bad_line")
+        raise BadRequest(
+            f"Line {number:,}: {cause.message} Nothing was imported.", code=cause.code, param=f"line {number}"
+        ) from error

@@ -1,0 +1,295 @@
+"""Prometheus metrics, for `GET /metrics`.
+
+Several workers each write to files, and any worker adds them up (prometheus-client's multiprocess mode, if
+PROMETHEUS_MULTIPROC_DIR is set).
+
+No metric has a tenant label. There may be many tenants (a keyed hash for each credential), every label multiplies the
+time series of each model, and a reader of the page would see all tenants. The API reports each tenant's own usage.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import get_args
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from accordion.accounting.ledger import totals_of_exchange
+from accordion.archive.retention import SweepResult
+from accordion.compaction.reporting import failure_kind
+from accordion.model.delegation import Evidence
+from accordion.model.records import CompactionOutcome, Exchange
+
+# Clients choose model names. Beyond this number they are counted together, so that no client can flood the registry.
+_MAX_MODELS = 200
+_OTHER = "other"
+# No provider's model name is longer.
+_MAX_NAME = 200
+_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.83, 0.91, 1.0)
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_COMPACTION_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_KINDS = ("input", "output", "cached", "cache_write", "reasoning")
+
+
+class _FastCounter(Counter):
+    """A counter for one process whose event loop thread alone counts; any thread may read.
+
+    It skips the library's checks and locks, which take longer than the count.
+    """
+
+    def inc(self, amount: float = 1, exemplar: Mapping[str, str] | None = None) -> None:
+        """Counts up."""
+        self._value._value += amount
+
+
+class _FastHistogram(Histogram):
+    """A histogram under the same conditions. It finds the bucket by bisection."""
+
+    def observe(self, amount: float, exemplar: Mapping[str, str] | None = None) -> None:
+        """Counts one observation."""
+        self._sum._value += amount
+        self._buckets[bisect_left(self._upper_bounds, amount)]._value += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelMeters:
+    """The metrics of one model and kind of agent: requests by status class, tokens in the order of `_KINDS`."""
+
+    labels: tuple[str, str, str]
+    requests: dict[int, Counter]
+    tokens: tuple[Counter, ...]
+    utilization: Histogram
+    duration: Histogram
+    first: Histogram
+    saved: Counter
+    hidden: Counter
+    compactions: dict[tuple[str, str, str], Counter] = field(default_factory=dict)
+    """By kind, state and cause."""
+
+
+class Metrics:
+    """The metrics of this process; an exchange observer."""
+
+    def __init__(self) -> None:
+        self._multiple = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+        # For the metrics that every request changes.
+        counter, histogram = (Counter, Histogram) if self._multiple else (_FastCounter, _FastHistogram)
+        registry = CollectorRegistry()
+        self._registry = registry
+        model = ("upstream", "model", "agent")
+        self._requests = counter(
+            "accordion_requests", "Requests by status class", (*model, "status"), registry=registry
+        )
+        self._errors = Counter(
+            "accordion_errors", "Requests that failed, by kind", ("upstream", "error"), registry=registry
+        )
+        self._tokens = counter(
+            "accordion_tokens", "Tokens that providers reported", (*model, "kind"), registry=registry
+        )
+        self._utilization = histogram(
+            "accordion_window_utilization_ratio",
+            "Occupied share of the window",
+            model,
+            buckets=_RATIOS,
+            registry=registry,
+        )
+        self._duration = histogram(
+            "accordion_request_seconds", "Time until the reply had ended", model, buckets=_SECONDS, registry=registry
+        )
+        self._first = histogram(
+            "accordion_first_byte_seconds", "Time until the reply began", model, buckets=_SECONDS, registry=registry
+        )
+        self._compactions = Counter(
+            "accordion_compactions",
+            "Folds: made, replayed, only observed, failed",
+            (*model, "kind", "state", "cause"),
+            registry=registry,
+        )
+        self._saved = Counter(
+            "accordion_tokens_saved",
+            "Tokens that folds kept from being sent, at every request",
+            model,
+            registry=registry,
+        )
+        self._summaries = Counter(
+            "accordion_summary_tokens", "Tokens that writing summaries took", (*model, "direction"), registry=registry
+        )
+        self._memories = Counter(
+            "accordion_memory_tokens", "Tokens that writing memories took", ("model", "direction"), registry=registry
+        )
+        self._compaction_seconds = Histogram(
+            "accordion_folding_seconds",
+            "Time that a fold held a request up",
+            model,
+            buckets=_COMPACTION_SECONDS,
+            registry=registry,
+        )
+        self._failures = Counter(
+            "accordion_compaction_failures",
+            "Folds that could not be made, by reason",
+            (*model, "reason"),
+            registry=registry,
+        )
+        self._unfold_calls = Counter(
+            "accordion_unfold_calls", "Calls of our own tool that were answered", model, registry=registry
+        )
+        self._unfold_rounds = Counter(
+            "accordion_unfold_rounds",
+            "How often providers were asked again to go on with a reply",
+            model,
+            registry=registry,
+        )
+        self._recalls = Counter(
+            "accordion_recalls", "Requests that something was recalled for", model, registry=registry
+        )
+        self._recall_tokens = Counter("accordion_recall_tokens", "How many tokens that was", model, registry=registry)
+        self._hidden = Counter(
+            "accordion_hidden_results", "Results that were not shown, as another delegation's", model, registry=registry
+        )
+        edges = Counter("accordion_delegations", "Delegations that were found", ("evidence",), registry=registry)
+        self._edges = {evidence: edges.labels(evidence) for evidence in get_args(Evidence) if evidence != "none"}
+        self._create_archive_metrics()
+        self._store = Gauge(
+            "accordion_store_available",
+            "1 while the store answers",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self._store_changes = Counter(
+            "accordion_store_outages", "How often the store was found to be away", registry=registry
+        )
+        self._dropped = Counter(
+            "accordion_store_writes_dropped", "Writes given up while the store was away", registry=registry
+        )
+        self._by_model: dict[tuple[str, str, str], _ModelMeters] = {}
+        self._models: set[tuple[str, str]] = set()
+        self._store.set(1)
+
+    def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
+        """Counts a finished exchange."""
+        agent = exchange.agent
+        delegated = agent is not None and agent.delegated
+        meters = self._meters(exchange.upstream, exchange.model, "delegated" if delegated else "main")
+        status = exchange.status // 100
+        counter = meters.requests.get(status)
+        if counter is None:
+            counter = meters.requests[status] = self._requests.labels(*meters.labels, f"{status}xx")
+        counter.inc()
+        if exchange.error:
+            self._errors.labels(exchange.upstream, exchange.error).inc()
+        if exchange.utilization.window:
+            meters.utilization.observe(exchange.utilization.ratio)
+        meters.duration.observe(exchange.duration)
+        if exchange.first_byte:
+            meters.first.observe(exchange.first_byte)
+        usage = exchange.usage
+        if usage is not None:
+            counts = (usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
+            for kind, tokens in enumerate(counts):
+                if tokens:
+                    meters.tokens[kind].inc(tokens)
+        if agent is not None and agent.hidden:
+            meters.hidden.inc(agent.hidden)
+        if exchange.folding:
+            self._compaction_seconds.labels(*meters.labels).observe(exchange.folding)
+        if exchange.compaction is not None:
+            self._count_compaction(meters, exchange, exchange.compaction)
+        if exchange.unfolded is not None:
+            self._unfold_calls.labels(*meters.labels).inc(exchange.unfolded.calls)
+            self._unfold_rounds.labels(*meters.labels).inc(exchange.unfolded.rounds)
+        if exchange.recalled is not None:
+            self._recalls.labels(*meters.labels).inc()
+            self._recall_tokens.labels(*meters.labels).inc(exchange.recalled.tokens)
+
+    def count_delegation(self, evidence: Evidence) -> None:
+        """Counts a new delegation, by its evidence."""
+        if (counter := self._edges.get(evidence)) is not None:
+            counter.inc()
+
+    def count_memory_writer(self, model: str, input_tokens: int, output_tokens: int) -> None:
+        """Counts the tokens of a call that wrote memories."""
+        for direction, tokens in (("input", input_tokens), ("output", output_tokens)):
+            self._memories.labels(model, direction).inc(tokens)
+
+    def note_sweep(self, swept: SweepResult) -> None:
+        """Counts the result of a retention sweep, of all tenants or of one."""
+        # A sweep of an empty archive visits no tenant, and its size of 0 counts.
+        if swept.tenants or not swept.entries:
+            self._archive_size.set(swept.held)
+        self._evicted.inc(swept.entries)
+        self._evicted_bytes.inc(swept.size)
+
+    def note_store(self, available: bool) -> None:
+        """Sets whether the store is available."""
+        self._store.set(int(available))
+        if not available:
+            self._store_changes.inc()
+
+    def count_dropped_writes(self, count: int) -> None:
+        """Counts dropped writes."""
+        self._dropped.inc(count)
+
+    def render(self) -> tuple[bytes, str]:
+        """Returns the exposition of all workers together, and its content type."""
+        registry = self._registry
+        if self._multiple:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # the library has no hints here
+        return generate_latest(registry), CONTENT_TYPE_LATEST
+
+    def _create_archive_metrics(self) -> None:
+        registry = self._registry
+        self._archive_size = Gauge(
+            "accordion_archive_bytes",
+            "What the archive held of all tenants when it was last looked through",
+            registry=registry,
+            # One worker at a time sweeps.
+            multiprocess_mode="mostrecent",
+        )
+        self._evicted = Counter(
+            "accordion_archive_evicted", "Entries that were removed as too old or too much", registry=registry
+        )
+        self._evicted_bytes = Counter("accordion_archive_evicted_bytes", "How many bytes those held", registry=registry)
+
+    def _count_compaction(self, meters: _ModelMeters, exchange: Exchange, outcome: CompactionOutcome) -> None:
+        name = (outcome.kind or "unknown", outcome.state, outcome.cause)
+        counter = meters.compactions.get(name)
+        if counter is None:
+            counter = meters.compactions[name] = self._compactions.labels(*meters.labels, *name)
+        counter.inc()
+        totals = totals_of_exchange(exchange)
+        if totals.saved > 0:
+            meters.saved.inc(totals.saved)
+        for direction, tokens in (("input", totals.summary_input), ("output", totals.summary_output)):
+            if tokens > 0:
+                self._summaries.labels(*meters.labels, direction).inc(tokens)
+        if outcome.state == "failed":
+            self._failures.labels(*meters.labels, failure_kind(outcome.reason)).inc()
+
+    def _meters(self, upstream: str, model: str, agent: str) -> _ModelMeters:
+        """Returns a model's metrics, which are cached because prometheus-client's `labels` is slow."""
+        labels = (upstream, model, agent)
+        meters = self._by_model.get(labels)
+        if meters is None:
+            if (upstream, model) not in self._models:
+                if len(self._models) >= _MAX_MODELS or len(model) > _MAX_NAME:
+                    labels = (upstream, _OTHER, agent)
+                else:
+                    self._models.add((upstream, model))
+            meters = self._by_model.get(labels)
+        if meters is None:
+            meters = self._by_model[labels] = _ModelMeters(
+                labels=labels,
+                requests={},
+                tokens=tuple(self._tokens.labels(*labels, kind) for kind in _KINDS),
+                utilization=self._utilization.labels(*labels),
+                duration=self._duration.labels(*labels),
+                first=self._first.labels(*labels),
+                saved=self._saved.labels(*labels),
+                hidden=self._hidden.labels(*labels),
+            )
+        return meters

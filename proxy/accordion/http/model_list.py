@@ -1,0 +1,94 @@
+"""`GET /v1/models` with configured models: these first, then the provider's; and `GET /v1/models/{name}` for each."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from accordion.model.errors import AccordionError
+from accordion.model.http import Outbound
+from accordion.model.ports import Headers
+from accordion.pipeline.relay import content_type_and_encoding
+from accordion.protocols.content_encoding import Decoder
+
+# A provider's list takes some 100 KB. A larger one is ignored.
+_MAX_LIST = 4 * 2**20
+# The provider's refusal is passed on, so that a wrong key does not look valid.
+_REFUSALS = (401, 403, 429)
+_REPLACED = (b"content-length", b"content-encoding", b"content-type", b"etag")
+
+
+async def add_configured(out: Outbound, names: tuple[str, ...], *, anthropic: bool) -> Outbound:
+    """Adds the configured models before the provider's list, or returns them alone if the provider gives no list.
+
+    A refusal by the provider is passed on. The shape is the client's: OpenAI's list object or Anthropic's page.
+    """
+    if out.status in _REFUSALS and not isinstance(out.body, bytes):
+        return out
+    provider_list = await _read_list(out)
+    page = provider_list if provider_list is not None else {"data": []}
+    own = [_anthropic_model(name) if anthropic else _openai_model(name) for name in names]
+    page["data"] = [*own, *(entry for entry in page["data"] if entry.get("id") not in names)]
+    if anthropic:
+        page.setdefault("has_more", False)
+        page["first_id"] = names[0]
+        page.setdefault("last_id", page["data"][-1]["id"])
+    else:
+        page.setdefault("object", "list")
+    return _json_outbound(page, out.headers if provider_list is not None else ())
+
+
+async def rename_to_configured(out: Outbound, name: str, *, anthropic: bool) -> Outbound:
+    """Returns the provider's description of a model under its configured name.
+
+    Makes one if the provider gives none, or gives it in another protocol's shape.
+    """
+    if out.status in _REFUSALS and not isinstance(out.body, bytes):
+        return out
+    description, own = await _read_object(out), _anthropic_model(name) if anthropic else _openai_model(name)
+    if description is None or description.get("type" if anthropic else "object") != "model":
+        return _json_outbound(own, ())
+    return _json_outbound({**description, "id": name}, out.headers)
+
+
+def _json_outbound(page: dict[str, Any], headers: Headers) -> Outbound:
+    body = msgspec.json.encode(page)
+    other_headers = tuple(pair for pair in headers if pair[0].lower() not in _REPLACED)
+    return Outbound(
+        200, (*other_headers, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))), body
+    )
+
+
+async def _read_list(out: Outbound) -> dict[str, Any] | None:
+    page = await _read_object(out)
+    data = page.get("data") if page is not None else None
+    return page if isinstance(data, list) and all(isinstance(entry, dict) for entry in data) else None
+
+
+async def _read_object(out: Outbound) -> dict[str, Any] | None:
+    """Reads the JSON object of the provider's response; None if there is none."""
+    decoder, pieces, size = Decoder(content_type_and_encoding(out.headers)[1], _MAX_LIST), [], 0
+    if isinstance(out.body, bytes):
+        return None
+    try:
+        async with aclosing(out.body) as body:
+            async for piece in body:
+                pieces.append(decoder.feed(piece))
+                size += len(pieces[-1])
+                if size > _MAX_LIST:
+                    return None
+        # Also an error is read to its end, so that the ledger has it and its connection can be reused.
+        page = msgspec.json.decode(b"".join(pieces)) if out.status == 200 else None
+    except (AccordionError, msgspec.MsgspecError, UnicodeError):
+        return None
+    return page if isinstance(page, dict) else None
+
+
+def _openai_model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "accordion"}
+
+
+def _anthropic_model(name: str) -> dict[str, Any]:
+    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}

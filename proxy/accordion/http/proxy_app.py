@@ -1,0 +1,286 @@
+"""The ASGI application that clients talk to.
+
+Uvicorn calls `ProxyApp` once for each connection's request. Requests below `/v1` become an `Inbound`, go through the
+`RequestPipeline`, and its `Outbound` is sent back byte for byte. WebSockets below `/v1` go to `WebSocketRelay`. All
+other paths belong to the API (api.py). This is plain ASGI, without Starlette, because every forwarded request passes
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from io import BytesIO
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from accordion.http.disconnect_watch import DisconnectWatch, DisconnectWatches
+from accordion.http.model_list import add_configured, rename_to_configured
+from accordion.http.websocket_relay import WebSocketRelay
+from accordion.model.errors import AccordionError, BodyTooLarge, ShuttingDown
+from accordion.model.http import Inbound, Outbound
+from accordion.model.ports import Headers
+from accordion.pipeline.forward import RequestPipeline
+from accordion.pipeline.relay import content_length
+from accordion.pipeline.request import is_anthropic
+from accordion.protocols.model_name import model_in_target
+
+BARE_QUERY = "accordion.bare_query"
+"""The key in `scope["extensions"]` of a request whose target ends in `?` without a query (uvicorn_connection.py)."""
+
+LOST = "accordion.lost"
+"""The key in `scope["state"]` of a future that is done once the client reset the connection or left within a request
+body. `receive` reports any other disconnect."""
+
+# A body of at most this size is read whole even if it is not parsed, so that a retry can send it again.
+_SMALL_BODY = 65_536
+
+
+class ClientDisconnected(Exception):
+    """The client closed the connection before it sent its whole request."""
+
+
+class ProxyApp:
+    """Routes connections: `/v1` is forwarded, the rest goes to `api`. Bodies are limited to `max_body` bytes."""
+
+    def __init__(
+        self, pipeline: Callable[[], RequestPipeline], api: ASGIApp, sockets: WebSocketRelay, new_id: Callable[[], str]
+    ) -> None:
+        self._pipeline = pipeline
+        self._api = api
+        self._sockets = sockets
+        self._new_id = new_id
+        self._watches = DisconnectWatches()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one connection's request (ASGI 3)."""
+        kind = scope["type"]
+        try:
+            if kind == "http" and _below_v1(scope):
+                await self._serve(scope, receive, send)
+            elif kind == "websocket" and _below_v1(scope):
+                await self._sockets.serve(self._pipeline(), _inbound(scope, b"", self._new_id()), scope, receive, send)
+            else:
+                await self._api(scope, receive, send)
+        except asyncio.CancelledError:
+            # The client has left, or the server stops after a complete response. Uvicorn would log an error.
+            _uncancel()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pipeline = self._pipeline()
+        body = _RequestBody(scope["headers"], receive, pipeline.measurer.max_body)
+        content: bytes | AsyncIterator[bytes]
+        start = b""
+        try:
+            body.check_length()
+            if body.is_small or pipeline.needs_body(scope["method"], _path(scope), body.content_type):
+                content = await body.read()
+            elif scope["method"] == "POST" and pipeline.measurer.router.models:
+                # The first bytes may name a model that is routed to another provider.
+                start, content = await body.open()
+            else:
+                content = body.stream()
+            inbound = _inbound(scope, content, self._new_id(), start)
+        except (BodyTooLarge, asyncio.CancelledError) as cause:
+            error = cause if isinstance(cause, BodyTooLarge) else ShuttingDown()
+            await _send_response(pipeline.refuse(_inbound(scope, b"", self._new_id()), error), send)
+            return
+        except ClientDisconnected:
+            return
+        watch = DisconnectWatch(receive, self._watches)
+        if isinstance(content, bytes):
+            watch.start()
+        else:
+            # The body's reader notices a disconnect, but not while it waits for a slow provider. `LOST` covers that
+            # time. After the body's end nobody reads, so the watch starts then.
+            body.on_end = watch.start
+            watch.watch_future(scope.get("state", {}).get(LOST))
+        try:
+            await _send_response(await self._await_response(pipeline, inbound, watch), send, watch.stop)
+        except ClientDisconnected:
+            return
+        finally:
+            watch.stop()
+
+    async def _await_response(self, pipeline: RequestPipeline, inbound: Inbound, watch: DisconnectWatch) -> Outbound:
+        try:
+            out = await pipeline(inbound)
+            if (
+                (models := pipeline.measurer.router.models)
+                and _is_model_request(inbound)
+                and pipeline.authorizes(inbound)
+            ):
+                anthropic, name = is_anthropic(inbound.path, inbound.fields), model_in_target(inbound)
+                if name is None:
+                    names = tuple(name for name in models if "*" not in name)
+                    out = await add_configured(out, names, anthropic=anthropic) if names else out
+                elif name in models:
+                    out = await rename_to_configured(out, name, anthropic=anthropic)
+        except asyncio.CancelledError:
+            if watch.gone:
+                raise
+            return pipeline.refuse(inbound, ShuttingDown())
+        return out
+
+
+async def _send_response(out: Outbound, send: Send, ending: Callable[[], object] = lambda: None) -> None:
+    """Sends a response, and calls `ending` just before the last piece.
+
+    Returns without the final message if the body broke off, so that the server closes the connection.
+    """
+    start = {"type": "http.response.start", "status": out.status, "headers": out.headers}
+    if isinstance(out.body, bytes):
+        await send(start)
+        await send({"type": "http.response.body", "body": out.body})
+        return
+    remaining, more = content_length(out.headers), True
+    try:
+        await send(start)
+        async for piece in out.body:
+            remaining -= len(piece)
+            if remaining == 0:
+                more = False
+                ending()
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+    except AccordionError:
+        return
+    finally:
+        await out.body.aclose()
+    if more:
+        await send({"type": "http.response.body", "body": b""})
+
+
+def respond_with(out: Outbound) -> ASGIApp:
+    """Returns an ASGI application that answers every request with `out`."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await _send_response(out, send)
+
+    return app
+
+
+class _RequestBody:
+    """A request's body, read whole or in pieces. Every method raises BodyTooLarge beyond `limit` bytes."""
+
+    def __init__(self, headers: Headers, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._fields = fields = dict(headers)
+        length = fields.get(b"content-length", b"")
+        self._length = None if b"transfer-encoding" in fields else int(length) if length.isdigit() else 0
+        self.on_end: Callable[[], object] | None = None
+        """Called at the end of a streamed body."""
+
+    @property
+    def content_type(self) -> bytes:
+        return self._fields.get(b"content-type", b"").lower()
+
+    @property
+    def is_small(self) -> bool:
+        return self._length is not None and self._length <= _SMALL_BODY
+
+    def check_length(self) -> None:
+        """Raises BodyTooLarge if the Content-Length exceeds the limit."""
+        self._check(self._length or 0)
+
+    async def read(self) -> bytes:
+        message = await self._receive()
+        first = self._piece(message)
+        if not message.get("more_body", False):
+            return first
+        # BytesIO grows in place and gives its bytes without a copy; copying a large body would block other requests.
+        buffer = BytesIO()
+        buffer.write(first)
+        async for piece in self.stream():
+            buffer.write(piece)
+            self._check(buffer.tell())
+        return buffer.getvalue()
+
+    async def open(self) -> tuple[bytes, bytes | AsyncIterator[bytes]]:
+        """Returns the first bytes and the body. A body that ends within them comes whole, with empty first bytes."""
+        start, rest = bytearray(), self.stream()
+        async for piece in rest:
+            start += piece
+            if len(start) >= _SMALL_BODY:
+                return bytes(start), _pieces(bytes(start), rest)
+        return b"", bytes(start)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        size = 0
+        while True:
+            message = await self._receive()
+            piece = self._piece(message)
+            size += len(piece)
+            self._check(size)
+            if piece:
+                yield piece
+            if not message.get("more_body", False):
+                if self.on_end is not None:
+                    self.on_end()
+                return
+
+    def _piece(self, message: Message) -> bytes:
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        piece: bytes = message.get("body", b"")
+        self._check(len(piece))
+        return piece
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise BodyTooLarge(
+                f"The request body is larger than the {self._limit:,} bytes that this proxy accepts. Send less, or "
+                "raise server.max_body_bytes in its config.yaml."
+            )
+
+
+async def _pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+
+
+def _is_model_request(inbound: Inbound) -> bool:
+    """Whether the request is for one model or for the first page of the model list."""
+    if inbound.method != "GET" or not inbound.path.startswith("/v1/models"):
+        return False
+    is_first_page = (
+        inbound.path == "/v1/models" and "after_id=" not in inbound.query and "before_id=" not in inbound.query
+    )
+    return is_first_page or model_in_target(inbound) is not None
+
+
+def _path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1")
+
+
+def _below_v1(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.startswith("/v1/") or path == "/v1"
+
+
+def _inbound(scope: Scope, body: bytes | AsyncIterator[bytes], request_id: str, start: bytes = b"") -> Inbound:
+    return Inbound(
+        method=scope.get("method", "GET"),
+        path=_path(scope),
+        query=scope["query_string"].decode("latin-1"),
+        headers=tuple(scope["headers"]),
+        body=body,
+        request_id=request_id,
+        bare_query=BARE_QUERY in scope.get("extensions", ()),
+        start=start,
+    )
+
+
+def new_id() -> str:
+    """Returns a new request id."""
+    # Not from os.urandom: that call releases the interpreter lock, and an id need not be secret.
+    return f"req_{random.getrandbits(96):024x}"

@@ -1,0 +1,150 @@
+"""Relays WebSockets: passes the upgrade to the provider, and then messages in both directions, or its refusal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from starlette.types import Message, Receive, Scope, Send
+
+from accordion.model.http import CLIENT_DISCONNECTED, Inbound, Outbound
+from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
+from accordion.pipeline.forward import RequestPipeline
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class UpstreamSocket(Protocol):
+    """An open WebSocket to a provider. `receive` raises `closed` with a code and a reason when it ends."""
+
+    headers: Headers
+    subprotocol: str | None
+
+    async def receive(self) -> str | bytes:
+        """Returns the next message."""
+
+    async def send(self, message: str | bytes) -> None:
+        """Sends one message."""
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Closes the socket."""
+
+
+OpenSocket = Callable[[UpstreamRequest, Sequence[str]], Awaitable[UpstreamSocket | UpstreamResponse]]
+
+
+class WebSocketRelay:
+    """Relays WebSockets. `open_socket` connects to the provider; its sockets raise `closed` when they end."""
+
+    def __init__(self, open_socket: OpenSocket, closed: type[Exception]) -> None:
+        self._open = open_socket
+        self._closed = closed
+
+    async def serve(
+        self, forward: RequestPipeline, inbound: Inbound, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serves one upgrade request: relays until either side closes, or passes on the provider's refusal."""
+        await receive()  # websocket.connect
+        # Receives at once, because the client may leave before the provider has answered.
+        first_message = asyncio.ensure_future(receive())
+        answer: UpstreamSocket | Outbound | None = None
+        try:
+            answer = await _run_unless_disconnected(
+                self._connect(forward, inbound, scope.get("subprotocols", ())), first_message
+            )
+            if isinstance(answer, Outbound):
+                await _refuse(answer, send)
+            elif answer is not None and not _is_disconnect(first_message):
+                head = {"subprotocol": answer.subprotocol, "headers": list(answer.headers)}
+                await send({"type": "websocket.accept", **head})
+                await self._relay(answer, first_message, receive, send)
+        finally:
+            first_message.cancel()
+            if isinstance(answer, UpstreamSocket):
+                # However it ends, the provider's side must not stay open; closing what is closed does nothing.
+                await answer.close(1001)
+
+    async def _connect(
+        self, forward: RequestPipeline, inbound: Inbound, subprotocols: Sequence[str]
+    ) -> UpstreamSocket | Outbound:
+        """Returns the provider's open socket, or its refusal with the whole body."""
+
+        async def connect(request: UpstreamRequest) -> UpstreamSocket | Outbound:
+            answer = await self._open(request, subprotocols)
+            if isinstance(answer, UpstreamSocket):
+                return answer
+            try:
+                body = b"".join([piece async for piece in answer.chunks()])
+            finally:
+                await answer.close()
+            return Outbound(answer.status, answer.headers, body)
+
+        return await forward.upgrade(inbound, connect)
+
+    async def _relay(
+        self, socket: UpstreamSocket, first_message: asyncio.Future[Message], receive: Receive, send: Send
+    ) -> None:
+        outward = asyncio.create_task(self._relay_to_provider(socket, first_message, receive))
+        inward = asyncio.create_task(self._relay_to_client(socket, send))
+        try:
+            await asyncio.wait((outward, inward), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (outward, inward):
+                task.cancel()
+            await asyncio.gather(outward, inward, return_exceptions=True)
+
+    async def _relay_to_provider(
+        self, socket: UpstreamSocket, first_message: asyncio.Future[Message], receive: Receive
+    ) -> None:
+        message = await first_message
+        while message["type"] != "websocket.disconnect":
+            text, data = message.get("text"), message.get("bytes")
+            try:
+                await socket.send(text if text is not None else data or b"")
+            except self._closed:
+                # The other direction gets the same exception, and closes with the provider's code.
+                await asyncio.Event().wait()
+            message = await receive()
+        await socket.close(message.get("code", 1005), message.get("reason") or "")
+
+    async def _relay_to_client(self, socket: UpstreamSocket, send: Send) -> None:
+        while True:
+            try:
+                message = await socket.receive()
+            except self._closed as closed:
+                code = getattr(closed, "code", 1006)
+                # 1005 and 1006 stand for a missing code and cannot be sent (RFC 6455 7.4.1).
+                sent_code = {1005: 1000, 1006: 1011}.get(code, code)
+                with suppress(OSError, RuntimeError):
+                    await send({"type": "websocket.close", "code": sent_code, "reason": getattr(closed, "reason", "")})
+                return
+            if isinstance(message, str):
+                await send({"type": "websocket.send", "text": message})
+            else:
+                await send({"type": "websocket.send", "bytes": message})
+
+
+async def _run_unless_disconnected(work: Coroutine[Any, Any, T], first_message: asyncio.Future[Message]) -> T | None:
+    """Awaits `work`. Cancels it and returns None if the client disconnects first."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait((task, first_message), return_when=asyncio.FIRST_COMPLETED)
+        return None if not task.done() and _is_disconnect(first_message) else await task
+    finally:
+        if not task.done():
+            task.cancel(CLIENT_DISCONNECTED if _is_disconnect(first_message) else None)
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _is_disconnect(first_message: asyncio.Future[Message]) -> bool:
+    return first_message.done() and first_message.result()["type"] == "websocket.disconnect"
+
+
+async def _refuse(answer: Outbound, send: Send) -> None:
+    """Refuses an upgrade with a plain HTTP response (ASGI's `websocket.http.response` extension)."""
+    await send({"type": "websocket.http.response.start", "status": answer.status, "headers": list(answer.headers)})
+    body = answer.body if isinstance(answer.body, bytes) else b""
+    await send({"type": "websocket.http.response.body", "body": body})

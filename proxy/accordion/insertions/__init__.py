@@ -1,0 +1,1 @@
+"""What the proxy adds to a history: read-backs, recalled excerpts, memories."""

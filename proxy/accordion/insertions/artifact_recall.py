@@ -1,0 +1,163 @@
+"""Recalls archived excerpts that the newest turn names, and decides where they stand.
+
+An excerpt stands before the newest turn, so that the model still reads the turn last, and behind all messages of the
+request before, so that their prefix stays the same. It is recorded as an insertion (store.py), so that every later
+request contains the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.insertions.composition_cache import CompositionCache
+from accordion.insertions.store import InsertionStore
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import Conversation
+from accordion.model.insertions import RecallInsertion
+from accordion.model.ports import Clock, Tasks
+from accordion.model.records import RecallUsage
+from accordion.model.values import dataclass
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.tool_loop import ArtifactToolProtocol
+from accordion.protocols.written_messages import WrittenMessageReader
+
+_log = logging.getLogger("accordion")
+
+_MAX_INLINE_BYTES = 32_768
+"""Up to so many bytes are searched directly; more in a thread, so that other requests need not wait."""
+_ROOM_DIVISOR = 8
+"""An excerpt takes at most this fraction (one in so many) of the available tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRequest:
+    """A request that an excerpt may be recalled for.
+
+    `history` is the compacted history, `history_with_insertions` the same as it would be forwarded. `last_sent_index`
+    is the index of the last message of the request before (-1: none). `available_tokens` are left below the hard limit.
+    `allows_user_after_results`: the provider takes a user message between results and the calls that follow.
+    `started_at` is when the request came, in seconds by the monotonic clock.
+    """
+
+    protocol: WireProtocol
+    tenant_key: bytes
+    scope: bytes
+    session: str
+    model: str
+    original: Conversation
+    history: CompactedConversation
+    history_with_insertions: CompactedConversation
+    last_sent_index: int
+    available_tokens: int
+    allows_user_after_results: bool
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRecall:
+    """Searches the archive for what a turn names, and records the excerpt as an insertion.
+
+    `count_tokens` counts a text for a model. An excerpt has at most `max_tokens` from at most `max_sources` sources.
+    """
+
+    recaller: ArtifactRecaller
+    insertion_store: InsertionStore
+    tool_protocols: Mapping[str, ArtifactToolProtocol]
+    message_reader: WrittenMessageReader
+    composition_cache: CompositionCache
+    tasks: Tasks
+    clock: Clock
+    count_tokens: Callable[[str, str], int]
+    max_tokens: int
+    max_sources: int
+
+    async def recall(self, request: RecallRequest) -> RecallUsage | None:
+        """Recalls an excerpt for this turn and all later requests. Returns None if there is none, or if an insertion
+        already stands there (a repeated request gets the same one). Never raises."""
+        try:
+            return await self._recall(request)
+        except Exception:
+            _log.exception("the archive could not be searched for this turn")
+            return None
+
+    async def _recall(self, request: RecallRequest) -> RecallUsage | None:
+        anchor = insertion_index(request)
+        max_tokens = min(self.max_tokens, request.available_tokens // _ROOM_DIVISOR)
+        if anchor < 0 or max_tokens <= 0:
+            return None
+        key = request.original.chain[anchor]
+        # Most turns name nothing archived, so the search comes first.
+        excerpt = await self._find_excerpt(request, max_tokens)
+        if excerpt is None:
+            return None
+        # Tool rounds stand directly behind the request that they answer: nothing may go between.
+        if await self.insertion_store.find(request.tenant_key, request.scope, (key,), 1, check_store=False):
+            return None
+        recall = RecallInsertion(key, request.protocol.text_message(excerpt.text), self.clock.now(), excerpt.artifacts)
+        if not await self._can_insert(request, recall):
+            return None
+        if not await self.insertion_store.add(
+            request.tenant_key, request.scope, recall, request.session, request.started_at
+        ):
+            return None
+        return RecallUsage(excerpt.tokens, len(excerpt.quotes))
+
+    async def _find_excerpt(self, request: RecallRequest, max_tokens: int) -> Excerpt | None:
+        newest = range(request.last_sent_index + 1, len(request.original.messages))
+        search = partial(
+            self.recaller.find_excerpt, request.tenant_key, request.history_with_insertions, request.original, newest,
+            lambda text: self.count_tokens(text, request.model), tokens=max_tokens, sources=self.max_sources,
+        )  # fmt: skip
+        if self.recaller.pending_bytes(request.history_with_insertions, request.original) > _MAX_INLINE_BYTES:
+            return await self.tasks.offload(search)
+        return search()
+
+    async def _can_insert(self, request: RecallRequest, insertion: RecallInsertion) -> bool:
+        """Whether the recall can be inserted without changing any message of the request before."""
+        protocol, history = request.protocol, request.history
+        since = history.compaction.covered if history.compaction is not None else 0
+        insertions = await self.insertion_store.find(
+            request.tenant_key, request.scope, request.original.chain, since, check_store=False
+        )
+        tool_protocol = self.tool_protocols[protocol.name]
+        read_message = self.message_reader.reader_for(protocol, request.tenant_key)
+        # The second composition stays in the cache for the request itself.
+        before, after = (
+            self.composition_cache.compose(protocol, tool_protocol, history, each, None, read_message)
+            for each in (insertions, (*insertions, insertion))
+        )
+        pairs = zip(before.conversation.messages, after.conversation.messages, strict=False)
+        changed = next((at for at, (one, two) in enumerate(pairs) if one.wire != two.wire), -1)
+        return changed >= 0 and before.spans[changed][0] > request.last_sent_index
+
+
+def insertion_index(request: RecallRequest) -> int:
+    """Returns the index of the client's message behind which a recall stands; -1 if there is no such place.
+
+    That is the last message before the user's text, or before the calls whose results are the newest. In Chat
+    Completions the recall stands before the newest results, merged into the first of them: many servers refuse a user
+    message behind results. In Messages a text must stand behind the results of its message, which were sent without
+    it, so there a recall stands only before a user's text.
+    """
+    messages, start = request.original.messages, len(request.original.messages) - 1
+    if request.original.starts_turn:
+        while (
+            start - 1 > request.last_sent_index
+            and messages[start - 1].has_user_text
+            and not messages[start - 1].has_tool_result
+        ):
+            start -= 1
+    elif start > 0 and messages[start].has_tool_result and request.protocol.name != "messages":
+        while start > 0 and messages[start - 1].role != "assistant":
+            start -= 1
+        if request.protocol.name != "chat" and not request.allows_user_after_results:
+            return -1
+        while request.protocol.name != "chat" and start > 0 and messages[start - 1].role == "assistant":
+            start -= 1
+    else:
+        return -1
+    covered = request.history.compaction.covered if request.history.compaction is not None else 0
+    return start - 1 if start - 1 >= max(request.last_sent_index, covered - 1) else -1

@@ -1,0 +1,322 @@
+"""The store of insertions: tool rounds and recalls that were sent once, and must be sent with every later request.
+
+Like compactions they are found by content: by the chain key of the client message behind which they stand, the anchor.
+`composition_cache.py` puts them in place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import zstandard
+
+from accordion.archive.archive import Archive
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.model.compaction import SCOPE_PREFIX_LENGTH, scope_prefix
+from accordion.model.errors import StoreUnavailable
+from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
+from accordion.model.ports import Clock, Key, Outbox, Put
+from accordion.model.values import dataclass
+
+_log = logging.getLogger("accordion")
+
+_VERSION = b"\x01"
+_MAX_UNPACKED_BYTES = 64 * 2**20
+"""No valid value unpacks to more bytes; one that claims to is damaged."""
+_MAX_TOOL_ROUND_INSERTIONS = 4
+"""So many of the newest replies to one request are kept: a client may ask again, and continue any of them."""
+_BATCH = 1_024
+_MAX_EVICTED = 16_384
+_RENEWAL_DIVISOR = 4
+"""An insertion in use is written anew after this fraction (one in so many) of the retention time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInsertions:
+    """The insertions at one anchor, in order, and the session that they are listed under."""
+
+    session: str = ""
+    insertions: tuple[Insertion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedInsertions:
+    stored: StoredInsertions
+    size: int
+    stored_at: float
+    """When the store last began to keep it, in seconds since the epoch."""
+
+
+class InsertionStore:
+    """The insertions that this worker has in memory, within `capacity` bytes, and those in the store.
+
+    The store keeps them for `retention` seconds (by default the archive's), longer while they are in use. They contain
+    archived text, so they are sealed, listed and erased like the archive.
+
+    One anchor has at most one recall: the first one sent, or for session memories the last one, since a second request
+    for them may give others. It also has the newest few tool rounds.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        outbox: Outbox,
+        clock: Clock,
+        erasures: ErasureNotices,
+        *,
+        capacity: int = 16 * 2**20,
+        retention: float | None = None,
+    ) -> None:
+        self._archive = archive
+        self._erasures = erasures
+        self._outbox = outbox
+        self._clock = clock
+        self._capacity = capacity
+        self._retention = archive.retention if retention is None else retention
+        self._cached: OrderedDict[bytes, _CachedInsertions] = OrderedDict()
+        self._anchors: dict[bytes, set[bytes]] = {}
+        """Anchors of the cached insertions, by label: most requests have none or few."""
+        self._size = 0
+        self._evicted: OrderedDict[bytes, None] = OrderedDict()
+        """Anchors whose insertions were evicted, so that the store is asked for them."""
+        self._loaded = set[bytes]()
+        """Last chain keys of histories that are loaded completely; replaced by a new set after an erasure."""
+
+    @property
+    def size(self) -> int:
+        """Estimated bytes of the insertions in memory."""
+        return self._size
+
+    async def add(self, tenant_key: bytes, scope: bytes, insertion: Insertion, session: str, started_at: float) -> bool:
+        """Adds an insertion: for this worker at once, for all workers when this returns.
+
+        `scope` separates conversations within the tenant; `session` is the one it is listed under. While the store is
+        away, the write waits in the outbox. Returns False without adding it if the session was erased after
+        `started_at` (when the request came, in seconds by the monotonic clock).
+        """
+        if self._erasures.was_erased_since(tenant_key, session, started_at):
+            return False
+        writes = await self.add_and_build_writes(tenant_key, scope, insertion, session)
+        try:
+            await self._archive.keep(writes)
+        except StoreUnavailable:
+            _log.debug(
+                "the store is unavailable; until it is back, only this worker knows a text that the model read back"
+            )
+            self._write_later(writes)
+        return True
+
+    async def add_and_build_writes(
+        self, tenant_key: bytes, scope: bytes, insertion: Insertion, session: str
+    ) -> list[Put]:
+        """Adds an insertion for this worker, and returns the writes that publish it to all workers."""
+        label = scope_prefix(tenant_key, scope)
+        name, key = label + insertion.anchor, _insertion_key(label, insertion.anchor)
+        known = self._cached.get(name)
+        merged = _merge(
+            StoredInsertions(session, (insertion,)), known.stored if known is not None else StoredInsertions()
+        )
+        self._cache(name, merged, self._clock.now())
+        with suppress(StoreUnavailable):
+            stored = self._decode_value(tenant_key, key, await self._archive.store.get(key), insertion.anchor)
+            merged = _merge(merged, stored)
+            self._cache(name, merged, self._clock.now())
+        return self._build_writes(tenant_key, key, merged)
+
+    async def find(
+        self, tenant_key: bytes, scope: bytes, chain: Sequence[bytes], since: int, *, check_store: bool
+    ) -> tuple[Insertion, ...]:
+        """Returns the insertions at `chain[since - 1]` and behind it, in the chain's order. At one anchor the recall
+        comes first, then the newest tool rounds. `chain` is that of the client's own conversation.
+
+        The store is asked if `check_store` is true (other workers may know more), and for insertions that this worker
+        evicted. While the store is away, memory alone counts.
+        """
+        label, chain_keys = scope_prefix(tenant_key, scope), chain[max(0, since - 1) :]
+        if check_store:
+            await self._load_from_store(tenant_key, label, chain_keys)
+        elif self._evicted and (evicted := [key for key in chain_keys if label + key in self._evicted]):
+            await self._load_from_store(tenant_key, label, evicted)
+        anchors = self._anchors.get(label)
+        if not anchors:
+            return ()
+        insertions, now = list[Insertion](), self._clock.now()
+        for anchor in filter(anchors.__contains__, chain_keys):
+            name = label + anchor
+            cached = self._cached[name]
+            insertions += cached.stored.insertions
+            self._cached.move_to_end(name)
+            if now - cached.stored_at > self._retention / _RENEWAL_DIVISOR:
+                self._cached[name] = _CachedInsertions(cached.stored, cached.size, now)
+                self._write_later(self._build_writes(tenant_key, _insertion_key(label, anchor), cached.stored))
+        return tuple(insertions)
+
+    async def load(self, tenant_key: bytes, scope: bytes, chain: Sequence[bytes]) -> None:
+        """Loads the insertions of a history from the store, each anchor once. Of a history that was loaded before, only
+        the new anchors and the one before them, which may have got a reply since."""
+        label, loaded = scope_prefix(tenant_key, scope), self._loaded
+        since = next((at for at in reversed(range(len(chain))) if label + chain[at] in loaded), 0)
+        if chain and await self._load_from_store(tenant_key, label, chain[since:]):
+            if len(loaded) >= _MAX_EVICTED:
+                loaded.clear()
+            loaded.add(label + chain[-1])
+
+    def forget(self) -> None:
+        """Empties memory after an erasure, since the store's content is no longer known."""
+        self._cached.clear()
+        self._anchors.clear()
+        self._evicted.clear()
+        self._loaded = set()
+        self._size = 0
+
+    # -- in memory ----------------------------------------------------------------
+
+    def _cache(self, name: bytes, stored: StoredInsertions, stored_at: float) -> None:
+        self._evicted.pop(name, None)
+        if (former := self._cached.pop(name, None)) is not None:
+            self._size -= former.size
+        self._cached[name] = cached = _CachedInsertions(stored, sum(map(_memory_size, stored.insertions)), stored_at)
+        self._anchors.setdefault(name[:SCOPE_PREFIX_LENGTH], set()).add(name[SCOPE_PREFIX_LENGTH:])
+        self._size += cached.size
+        while self._size > self._capacity and len(self._cached) > 1:
+            oldest_name, oldest = self._cached.popitem(last=False)
+            self._size -= oldest.size
+            self._forget_anchor(oldest_name)
+            self._evicted[oldest_name] = None
+            if len(self._evicted) > _MAX_EVICTED:
+                self._evicted.popitem(last=False)
+
+    def _forget_anchor(self, name: bytes) -> None:
+        anchors = self._anchors[name[:SCOPE_PREFIX_LENGTH]]
+        anchors.discard(name[SCOPE_PREFIX_LENGTH:])
+        if not anchors:
+            del self._anchors[name[:SCOPE_PREFIX_LENGTH]]
+
+    # -- in the store -------------------------------------------------------------
+
+    async def _load_from_store(self, tenant_key: bytes, label: bytes, anchors: Sequence[bytes]) -> bool:
+        """Merges the store's insertions at these anchors into memory. Returns whether the store was available."""
+        try:
+            for start in range(0, len(anchors), _BATCH):
+                batch = anchors[start : start + _BATCH]
+                keys = [_insertion_key(label, anchor) for anchor in batch]
+                values = await self._archive.store.get_many(keys)
+                for anchor, key, value in zip(batch, keys, values, strict=True):
+                    self._evicted.pop(label + anchor, None)
+                    if value is not None:
+                        self._merge_from_store(label + anchor, self._decode_value(tenant_key, key, value, anchor))
+        except StoreUnavailable:
+            return False
+        return True
+
+    def _merge_from_store(self, name: bytes, stored: StoredInsertions) -> None:
+        known = self._cached.get(name)
+        merged = stored if known is None else _merge(known.stored, stored)
+        if merged.insertions and (known is None or merged != known.stored):
+            self._cache(name, merged, max(insertion.at for insertion in merged.insertions))
+
+    def _decode_value(self, tenant_key: bytes, key: Key, value: bytes | None, anchor: bytes) -> StoredInsertions:
+        return decode(self._archive.open_value(tenant_key, key, value), anchor)
+
+    def _build_writes(self, tenant_key: bytes, key: Key, stored: StoredInsertions) -> list[Put]:
+        return self._archive.single_value_puts(
+            tenant_key, stored.session, "overlay", key, encode(stored), ttl=self._retention
+        )
+
+    def _write_later(self, writes: Sequence[Put]) -> None:
+        for write in writes:
+            self._outbox.put(write.key, partial(bytes, write.value), write.ttl)
+
+
+def _insertion_key(label: bytes, anchor: bytes) -> Key:
+    return Key("", f"overlay/{label.hex()}/{anchor.hex()}")
+
+
+def _merge(one: StoredInsertions, other: StoredInsertions) -> StoredInsertions:
+    """Merges the insertions at one anchor: the first recall and the newest tool rounds."""
+    insertions = list(dict.fromkeys((*one.insertions, *other.insertions)))
+    recalls = sorted((each for each in insertions if isinstance(each, RecallInsertion)), key=_recall_order)
+    tool_rounds = sorted(
+        (each for each in insertions if isinstance(each, ToolRoundInsertion)), key=lambda each: each.at, reverse=True
+    )
+    return StoredInsertions(one.session or other.session, (*recalls[:1], *tool_rounds[:_MAX_TOOL_ROUND_INSERTIONS]))
+
+
+def _recall_order(recall: RecallInsertion) -> tuple[bool, float, bytes]:
+    """Sort key for the recalls at one anchor; the first one is kept."""
+    return not recall.names, -recall.at if recall.names else recall.at, recall.wire
+
+
+def _memory_size(insertion: Insertion) -> int:
+    """Estimates the bytes of an insertion in memory."""
+    if isinstance(insertion, RecallInsertion):
+        return 500 + len(insertion.wire)
+    wires = [wire for each in insertion.rounds for wire in (*each.said, *each.answered)]
+    return 700 + 2 * len(insertion.text) + sum(50 + len(wire) for wire in wires)
+
+
+# -- stored format: a version byte, then MessagePack, compressed, with a checksum -----------------------------------
+
+
+class _ToolRoundRecord(msgspec.Struct, array_like=True, tag=0):
+    rounds: list[tuple[list[bytes], list[bytes]]]
+    calls: list[str]
+    text: str
+    at: float
+
+
+class _RecallRecord(msgspec.Struct, array_like=True, tag=1):
+    wire: bytes
+    at: float
+    artifacts: list[str]
+    names: list[str] = []
+
+
+class _StoredValue(msgspec.Struct, array_like=True):
+    session: str
+    insertions: list[_ToolRoundRecord | _RecallRecord]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_StoredValue)
+
+
+def encode(stored: StoredInsertions) -> bytes:
+    """Encodes the insertions at one anchor for the store."""
+    records = [
+        _RecallRecord(each.wire, each.at, list(each.artifacts), list(each.names))
+        if isinstance(each, RecallInsertion)
+        else _ToolRoundRecord(
+            [(list(one.said), list(one.answered)) for one in each.rounds], list(each.calls), each.text, each.at
+        )
+        for each in stored.insertions
+    ]
+    plain = _ENCODER.encode(_StoredValue(stored.session, records))
+    return _VERSION + zstandard.ZstdCompressor(write_checksum=True).compress(plain)
+
+
+def decode(value: bytes | None, anchor: bytes) -> StoredInsertions:
+    """Decodes the stored insertions at an anchor; none if the value is damaged or of a later version."""
+    if value is None or value[:1] != _VERSION:
+        return StoredInsertions()
+    try:
+        content = _DECODER.decode(
+            zstandard.ZstdDecompressor().decompress(value[1:], max_output_size=_MAX_UNPACKED_BYTES)
+        )
+    except (zstandard.ZstdError, msgspec.MsgspecError, ValueError, MemoryError):
+        return StoredInsertions()
+    insertions = tuple(
+        RecallInsertion(anchor, each.wire, each.at, tuple(each.artifacts), tuple(each.names))
+        if isinstance(each, _RecallRecord)
+        else ToolRoundInsertion(
+            anchor, tuple(ToolRound(tuple(said), tuple(answered)) for said, answered in each.rounds), tuple(each.calls),
+            each.text, each.at,
+        )
+        for each in content.insertions
+    )  # fmt: skip
+    return StoredInsertions(content.session, insertions)

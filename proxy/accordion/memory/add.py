@@ -1,0 +1,99 @@
+"""Writing single memories: adding one, and replacing its text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from accordion.memory.entries import GRAIN, ConcurrentWrite, clean_names, finish_memory, make_memory_id
+from accordion.model.errors import BadRequest, NotFound
+from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore, MemoryType
+from accordion.model.ports import Clock
+from accordion.model.values import dataclass, replace
+
+_TRIES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWriter:
+    """Adds and rewords single memories."""
+
+    memories: MemoryStore
+    clock: Clock
+
+    async def add(self, tenant_key: bytes, memory: Memory) -> tuple[Memory, bool]:
+        """Stores a memory; returns the stored memory and whether it is new.
+
+        The same text of the same author is stored once, with the topics, entities and tags of both. Raises BadRequest,
+        ConcurrentWrite and StoreUnavailable.
+        """
+        for number in range(_TRIES):
+            # A memory with this id may have been reworded since. Then the next id is tried.
+            suffix = (str(number),) if number else ()
+            memory_id = make_memory_id(
+                "added", memory.type, memory.project, memory.author, memory.content.strip(), *suffix
+            )
+            new = finish_memory(replace(memory, id=memory_id), now=self.clock.now())
+            (stored,) = await self.memories.get(tenant_key, [memory_id])
+            if stored is None or stored.revision == new.revision:
+                return await self._merge(tenant_key, new, stored)
+        raise _concurrent_write_error(memory_id)
+
+    async def reword(self, tenant_key: bytes, memory_id: str, memory: Memory, kind: MemoryType | None = None) -> Memory:
+        """Replaces a memory's text and keeps its id and origin.
+
+        Fields that are empty in `memory` stay as they were, and so does the type unless `kind` is given. Raises
+        NotFound, BadRequest, ConcurrentWrite and StoreUnavailable.
+        """
+        (stored,) = await self.memories.get(tenant_key, [memory_id])
+        if stored is None:
+            raise NotFound(
+                f"There is no memory {memory_id!r} to replace. memory_search finds the ids.",
+                code="memory_not_found",
+                param="replace_id",
+            )
+        if stored.type not in GRAIN:
+            raise BadRequest(
+                "This memory cannot be replaced here: memory_consolidate replaces summaries, and session memories "
+                "never change.",
+                code="not_replaceable",
+                param="replace_id",
+            )
+        reworded = replace(
+            stored,
+            type=kind or stored.type,
+            content=memory.content,
+            topics=memory.topics or stored.topics,
+            macro_topics=memory.macro_topics or stored.macro_topics,
+            entities=memory.entities or stored.entities,
+            tags=memory.tags or stored.tags,
+            author=memory.author or stored.author,
+        )
+        return await self._write(tenant_key, finish_memory(reworded, now=self.clock.now()), stored)
+
+    async def _merge(self, tenant_key: bytes, new: Memory, stored: Memory | None) -> tuple[Memory, bool]:
+        if stored is None:
+            return await self._write(tenant_key, new, None), True
+        merged = replace(
+            stored,
+            topics=clean_names((*stored.topics, *new.topics), lower=True),
+            macro_topics=clean_names((*stored.macro_topics, *new.macro_topics), lower=True),
+            entities=clean_names((*stored.entities, *new.entities)),
+            tags=clean_names((*stored.tags, *new.tags), lower=True),
+        )
+        if merged == stored:
+            return stored, False
+        return await self._write(tenant_key, replace(merged, updated=new.updated), stored), False
+
+    async def _write(self, tenant_key: bytes, memory: Memory, stored: Memory | None) -> Memory:
+        require = ((memory.id, stored.revision if stored is not None else ""),)
+        try:
+            await self.memories.write(tenant_key, MemoryChange(put=(memory,), require=require))
+        except Conflict as error:
+            raise _concurrent_write_error(memory.id) from error
+        return memory
+
+
+def _concurrent_write_error(memory_id: str) -> ConcurrentWrite:
+    return ConcurrentWrite(
+        f"Memory {memory_id} was changed by somebody else meanwhile. Nothing was written; read it and try again."
+    )

@@ -1,0 +1,219 @@
+"""`memory_consolidate`: writes the one active summary of a topic.
+
+The caller must have read the memories that the summary is about. This module enforces the rules for every caller:
+enough memories, enough text, and a proof of a deep search and of full reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from accordion.memory.corpus import corpus_filter, load_corpus, normalize_topic
+from accordion.memory.entries import CONTENT_MOST, ConcurrentWrite, finish_memory, make_memory_id
+from accordion.memory.information_density import count_meaningful_tokens
+from accordion.memory.reader import ReadProof, verify_tokens
+from accordion.model.errors import BadRequest
+from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
+from accordion.model.ports import Clock
+from accordion.model.values import dataclass, replace
+
+FEWEST: Final = 10
+"""Memories that a topic needs for a summary."""
+SHORTEST: Final = 200
+"""Tokens that a summary needs."""
+READS: Final = 20
+"""Memories that must be read in full, or all where there are fewer."""
+_LONGEST: Final = CONTENT_MOST - 400
+"""Characters of a summary without its footer."""
+_CITED: Final = re.compile(r"\bmem-[0-9a-zA-Z-]{4,60}")
+_FOOTER: Final = re.compile(r'\n+---\nWritten \d{4}-\d{2}-\d{2} of [\d,]+ memories on "[^\n]*"\.[ \t]*(?=\n|$)')
+_WARNED: Final = re.compile(r"(?m)^\[?This summary may be out of date: [^\n]*(?:\n|$)")
+"""The warning of a stale summary (search.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationResult:
+    """The active summary, the id of its archived predecessor (empty for none), and the summary's meaningful tokens."""
+
+    summary: Memory
+    archived: str = ""
+    tokens: int = 0
+
+
+class Consolidator:
+    """Writes summaries of topics. `count` counts the tokens of a text."""
+
+    def __init__(self, memories: MemoryStore, clock: Clock, count: Callable[[str], int]) -> None:
+        self._memories, self._clock, self._count = memories, clock, count
+
+    async def consolidate(
+        self,
+        tenant_key: bytes,
+        topic: str,
+        content: str,
+        proof: str | Sequence[str],
+        *,
+        project: str | None = None,
+        author: str = "",
+    ) -> ConsolidationResult:
+        """Makes `content` the topic's active summary and archives its predecessor.
+
+        Passing the text of an archived summary restores it. Without a project, the corpus includes all projects. Raises
+        BadRequest where the topic has too few memories, the text has too few tokens, or `proof` (reading tokens of a
+        deep search on the topic and of full reads) is not sufficient; ConcurrentWrite, StoreUnavailable. Nothing is
+        written then.
+        """
+        topic = normalize_topic(topic)
+        content = strip_summary(content)
+        tokens = self._check(content)
+        count = await self._memories.count(tenant_key, corpus_filter(topic, project))
+        if count < FEWEST:
+            raise BadRequest(
+                f"Topic {topic!r} has {count} memories; a summary needs at least {FEWEST}. Read them instead.",
+                code="too_few_memories",
+                param="topic",
+            )
+        corpus = await load_corpus(self._memories, tenant_key, topic, project)
+        memory_id = summary_id(topic, project)
+        current = (await self._memories.get(tenant_key, [memory_id]))[0]
+        read_memories = _check_proof(verify_tokens(tenant_key, proof, now=self._clock.now()), topic, corpus, current)
+        summary = self._make_summary(
+            memory_id, topic, content, count, _sources(content, corpus, read_memories), project, author
+        )
+        return await self._replace(tenant_key, topic, summary, current, tokens)
+
+    def _check(self, content: str) -> int:
+        """Returns the meaningful tokens of a text. Raises BadRequest where it is too long or too short."""
+        if len(content) > _LONGEST:
+            raise BadRequest(
+                f"The summary has {len(content):,} characters; it may have at most {_LONGEST:,}. 300 to 500 "
+                "tokens are best.",
+                code="content_too_long",
+                param="content",
+            )
+        tokens = count_meaningful_tokens(content, self._count)
+        if tokens < SHORTEST:
+            raise BadRequest(
+                f"The summary has {tokens} tokens that count; it needs at least {SHORTEST}, 300 to 500 are best. "
+                "Repeated text, padding and invisible characters do not count. Say what the topic is, its present "
+                "state and key decisions, solved problems, and open questions.",
+                code="content_too_short",
+                param="content",
+            )
+        return tokens
+
+    def _make_summary(
+        self,
+        memory_id: str,
+        topic: str,
+        content: str,
+        count: int,
+        sources: tuple[tuple[str, str], ...],
+        project: str | None,
+        author: str,
+    ) -> Memory:
+        now = self._clock.now()
+        footer = make_footer(count, topic, now)
+        summary = Memory(
+            id=memory_id,
+            type="summary",
+            content=content + footer,
+            topics=(topic,),
+            project=project or "",
+            source="consolidation",
+            author=author,
+            sources=sources,
+            counted=count,
+        )
+        return finish_memory(summary, now=now)
+
+    async def _replace(
+        self, tenant_key: bytes, topic: str, summary: Memory, current: Memory | None, tokens: int
+    ) -> ConsolidationResult:
+        """Writes the summary and archives its predecessors. Raises ConcurrentWrite."""
+        active = MemoryFilter(types=("summary",), topics=(topic,), project=summary.project)
+        # Imported summaries are active under other ids.
+        imported = [
+            each for each in (await self._memories.list_memories(tenant_key, active)).memories if each.id != summary.id
+        ]
+        memories, archived_id = [summary], ""
+        for each in (*([current] if current is not None and current.type == "summary" else []), *imported):
+            copy = _archive_copy(each, topic, self._clock.now())
+            if each.id == summary.id:
+                archived_id = make_memory_id("archived", each.id, each.revision, repr(each.created))
+                copy = replace(copy, id=archived_id)
+            memories.append(copy)
+        require = [(summary.id, current.revision if current is not None else "")]
+        require += [(each.id, each.revision) for each in imported]
+        try:
+            await self._memories.write(tenant_key, MemoryChange(put=tuple(memories), require=tuple(require)))
+        except Conflict as error:
+            raise ConcurrentWrite(
+                f"Somebody else wrote the summary of {topic!r} at the same time. Nothing was written. Read the new "
+                f"summary ({summary.id}), extend it where it lacks something, and consolidate again."
+            ) from error
+        return ConsolidationResult(summary, archived_id or next((each.id for each in imported), ""), tokens)
+
+
+def summary_id(topic: str, project: str | None) -> str:
+    """Returns the id of a topic's active summary. It never changes, so that concurrent writers conflict."""
+    return make_memory_id("summary", project or "", topic)
+
+
+def strip_summary(content: object) -> str:
+    """Returns a summary's text without the footer and the warnings of an earlier version. Raises BadRequest."""
+    if not isinstance(content, str):
+        raise BadRequest("content must be a string.", code="invalid_content", param="content")
+    return _FOOTER.sub("", _WARNED.sub("", content)).strip()
+
+
+def make_footer(count: int, topic: str, at: float) -> str:
+    """Returns the footer of a summary: the number of its topic's memories, and the day."""
+    day = datetime.fromtimestamp(at, UTC).date().isoformat()
+    return f'\n\n---\nWritten {day} of {count:,} memories on "{topic}".'
+
+
+def _sources(content: str, corpus: Sequence[Memory], read_memories: Sequence[Memory]) -> tuple[tuple[str, str], ...]:
+    """Returns (id, revision) of the memories that were read or that the text cites."""
+    source_ids = {memory.id for memory in read_memories}.union(_CITED.findall(content))
+    return tuple((memory.id, memory.revision) for memory in corpus if memory.id in source_ids)
+
+
+def _archive_copy(summary: Memory, topic: str, now: float) -> Memory:
+    """Returns a summary as an archived one, which a search on its topic does not find."""
+    return replace(summary, type="summary_archived", topics=(), macro_topics=(), former_topic=topic, updated=now)
+
+
+def _check_proof(proof: ReadProof, topic: str, corpus: Sequence[Memory], current: Memory | None) -> list[Memory]:
+    """Returns the topic's memories that were read in full. Raises BadRequest where they are too few."""
+    if not proof.has_searched_deeply(topic):
+        raise BadRequest(
+            f"Run memory_deep_search on topic {topic!r} first, then read at least {min(READS, len(corpus))} of its "
+            "memories in full, and pass on the reading token that these calls return.",
+            code="deep_search_required",
+            param="proof",
+        )
+    read_memories = proof.find_read(corpus)
+    needed = min(READS, len(corpus))
+    if len(read_memories) < needed:
+        missing = needed - len(read_memories)
+        read_ids = {memory.id for memory in read_memories}
+        unread = [memory.id for memory in corpus if memory.id not in read_ids][: min(5, missing)]
+        raise BadRequest(
+            f"{len(read_memories)} of the {len(corpus)} memories on {topic!r} were read in full in their present "
+            f"version; {needed} must be. Read {missing} more, such as {', '.join(unread)}, and pass on the reading "
+            "token that this returns.",
+            code="reads_required",
+            param="proof",
+        )
+    if current is not None and current.type == "summary" and not proof.find_read([current]):
+        raise BadRequest(
+            f"Topic {topic!r} already has a summary. Read it first ({current.id}) and extend it, then pass on "
+            "the reading token that this returns.",
+            code="summary_unread",
+            param="proof",
+        )
+    return read_memories

@@ -1,0 +1,40 @@
+"""Records which memories were recalled into a session, as numbered markers.
+
+A later compaction takes these memories as background, so that their repetition does not become a new memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from accordion.model.memories import Conflict, MemoryChange, MemoryStore
+
+_MOST: Final = 10_000
+
+
+async def note(memories: MemoryStore, tenant_key: bytes, session: str, ids: Sequence[str]) -> None:
+    """Records that these memories were recalled into a session. Raises StoreUnavailable."""
+    notes = await load_notes(memories, tenant_key, session)
+    known = {memory_id for ids_of_note in notes for memory_id in ids_of_note}
+    number, new = len(notes), [each for each in ids if each not in known]
+    value = " ".join(new).encode()
+    while new and number < _MOST:
+        try:
+            await memories.write(tenant_key, MemoryChange(markers=((_marker_name(session, number), value),)))
+        except Conflict:
+            number += 1
+        else:
+            return
+
+
+async def load_notes(memories: MemoryStore, tenant_key: bytes, session: str) -> list[list[str]]:
+    """Returns the recorded ids of a session, one list for each marker. Raises StoreUnavailable."""
+    notes: list[list[str]] = []
+    while (value := await memories.get_marker(tenant_key, _marker_name(session, len(notes)))) is not None:
+        notes.append(value.decode().split())
+    return notes
+
+
+def _marker_name(session: str, number: int) -> str:
+    return f"recalled/{number}/{session}"

@@ -1,0 +1,116 @@
+"""Rules for self-contained sentences: those that a reader understands years later, without their conversation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from accordion.memory import speech
+from accordion.summaries.evidence import is_claim
+
+_DEPENDENT_BEGINNING: Final = re.compile(
+    r"^(?:it|its|it's|this|that|that's|these|those|they|them|their|he|him|his|she|her|which|who|there|here|here's|both|"
+    r"such|so|then|also|and|but|or|however|therefore|thus|instead|otherwise|same|neither|either|one|another|yes|no|"
+    r"nope|yep|ok|okay|sure|thanks|thank|not|the (?:first|second|third|last|former|latter|above|following|other|same|"
+    r"rest)|above|below|if so|for (?:this|that|these|those)|in (?:this|that)|with (?:this|that)|as (?:such|above))\b",
+    re.IGNORECASE,
+)
+_VAGUE: Final = re.compile(
+    r"\b(?:the (?:above|following|latter|former|aforementioned)|as (?:mentioned|discussed|described|noted|requested)|"
+    r"(?:mentioned|described|listed|shown|see|noted) (?:above|below|earlier)|"
+    r"(?:option|suggestion|step|item|approach|point|solution|idea|phase|part|choice)s? "
+    r"#?\d[\d,\-– and]*(?!\s*[(:—\-]|\d)|"
+    r"yesterday|tomorrow|tonight|today|(?:last|next|this) (?:week|month|time|morning|evening|one|night|year)|"
+    r"(?:this|these|those) (?!way\b|means\b)\w+|that (?:one|way|file|bug|test|error|issue|function|line|case|thing)|"
+    r"do (?:it|that|this|so)|the same (?:in|for|with|to|there|again|thing)|"
+    r"the (?:first|second|third|other) (?:one|option|approach)|"
+    r"what (?:we|you|I) (?:did|discussed))\b",
+    re.IGNORECASE,
+)
+_PRONOUN: Final = re.compile(r"\b(?:it|its|they|them|their|this|those|these)\b", re.IGNORECASE)
+_SUBJECTLESS: Final = re.compile(
+    r"(?!(?:does|across|besides|unless|plus|minus|versus|towards|always|perhaps|sometimes|whereas|regardless|afterwards)\b)"
+    r"[a-z]{3,}s (?:(?:the|an?|all|each|any|every|existing|its|whether|if|by|no)\b|`)|needs? to\b",
+    re.IGNORECASE,
+)
+"""The beginning of a sentence without a subject: `Returns the id`."""
+_GERUND: Final = re.compile(r"(?!(?:any|every|some|no)thing\b|during\b)[a-z]{2,}ing\b", re.IGNORECASE)
+_ALTERNATIVES: Final = re.compile(r"[A-Za-z]+/[A-Za-z]+")
+"""Two words with a slash between them, which is no path."""
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_EDGES: Final = "\"'`()[]{}<>,;:!?*…—–-"
+_ANTECEDENT: Final = 3
+"""Words before a pronoun from which on they likely contain its antecedent."""
+_FEWEST: Final = 4
+_SHORT_WORD: Final = 3
+"""Letters of a topic's word up to which it must match a whole word."""
+
+_EMPTY_TEXT: Final = (
+    "a an and are as at be been but by can could did do does doing done for from get go going good got had has "
+    "have he her here him his how i if in into is it its just know let like look make me more most my need new no "
+    "not now of off ok on one only or our out over own please really run see she should since so some still such "
+    "sure take than thank thanks that the their them then there these they thing things this those to too try up "
+    "us use used user using very want was way we well were what when where which while who why will with would "
+    "yes yet you your im ive ill id lets dont doesnt didnt cant wont isnt also about after before because between "
+    "both each every other same first next last assistant tool said found told created updated added file files "
+    "code line lines work works working change changes changed test tests issue problem error option message "
+    "messages"
+)
+EMPTY: Final = frozenset(_EMPTY_TEXT.split())
+"""Words that say little about a sentence's subject."""
+
+
+def is_self_contained(text: str) -> bool:
+    """Returns whether nothing in a sentence refers to its context. In doubt the rules say no."""
+    beginning = _DEPENDENT_BEGINNING.match(text)
+    if (
+        (beginning and not (text.endswith("?") and beginning.group().lower() in {"who", "which"}))
+        or _VAGUE.search(text)
+        or (_SUBJECTLESS.match(text) and not text.endswith("?"))
+        or ((gerund := _GERUND.match(text)) and not has_statement(text[gerund.end() :]))
+        or text.endswith(("…", "...", ":", ","))
+    ):
+        return False
+    if len(_WORD.findall(text)) < _FEWEST:
+        return False
+    pronoun = _PRONOUN.search(text)
+    # After enough words, a pronoun refers to something in the sentence itself.
+    return pronoun is None or len(_WORD.findall(text, 0, pronoun.start())) >= _ANTECEDENT
+
+
+def has_statement(text: str) -> bool:
+    """Returns whether a text makes a statement: whether the rules find a verb in it."""
+    return speech.STATES.search(text) is not None or speech.MAY.search(text) is not None
+
+
+def find_claims(text: str) -> tuple[str, ...]:
+    """Returns the names, paths, identifiers and numbers of a text."""
+    return tuple(dict.fromkeys(_iterate_claims(text)))
+
+
+def content_words(text: str) -> list[str]:
+    """Returns the words of a text, in lower case, that name its subject."""
+    return [
+        word for word in map(str.lower, _WORD.findall(text.replace("'", ""))) if len(word) > 2 and word not in EMPTY
+    ]
+
+
+def is_about(text: str, topic: str) -> bool:
+    """Returns whether a text has every word of a topic. Of a long word, the beginning is enough."""
+    lowered, words = text.lower(), re.findall(r"\w+", topic.lower())
+    return bool(words) and all(_mentions_word(lowered, word) for word in words)
+
+
+def _mentions_word(text: str, word: str) -> bool:
+    # A short word is part of many words: `go` of `category`. Scripts without spaces cannot be matched by word.
+    if len(word) <= _SHORT_WORD and word.isascii():
+        return re.search(rf"(?<![a-z0-9]){word}s?(?![a-z0-9])", text) is not None
+    return word[: max(4, len(word) - 2)] in text
+
+
+def _iterate_claims(text: str) -> Iterator[str]:
+    for word in text.split():
+        claim = word.strip(_EDGES).rstrip(".").rstrip(_EDGES)
+        if claim and is_claim(claim) and not _ALTERNATIVES.fullmatch(claim):
+            yield claim

@@ -1,0 +1,250 @@
+"""`core_memory`: imports, exports, lists and searches session memories (docs/memory.md).
+
+A session memory is saved as a whole or not at all. Its id is the second of its creation, followed by a number if
+another memory has that id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from accordion.memory.entries import clean_names, finish_memory
+from accordion.memory.message_ranges import MessageRange, RecordedConversations
+from accordion.memory.search import RESULTS, MemorySearch, SearchQuery
+from accordion.memory.sections import NONE, parse_sections
+from accordion.memory.session_responses import (
+    ExportResponse,
+    ImportResponse,
+    ListResponse,
+    SearchResponse,
+    list_entries,
+    saved_at,
+)
+from accordion.memory.session_text import find_latest_plan, write_session_text
+from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
+from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
+from accordion.model.ports import Clock, Tasks
+from accordion.model.values import dataclass, replace
+
+MOST, SEARCH_MOST = 100, RESULTS
+"""Memories of one list, and of one search."""
+_DESCRIPTION: Final = 500
+_AT_ONCE: Final = 32
+_IN_A_SECOND: Final = 10_000
+_ID: Final = re.compile(r"CMEM-\d{8}-\d{6}(?:-\d{1,5})?")
+_SESSIONS: Final = ("session",)
+_VERBATIM_SOURCES: Final = frozenset({"workflow", "todo"})
+
+Confirm = Callable[[str], Awaitable[bool]]
+"""Shows the user the text and asks for confirmation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOptions:
+    """Options of saving a session memory. `force` saves without confirmation."""
+
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    force: bool = False
+    project: str = ""
+    author: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMemories:
+    """The four operations of `core_memory`, each within one tenant."""
+
+    memories: MemoryStore
+    conversations: RecordedConversations
+    searching: MemorySearch
+    tasks: Tasks
+    clock: Clock
+
+    async def import_session(
+        self,
+        tenant_key: bytes,
+        *,
+        text: str = "",
+        conversation: str = "",
+        options: SaveOptions | None = None,
+        confirm: Confirm | None = None,
+    ) -> ImportResponse:
+        """Saves a session memory, from `text` or from the recording of `conversation`.
+
+        With both, the text is saved, and it must contain the conversation's plan word for word. With `confirm` and
+        without `force`, nothing is saved unless the user confirms. Raises BadRequest, NotFound and StoreUnavailable;
+        nothing is written then.
+        """
+        options = check_options(options or SaveOptions())
+        recording = await self._load_recording(tenant_key, conversation) if conversation else None
+        text = await self._make_text(text, recording)
+        if all(content.strip() == NONE for content in parse_sections(text).values()):
+            raise BadRequest("There is nothing to save: all fourteen sections are empty.", code="nothing_to_save")
+        memory = self._memory(text, recording, options)
+        if confirm is not None and not options.force and not await confirm(memory.content):
+            return ImportResponse("", "Nothing was saved.")
+        saved = await self._save(tenant_key, memory)
+        return ImportResponse(saved.id, f"Created memory: {saved.id}")
+
+    async def export(self, tenant_key: bytes, memory_id: str) -> ExportResponse:
+        """Returns a session memory by its id, in any case. Raises BadRequest, NotFound and StoreUnavailable."""
+        memory = await self.find(tenant_key, memory_id)
+        if memory is None:
+            raise NotFound(
+                f"There is no session memory {normalize_id(memory_id)}. `list` shows the saved ones.",
+                code="memory_not_found",
+            )
+        return ExportResponse(
+            memory.id,
+            f"Memory {memory.id}, saved {saved_at(memory)}",
+            memory.content,
+            memory.description,
+            list(memory.tags),
+            saved_at(memory),
+            memory.conversation,
+        )
+
+    async def find(self, tenant_key: bytes, memory_id: str) -> Memory | None:
+        """Returns a session memory by its id, or None. Raises BadRequest for an invalid id, and StoreUnavailable."""
+        (memory,) = await self.memories.get(tenant_key, [normalize_id(memory_id)])
+        return memory if memory is not None and memory.type == "session" else None
+
+    async def list_sessions(
+        self,
+        tenant_key: bytes,
+        *,
+        tags: Sequence[str] = (),
+        project: str | None = None,
+        after: str = "",
+        limit: int = 20,
+    ) -> ListResponse:
+        """Lists session memories that have all `tags`, newest first.
+
+        `after` is the `next` cursor of another page. Raises BadRequest and StoreUnavailable.
+        """
+        _check_limit(limit, MOST)
+        wanted = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
+        page = await self.memories.list_memories(tenant_key, wanted, after=after, limit=limit)
+        count = len(page.memories)
+        message = f"{count} of the memories saved" if page.next else f"{_count_memories(count)} saved"
+        return ListResponse(message, list_entries(page.memories), page.next)
+
+    async def search(
+        self, tenant_key: bytes, query: str, *, tags: Sequence[str] = (), project: str | None = None, limit: int = 10
+    ) -> SearchResponse:
+        """Searches session memories; returns the best first. Raises BadRequest and StoreUnavailable."""
+        _check_limit(limit, SEARCH_MOST)
+        wanted = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
+        results = await self.searching.search(tenant_key, SearchQuery(query, wanted, limit=limit))
+        memories = [each.memory for each in results.results]
+        return SearchResponse(query, f"{_count_memories(len(memories))} found", list_entries(memories))
+
+    # -- saving -------------------------------------------------------------------
+
+    async def _load_recording(self, tenant_key: bytes, conversation: str) -> MessageRange:
+        """Loads a conversation's recording, without messages that are no longer stored."""
+        end = len(await self.conversations.find_transcript(tenant_key, conversation)) - 1
+        return await self.conversations.load_range(tenant_key, conversation, end, end)
+
+    async def _make_text(self, text: str, recording: MessageRange | None) -> str:
+        if recording is None:
+            if not text.strip():
+                raise BadRequest(
+                    "Give `text` (a session memory of fourteen sections) or `conversation_id` (a recorded conversation "
+                    "to make one from).",
+                    code="nothing_to_save",
+                    param="text",
+                )
+            return text.replace("\r\n", "\n")
+        if not text.strip():
+            return await self.tasks.offload(write_session_text, recording.conversation)
+        plan = await self.tasks.offload(find_latest_plan, recording.conversation)
+        text = text.replace("\r\n", "\n")
+        if plan is not None and plan.source in _VERBATIM_SOURCES and plan.text.replace("\r\n", "\n") not in text:
+            raise BadRequest(
+                f"The plan of this conversation ({plan.label}) must be in the text, complete and word for word. "
+                "Copy the plan unchanged, or leave out `text` to have it written.",
+                code="plan_not_verbatim",
+                param="text",
+            )
+        return text
+
+    def _memory(self, text: str, recording: MessageRange | None, options: SaveOptions) -> Memory:
+        """Builds the memory without its id. Raises BadRequest."""
+        memory = Memory(
+            id="",
+            type="session",
+            content=text,
+            project=options.project,
+            source="session" if recording is not None else "import",
+            conversation=recording.session if recording is not None else "",
+            first=0 if recording is not None else -1,
+            last=recording.last if recording is not None else -1,
+            author=options.author,
+            tags=options.tags,
+            description=options.description,
+        )
+        return finish_memory(memory, now=self.clock.now())
+
+    async def _save(self, tenant_key: bytes, memory: Memory) -> Memory:
+        """Writes a memory under the first free id of its second. Concurrent writers get different ids."""
+        prefix, number = f"CMEM-{datetime.fromtimestamp(memory.created, UTC):%Y%m%d-%H%M%S}", 1
+        while number < _IN_A_SECOND:
+            with_id = replace(memory, id=_numbered_id(prefix, number))
+            try:
+                await self.memories.write(tenant_key, MemoryChange(put=(with_id,), require=((with_id.id, ""),)))
+            except Conflict:
+                number = await self._find_free_number(tenant_key, prefix, number + 1)
+                continue
+            return with_id
+        raise StoreUnavailable("too many memories were saved within one second; try again")
+
+    async def _find_free_number(self, tenant_key: bytes, prefix: str, number: int) -> int:
+        """Returns the first number from `number` on whose id is free at the time of the lookup."""
+        while number < _IN_A_SECOND:
+            ids = [_numbered_id(prefix, each) for each in range(number, number + _AT_ONCE)]
+            for at, stored in enumerate(await self.memories.get(tenant_key, ids)):
+                if stored is None:
+                    return number + at
+            number += _AT_ONCE
+        return number
+
+
+def normalize_id(text: str) -> str:
+    """Returns the canonical spelling of an id. Raises BadRequest for an invalid one."""
+    memory_id = text.strip().strip("\"'`<>").upper()
+    if _ID.fullmatch(memory_id) is None:
+        message = f"{text[:80]!r} is not the id of a session memory. An id looks like CMEM-20260131-142500."
+        raise BadRequest(message, code="invalid_memory_id", param="id")
+    return memory_id
+
+
+def check_options(options: SaveOptions) -> SaveOptions:
+    """Returns options with normalised tags. Raises BadRequest where a value is too long or there are too many tags."""
+    description = " ".join(options.description.split())
+    if len(description) > _DESCRIPTION:
+        message = f"A description has at most {_DESCRIPTION} characters; this one has {len(description)}."
+        raise BadRequest(message, code="description_too_long", param="description")
+    return replace(options, description=description, tags=_tags(options.tags))
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """Returns tags in lower case without duplicates. One text may hold several tags, separated by commas."""
+    names = [name for text in ([tags] if isinstance(tags, str) else tags) for name in text.split(",")]
+    return clean_names(names, lower=True)
+
+
+def _check_limit(limit: Any, most: int) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+        raise BadRequest(f"`limit` must be a whole number from 1 to {most}.", code="bad_limit", param="limit")
+
+
+def _count_memories(count: int) -> str:
+    return "1 memory" if count == 1 else f"{count} memories"
+
+
+def _numbered_id(prefix: str, number: int) -> str:
+    return prefix if number == 1 else f"{prefix}-{number}"

@@ -1,0 +1,183 @@
+"""The token budget of a request: the model's window, thresholds, utilization, and the decision that follows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+from accordion.model.values import dataclass
+
+WindowSource = Literal["config", "learnt", "table", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A model's context window, in tokens.
+
+    Utilization is a share of `size`. `usable_input` is the largest input that may be sent: less than `size` where input
+    and output share the window.
+    """
+
+    size: int
+    usable_input: int
+    source: WindowSource
+    max_output: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the window comes from a source about this model, and not from the default."""
+        return self.source != "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Triggers and targets of compaction, as shares of the window. A trigger of 1.0 means never, 0.0 always.
+
+    `generation` and `hard` are None where the window's size decides (see `generation_shares`). A summary is prepared in
+    the background from `soft` below the trigger on. `reserved_output` is the space kept for the response, in tokens,
+    where the request names no maximum.
+    """
+
+    conversation: float = 0.50
+    generation: float | None = None
+    hard: float | None = None
+    conversation_target: float = 0.25
+    generation_target: float = 0.25
+    soft: float = 0.10
+    reserved_output: int = 0
+
+    def limits(self, size: int) -> TokenLimits:
+        """Returns the thresholds in tokens, each rounded down, for a window of `size` tokens."""
+        return _limits(self, size)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimits:
+    """The thresholds for one window size, in tokens. A trigger is inclusive.
+
+    `never` has the kinds of compaction that a trigger of 1.0 switches off.
+    """
+
+    window: int
+    conversation: int
+    generation: int
+    hard: int
+    conversation_target: int = 0
+    generation_target: int = 0
+    soft: int = 0
+    never: tuple[str, ...] = ()
+
+
+@lru_cache(256)
+def _limits(shares: Thresholds, size: int) -> TokenLimits:
+    hard, buffer = generation_shares(size)
+    hard_limit = size * hard // 100 if shares.hard is None else int(size * shares.hard)
+    if shares.generation is None:
+        generation = max(0, hard_limit - size * buffer // 100)
+    else:
+        generation = int(size * shares.generation)
+    return TokenLimits(
+        window=size,
+        conversation=int(size * shares.conversation),
+        generation=generation,
+        hard=hard_limit,
+        conversation_target=int(size * shares.conversation_target),
+        generation_target=int(size * shares.generation_target),
+        soft=int(size * shares.soft),
+        never=tuple(
+            kind
+            for kind, share in (("conversation", shares.conversation), ("generation", shares.generation))
+            if share is not None and share >= 1.0
+        ),
+    )
+
+
+def generation_shares(size: int) -> tuple[int, int]:
+    """Returns the hard limit and the buffer below it for a window of `size` tokens, in per cent of the window."""
+    if size < 100_000:
+        return 85, 10
+    if size < 500_000:
+        return 90, 7
+    return 95, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """Estimated tokens of a request by kind, against the window.
+
+    `carried` is True where `messages` includes a count that the provider reported for the beginning of this very list.
+    `unfolded` counts the insertions: tool rounds, recalled excerpts and memories.
+    """
+
+    window: int
+    preamble: int = 0
+    tools: int = 0
+    messages: int = 0
+    media: int = 0
+    reserved_output: int = 0
+    window_known: bool = True
+    carried: bool = False
+    unfolded: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that would be sent; the space reserved for the response is not included."""
+        return self.preamble + self.tools + self.messages + self.media + self.unfolded
+
+    @property
+    def occupied_tokens(self) -> int:
+        """The tokens that would be sent, plus the space reserved for the response."""
+        return self.tokens + self.reserved_output
+
+    def apply_correction(self, factor: float, total: int, *, carried: bool) -> Utilization:
+        """Returns the utilization with every kind multiplied by `factor`, and `total` tokens in all.
+
+        The messages take up the difference; where they cannot, the other kinds shrink.
+        """
+        preamble, tools, media, unfolded = self.preamble, self.tools, self.media, self.unfolded
+        if factor != 1.0:
+            preamble, tools = round(preamble * factor), round(tools * factor)
+            media, unfolded = round(media * factor), round(unfolded * factor)
+        messages = total - preamble - tools - media - unfolded
+        if messages < 0:
+            # The reported total is more certain than the estimate of any kind.
+            fixed = total - messages
+            preamble, tools, media, unfolded = (part * total // fixed for part in (preamble, tools, media, unfolded))
+            messages = total - preamble - tools - media - unfolded
+        return Utilization(
+            self.window, preamble, tools, messages, media, self.reserved_output, self.window_known, carried, unfolded
+        )
+
+    @property
+    def ratio(self) -> float:
+        """The occupied share of the window."""
+        # Repeats `occupied_tokens`: a property that reads others takes three times as long, and this one is read often.
+        occupied = self.preamble + self.tools + self.messages + self.media + self.unfolded + self.reserved_output
+        return occupied / self.window if self.window else 0.0
+
+
+Action = Literal["pass", "prepare", "compact", "complete", "resend", "refuse"]
+"""The action for a request. `prepare` passes it unchanged and writes a summary in the background. `complete` replaces
+the id of provider-kept state by the messages that it stands for, so that they can be compacted. `resend` ends the
+provider's thread: the client is asked to send the whole conversation."""
+
+CompactionKind = Literal["conversation", "generation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The action for a request, and the reason as a text for people.
+
+    For a compaction: its kind, the `target` in tokens, the `trigger` that was reached, whether it `must_succeed` (the
+    request is over the hard limit), whether the client demanded it (`forced`), and whether it is only reported and not
+    applied (`observed`).
+    """
+
+    action: Action
+    reason: str
+    target: int = 0
+    must_succeed: bool = False
+    kind: CompactionKind = "conversation"
+    trigger: int = 0
+    forced: bool = False
+    observed: bool = False

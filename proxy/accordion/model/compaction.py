@@ -1,0 +1,251 @@
+"""The record of a compaction, and the functions that apply it to a history.
+
+A compaction covers the client's list from its beginning to the anchor. Its entries replace that part: ranges of the
+client's own messages, and written messages, whose bytes are stored so that they are the same every time. The record is
+applied again to every later request whose chain contains the anchor (replay). `apply_compaction` and `apply_prefix` are
+the only functions that change a history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Literal
+
+from accordion.model.boundaries import find_open_calls
+from accordion.model.conversation import Conversation, Message, Part, ToolCall, ToolResult
+from accordion.model.plan import WRITTEN_BY_COMPACTION, PlanKind, Slot
+from accordion.model.values import dataclass, replace
+
+Cause = Literal["automatic", "manual", "overflow"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerbatimRange:
+    """An entry that leaves the client's messages `first` to `last` (inclusive) as they are."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementMessage:
+    """An entry with a message in place of the client's messages `first` to `last` (inclusive).
+
+    It is an edited message (then both are its index), or a block that stands for many. `wire` is its stored JSON.
+    """
+
+    wire: bytes
+    first: int
+    last: int
+    edited: bool = False
+
+
+Entry = VerbatimRange | ReplacementMessage
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One strategy's part in a compaction: its name, and the tokens of the whole request before and after."""
+
+    compactor: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """One compaction. `anchor` is the chain key of the last message that it covers, `covered` the number of messages.
+
+    `utilization` is the occupied share of the window before it (None where the trigger was 0.0), `at` seconds since
+    the epoch. `generation` counts the compactions of this history. `before` and `after` are the tokens of the request.
+    `input` and `output` are the tokens that the summary's model calls used.
+    """
+
+    id: str
+    anchor: bytes
+    covered: int
+    entries: tuple[Entry, ...]
+    kind: PlanKind
+    cause: Cause
+    utilization: float | None
+    steps: tuple[StepRecord, ...]
+    before: int
+    after: int
+    generation: int
+    at: float
+    writer: str = ""
+    """The writer of the summary: `extractive`, a model's name, or empty where there is no summary."""
+    input: int = 0
+    output: int = 0
+    removed: int = 0
+    """Tokens by which it makes the client's list shorter, including what earlier compactions of this history saved."""
+    artifacts: tuple[str, ...] = ()
+    narrative: str = ""
+    """The model's text about the covered part, without the extracted facts; the next summary continues from it."""
+    narrated: int = 0
+    """The end (exclusive) of the client's messages that `narrative` covers."""
+    narrated_from: int = 0
+    """The index of the first message that `narrative` covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedConversation:
+    """A conversation as it is forwarded: the list with a compaction applied.
+
+    `origins[i]` is the client's index of message i, or `WRITTEN_BY_COMPACTION`. `compaction` is None where there is
+    none.
+    """
+
+    conversation: Conversation
+    origins: tuple[int, ...]
+    compaction: Compaction | None = None
+    spans: tuple[tuple[int, int, bool], ...] = ()
+    """For each message: the client's first and last message that it stands for, and whether it is edited."""
+
+    def slots(self, count: Callable[[Message], int]) -> tuple[Slot, ...]:
+        """Returns the messages as slots, the form that strategies read; `count` counts a message's tokens."""
+        messages = self.conversation.messages
+        if not self.spans:
+            return tuple(Slot(m, i, count(m), first=i, last=i) for i, m in enumerate(messages))
+        return tuple(
+            Slot(message, origin, count(message), edited, first, last)
+            for message, origin, (first, last, edited) in zip(messages, self.origins, self.spans, strict=True)
+        )
+
+
+def without_compaction(conversation: Conversation) -> CompactedConversation:
+    """Wraps a conversation to which no compaction is applied."""
+    return CompactedConversation(conversation, tuple(range(len(conversation.messages))))
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedPrefix:
+    """The covered part of a list after a compaction. It is valid for every request that begins with `client`."""
+
+    client: tuple[Message, ...]
+    messages: tuple[Message, ...]
+    origins: tuple[int, ...]
+    spans: tuple[tuple[int, int, bool], ...]
+    chain: tuple[bytes, ...]
+    lost: frozenset[str] = frozenset()
+    """Ids of calls that the compaction removed before they had a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedList:
+    """The compacted form of the client's first `count` messages, the last of which has the chain key `last`.
+
+    It is valid for every request with the same compaction whose list begins with these messages.
+    """
+
+    count: int
+    last: bytes
+    origins: tuple[int, ...]
+    spans: tuple[tuple[int, int, bool], ...]
+    chain: tuple[bytes, ...]
+
+    def begins(self, chain: Sequence[bytes]) -> bool:
+        """Whether a client's list with these chain keys begins with the messages of this one."""
+        return self.count <= len(chain) and chain[self.count - 1] == self.last
+
+
+def build_prefix(
+    conversation: Conversation, compaction: Compaction, read: Callable[[bytes], Message]
+) -> CompactedPrefix:
+    """Builds the covered part of the list. `read` parses the JSON of a written message; it may use a cache."""
+    salt = compaction.id.encode()
+    messages: list[Message] = []
+    origins: list[int] = []
+    spans: list[tuple[int, int, bool]] = []
+    for entry in compaction.entries:
+        if isinstance(entry, VerbatimRange):
+            indexes = range(entry.first, entry.last + 1)
+            messages += conversation.messages[entry.first : entry.last + 1]
+            origins += indexes
+            spans += [(index, index, False) for index in indexes]
+        else:
+            messages.append(read(entry.wire))
+            origins.append(entry.first if entry.edited else WRITTEN_BY_COMPACTION)
+            spans.append((entry.first, entry.last, entry.edited))
+    chain = tuple(salt + b"/%d" % index for index in range(len(messages)))
+    client = conversation.messages[: compaction.covered]
+    unanswered = [client[index].parts[at] for index, at in find_open_calls(client)]
+    lost = _call_ids(unanswered) - _call_ids(part for message in messages for part in message.parts)
+    return CompactedPrefix(client, tuple(messages), tuple(origins), tuple(spans), chain, lost)
+
+
+def _call_ids(parts: Iterable[Part]) -> frozenset[str]:
+    return frozenset(part.call_id for part in parts if isinstance(part, ToolCall))
+
+
+def apply_compaction(
+    conversation: Conversation,
+    compaction: Compaction,
+    read: Callable[[bytes], Message],
+    known: CompactedPrefix | None = None,
+) -> CompactedConversation:
+    """Returns the conversation with the covered messages replaced by the compaction's entries.
+
+    `known` is the prefix that an earlier request built; it is used if it is still valid.
+
+    The chain keys of the result belong to the compacted list: a key of the covered part consists of the compaction's id
+    and the position, a key behind it of the id and the client's own key.
+
+    Raises ValueError where the anchor is not the chain key of the last covered message, or where a later message
+    answers a call that the compaction removed.
+    """
+    covered = compaction.covered
+    if not 0 < covered <= len(conversation.chain) or conversation.chain[covered - 1] != compaction.anchor:
+        raise ValueError("the compaction is of another history")
+    if known is None or known.client != conversation.messages[:covered]:
+        known = build_prefix(conversation, compaction, read)
+    return apply_prefix(conversation, compaction, known)
+
+
+def apply_prefix(
+    conversation: Conversation, compaction: Compaction, head: CompactedPrefix, known: CompactedList | None = None
+) -> CompactedConversation:
+    """Applies a compaction whose prefix `head` is valid for this conversation.
+
+    `known` is an earlier request's compacted list; it is used if this conversation begins with it. Raises ValueError
+    where a later message answers a call that the compaction removed.
+    """
+    covered, salt = compaction.covered, compaction.id.encode()
+    if head.lost and _has_orphan_result(conversation.messages[covered:], head.lost):
+        raise ValueError("a call that was taken out has been answered since")
+    beginning: CompactedPrefix | CompactedList = head
+    start = covered
+    if known is not None and known.begins(conversation.chain):
+        beginning, start = known, known.count
+    tail = range(start, len(conversation.messages))
+    compacted = replace(
+        conversation,
+        messages=head.messages + conversation.messages[covered:],
+        chain=beginning.chain + tuple([salt + key for key in conversation.chain[start:]]),
+    )
+    origins = beginning.origins + tuple(tail)
+    spans = beginning.spans + tuple(zip(tail, tail, repeat(False)))
+    return CompactedConversation(compacted, origins, compaction, spans)
+
+
+def _has_orphan_result(messages: Iterable[Message], lost: frozenset[str]) -> bool:
+    """Whether a message answers a call of an id in `lost` that these messages do not make."""
+    call_ids: set[str] = set()
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                call_ids.add(part.call_id)
+            elif isinstance(part, ToolResult) and part.call_id in lost and part.call_id not in call_ids:
+                return True
+    return False
+
+
+SCOPE_PREFIX_LENGTH = 16
+"""Length of a scope's prefix in bytes."""
+
+
+def scope_prefix(tenant_key: bytes, scope: bytes) -> bytes:
+    """Returns the key prefix for the compactions of one scope of one tenant, of SCOPE_PREFIX_LENGTH bytes."""
+    return hashlib.sha256(len(tenant_key).to_bytes(4, "big") + tenant_key + scope).digest()[:SCOPE_PREFIX_LENGTH]

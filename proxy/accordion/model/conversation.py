@@ -1,0 +1,188 @@
+"""A request's content as values, whatever the wire protocol: parts, messages, a conversation.
+
+All values are frozen. A message keeps the client's own bytes (`wire`), so that a message that is not edited is written
+back exactly as it came. `protocols/` builds these values from request bodies; every other package works on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from sys import getsizeof
+from typing import Literal
+
+from accordion.model.values import dataclass
+
+MediaKind = Literal["image", "audio", "video", "file"]
+
+ProviderState = Literal["", "reply", "object", "thread"]
+"""The kind of state that a provider keeps, so that a later request need not send the whole conversation.
+
+`reply`: the conversation up to one response, under that response's id. `object`: a conversation under a lasting id,
+which grows with each response. `thread`: like `reply`, but for some minutes only; the client has the conversation too,
+omits system prompt and tools from requests that continue the thread, and sends all of it when the thread has ended.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Plain text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """A model's reasoning: the readable part as `text`, and the size in bytes of the encrypted or signed part."""
+
+    text: str
+    sealed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool call by the model. `arguments` is the text as it is on the wire (JSON for function tools)."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image, audio, video or document. `size` is in bytes, `width` and `height` in pixels; 0 means unknown."""
+
+    kind: MediaKind
+    media_type: str = ""
+    size: int = 0
+    width: int = 0
+    height: int = 0
+    pages: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A part that the proxy does not understand: it is counted by its size in bytes and passed on unchanged.
+
+    `runs` are the sizes of the long base64 texts in it, which are counted as media.
+    """
+
+    kind: str
+    size: int
+    runs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A tool's result for the call `call_id`."""
+
+    call_id: str
+    parts: tuple[Text | Reasoning | Media | Opaque, ...]
+    error: bool = False
+
+
+_SPOKEN_PARTS = frozenset({Text, Media, Opaque})
+
+UNKNOWN_WORDS = "(words that only the provider has, as "
+"""The beginning of a text that stands for a message which the client sends as an id only."""
+
+Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque
+
+_PART = 150
+"""Bytes that a part takes in memory besides its texts."""
+_MESSAGE = 400
+"""Bytes that a message takes in memory besides its JSON and its parts."""
+
+
+def _size_of(part: Part) -> int:
+    if isinstance(part, Text | Reasoning):
+        return _PART + getsizeof(part.text)
+    if isinstance(part, ToolCall):
+        return _PART + getsizeof(part.call_id) + getsizeof(part.name) + getsizeof(part.arguments)
+    if isinstance(part, ToolResult):
+        return _PART + getsizeof(part.call_id) + sum(map(_size_of, part.parts))
+    return _PART
+
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "other"]
+
+INSTRUCTION_ROLES: frozenset[Role] = frozenset({"system", "developer"})
+"""The roles of messages that instruct the model and belong to no turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of the client's list.
+
+    `key` is the hash of its content (protocols/message_keys.py), `wire` the client's own JSON, `marks` the number of
+    cache breakpoints in it.
+    """
+
+    key: bytes
+    role: Role
+    parts: tuple[Part, ...]
+    wire: bytes
+    marks: int = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes that the message takes in memory, roughly.
+
+        It is computed from the texts: one wide character makes Python use two or four bytes for each character.
+        """
+        return _MESSAGE + getsizeof(self.wire) + sum(map(_size_of, self.parts))
+
+    @property
+    def has_user_text(self) -> bool:
+        """Whether the user, or the program in the user's place, wrote part of the message."""
+        return self.role == "user" and not _SPOKEN_PARTS.isdisjoint(map(type, self.parts))
+
+    @property
+    def has_tool_result(self) -> bool:
+        """Whether the message contains a tool result."""
+        return ToolResult in map(type, self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The parsed content of a request.
+
+    `messages` does not include the `preamble`: the system prompt, wherever the protocol puts it. `chain[i]` is the
+    chain key of `messages[i]`: a hash of all messages up to and including it. `envelope` has every other top-level
+    field as the client's own JSON.
+    """
+
+    dialect: str
+    model: str
+    messages: tuple[Message, ...]
+    chain: tuple[bytes, ...]
+    preamble: tuple[Part, ...] = ()
+    tools: tuple[str, ...] = ()
+    stream: bool = False
+    max_output: int | None = None
+    previous: str | None = None
+    """The id of the provider-kept state that this request continues: of a response, or of a `conversation`."""
+    kept: ProviderState = ""
+    envelope: Mapping[str, bytes] = field(default_factory=dict)
+    lead: tuple[Message, ...] = ()
+    """The entries of the client's list that precede `messages` and belong to the preamble."""
+    overhead_key: bytes = b""
+    """A hash of preamble and tool list; the same content has the same key."""
+
+    @property
+    def is_threaded(self) -> bool:
+        """Whether the request continues a provider's thread, which the proxy may end."""
+        return self.kept == "thread" and self.previous is not None
+
+    @property
+    def starts_turn(self) -> bool:
+        """Whether the last message that is no instruction has user text and no tool result.
+
+        Any other request is mid-generation.
+        """
+        for last in reversed(self.messages):
+            # A system message behind the user's does not change the moment.
+            if last.role not in INSTRUCTION_ROLES:
+                return last.has_user_text and not last.has_tool_result
+        return True

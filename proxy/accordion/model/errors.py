@@ -1,0 +1,218 @@
+"""The errors of the package. Outer packages translate the exceptions of libraries into these.
+
+AccordionError
+├── RequestError            the client's fault; answered in the client's own error format
+│   ├── BadRequest          400
+│   ├── Unauthorized        401
+│   ├── NotFound            404
+│   │   └── ThreadNotFound      404, the client sends the whole conversation again
+│   ├── RequestTimeout      408
+│   ├── BodyTooLarge        413
+│   ├── UpgradeRefused      426
+│   ├── HeadTooLarge        431
+│   └── ContextOverflow     400, the request cannot fit the window in any form
+├── UpstreamError           the provider's or the network's fault
+│   ├── Unreachable         502, nothing was sent
+│   ├── UpstreamTimeout     504
+│   └── UpstreamDisconnected  502, or an error at the end of a response that had begun
+├── ShuttingDown            503, or an error at the end of a response that had begun
+├── Unreadable              a protocol's reader could not parse a body; it is forwarded as it came
+│   └── TooManyMessages     a body has more messages than the proxy reads
+├── SummaryFailed           no model wrote a usable summary; another strategy is used
+├── StoreUnavailable        the store is away or slow; forwarding goes on without it
+│   └── StoreFull           the store's disk is full; reading and deleting still work
+└── ConfigError             config.yaml is wrong; the message has the path of the key
+"""
+
+from __future__ import annotations
+
+
+class AccordionError(Exception):
+    """Base of all errors of the package.
+
+    `status` is the HTTP status of the response; `type` and `code` are the fields of OpenAI's error format,
+    `anthropic_type` is the type in Anthropic's.
+    """
+
+    status = 500
+    type = "api_error"
+    code: str | None = None
+    anthropic_type = "api_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class RequestError(AccordionError):
+    """The request cannot be served as it is; the message says what to change."""
+
+    status = 400
+    type = "invalid_request_error"
+    anthropic_type = "invalid_request_error"
+
+
+class BadRequest(RequestError):
+    """An Accordion header, field or option is malformed."""
+
+
+class Unauthorized(RequestError):
+    """A proxy key is required, and the request has none or an unknown one."""
+
+    status = 401
+    code = "invalid_api_key"
+    anthropic_type = "authentication_error"
+
+
+class NotFound(RequestError):
+    """The path, session or model does not exist."""
+
+    status = 404
+    code = "not_found"
+    anthropic_type = "not_found_error"
+
+
+class ThreadNotFound(NotFound):
+    """The proxy ended the thread that a request continues, as the provider may do at any time.
+
+    The client sends the whole conversation again; the SDKs' helpers do so by themselves.
+    """
+
+    code = "thread_not_found"
+
+    def __init__(self, previous: str, reason: str) -> None:
+        super().__init__(
+            f"The thread of {previous!r} has ended ({reason}). Send the whole conversation again, with `thread`: "
+            '{"type": "create"}.',
+            param="thread",
+        )
+
+
+class RequestTimeout(RequestError):
+    """The client took longer to send its request than the configured time."""
+
+    status = 408
+    code = "request_timeout"
+    anthropic_type = "timeout_error"
+
+
+class BodyTooLarge(RequestError):
+    """The body is larger than `server.max_body_bytes`."""
+
+    status = 413
+    code = "request_too_large"
+    anthropic_type = "request_too_large"
+
+
+class UpgradeRefused(RequestError):
+    """The client requests a WebSocket where it must use HTTP, so that the proxy can read the requests."""
+
+    status = 426
+    code = "websocket_refused"
+
+
+class HeadTooLarge(RequestError):
+    """The head of a request is longer than the limit (RFC 6585 5)."""
+
+    status = 431
+    code = "request_header_fields_too_large"
+
+
+class ContextOverflow(RequestError):
+    """The request does not fit the model's window in any form. Agents that compact themselves do so on this error.
+
+    `tokens` and `limit` are the figures; each protocol writes its own text with them. `failure` is the reason why no
+    more was compacted, empty where everything allowed was; `folding` is the sentence about it.
+    """
+
+    code = "context_length_exceeded"
+
+    def __init__(self, tokens: int, limit: int, *, param: str = "messages", failure: str = "") -> None:
+        self.tokens, self.limit = tokens, limit
+        self.folding = (
+            f"Compaction failed: {failure.rstrip('.')}."
+            if failure
+            else "Everything that may be compacted was compacted."
+        )
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} "
+            f"tokens. {self.folding} Please reduce the length of the messages.",
+            param=param,
+        )
+
+
+class UpstreamError(AccordionError):
+    """The provider could not be reached, or did not finish its response.
+
+    Agents decide by type and text whether to retry: `server_error` and "connection lost" are among those that they
+    retry (OpenCode gives up on others).
+    """
+
+    status = 502
+    type = "server_error"
+    code = "upstream_error"
+
+
+class Unreachable(UpstreamError):
+    """No connection could be made. Nothing was sent, so the request may be tried again."""
+
+    code = "upstream_unreachable"
+
+
+class UpstreamTimeout(UpstreamError):
+    """The provider took longer than the configured time to respond."""
+
+    status = 504
+    code = "upstream_timeout"
+    anthropic_type = "timeout_error"
+
+
+class UpstreamDisconnected(UpstreamError):
+    """The connection ended before the response was complete."""
+
+    code = "upstream_disconnected"
+
+
+class ShuttingDown(AccordionError):
+    """The proxy is shutting down, and the grace period of running responses is over."""
+
+    status = 503
+    type = "server_error"
+    code = "proxy_stopping"
+
+    def __init__(self) -> None:
+        super().__init__("Connection lost: the proxy is being stopped. Send the request again.")
+
+
+class Unreadable(AccordionError):
+    """The protocol's reader cannot parse a body. Never shown to a client."""
+
+
+class TooManyMessages(Unreadable):
+    """A body exceeds a limit of the reader. The error's message names the limit and what exceeds it."""
+
+
+class SummaryFailed(AccordionError):
+    """The model could not be reached, or its summary failed a check. Never shown to a client."""
+
+
+class StoreUnavailable(AccordionError):
+    """The store did not respond in time. Never shown to a client."""
+
+    status = 503
+    code = "store_unavailable"
+
+
+class StoreFull(StoreUnavailable):
+    """The disk of the store is full: it accepts no writes, but reading and deleting still work."""
+
+
+class ConfigError(AccordionError):
+    """A setting is wrong; `path` is its path, such as `$.model_list[0].model_name`."""
+
+    def __init__(self, message: str, *, path: str = "$") -> None:
+        super().__init__(f"{path}: {message}", param=path)
+        self.path = path

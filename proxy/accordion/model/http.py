@@ -1,0 +1,88 @@
+"""The HTTP request and response as values: what `http/` passes to the pipeline and receives from it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import field
+
+from accordion.model.errors import ShuttingDown
+from accordion.model.ports import Headers
+from accordion.model.values import dataclass
+
+CLIENT_DISCONNECTED = "the client went away"
+"""The message with which `http/` cancels a task whose client disconnected. Any other cancellation is a shutdown."""
+
+
+def stop_error(reason: BaseException) -> ShuttingDown | None:
+    """Returns the error for the client whose task `reason` ended from outside.
+
+    Returns None where the client is gone, or where `reason` is no cancellation.
+    """
+    is_gone = isinstance(reason, GeneratorExit | Exception) or CLIENT_DISCONNECTED in reason.args
+    return None if is_gone else ShuttingDown()
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A client's request. Header names are lower-case, `path` and `query` percent-encoded as they came.
+
+    `body` is whole where the proxy reads requests of this path; otherwise it may be an iterator of chunks, and `start`
+    is the first chunk, if it was waited for.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Headers = field(repr=False)
+    body: bytes | AsyncIterator[bytes] = field(repr=False)
+    request_id: str
+    bare_query: bool = False
+    """Whether the target ends in `?` and has no query."""
+    start: bytes = field(default=b"", repr=False)
+
+    @property
+    def target(self) -> str:
+        """Path and query as the client sent them."""
+        return f"{self.path}?{self.query}" if self.query or self.bare_query else self.path
+
+    @property
+    def beginning(self) -> bytes:
+        """The part of the body that has arrived."""
+        return self.body if isinstance(self.body, bytes) else self.start
+
+    @property
+    def fields(self) -> dict[bytes, bytes]:
+        """The headers by name; the first one where a name occurs more than once."""
+        return dict(reversed(self.headers))
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """A response to the client.
+
+    Where an iterator in `body` raises, the body is incomplete, and the connection must not end as if it were whole.
+    """
+
+    status: int
+    headers: Headers
+    body: bytes | AsyncGenerator[bytes, None]
+
+
+class CompleteResponse:
+    """An `UpstreamResponse` (model/ports.py) whose body is complete: a document with status 200.
+
+    `headers` are all headers except the length.
+    """
+
+    def __init__(self, body: bytes, headers: Headers = ((b"content-type", b"application/json"),)) -> None:
+        self.status = 200
+        self.headers: Headers = (*headers, (b"content-length", b"%d" % len(body)))
+        self.delimited = True
+        self._body = body
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yields the body as one chunk."""
+        yield self._body
+
+    async def close(self) -> None:
+        """Does nothing: no connection is open."""

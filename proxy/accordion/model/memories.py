@@ -1,0 +1,226 @@
+"""Long-term memories as values, with entities and relations, and the ports of the memory store and the embedder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import field
+from typing import Literal, Protocol
+
+from accordion.model.values import dataclass
+
+MemoryType = Literal["fact", "decision", "preference", "solution", "question", "summary", "summary_archived", "session"]
+"""`summary` is the active summary of a topic, `summary_archived` an earlier one, `session` a memory for recovery."""
+
+FactType = Literal["fact", "decision", "preference", "solution", "question"]
+"""The types that people and agents may write."""
+
+MemorySource = Literal["compaction", "consolidation", "manual", "fold", "session", "import"]
+"""The writer of a memory: the memory compaction of a range (`compaction`), a consolidation, a person or agent
+(`manual`), a compaction of the conversation (`fold`), `core_memory` (`session`), or an import."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One memory, which is understandable on its own. Times in seconds since the epoch.
+
+    `first` and `last` (inclusive, from 0; -1: none) are its source messages in the session `conversation`. `context` is
+    the text before them, used for search only. `project` divides a tenant's memories; recall stays within a project
+    unless the request says otherwise. `revision` is a digest of the content; summaries record it for their sources.
+    """
+
+    id: str
+    type: MemoryType
+    content: str
+    topics: tuple[str, ...] = ()
+    macro_topics: tuple[str, ...] = ()
+    project: str = ""
+    source: MemorySource = "manual"
+    conversation: str = ""
+    first: int = -1
+    last: int = -1
+    author: str = ""
+    context: str = ""
+    entities: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    description: str = ""
+    created: float = 0.0
+    updated: float = 0.0
+    revision: str = ""
+    sources: tuple[tuple[str, str], ...] = ()
+    """Of a summary: the ids of its source memories, each with the revision at that time."""
+    counted: int = 0
+    """Of a summary: the number of memories of its topic when it was written."""
+    former_topic: str = ""
+    """Of an archived summary: its topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A person or thing in memories. A tenant has one entity of each name (compared without case) and type."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation from one entity to another, and the id of its source memory."""
+
+    start: str
+    end: str
+    type: str
+    memory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChange:
+    """The content of one transaction: all of it is written, or nothing.
+
+    `require` has pairs (id, revision) of memories that must be unchanged (an empty revision: must not exist). Markers
+    (name, value) are small records, such as one for each compacted range; a marker that exists already is a conflict.
+    """
+
+    put: tuple[Memory, ...] = ()
+    delete: tuple[str, ...] = ()
+    entities: tuple[Entity, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    markers: tuple[tuple[str, bytes], ...] = ()
+    require: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFilter:
+    """A filter of memories. Empty fields do not restrict; empty `types` mean all but `summary_archived` and `session`.
+
+    One of `topics` must be in a memory's `topics` or `macro_topics`; all of `tags` are required; both ignore case.
+    `since` and `until` bound `created`, inclusive. `conversation` is the session of the source messages.
+    """
+
+    types: tuple[MemoryType, ...] = ()
+    topics: tuple[str, ...] = ()
+    project: str | None = None
+    tags: tuple[str, ...] = ()
+    since: float | None = None
+    until: float | None = None
+    conversation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPage:
+    """A page of memories, the newest first; memories of the same time are in the order of their writing.
+
+    `next` is the value of `after` for the next page, which stays valid whatever is written, edited or deleted
+    meanwhile; empty on the last page.
+    """
+
+    memories: tuple[Memory, ...] = ()
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCandidate:
+    """A memory that matches a search, with its ranks (from 0; -1: no match) and scores in the lexical and the vector
+    search (higher is better; 0 where there is none).
+
+    `tokens` is the embedder's data about the text besides its vector, for `Embedder.score_relevance`.
+    """
+
+    memory: Memory
+    lexical: float = 0.0
+    dense: float = 0.0
+    lexical_rank: int = -1
+    dense_rank: int = -1
+    tokens: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """The embedding of a text.
+
+    `vector` has four bytes that identify the embedder, then one int8 for each dimension. Only vectors with the same
+    first four bytes are compared, by cosine. It is empty where the text has no embedding. `tokens` is data in the
+    embedder's own format.
+    """
+
+    vector: bytes = b""
+    tokens: bytes = b""
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors, and scores how relevant texts are to a query."""
+
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
+        """Returns the embeddings of texts, each given with its context (the text before it)."""
+
+    async def embed_query(self, text: str) -> bytes:
+        """Returns a query's vector, in the format of the texts' vectors; empty where it has none."""
+
+    async def score_relevance(self, query: str, candidates: Sequence[SearchCandidate]) -> list[float]:
+        """Returns the relevance of each candidate to the query, from 0 to 1."""
+
+
+def embedding_text(memory: Memory) -> tuple[str, str]:
+    """Returns the searchable text of a memory and its context, the pair that `Embedder.embed` takes."""
+    text = f"{memory.author}: {memory.content}" if memory.author else memory.content
+    return text, memory.context
+
+
+class Conflict(Exception):
+    """A requirement of a change is not met any more; nothing was written."""
+
+
+class MemoryStore(Protocol):
+    """A store of memories, divided by tenant; `space` is the tenant's key. Every method may raise StoreUnavailable.
+
+    A store embeds each memory (`embedding_text`) before it writes it.
+    """
+
+    async def write(self, space: bytes, change: MemoryChange) -> tuple[Entity, ...]:
+        """Writes a change; returns those of its entities that are new. Raises Conflict."""
+
+    async def get(self, space: bytes, ids: Sequence[str]) -> list[Memory | None]:
+        """Returns memories by id, in the order of `ids`."""
+
+    async def list_memories(
+        self, space: bytes, wanted: MemoryFilter, *, after: str = "", limit: int = 100
+    ) -> MemoryPage:
+        """Returns a page of memories, the newest first, from behind the position `after` on.
+
+        A `limit` of -1 means no limit. Raises BadRequest where `after` is not a page's `next`.
+        """
+
+    async def count(self, space: bytes, wanted: MemoryFilter) -> int:
+        """Counts the memories that match."""
+
+    async def find_candidates(
+        self, space: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+    ) -> list[SearchCandidate]:
+        """Returns the best matches by words and by vector, fused by rank (`accordion.memory.ranking.fuse`).
+
+        There are at most `pool`. Words are compared by stem; one of them is enough. `vector` is the query's vector,
+        empty for none.
+        """
+
+    async def get_marker(self, space: bytes, name: str) -> bytes | None:
+        """Returns the value of a marker; None where it does not exist."""
+
+    async def list_relations(self, space: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
+        """Returns relations, only those of `entity` where it is not empty."""
+
+    async def list_entities(self, space: bytes, *, limit: int = 1_000) -> list[Entity]:
+        """Returns entities in the order of their names."""
+
+    def export(self, space: bytes) -> AsyncIterator[bytes]:
+        """Yields all data of a tenant, one complete JSON document per line."""
+
+    async def seal(self, space: bytes) -> bool:
+        """Encrypts data that was written without a key, or with another key; returns whether there was any.
+
+        A tenant's next write does so too.
+        """
+
+    async def erase(self, space: bytes) -> int:
+        """Removes all data of a tenant, indexes and vectors too; returns the number of memories."""
+
+    async def close(self) -> None:
+        """Closes connections and files."""

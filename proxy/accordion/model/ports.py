@@ -1,0 +1,373 @@
+"""The ports: the interfaces through which the inner packages use stores, providers, clocks and tasks.
+
+The inner packages import only these; `stores/`, `providers/` and `server/` implement them, and `composition/` connects
+both. Every port has a fake in tests/fakes.py and a contract suite in tests/contract/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import field
+from typing import Any, Literal, Protocol, TypeVar
+
+from accordion.model.budget import Window
+from accordion.model.records import Exchange
+from accordion.model.values import dataclass
+
+T = TypeVar("T")
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a stored value. Keys of one collection can be listed together and are on one shard.
+
+    A key with an empty collection cannot be listed.
+    """
+
+    collection: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Collection and name as one unique text. An encrypted value is bound to it."""
+        return f"{self.collection}\n{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A write of a batch that sets the value of a key; with `if_absent`, only where the key has none.
+
+    `ttl` is in seconds, None means no expiry. `for_erasing` marks a write that an erasure needs: it may use the disk
+    space that a store reserves for erasures.
+    """
+
+    key: Key
+    value: bytes
+    ttl: float | None = None
+    if_absent: bool = False
+    for_erasing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A write of a batch that adds `value` to the end of the log `key`; only the newest `keep` entries stay."""
+
+    key: Key
+    value: bytes
+    keep: int | None = None
+    ttl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedWrites:
+    """Pending writes that were erased: the keys of values, and entries of logs.
+
+    `stored` has keys that must be deleted from the store too, where a part of the writes has reached it already.
+    """
+
+    keys: frozenset[Key] = frozenset()
+    appends: frozenset[Append] = frozenset()
+    stored: frozenset[Key] = frozenset()
+
+    def __contains__(self, write: Put | Append) -> bool:
+        return write in self.appends if isinstance(write, Append) else write.key in self.keys
+
+
+class ErasureLog(Protocol):
+    """Knows what was erased, so that writes from before an erasure do not restore it."""
+
+    async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
+        """Returns those of the pending writes, and of the keys that they list, that were erased.
+
+        Raises StoreUnavailable.
+        """
+
+    def lists(self, key: Key) -> bool:
+        """Whether the value under a key lists other keys, so that they can be erased."""
+
+
+class KeyValueStore(Protocol):
+    """A store of values and logs under keys. Every method may raise StoreUnavailable."""
+
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        """Sets the value of a key."""
+
+    async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+        """Sets the value of a key that has none; returns the key's value afterwards (the first writer's)."""
+
+    async def get(self, key: Key) -> bytes | None:
+        """Returns the value of a key, or None."""
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Returns the values in the order of the keys."""
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        """Removes values and logs; returns the number of keys that had any."""
+
+    async def append(
+        self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
+    ) -> int:
+        """Adds entries to the end of a log; returns the last one's position. Positions start at 0 and never repeat."""
+
+    async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
+        """Returns entries of a log in order, with positions, from `start` on; a negative one counts from the end."""
+
+    async def scan(
+        self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[tuple[str, bytes]]:
+        """Returns names and values of a collection, ordered by name, from behind the name `after` on."""
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        """Makes several writes at once. It is no transaction across shards; each single write is atomic.
+
+        Returns the present values of the keys whose `if_absent` put was not made.
+        """
+
+    def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
+        """Tries to take a lock for at most `lease` seconds; the context's value says whether it was free."""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the store answered the last request."""
+
+    async def ping(self) -> None:
+        """Returns when the store answers."""
+
+    async def close(self) -> None:
+        """Closes connections and files."""
+
+
+class Sealer(Protocol):
+    """Encrypts values before they reach a store. Quick; safe to use from several threads."""
+
+    def seal(self, space: bytes, name: str, value: bytes) -> bytes:
+        """Encrypts a value that is stored under `name` (a Key's `path`), for the tenant whose key is `space`."""
+
+    def open(self, space: bytes, name: str, value: bytes) -> bytes | None:
+        """Decrypts a value of this tenant and name; returns a value that is not encrypted as it is.
+
+        Returns None where decryption fails; callers treat that as a missing value. Never raises.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """A request to a provider. `url` is complete, percent-encoded as it came; `body` may be an iterator of chunks."""
+
+    method: str
+    url: str
+    headers: Headers = field(repr=False)
+    body: bytes | AsyncIterator[bytes] = field(default=b"", repr=False)
+
+
+class UpstreamResponse(Protocol):
+    """A provider's response whose head has arrived. The body comes as it is on the wire, in its content encoding."""
+
+    status: int
+    headers: Headers
+    delimited: bool
+    """Whether the body has a length or is chunked; otherwise it ends when the connection ends."""
+
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yields the body in chunks as they arrive. Raises UpstreamDisconnected or UpstreamTimeout."""
+
+    async def close(self) -> None:
+        """Releases the response; the connection of an unfinished one is closed, so that the provider notices."""
+
+
+class Upstream(Protocol):
+    """The connection to the providers."""
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Sends a request and waits for the head of the response.
+
+        Raises Unreachable, UpstreamTimeout or UpstreamDisconnected.
+        """
+
+    async def close(self) -> None:
+        """Closes all connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The destination of a request. `name` is its label in metrics and learned limits.
+
+    `family` is the provider's protocol: `openai` and `anthropic` natively, `litellm` by translation. `model` replaces
+    the request's model where it is not None. `api_key` is used only for callers that presented a proxy key.
+    """
+
+    name: str
+    family: Literal["openai", "anthropic", "litellm"]
+    base_url: str = ""
+    model: str | None = None
+    api_key: str = field(default="", repr=False)
+    extra_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    options: tuple[tuple[str, object], ...] = field(default=(), repr=False)
+    """For `litellm`: the other `litellm_params`, passed on unchanged."""
+    ambient: bool = False
+    """Whether requests may use the credentials of the machine that the proxy runs on (a cloud identity)."""
+    others: tuple[Route, ...] = ()
+    """The other deployments of the same name, tried in order where this one does not take the request."""
+
+
+class Router(Protocol):
+    """Chooses the provider of a request."""
+
+    @property
+    def models(self) -> Mapping[str, Route]:
+        """The configured models by the name that clients use.
+
+        Where there are any, the model's name is also read from bodies of unknown protocols (protocols/model_name.py).
+        """
+
+    def route(self, path: str, anthropic: bool, model: str | None) -> Route:
+        """Returns the route of a path and, where it is given, a model."""
+
+    def for_dialect(self, route: Route, dialect: str) -> Route:
+        """Returns the route, with translation where its provider does not support the protocol."""
+
+    def url(self, route: Route, path_and_query: str) -> str:
+        """Returns the complete URL."""
+
+
+class Translator(Protocol):
+    """Sends requests to providers whose protocol is not the client's."""
+
+    async def send(
+        self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = ""
+    ) -> UpstreamResponse:
+        """Sends `body` (of the protocol `dialect`) to `route.model`.
+
+        The response is in the same protocol, streamed if the body asks for that. `request_id` is the id of an error for
+        which the provider gives none.
+        """
+
+    async def close(self) -> None:
+        """Ends running requests."""
+
+
+class TokenCounter(Protocol):
+    """Counts tokens of text with a model's own encoding, or a substitute that is marked as one."""
+
+    def encoding(self, model: str) -> str:
+        """Returns the name of the encoding used for a model; counts of the same encoding may be cached and added."""
+
+    def is_loaded(self, encoding: str) -> bool:
+        """Whether an encoding is in memory; if not, the first count loads it, which takes tenths of a second."""
+
+    def count(self, text: str, encoding: str) -> int:
+        """Counts the tokens of `text`. Never fails; special tokens are counted as plain text."""
+
+
+class WindowTable(Protocol):
+    """Knows the context windows of models."""
+
+    def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
+        """Returns the window of `model` at `upstream`; `beta` has the request's beta flags that change the window."""
+
+    def learn(self, model: str, upstream: str, beta: str, tenant: str, limit: int) -> None:
+        """Records the limit of an overflow error, for this tenant only and for a limited time."""
+
+
+class Clock(Protocol):
+    """A clock."""
+
+    def now(self) -> float:
+        """Returns the seconds since the epoch."""
+
+    def monotonic(self) -> float:
+        """Returns a time in seconds that never goes back."""
+
+
+class Tasks(Protocol):
+    """Runs work in the background or in threads."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Runs a coroutine in the background; its failure is logged."""
+
+    def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """Runs a slow pure function in a thread."""
+
+    def offload_alone(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """Runs a function that needs much memory in a thread: one at a time, in the order of the calls."""
+
+
+class Signal(Protocol):
+    """An event that happens once; any number of tasks may wait for it."""
+
+    def set(self) -> None:
+        """Marks the event as happened."""
+
+    async def wait(self) -> Any:
+        """Returns when the event has happened."""
+
+
+class Waiter(Protocol):
+    """Waits, independently of the event loop's library."""
+
+    def create_signal(self) -> Signal:
+        """Returns a new signal."""
+
+    async def wait_for(self, seconds: float, work: Awaitable[T]) -> T:
+        """Returns the result of `work`; after `seconds` cancels it and raises TimeoutError."""
+
+
+class Outbox(Protocol):
+    """A write-behind queue: writes that no caller waits for. They reach the store soon, in batches.
+
+    The last value of a key wins. A value is passed as a function that is called when the value is written, so that a
+    value that is replaced before costs nothing. No method blocks or fails; when the store is away for long, the oldest
+    writes are dropped and counted.
+    """
+
+    def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
+        """Queues the value of a key."""
+
+    def merge(
+        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+    ) -> None:
+        """Queues a value that depends on the key's stored value.
+
+        `value` is called with None for a put-if-absent, and again with the stored value if the key has one; otherwise
+        `kept` is called. Another worker's write between the two is lost, as with a put.
+        """
+
+    def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
+        """Queues an entry for the end of a log."""
+
+    async def flush(self) -> None:
+        """Returns when all writes queued so far are in the store. Raises StoreUnavailable."""
+
+    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
+        """Removes the pending writes of erased keys and returns these keys; also works while the store is away."""
+
+
+class WorkerSync(Protocol):
+    """Shares between workers which of them recorded a prefix node. `node_id` is the id of a node (prefix_nodes.py).
+
+    `is_connected` is False where the other workers cannot be reached; then nothing is known about any node.
+    """
+
+    is_connected: bool
+
+    def announce(self, node_id: str) -> None:
+        """Tells the other workers that this worker records a node."""
+
+    def is_own(self, node_id: str) -> bool | None:
+        """Whether only this worker recorded a node; None where no worker is known to have recorded it lately."""
+
+    def is_pending(self, node_id: str) -> bool:
+        """Whether another worker has recorded a node, so that its write reaches the store soon."""
+
+    async def wait_briefly(self) -> None:
+        """Waits a moment. A few of these moments are enough for other workers' writes to reach the store."""
+
+
+class Observer(Protocol):
+    """Receives every exchange, for metrics or traces. Must be quick and must not raise."""
+
+    def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
+        """Handles the end of an exchange; `traceparent` is the client's own header, or empty."""

@@ -1,0 +1,269 @@
+"""The records of requests: usage, exchanges, sessions.
+
+`Totals` and `Session` are Structs with `omit_defaults`, so that fields without content are not written.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import structs
+
+from accordion.model.budget import Utilization
+from accordion.model.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The provider's own count for one response, in tokens. `input` is all of the input, cached or not."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+
+
+ARGUMENTS = 64 * 1024
+"""The longest arguments of a call that are recorded, in characters; longer ones are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedCall:
+    """A tool call in a response.
+
+    `arguments` is the model's text (JSON, except for tools that take free text), as far as it arrived; empty where it
+    has more than `ARGUMENTS` characters.
+    """
+
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedResponse:
+    """The content of a response that the observer read. A field is empty where the response does not have it."""
+
+    response_id: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    finish: str = ""
+    calls: tuple[ObservedCall, ...] = ()
+    error: str = ""
+    """The text of an error in the response: in its body, or in an event of its stream."""
+    first: int | None = None
+    """Input tokens of the first round, where the provider ran its own tools and `usage` is the sum of all rounds; 0
+    where it is not reported. None: there was one round."""
+    items: tuple[tuple[str, bytes], ...] = ()
+    """The model's items of a response that the provider keeps: the provider's id and the JSON of each. Items of more
+    than `ARGUMENTS` bytes are left out."""
+    output: tuple[bytes, ...] | None = None
+    """All items of a complete response that the provider keeps, as JSON; None where they are not known, or very
+    long."""
+
+    @property
+    def input_tokens(self) -> int:
+        """The provider's count of the request's input, in tokens; 0 where it is not reported."""
+        if self.first is not None:
+            return self.first
+        return self.usage.input if self.usage is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOutcome:
+    """The outcome of compaction for a request, as headers, ledger and metrics report it.
+
+    `state` is `folded` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (only
+    reported, not applied) or `failed`. `steps` are (strategy, tokens before, tokens after); `utilization` has four
+    decimals, or is None where the trigger was 0.0. `input` and `output` are the tokens of the model calls for its
+    summary, including `failed_input` and `failed_output`, the tokens of `failed_answers` unusable responses.
+    """
+
+    state: str
+    id: str = ""
+    triggered: bool = False
+    kind: str = ""
+    trigger: int = 0
+    cause: str = "automatic"
+    utilization: float | None = None
+    steps: tuple[tuple[str, int, int], ...] = ()
+    passes: int = 0
+    before: int = 0
+    after: int = 0
+    generation: int = 0
+    writer: str = ""
+    input: int = 0
+    output: int = 0
+    saved: int = 0
+    """Tokens by which the forwarded list is shorter than the client's."""
+    reason: str = ""
+    failed_answers: int = 0
+    failed_input: int = 0
+    failed_output: int = 0
+    artifacts: int = 0
+    """The number of artifacts that the compaction archived."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLoopUsage:
+    """The usage of the tool loop in one response.
+
+    `rounds` is the number of further requests to the provider, `calls` the number of answered calls. `input` has the
+    input tokens of all rounds but the last, which the response's own usage does not include. `first` is the first
+    round's usage, the only one that belongs to the request as it was measured.
+    """
+
+    rounds: int = 0
+    calls: int = 0
+    input: int = 0
+    first: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecallUsage:
+    """The content that was recalled into one request: its tokens, and the number of its sources.
+
+    `memories` has an entry for each memory among the sources, such as `CMEM-… imported` (a session memory that the user
+    requested) or `mem-… recalled`. The other sources are artifacts.
+    """
+
+    tokens: int = 0
+    sources: int = 0
+    memories: tuple[str, ...] = ()
+
+    def __add__(self, other: RecallUsage) -> RecallUsage:
+        return RecallUsage(self.tokens + other.tokens, self.sources + other.sources, (*self.memories, *other.memories))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReport:
+    """The agent of a request, and the results that were hidden from it. Delegations have the names that clients use.
+
+    `delegated` is True for a sub-agent. `evidence` and `candidates` are as in `DelegationNode` (model/delegation.py).
+    `hidden` is the number of hidden results; `owners` are (owner, number) for the owners with the most.
+    """
+
+    delegated: bool = True
+    name: str = ""
+    delegation: str = ""
+    parent: str = ""
+    evidence: str = "none"
+    candidates: int = 0
+    hidden: int = 0
+    owners: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request with its response. Times in seconds (`at` since the epoch), counts in tokens."""
+
+    at: float
+    request_id: str
+    session: str
+    model: str
+    upstream: str
+    path: str
+    stream: bool
+    status: int
+    messages: int
+    utilization: Utilization
+    decision: str
+    usage: Usage | None = None
+    finish: str = ""
+    error: str = ""
+    first_byte: float = 0.0
+    duration: float = 0.0
+    compaction: CompactionOutcome | None = None
+    folding: float = 0.0
+    """The seconds that compaction delayed the request."""
+    unfolded: ToolLoopUsage | None = None
+    """None where the model read no artifact in the response."""
+    recalled: RecallUsage | None = None
+    """None where nothing was recalled. Content that was recalled for an earlier request is not reported again."""
+    agent: AgentReport | None = None
+    """None for the main agent where the request has no metadata about it."""
+
+
+class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Sums over exchanges. Each worker has its own and only adds to it, so that sums over workers are right."""
+
+    requests: int = 0
+    errors: int = 0
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    compactions: int = 0
+    saved: int = 0
+    """Tokens that compaction saved: the client's list less the forwarded one, summed over all requests."""
+    summary_input: int = 0
+    summary_output: int = 0
+    unfold_calls: int = 0
+    unfold_rounds: int = 0
+    unfold_input: int = 0
+    """Input tokens of the rounds that `input` does not include: a response's usage is that of its last round."""
+
+    def __add__(self, other: Totals) -> Totals:
+        if self == _NO_TOTALS:
+            # Most sessions have one request.
+            return other
+        # Written out, which takes less than half as long as a loop over the fields.
+        return Totals(
+            self.requests + other.requests,
+            self.errors + other.errors,
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+            self.compactions + other.compactions,
+            self.saved + other.saved,
+            self.summary_input + other.summary_input,
+            self.summary_output + other.summary_output,
+            self.unfold_calls + other.unfold_calls,
+            self.unfold_rounds + other.unfold_rounds,
+            self.unfold_input + other.unfold_input,
+        )
+
+
+_NO_TOTALS = Totals()
+
+
+class Session(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of a conversation over its requests."""
+
+    id: str
+    tenant: str
+    created: float
+    label: str = ""
+    client: str = ""
+    agent: str = ""
+    forked_from: str = ""
+    model: str = ""
+    updated: float = 0.0
+    utilization: Utilization | None = None
+    totals: Totals = Totals()
+    correction: float = 1.0
+    """Reported tokens divided by counted tokens of `model` in this session; 1.0 while nothing is reported."""
+    seen: AgentReport | None = None
+    """The agent of its last request."""
+    only: bytes = b""
+    """Its only exchange, in the log's format. Most sessions have one exchange; a second one moves both to the log."""
+
+    def after(self, exchange: Exchange, gain: Totals, only: bytes = b"") -> Session:
+        """Returns the session after an exchange that adds `gain` to its totals."""
+        return structs.replace(
+            self,
+            model=exchange.model,
+            updated=exchange.at,
+            utilization=exchange.utilization,
+            totals=self.totals + gain,
+            correction=self.correction_of(exchange.model),
+            seen=exchange.agent,
+            only=only,
+        )
+
+    def correction_of(self, model: str) -> float:
+        """Returns the correction for a model's counts: 1.0 where the last request was for another model."""
+        return self.correction if model == self.model else 1.0

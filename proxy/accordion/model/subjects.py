@@ -1,0 +1,89 @@
+"""The words that carry a text's subject, for comparing texts in many languages."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+EAST_ASIA: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Chinese, Japanese and Korean characters, in the syntax of a character class."""
+
+_WORD = re.compile(r"[^\W_]+")
+_RUN = re.compile(f"[{EAST_ASIA}]+")
+_STEM: Final = 4
+"""The number of letters by which words are compared without their endings."""
+_STOP_WORDS: Final = frozenset(
+    {
+        *("a", "an", "the", "and", "or", "for", "to", "of", "in", "on", "at", "by", "with", "that", "this", "it"),
+        *("there", "he", "she", "they", "we", "i", "is", "are", "be", "this", "from", "was", "has", "have", "had"),
+        *("not", "but", "you", "your", "our", "its", "all", "any", "use", "used", "using", "please", "must"),
+        *("should", "shall", "will", "would", "can", "never", "always", "only", "when", "then", "than", "into"),
+        *(
+            "onto",
+            "over",
+            "under",
+            "also",
+            "now",
+            "new",
+            "who",
+            "what",
+            "which",
+            "s",
+            "t",
+            "d",
+            "m",
+            "ll",
+            "re",
+            "ve",
+            "do",
+            "does",
+            "don",
+            "no",
+        ),
+        *(
+            "me",
+            "my",
+            "if",
+            "as",
+            "so",
+            "go",
+            "ahead",
+            "yes",
+            "sure",
+            "like",
+            "need",
+            "want",
+            "thank",
+            "thanks",
+            "help",
+        ),
+        *("no", "if", "how", "much", "that", "these", "those", "them", "there", "here", "ok", "okay", "just", "get"),
+        *("der", "die", "das", "den", "dem", "ein", "eine", "einen", "und", "oder", "für", "von", "zu", "im", "am"),
+        *("mit", "ist", "sind", "wir", "ich", "du", "es", "auf", "nicht", "nie", "niemals", "kein", "keine", "bitte"),
+        *("le", "la", "les", "un", "une", "des", "du", "de", "et", "ou", "pour", "dans", "en", "sur", "avec", "est"),
+        *("ne", "pas", "il", "jamais", "el", "los", "las", "una", "y", "o", "por", "para", "con", "es", "son", "del"),
+        *("al", "nunca", "siempre", "sin", "que", "se", "os", "um", "uma", "não", "e", "di", "il", "non", "het", "een"),
+        *("не", "и", "в", "на", "для", "不要", "必须", "禁止", "请使", "使用", "不能", "只能"),
+    }
+)
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Returns the words of a text in lower case, without stop words.
+
+    Chinese, Japanese and Korean text is split into pairs of characters.
+    """
+    words: set[str] = set()
+    for word in map(str.lower, _WORD.findall(text)):
+        if word.isascii():
+            words.add(word)
+            continue
+        for run in _RUN.findall(word):
+            words.update(run[start : start + 2] for start in range(max(1, len(run) - 1)))
+        words.update(_WORD.findall(_RUN.sub(" ", word)))
+    return frozenset(words) - _STOP_WORDS
+
+
+def stems_of(text: str) -> frozenset[str]:
+    """Returns the words without endings: the first letters of each word; words with digits stay whole."""
+    return frozenset(word[:_STEM] if word.isalpha() else word for word in words_of(text))

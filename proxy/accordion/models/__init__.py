@@ -1,1 +1,0 @@
-"""What is known of models: token encodings, windows, other providers."""

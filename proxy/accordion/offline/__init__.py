@@ -1,1 +1,0 @@
-"""Recorded requests through the real rooms, without a server and without a network: `replay` and `explain`."""

@@ -1,0 +1,1 @@
+"""One request, step by step: receive, identify, measure, prepare, send, respond."""

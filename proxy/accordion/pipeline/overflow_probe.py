@@ -1,0 +1,252 @@
+"""How a reply opens: a provider's overflow error is found before the client has seen anything.
+
+Only then can the request be folded and sent once more. What is read for it is a copy; the reply goes on as it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any
+
+from accordion.accounting.overflow import NEVER, WindowOverflow, read_overflow
+from accordion.model.ports import UpstreamResponse
+from accordion.model.values import dataclass
+from accordion.pipeline.relay import content_length, content_type_and_encoding
+from accordion.protocols.base import ResponseObserver, WireProtocol
+from accordion.protocols.content_encoding import Decoder, decode_body
+from accordion.protocols.json_values import as_list, as_mapping, find_error_text
+from accordion.protocols.message_keys import decode_json
+from accordion.protocols.sse import SseBuffer, SseEvent, parse, split_events
+
+_log = logging.getLogger("accordion")
+
+MAX_KEEPALIVES = 4
+"""How many comments and pings are held in a row. They are sent so that nobody gives up waiting."""
+MAX_SMALL_DOCUMENT = 65_536
+"""How long a whole document (no stream, no error) may be that is waited for, in bytes."""
+
+# Events that open a reply and hold no content (Responses, Messages), and those that only keep it alive.
+_OPENING_EVENTS = frozenset({"response.created", "response.in_progress", "response.queued", "message_start"})
+_KEEPALIVE_EVENTS = frozenset({"ping", "keepalive"})
+_WINDOW_FULL_REASONS = frozenset({"model_context_window_exceeded"})
+_OUTPUT_FIELDS = (
+    "content",
+    "output",
+    "tool_calls",
+    "function_call",
+    "refusal",
+    "reasoning_content",
+    "reasoning",
+    "audio",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedResponse:
+    """A reply that still gives everything, what was read of it included, and the overflow that it tells of."""
+
+    response: UpstreamResponse
+    overflow: WindowOverflow | None
+    refusal: bytes = b""
+    """The whole body of an error, without content encoding, where it was read and tells of no overflow."""
+
+
+async def probe_overflow(
+    response: UpstreamResponse, protocol: WireProtocol, *, is_near_window: bool, max_bytes: int = 1 << 20
+) -> ProbedResponse:
+    """Reads the beginning of a reply, as far as it takes to know whether it says that the request was too long.
+
+    Of an error (from 400 on) the whole body is read. Where the request is `near` its window, an event stream is held
+    until its first event that does more than open it or keep it alive, and a small document is read whole; where it
+    is not near, neither is touched. At most `max_bytes` are held, and never a part of a reply that has begun to say
+    something. What goes wrong while reading is raised to whoever reads the reply returned, behind what came before it.
+    Cancelled, it closes the reply; else that is the caller's to do, of the reply returned, also before another try.
+    """
+    if response.status >= 400:
+        if response.status in NEVER or content_length(response.headers) > max_bytes:
+            return ProbedResponse(response, None)
+        _, encoding = content_type_and_encoding(response.headers)
+        return await _run_probe(
+            _BufferedResponse(response), _DocumentProbe(response.status, encoding, is_near_window, protocol), max_bytes
+        )
+    if not is_near_window or not 200 <= response.status < 300:
+        return ProbedResponse(response, None)
+    kind, encoding = content_type_and_encoding(response.headers)
+    if kind == "text/event-stream":
+        return await _run_probe(_BufferedResponse(response), _StreamProbe(protocol, encoding, max_bytes), max_bytes)
+    if kind.endswith("json") and 0 < content_length(response.headers) < min(MAX_SMALL_DOCUMENT, max_bytes + 1):
+        return await _run_probe(
+            _BufferedResponse(response), _DocumentProbe(response.status, encoding, is_near_window, protocol), max_bytes
+        )
+    return ProbedResponse(response, None)
+
+
+class _BufferedResponse:
+    """An UpstreamResponse whose first pieces were read already."""
+
+    __slots__ = ("_held", "_pieces", "_reply", "delimited", "failure", "headers", "size", "status")
+
+    def __init__(self, response: UpstreamResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.delimited = response.delimited
+        self.size = 0
+        self._reply = response
+        self._pieces = response.chunks()
+        self._held: deque[bytes] = deque()
+        self.failure: Exception | None = None
+
+    async def read_more(self) -> bytes | None:
+        """Reads and holds one more piece; None at the end, or where reading failed, which is held likewise."""
+        try:
+            piece = await anext(self._pieces, None)
+        except Exception as error:
+            self.failure = error
+            return None
+        if piece is not None:
+            self._held.append(piece)
+            self.size += len(piece)
+        return piece
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body in pieces: those held, as they came, then the rest as it arrives."""
+        while self._held:
+            yield self._held.popleft()
+        if self.failure is not None:
+            raise self.failure
+        async for piece in self._pieces:
+            yield piece
+
+    async def close(self) -> None:
+        """Lets go of the real reply."""
+        try:
+            # While a piece is waited for it cannot be closed; then closing the reply ends the wait.
+            with suppress(RuntimeError):
+                await self._pieces.aclose()
+        finally:
+            await self._reply.close()
+
+
+class _DocumentProbe:
+    """Understands a body once it is whole: an error's, or that of an answer in one document."""
+
+    def __init__(self, status: int, encoding: str, is_near_window: bool, protocol: WireProtocol) -> None:
+        self.is_decided = False
+        self._status, self._encoding, self._near, self._dialect = status, encoding, is_near_window, protocol
+        self._body = bytearray()
+        self.refusal = b""
+
+    def feed(self, piece: bytes) -> None:
+        self._body += piece
+
+    def find_overflow(self, limit: int) -> WindowOverflow | None:
+        body = decode_body(bytes(self._body), self._encoding, limit)
+        if body is None:
+            return None
+        if self._status >= 400:
+            self.refusal = body
+            return read_overflow(self._status, body.decode(errors="replace"), near=self._near)
+        return _find_overflow(body, self._dialect.observer(stream=False), body)
+
+
+class _StreamProbe:
+    """Understands the beginning of an event stream, up to the first event that is more than a beginning."""
+
+    refusal = b""
+
+    def __init__(self, protocol: WireProtocol, encoding: str, limit: int) -> None:
+        self.is_decided = False
+        self._dialect = protocol
+        self._decoder = Decoder(encoding, limit)
+        self._events = SseBuffer(limit)
+        self._idle = 0
+        self._overflow: WindowOverflow | None = None
+
+    def feed(self, piece: bytes) -> None:
+        block = self._events.feed(self._decoder.feed(piece))
+        self._read_events(block)
+        self.is_decided = self.is_decided or not self._decoder.readable
+
+    def find_overflow(self, limit: int) -> WindowOverflow | None:
+        if not self.is_decided:
+            # The stream ended; its last event may lack the empty line.
+            self._read_events(self._events.flush())
+        return self._overflow
+
+    def _read_events(self, block: bytes) -> None:
+        for piece in split_events(block):
+            if self.is_decided:
+                return
+            event = parse(piece)
+            if event is not None:
+                self._inspect_event(event, piece)
+            elif piece.strip(b"\n"):
+                self._count_keepalive()
+
+    def _inspect_event(self, event: SseEvent, piece: bytes) -> None:
+        kind = as_mapping(_decode_json(event.data)).get("type")
+        if kind in _OPENING_EVENTS:
+            self._idle = 0
+        elif kind in _KEEPALIVE_EVENTS:
+            self._count_keepalive()
+        else:
+            self.is_decided = True
+            if event.name == b"error":
+                self._overflow = read_overflow(200, event.data.decode(errors="replace"))
+            else:
+                self._overflow = _find_overflow(event.data, self._dialect.observer(stream=True), piece + b"\n\n")
+
+    def _count_keepalive(self) -> None:
+        self._idle += 1
+        self.is_decided = self._idle > MAX_KEEPALIVES
+
+
+async def _run_probe(
+    response: _BufferedResponse, probe: _DocumentProbe | _StreamProbe, max_bytes: int
+) -> ProbedResponse:
+    """Reads until `judge` has decided, or the body ends, fails or is too long."""
+    try:
+        while not probe.is_decided and (piece := await response.read_more()) is not None:
+            if response.size > max_bytes:
+                return ProbedResponse(response, None)
+            probe.feed(piece)
+        if response.failure is not None:
+            return ProbedResponse(response, None)
+        overflow = probe.find_overflow(max_bytes)
+        return ProbedResponse(response, overflow, probe.refusal if overflow is None else b"")
+    except Exception:
+        # Listening is a favour; the reply goes on unheard.
+        _log.exception("the beginning of a response could not be read; it is passed on unchanged")
+        return ProbedResponse(response, None)
+    except BaseException:
+        await response.close()
+        raise
+
+
+def _find_overflow(body: bytes, observer: ResponseObserver, observed_bytes: bytes) -> WindowOverflow | None:
+    """What a document or an event's data says of the window: an error does, and an answer that ended for lack of room
+    before it held anything. `heard` is what the tap is given of it."""
+    data = _decode_json(body)
+    observer.feed(observed_bytes)
+    seen = observer.observation()
+    if seen.error or find_error_text(data):
+        return read_overflow(200, body.decode(errors="replace"))
+    return WindowOverflow() if seen.finish in _WINDOW_FULL_REASONS and _has_no_output(as_mapping(data)) else None
+
+
+def _decode_json(raw: bytes) -> Any:
+    try:
+        return decode_json(raw)
+    except ValueError:
+        return None
+
+
+def _has_no_output(data: dict[str, Any]) -> bool:
+    """Whether an answer, or the piece of one, holds nothing that a model said."""
+    choices = [as_mapping(choice) for choice in as_list(data.get("choices"))]
+    said = [data, as_mapping(data.get("response"))]
+    said += [as_mapping(choice.get(name)) for choice in choices for name in ("delta", "message")]
+    return not any(part.get(name) for part in said for name in _OUTPUT_FIELDS)

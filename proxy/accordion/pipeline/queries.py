@@ -1,0 +1,319 @@
+"""How full is every window, what did it cost, what happened last: one tenant's at a time.
+
+The API and the CLI ask here; what they show is what the journal recorded, of every worker. It is also forgotten here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Set
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+from msgspec import structs
+
+from accordion.accounting.ledger import ModelTotals, exchanges_key, models_collection, session_of, sessions_collection
+from accordion.archive.erasure import ErasureResult, ExportAndErasure
+from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.delegation.erasure import forget_delegations, forget_nodes
+from accordion.delegation.tracker import DelegationTracker
+from accordion.delegation.tree import tenant_id
+from accordion.memory.entries import EVERY
+from accordion.model.budget import Thresholds, TokenLimits, Utilization
+from accordion.model.delegation import DelegationNode
+from accordion.model.errors import StoreUnavailable
+from accordion.model.memories import MemoryFilter, MemoryStore
+from accordion.model.ports import Key, KeyValueStore, Outbox, WindowTable
+from accordion.model.records import Exchange, Session, Totals
+from accordion.sessions.tenants import TENANTS, TENANTS_WITH_MEMORIES, Caller
+
+
+class _SessionHead(msgspec.Struct):
+    """As much of a session's row as tells where it belongs in the list; read in a tenth of the time."""
+
+    id: str
+    updated: float = 0.0
+    label: str = ""
+
+
+_SESSION_HEAD = msgspec.msgpack.Decoder(_SessionHead)
+_SESSION = msgspec.msgpack.Decoder(Session)
+_EXCHANGE = msgspec.msgpack.Decoder(Exchange)
+_MODEL = msgspec.msgpack.Decoder(ModelTotals)
+
+
+# So many rows are read at a time; what is done with them in between holds nobody up for as much as a millisecond.
+_PAGE = 1_000
+
+
+class SessionPosition(NamedTuple):
+    """Where a session stands in the list: the latest first, those of the same time by their ids."""
+
+    before_now: float
+    """The time when it was last updated, negated."""
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model as one tenant used it, with its limits as separate figures."""
+
+    row: ModelTotals
+    limits: TokenLimits
+    usable_input: int
+    window_source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """One session with its last exchanges, oldest first."""
+
+    session: Session
+    limits: TokenLimits
+    exchanges: tuple[Exchange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """One agent of a tree: its delegation, and its session where that is on record. `depth` counts from 0."""
+
+    node: DelegationNode
+    depth: int
+    session: Session | None
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Answers from the store, this worker's latest writes included. Every method may raise StoreUnavailable."""
+
+    store: KeyValueStore
+    outbox: Outbox
+    window_table: WindowTable
+    thresholds: dict[str, Thresholds]
+    mode: Callable[[str], str] = lambda model: "auto"
+    """Whether requests for a model are folded: `auto`, `observe` or `off`."""
+    delegation_tracker: DelegationTracker | None = None
+    """Who knows the tree of delegations; None where nobody is asked for it."""
+    max_exchanges: int = 50
+    """So many exchanges of a session are shown at most."""
+    store_has_answered: Callable[[], bool] = lambda: True
+    """Whether the store answered at least once since the start."""
+    configured_models: tuple[str, ...] = ()
+    """The names of the configured models."""
+    spooled_store: KeyValueStore | None = None
+    """The store with the writes that wait for it on this machine, which are erased with the rest."""
+
+    @property
+    def erasable_store(self) -> KeyValueStore:
+        """The store from which content is erased."""
+        return self.spooled_store or self.store
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here: the store answered at least once. Where it is away later, forwarding
+        goes on without it."""
+        return self.store.is_available or self.store_has_answered()
+
+    async def list_models(self, tenant: str) -> list[ModelView]:
+        """Every model that the tenant used, the latest first, then the configured models that it did not use."""
+        await self._flush()
+        rows = [_MODEL.decode(value) async for _, value in self._scan_rows(models_collection(tenant))]
+        rows.sort(key=lambda row: (row.upstream, row.model))
+        merged = [_add_models(group) for _, group in groupby(rows, key=lambda row: (row.upstream, row.model))]
+        merged.sort(key=lambda row: -row.updated)
+        used = {row.model for row in merged}
+        unused = [
+            ModelTotals(name, name, 0.0, self._empty_utilization(name))
+            for name in self.configured_models
+            if name not in used
+        ]
+        return [self._view_model(tenant, row) for row in (*merged, *unused)]
+
+    async def list_sessions(
+        self, tenant: str, *, limit: int = 100, label: str = "", after: SessionPosition | None = None
+    ) -> list[Session]:
+        """The tenant's sessions, the latest first, from behind `after` on; of one client label only where `label` is
+        given. There may be many thousands: only those that are given are read whole."""
+        await self._flush()
+        collection, spots, names = sessions_collection(tenant), dict[str, SessionPosition](), dict[str, list[str]]()
+        async for name, value in self._scan_rows(collection):
+            head = _SESSION_HEAD.decode(value)
+            if not label or head.label == label:
+                spot = SessionPosition(-head.updated, head.id)
+                spots[head.id] = min(spot, spots.get(head.id, spot))
+                names.setdefault(head.id, []).append(name)
+        listed = nsmallest(limit, (spot for spot in spots.values() if after is None or spot > after))
+        keys = [Key(collection, name) for spot in listed for name in names[spot.session]]
+        rows = [_SESSION.decode(value) for value in await self.store.get_many(keys) if value is not None]
+        return [_add_sessions(group) for _, group in groupby(rows, key=lambda row: row.id)]
+
+    async def find_session(self, tenant: str, session_id: str) -> SessionView | None:
+        """One session with its last exchanges; None where the tenant has none of that id."""
+        await self._flush()
+        rows = await self._load_session_rows(tenant, session_id)
+        if not rows:
+            return None
+        session = _add_sessions(rows)
+        log = await self.store.read(exchanges_key(tenant, session_id))
+        values = [*(row.only for row in rows if row.only), *(value for _, value in log)]
+        exchanges = sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)
+        size = session.utilization.window if session.utilization else 0
+        return SessionView(session, self._limits_for(session.model, size), tuple(exchanges[-self.max_exchanges :]))
+
+    async def list_agents(self, caller: Caller, session_id: str) -> list[AgentView] | None:
+        """The agents of the tree that a session stands in, parents first; None where the caller has no such session.
+        There are as many of them at most as a tree may have."""
+        await self._flush()
+        if self.delegation_tracker is None or await self._load_session(caller.tenant, session_id) is None:
+            return None
+        views: dict[str, AgentView] = {}
+        for node in await self.delegation_tracker.load_tree(
+            tenant_id(caller.tenant_key), f"s:{session_id}", recompute=True
+        ):
+            above = views.get(node.parent)
+            session = node.session or (node.id[2:] if node.id[:2] == "s:" else "")
+            held = await self._load_session(caller.tenant, session) if session else None
+            views[node.id] = AgentView(node, above.depth + 1 if above is not None else 0, held)
+        return list(views.values())
+
+    async def forget_sessions(self, tenant: str, session_id: str | None = None) -> list[str]:
+        """Removes what is on record of a session, or of all of the tenant's; gives the ids of those that there were.
+        Sums by model stay: they tell of no conversation."""
+        await self._flush()
+        # What cannot be written, since the disk is full, is written never.
+        waiting = await self.outbox.drop(
+            lambda key: key.collection == sessions_collection(tenant) and session_id in (None, session_of(key.name))
+        )
+        found = {session_of(key.name): [exchanges_key(tenant, session_of(key.name)), key] for key in waiting}
+        logs = {keys[0] for keys in found.values()}
+        await self.outbox.drop(logs.__contains__)
+        prefix = f"{session_id}." if session_id is not None else ""
+        async for name, value in self._scan_rows(sessions_collection(tenant), prefix, self.erasable_store):
+            each = _SESSION_HEAD.decode(value).id
+            if session_id in (None, each):
+                found.setdefault(each, [exchanges_key(tenant, each)]).append(Key(sessions_collection(tenant), name))
+        for keys in found.values():
+            await self.erasable_store.delete(keys)
+        return list(found)
+
+    async def forget_tenant(self, tenant: str) -> None:
+        """Takes a tenant from the list of those that there are."""
+        await self.erasable_store.delete([Key(TENANTS, tenant)])
+
+    async def forget_nodes(self, session_id: str, *, with_index: bool = True) -> None:
+        """Removes the places by which requests of a session are found, and where it `lists` their list; those that
+        another session took over stay."""
+        await forget_nodes(self.erasable_store, session_id, with_index=with_index)
+
+    async def _load_session(self, tenant: str, session_id: str) -> Session | None:
+        rows = await self._load_session_rows(tenant, session_id)
+        return _add_sessions(rows) if rows else None
+
+    async def _load_session_rows(self, tenant: str, session_id: str) -> list[Session]:
+        """The rows of a session, one of each worker that had it."""
+        found = await self.store.scan(sessions_collection(tenant), prefix=f"{session_id}.")
+        return [row for _, value in found if (row := _SESSION.decode(value)).id == session_id]
+
+    def _empty_utilization(self, model: str) -> Utilization:
+        window = self.window_table.window(model)
+        return Utilization(window.size, window_known=window.source != "default")
+
+    def _view_model(self, tenant: str, row: ModelTotals) -> ModelView:
+        window = self.window_table.window(row.model, row.upstream, "", tenant)
+        size = row.utilization.window or window.size
+        source = window.source if size == window.size else "learnt"
+        return ModelView(row, self._limits_for(row.model, size), min(size, window.usable_input), source)
+
+    def _limits_for(self, model: str, size: int) -> TokenLimits:
+        return (self.thresholds.get(model) or self.thresholds[""]).limits(size)
+
+    async def _flush(self) -> None:
+        try:
+            await self.outbox.flush()
+        except StoreUnavailable:
+            # What could be read is still worth showing; reading says so itself where it cannot.
+            return
+
+    async def _scan_rows(
+        self, collection: str, prefix: str = "", store: KeyValueStore | None = None
+    ) -> AsyncIterator[tuple[str, bytes]]:
+        """Names and values of a collection, ordered by name."""
+        after = ""
+        while page := await (store or self.store).scan(collection, prefix=prefix, after=after, limit=_PAGE):
+            for row in page:
+                yield row
+            if len(page) < _PAGE:
+                break
+            after = page[-1][0]
+
+
+async def erase(
+    queries: Queries,
+    erasure: ExportAndErasure,
+    session_overrides: SessionOverrideStore,
+    caller: Caller,
+    session_id: str | None = None,
+) -> tuple[int, ErasureResult]:
+    """Removes all that is kept and known of a session, or of all of the caller's; gives how many sessions were on
+    record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
+    space, erasures, sessions = caller.tenant_key, erasure.erasures, set[str]()
+    # From here on replies that were under way leave nothing any more.
+    await erasures.note(space, session_id)
+    known = {session_id} if session_id is not None else set(await erasure.list_sessions(space))
+    if not erasures.is_only_user:
+        # First so that no new request is a part of it; what others write until they hear of it is removed below.
+        sessions = await _erase_session_rows(queries, session_overrides, caller, session_id, known, with_index=False)
+        await erasures.announce(space, session_id)
+    sessions |= await _erase_session_rows(queries, session_overrides, caller, session_id, known | sessions)
+    return len(sessions), await erasure.erase(space, session_id)
+
+
+async def _erase_session_rows(
+    queries: Queries,
+    session_overrides: SessionOverrideStore,
+    caller: Caller,
+    session_id: str | None,
+    known_sessions: Set[str],
+    *,
+    with_index: bool = True,
+) -> set[str]:
+    """Removes what is on record of a session, or of all of the caller's, `known` ones among them, without `lists` so
+    that it can be removed again; gives those that had rows."""
+    # First the rows, since that writes what waits to be written.
+    sessions = set(await queries.forget_sessions(caller.tenant, session_id))
+    for each in sorted(sessions | known_sessions):
+        await session_overrides.set_pins(caller.tenant, each, frozenset())
+        await session_overrides.clear_compaction_request(caller.tenant, each)
+        await queries.forget_nodes(each, with_index=with_index)
+    await forget_delegations(queries.erasable_store, caller.tenant_key, session_id)
+    if session_id is None:
+        await queries.forget_tenant(caller.tenant)
+    return sessions
+
+
+async def forget_memories(memories: MemoryStore, store: KeyValueStore, caller: Caller) -> tuple[int, int]:
+    """Removes all of the caller's memories; gives how many there were, and how many there are then: what is being
+    written meanwhile may be left. Raises StoreUnavailable."""
+    before = await memories.erase(caller.tenant_key)
+    after = await memories.count(caller.tenant_key, MemoryFilter(types=EVERY))
+    if not after:
+        await store.delete([Key(TENANTS_WITH_MEMORIES, caller.tenant)])
+    return before, after
+
+
+def _add_models(rows: Iterable[ModelTotals]) -> ModelTotals:
+    rows = sorted(rows, key=lambda row: row.updated)
+    totals = sum((row.totals for row in rows), Totals())
+    return structs.replace(rows[-1], totals=totals, peak=max(row.peak for row in rows))
+
+
+def _add_sessions(rows: Iterable[Session]) -> Session:
+    rows = sorted(rows, key=lambda row: row.updated)
+    return structs.replace(
+        rows[-1],
+        created=min(row.created for row in rows),
+        forked_from=next((row.forked_from for row in rows if row.forked_from), ""),
+        totals=sum((row.totals for row in rows), Totals()),
+    )

@@ -1,0 +1,187 @@
+"""Stores what a later request needs of a response, before the response ends.
+
+A client goes on from a response as soon as it has the last byte of it: by the response's id, or with its own copy of it
+in the list. What it does not know of, or will not send again, must be on record by then, for any worker and after a
+crash: the tool round in which something was read back, what the id stands for, what the provider keeps under it, and
+what the request adds to the transcript. All of that is one batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from accordion.archive.archive import Archive
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.response_links import ResponseLink, ResponseLinks
+from accordion.archive.transcripts import TranscriptStore
+from accordion.insertions.store import InsertionStore
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable, Unreadable
+from accordion.model.insertions import ToolRoundInsertion
+from accordion.model.ports import Outbox, Put
+from accordion.model.records import ObservedResponse
+from accordion.pipeline.calibration import response_nodes
+from accordion.pipeline.request import RequestState
+from accordion.protocols.json_spans import NULL
+from accordion.sessions.prefix_nodes import count_responses
+from accordion.sessions.sessions import SessionMatch, Sessions
+
+_log = logging.getLogger("accordion")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHistory:
+    """Stores responses. Where the store is away they are queued, and stored when it is back."""
+
+    sessions: Sessions
+    response_links: ResponseLinks
+    insertion_store: InsertionStore
+    archive: Archive
+    outbox: Outbox
+    erasures: ErasureNotices
+    transcripts: TranscriptStore
+
+    def must_wait(self, request: RequestState) -> bool:
+        """Whether the response must wait for it: something may be read back in it, or its client may go on by its id.
+        A client that sent the same conversation itself a moment ago goes on so, and need not wait."""
+        if request.tool_name:
+            return True
+        place = request.session_match
+        if place is None or request.is_token_count or not _is_sent_once(request):
+            return False
+        return place.conversation.kept != "reply" or _is_continuable(client_conversation(request))
+
+    async def store(
+        self,
+        request: RequestState,
+        observed_response: ObservedResponse,
+        reported_response: ObservedResponse,
+        ids: tuple[str, ...],
+        insertion: ToolRoundInsertion | None,
+    ) -> None:
+        """Stores a response. `seen` is the response as the client has it, `reported` the same with the usage of its
+        first round, `ids` the provider's own ids of its rounds. Never fails."""
+        place, caller = request.session_match, request.caller
+        if place is None:
+            return
+        try:
+            puts = list[Put]()
+            if insertion is not None:
+                puts += await self.insertion_store.add_and_build_writes(
+                    caller.tenant_key, place.label, insertion, place.session.id
+                )
+            puts += await self._build_link_writes(request, place, observed_response)
+            # Last, since it is by this that the others are looked for.
+            puts += self.sessions.build_state_writes(
+                caller, {} if observed_response.error else response_nodes(request, place, reported_response, ids)
+            )
+            if puts and not self.erasures.was_erased_since(caller.tenant_key, place.session.id, request.started_at):
+                await self._write(request, place, puts)
+        except Exception:
+            # The response itself is whole, and must not fail for it.
+            _log.exception("a response could not be stored", extra={"request_id": request.request_id})
+
+    def store_later(
+        self,
+        request: RequestState,
+        observed_response: ObservedResponse,
+        reported_response: ObservedResponse,
+        ids: tuple[str, ...],
+    ) -> None:
+        """The same of a response that nobody need wait for, from a client that sends the history itself: what its ids
+        stand for is stored soon, and what the provider keeps is held in memory."""
+        if request.session_match is not None:
+            if not observed_response.error:
+                self.sessions.record_states(
+                    request.caller, response_nodes(request, request.session_match, reported_response, ids)
+                )
+            self._build_link(request, request.session_match, observed_response)
+
+    async def _build_link_writes(
+        self, request: RequestState, session_match: SessionMatch, observed_response: ObservedResponse
+    ) -> list[Put]:
+        """The writes that keep what the provider keeps."""
+        link = self._build_link(request, session_match, observed_response)
+        if link is None:
+            return []
+        return await self.response_links.build_puts(
+            request.caller.tenant_key, session_match.session.id, observed_response.response_id, link
+        )
+
+    def _build_link(
+        self, request: RequestState, session_match: SessionMatch, observed_response: ObservedResponse
+    ) -> ResponseLink | None:
+        """What the provider keeps of the exchange, where that is to be stored. Whether this very request was to be
+        compacted does not matter: a later one may be."""
+        if (
+            session_match.conversation.kept != "reply"
+            or request.is_token_count
+            or observed_response.output is None
+            or not observed_response.response_id
+        ):
+            return None
+        client, known = client_conversation(request.original_request or request), not _is_sent_once(request)
+        if request.rules.mode != "auto" or request.route.family == "litellm" or not _is_continuable(client):
+            return None
+        return self.response_links.add(
+            request.caller.tenant_key,
+            session_match.session.id,
+            client,
+            observed_response.response_id,
+            observed_response.output,
+            known=known,
+        )
+
+    def record(self, gauge: RequestState, place: SessionMatch) -> None:
+        """Records in the transcript what is not recorded yet of a request, soon."""
+        self.transcripts.record(
+            gauge.caller.tenant_key, place.session.id, place.conversation, folded=gauge.was_folded, after=_before(place)
+        )
+
+    async def _write(self, gauge: RequestState, place: SessionMatch, puts: list[Put]) -> None:
+        try:
+            if _is_sent_once(gauge):
+                await self.transcripts.record_at_once(
+                    gauge.caller.tenant_key, place.session.id, place.conversation, puts,
+                    folded=gauge.was_folded, after=_before(place),
+                )  # fmt: skip
+            else:
+                await self.archive.keep(puts)
+        except StoreUnavailable:
+            for put in puts:
+                self.outbox.put(put.key, partial(bytes, put.value), put.ttl)
+
+
+def client_conversation(request: RequestState) -> Conversation:
+    """What the client itself sent."""
+    if request.visible_request is not None:
+        return request.visible_request.client_conversation
+    if request.session_match is None:
+        raise Unreadable("only what was read goes on from something")
+    return request.session_match.conversation
+
+
+def _before(place: SessionMatch) -> bytes:
+    """The chain key of what the provider keeps before a request, where that is known."""
+    return place.base_node.chain if place.base_node is not None else b""
+
+
+def _is_sent_once(gauge: RequestState) -> bool:
+    """Whether the messages of a request are not in the next one: its client leaves them to the provider. A client that
+    sends its history itself brings back the one response that was given since the place that the request goes on from.
+    Where there are more, they were given elsewhere, or by their ids."""
+    place = (gauge.original_request or gauge).session_match
+    if place is None or not place.conversation.kept:
+        return False
+    conversation, index = place.conversation, place.base_index
+    return conversation.previous is not None or index < 0 or count_responses(conversation, index) != 1
+
+
+def _is_continuable(conversation: Conversation) -> bool:
+    """Whether the response can be gone on from, and all that the provider has of it can be on record: what its own
+    template says cannot."""
+    envelope: Mapping[str, bytes] = conversation.envelope
+    return envelope.get("store") != b"false" and envelope.get("prompt", NULL) == NULL

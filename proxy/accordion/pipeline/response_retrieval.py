@@ -1,0 +1,102 @@
+"""Replies that the provider keeps, asked for by the id that the client was shown.
+
+A reply in which something was read back is several to the provider. The client knows the first one's id; the last one's
+leads to all that was said (docs/adr/0010-unfolding.md). What a request held, which `input_items` tells, is what
+the first one was given: what the others were given beside that was said in the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from accordion.insertions.store import InsertionStore
+from accordion.model.errors import AccordionError
+from accordion.model.http import CompleteResponse, Inbound
+from accordion.model.insertions import ToolRoundInsertion
+from accordion.model.ports import UpstreamResponse
+from accordion.model.values import replace
+from accordion.pipeline.relay import content_type_and_encoding
+from accordion.pipeline.request import RequestState
+from accordion.pipeline.response_rewriting import RewrittenResponse, read_body, strip_body_headers
+from accordion.protocols.content_encoding import Decoder
+from accordion.protocols.openai_responses.stored_responses import rewrite_document, rewrite_events
+from accordion.protocols.response_observer import BOUND
+from accordion.protocols.sse import SseBuffer
+from accordion.sessions.prefix_nodes import PrefixNode
+from accordion.sessions.sessions import Sessions
+
+_RESPONSES_PATH = "/v1/responses/"
+
+SendRequest = Callable[[Inbound, RequestState], Awaitable[UpstreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRetrieval:
+    """Sends requests for such replies with the provider's own ids, and shows the answers under the client's."""
+
+    sessions: Sessions
+    insertion_store: InsertionStore
+
+    async def retrieve(self, inbound: Inbound, request: RequestState, send: SendRequest) -> UpstreamResponse | None:
+        """The answer; None where the request is for no such reply. Raises what `send` raises."""
+        if not inbound.path.startswith(_RESPONSES_PATH):
+            return None
+        name, _, below = inbound.path.removeprefix(_RESPONSES_PATH).partition("/")
+        if below not in ("", "cancel") or inbound.method not in ("GET", "DELETE", "POST"):
+            return None
+        shown = unquote(name)
+        point = await self.sessions.find_state(request.caller, shown)
+        if point is None or not point.ids:
+            return None
+        path = _RESPONSES_PATH + quote(point.ids[-1], safe="") + (f"/{below}" if below else "")
+        headers = tuple(pair for pair in inbound.headers if pair[0] != b"accept-encoding")
+        asked = replace(inbound, path=path, headers=(*headers, (b"accept-encoding", b"identity")))
+        reply = await send(asked, request)
+        if reply.status != 200:
+            return reply
+        if inbound.method == "DELETE":
+            await self._delete_hidden_rounds(
+                asked, request, send, [each for each in point.ids[:-1] if each != point.ids[-1]]
+            )
+        return await self._rewrite_response(reply, shown, await self._find_insertions(request, point))
+
+    async def _delete_hidden_rounds(
+        self, inbound: Inbound, request: RequestState, send: SendRequest, names: list[str]
+    ) -> None:
+        """Deletes the rounds before the last, of which the client knows nothing."""
+        for name in names:
+            with suppress(AccordionError):
+                await (await send(replace(inbound, path=_RESPONSES_PATH + quote(name, safe="")), request)).close()
+
+    async def _find_insertions(self, request: RequestState, node: PrefixNode) -> list[ToolRoundInsertion]:
+        found = await self.insertion_store.find(
+            request.caller.tenant_key, node.label, (node.chain,), 1, check_store=True
+        )
+        return [each for each in found if isinstance(each, ToolRoundInsertion)]
+
+    async def _rewrite_response(
+        self, response: UpstreamResponse, client_id: str, insertions: list[ToolRoundInsertion]
+    ) -> UpstreamResponse:
+        kind, encoding = content_type_and_encoding(response.headers)
+        if kind == "text/event-stream":
+            return RewrittenResponse(
+                response, _rewrite_events(response, Decoder(encoding) if encoding else None, client_id, insertions)
+            )
+        whole = await read_body(response, encoding)
+        told = rewrite_document(whole, client_id, insertions) if len(whole) <= BOUND else whole
+        return CompleteResponse(told, strip_body_headers(response.headers))
+
+
+async def _rewrite_events(
+    response: UpstreamResponse, decoder: Decoder | None, client_id: str, insertions: list[ToolRoundInsertion]
+) -> AsyncGenerator[bytes, None]:
+    events = SseBuffer(BOUND)
+    async with aclosing(response.chunks()) as pieces:
+        async for piece in pieces:
+            if block := events.feed(piece if decoder is None else decoder.feed(piece)):
+                yield rewrite_events(block, client_id, insertions)
+    if rest := events.flush():
+        yield rewrite_events(rest, client_id, insertions)

@@ -1,0 +1,148 @@
+"""The bound on what the store holds of each tenant's sessions: rows, exchanges, places and delegations.
+
+All of it expires by age in the store. What is more than the bound is removed in rounds, the longest unused sessions
+first, by one worker at a time. A round goes through a tenant's sessions twice and holds none of them: it adds up bytes
+by the minute of last use, finds the minute before which sessions must go, and removes those.
+
+What a session takes is reckoned from its rows, since to read all of it would cost more than it takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from accordion.accounting.ledger import exchanges_key, sessions_collection
+from accordion.delegation.erasure import forget_delegations_of, forget_nodes
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, KeyValueStore
+from accordion.model.values import dataclass
+from accordion.sessions.tenants import TENANTS
+
+ROUND_SECONDS: Final = 300.0
+"""Seconds between two rounds."""
+
+_TARGET_SHARE: Final = 0.9
+"""How far below the bound a round goes, as a share of it."""
+_LEASE: Final = 900.0
+_MINUTE: Final = 60
+_PAGE: Final = 500
+_ROW, _EXCHANGE, _PLACES = 150, 800, 1_000
+"""Bytes that a row takes beside its value; an exchange in the log; the places of one exchange. Measured in SQLite."""
+
+
+class _RequestCount(msgspec.Struct, frozen=True):
+    requests: int = 0
+
+
+class _SessionRow(msgspec.Struct):
+    """As much of a session's row as is needed here."""
+
+    id: str
+    updated: float = 0.0
+    totals: _RequestCount = _RequestCount()
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionSize:
+    """One session: when it was last used, the bytes it takes, and the names of its rows."""
+
+    id: str
+    updated: float
+    size: int
+    names: tuple[str, ...]
+
+
+_DECODER = msgspec.msgpack.Decoder(_SessionRow)
+
+
+class SessionSizeLimit:
+    """Keeps each tenant's sessions within `max_bytes`. `tenant_key_of` gives the key of a tenant by its name, `keep` is
+    how many exchanges the store holds of each session."""
+
+    def __init__(
+        self, store: KeyValueStore, tenant_key_of: Callable[[str], bytes], *, max_bytes: int, max_exchanges: int
+    ) -> None:
+        self._store = store
+        self._space_of = tenant_key_of
+        self._max = max_bytes
+        self._keep = max_exchanges
+
+    async def run_round(self) -> int | None:
+        """Looks through all tenants and gives how many sessions it removed; None where another worker did so of late,
+        or the store is away. To be called about every `EVERY` seconds."""
+        removed = 0
+        with suppress(StoreUnavailable):
+            async with self._store.lock(Key("", "session-bounds"), lease=_LEASE) as mine:
+                mark = Key("", "session-bounds/round")
+                if not mine or await self._store.get(mark) is not None:
+                    return None
+                await self._store.put(mark, b"1", ttl=ROUND_SECONDS * _TARGET_SHARE)
+                async for tenant, _ in self._scan_rows(TENANTS):
+                    removed += await self.sweep(tenant)
+            return removed
+        return None
+
+    async def sweep(self, tenant: str) -> int:
+        """Removes the longest unused sessions of a tenant where they take too much; gives how many. Raises
+        StoreUnavailable."""
+        minutes = Counter[int]()
+        async for unit in self._scan_sessions(tenant):
+            minutes[int(unit.updated // _MINUTE)] += unit.size
+        total, limit = sum(minutes.values()), -1
+        if total <= self._max:
+            return 0
+        # The newest minute stays in any case: it is in use.
+        for minute in sorted(minutes)[:-1]:
+            if total <= _TARGET_SHARE * self._max:
+                break
+            total, limit = total - minutes[minute], minute
+        removed, page = 0, list[_SessionSize]()
+        async for unit in self._scan_sessions(tenant):
+            if unit.updated // _MINUTE <= limit:
+                page.append(unit)
+            if len(page) >= _PAGE:
+                removed, page = removed + await self._remove_sessions(tenant, page), []
+        return removed + await self._remove_sessions(tenant, page)
+
+    async def _remove_sessions(self, tenant: str, sessions: list[_SessionSize]) -> int:
+        """Removes sessions with all that is on record of them."""
+        for unit in sessions:
+            rows = [Key(sessions_collection(tenant), name) for name in unit.names]
+            await forget_nodes(self._store, unit.id)
+            await self._store.delete([exchanges_key(tenant, unit.id), *rows])
+        if sessions:
+            await forget_delegations_of(self._store, self._space_of(tenant), {unit.id for unit in sessions})
+        return len(sessions)
+
+    async def _scan_sessions(self, tenant: str) -> AsyncIterator[_SessionSize]:
+        """The sessions of a tenant. Each has a row of each worker; they stand together."""
+        rows: list[tuple[str, int, _SessionRow]] = []
+        async for name, value in self._scan_rows(sessions_collection(tenant)):
+            try:
+                row = _DECODER.decode(value)
+            except msgspec.MsgspecError:
+                continue
+            if rows and rows[-1][2].id != row.id:
+                yield self._measure_session(rows[0][2].id, rows)
+                rows = []
+            rows.append((name, len(value), row))
+        if rows:
+            yield self._measure_session(rows[0][2].id, rows)
+
+    def _measure_session(self, session: str, rows: list[tuple[str, int, _SessionRow]]) -> _SessionSize:
+        requests = sum(row.totals.requests for _, _, row in rows)
+        size = sum(_ROW + len(name) + length for name, length, _ in rows)
+        size += _PLACES * requests + _EXCHANGE * (min(requests, self._keep) if requests > 1 else 0)
+        return _SessionSize(session, max(row.updated for _, _, row in rows), size, tuple(name for name, _, _ in rows))
+
+    async def _scan_rows(self, collection: str) -> AsyncIterator[tuple[str, bytes]]:
+        after = ""
+        while page := await self._store.scan(collection, after=after, limit=_PAGE):
+            for row in page:
+                yield row
+            after = page[-1][0]

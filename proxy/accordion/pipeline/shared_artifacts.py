@@ -1,0 +1,216 @@
+"""What agents of one branch may read of each other, and how what one of them does not see is kept for those who may.
+
+An id is no key: it leads somewhere only where it really stands in what an agent is shown, and where what it names left
+the window of its own delegation, of one that it works for or of one that works for it. To all others it is unknown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from fnmatch import fnmatchcase
+from functools import partial
+
+from accordion.archive.archive import Archive, CompactionWrite
+from accordion.archive.artifacts import ArchivedMessage, Artifact, result_text
+from accordion.archive.references import artifact_id, describe, describe_size, shorten_arguments
+from accordion.compaction.assembly import HANDOFFS
+from accordion.delegation.branch_access import BranchAccess, BranchViewer
+from accordion.delegation.call_owners import CallInHistory
+from accordion.delegation.tree import tenant_id
+from accordion.delegation.visibility_filter import FilteredResult
+from accordion.model.boundaries import PartPosition
+from accordion.model.cache import ENTRY, BoundedCache, string_size
+from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
+from accordion.model.delegation import AgentPosition, DelegationNode
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Clock, Tasks
+from accordion.model.values import dataclass, replace
+from accordion.sessions.client_metadata import ClientMetadata
+from accordion.sessions.prefix_nodes import label_prefix
+from accordion.sessions.tenants import Caller
+
+_log = logging.getLogger("accordion")
+
+_ID = re.compile(rb"art_[0-9a-f]{12}(?![0-9a-f])")
+_MAX_IDS = 16
+"""Ids of a list that are looked up, the first ones: what was offered for one of them stays offered."""
+_MAX_RECORDS = 32
+"""Records of an artifact that are looked at."""
+_RETRY_SECONDS = 2.0
+"""Seconds until an id that led nowhere is looked up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleArtifacts:
+    """What one request is shown: `texts` are the bytes of its list, and of what a fold put in its place."""
+
+    shared_artifacts: SharedArtifacts
+    viewer: BranchViewer
+    texts: Sequence[bytes] = field(repr=False)
+
+    def contains_id(self, name: str) -> bool:
+        """Whether an id stands there."""
+        wanted = name.encode()
+        return any(wanted in text for text in self.texts)
+
+    async def can_read(self, artifact: Artifact, calls: Sequence[CallInHistory]) -> bool:
+        """Whether a record is of the viewer's branch, and nothing in it, by its calls, is of another."""
+        kinship = self.shared_artifacts.branch_access
+        if artifact.kind == "result" and not calls:
+            # Nobody can tell any more whose it is.
+            return artifact.session == self.viewer.session
+        related = await kinship.is_same_branch(self.viewer, artifact.session)
+        return related and await kinship.can_see_results(self.viewer, calls)
+
+
+@dataclass(frozen=False, slots=True)
+class SharedArtifacts:
+    """Tells what may be read, and keeps what is hidden. What it knows takes `capacity` bytes at most; `skipped`
+    are patterns of names of tools whose results make no artifacts."""
+
+    archive: Archive
+    branch_access: BranchAccess
+    tasks: Tasks
+    clock: Clock
+    skipped_tools: Sequence[str] = HANDOFFS
+    capacity: int = 8 * 2**20
+    _stored_results: BoundedCache[tuple[bytes, int, str], bool] = field(init=False)
+    _readable_ids: BoundedCache[tuple[str, str, bytes], tuple[bool, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stored_results = BoundedCache(self.capacity // 2, lambda key, _: string_size(key[0], key[2]))
+        self._readable_ids = BoundedCache(self.capacity // 2, lambda key, _: ENTRY + string_size(*key))
+
+    async def has_readable_id(self, viewer: BranchViewer, body: bytes) -> bool:
+        """Whether a list shows an id of something that may be read there. Asks the store for what it does not know;
+        False while that is away."""
+        now, place = (
+            self.clock.monotonic(),
+            (tenant_id(viewer.caller.tenant_key), viewer.position.node or viewer.session),
+        )
+        for name in list(dict.fromkeys(_ID.findall(body)))[:_MAX_IDS]:
+            known = self._readable_ids.get((*place, name))
+            if known is None or not (known[0] or now - known[1] < _RETRY_SECONDS):
+                known = await self._is_readable(viewer, name.decode()), now
+                self._readable_ids[(*place, name)] = known
+            if known[0]:
+                return True
+        return False
+
+    def archive_hidden_results(
+        self,
+        dialect: str,
+        caller: Caller,
+        position: AgentPosition,
+        client_conversation: Conversation,
+        hidden_results: Sequence[FilteredResult],
+        owners: Mapping[PartPosition, str],
+    ) -> None:
+        """Keeps results that a viewer of the list `client` does not see, each once, for those who may read them.
+        Nobody waits for it. `owners` says whose each is."""
+        messages, kept = client_conversation.messages, self._stored_results
+        mine: dict[str, dict[tuple[bytes, int, str], FilteredResult]] = {}
+        for each in hidden_results:
+            index, part = each.result
+            name = messages[index].key, part, owners.get(each.result, "")
+            if name not in kept:
+                kept[name] = True
+                mine.setdefault(name[2], {})[name] = each
+        if mine:
+            work = self._archive_results(dialect, caller, position, messages, mine)
+            self.tasks.spawn(work, "archive hidden results")
+
+    def forget(self) -> None:
+        """Something was erased: what is in the store is not known any more."""
+        self._stored_results.clear()
+        self._readable_ids.clear()
+
+    # -- the steps ----------------------------------------------------------------
+
+    async def _is_readable(self, viewer: BranchViewer, name: str) -> bool:
+        with suppress(StoreUnavailable):
+            for session in await self._find_owning_sessions(viewer.caller.tenant_key, name):
+                if await self.branch_access.is_same_branch(viewer, session):
+                    return True
+        return False
+
+    async def _archive_results(
+        self, dialect: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],
+        results_by_owner: Mapping[str, Mapping[tuple[bytes, int, str], FilteredResult]],
+    ) -> None:  # fmt: skip
+        tenant, nodes = tenant_id(caller.tenant_key), self.branch_access.delegation_tree
+        for owner, taken in results_by_owner.items():
+            try:
+                await nodes.load(tenant, (owner,))
+                if (node := nodes.get(tenant, owner)) is not None and node.session:
+                    await self._archive_for_owner(node, dialect, caller, position, messages, tuple(taken.values()))
+                    continue
+            except StoreUnavailable:
+                pass
+            except Exception:
+                _log.exception("a result that is hidden from an agent could not be archived")
+                continue
+            # The client still has it, and sends it again with the next request.
+            for name in taken:
+                self._stored_results.discard(name)
+
+    async def _archive_for_owner(
+        self, owner: DelegationNode, dialect: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],
+        hidden_results: Sequence[FilteredResult],
+    ) -> None:  # fmt: skip
+        """Keeps results for the delegation that made them, unless a fold of its own did."""
+        own = ClientMetadata(owner.id[2:]) if owner.id[:2] == "m:" else ClientMetadata(position.mark, scope=owner.id)
+        scope, at, space = label_prefix(caller, own), self.clock.now(), caller.tenant_key
+        artifacts = []
+        for each in hidden_results:
+            made = self._build_artifact(space, dialect, messages, each)
+            if made is not None and owner.session not in await self._find_owning_sessions(space, made.id):
+                artifacts.append(replace(made, scope=scope, session=owner.session, at=at))
+        if artifacts:
+            keys = {key for each in artifacts for key in each.keys}
+            places = sorted({place[0] for each in hidden_results for place in (each.result, each.call or each.result)})
+            rows = [
+                ArchivedMessage(messages[index].key, messages[index].wire)
+                for index in places
+                if messages[index].key in keys
+            ]
+            digest = hashlib.sha256("".join([owner.session, *(each.id for each in artifacts)]).encode())
+            leaving = CompactionWrite(f"hidden-{digest.hexdigest()[:16]}", owner.session, at)
+            puts = partial(self.archive.build_puts, space, rows, artifacts, leaving)
+            await self.archive.keep(await self.tasks.offload(puts))
+
+    async def _find_owning_sessions(self, tenant_key: bytes, name: str) -> set[str]:
+        """The sessions that an artifact is kept for."""
+        return {each.session for each in await self.archive.load_records(tenant_key, name, limit=_MAX_RECORDS)}
+
+    def _build_artifact(
+        self, tenant_key: bytes, dialect: str, messages: Sequence[Message], hidden_result: FilteredResult
+    ) -> Artifact | None:
+        """A hidden result under the id that any fold would give it; None where there is nothing to be read in it."""
+        index, part = hidden_result.result
+        message = messages[index]
+        result, first = message.parts[part], index if hidden_result.call is None else hidden_result.call[0]
+        call = messages[first].parts[hidden_result.call[1]] if hidden_result.call is not None else None
+        text = result_text(result) if isinstance(result, ToolResult) else ""
+        if not text.strip() or any(fnmatchcase(hidden_result.name, pattern) for pattern in self.skipped_tools):
+            return None
+        return Artifact(
+            artifact_id(tenant_key, message.key, part),
+            "result",
+            dialect,
+            (message.key,) if first == index else (messages[first].key, message.key),
+            first,
+            index,
+            part,
+            hidden_result.name,
+            shorten_arguments(call.arguments) if isinstance(call, ToolCall) else "",
+            hidden_result.call_id,
+            len(text),
+            len(text.encode()) // 4,
+            describe(text) or describe_size(text),
+        )

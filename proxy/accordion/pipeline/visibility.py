@@ -1,0 +1,220 @@
+"""Where a request sits among the agents, and the list as it may see it there: what identity and the filter do before
+anything is measured.
+
+From here on a request is treated as if its client had sent no more than what may be seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from accordion.delegation.branch_access import BranchViewer
+from accordion.delegation.tracker import DelegationTracker
+from accordion.delegation.visibility_decisions import NOTHING_HIDDEN, HiddenResults
+from accordion.delegation.visibility_filter import FilteredResult, VisibilityFilter
+from accordion.model.boundaries import PartPosition as Spot
+from accordion.model.conversation import Conversation, ToolCall
+from accordion.model.delegation import AgentPosition, DelegationNode
+from accordion.model.errors import BadRequest
+from accordion.model.records import ObservedCall
+from accordion.model.values import dataclass, replace
+from accordion.pipeline.shared_artifacts import SharedArtifacts
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.json_writing import write_body
+from accordion.protocols.own_metadata import metadata_to_send, remove_own_keys
+from accordion.sessions.client_metadata import ClientMetadata
+from accordion.sessions.prefix_nodes import PrefixNode, find_deepest, label_prefix
+from accordion.sessions.sessions import SessionMatch, Sessions
+from accordion.sessions.tenants import Caller
+
+_log = logging.getLogger("accordion")
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleRequest:
+    """A request at its seat. `client` is the list as the client sent it, `conversation` what of it may be seen, `plain`
+    a body that holds just that; `changed` says whether it differs from the client's own.
+
+    `taken` are the results that were hidden, with their calls; `owners` says whose each is, by its place in the
+    client's list. `late` says that some are shown only because they were shown before.
+    """
+
+    position: AgentPosition
+    client_conversation: Conversation
+    conversation: Conversation
+    body: bytes = field(repr=False)
+    is_changed: bool = False
+    hidden_results: tuple[FilteredResult, ...] = ()
+    owners: Mapping[Spot, str] = field(default_factory=dict)
+    has_late_decisions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """Seats requests."""
+
+    delegation_tracker: DelegationTracker
+    visibility_filter: VisibilityFilter
+    sessions: Sessions
+    shared_artifacts: SharedArtifacts | None = None
+    """None where nothing that is hidden is kept, and nothing read of others."""
+
+    async def resolve(
+        self,
+        protocol: WireProtocol,
+        caller: Caller,
+        client_metadata: ClientMetadata,
+        conversation: Conversation,
+        body: bytes,
+    ) -> VisibleRequest:
+        """A request at its seat. Raises BadRequest where its client declares what cannot be; whatever else fails leaves
+        it at the top, where all is seen."""
+        try:
+            seat = self.delegation_tracker.find_top_position(
+                client_metadata, conversation
+            ) or await self.delegation_tracker.find_position(caller, client_metadata, conversation)
+            hidden = NOTHING_HIDDEN
+            if seat.path:
+                label = label_prefix(caller, metadata_with_scope(client_metadata, seat))
+                shown, _ = find_deepest(self.sessions.prefix_index.nodes, label, conversation.chain)
+                hidden = await self.delegation_tracker.find_hidden(caller, seat, conversation, shown)
+            return self._apply_filter(protocol, caller, seat, conversation, body, hidden)
+        except BadRequest:
+            raise
+        except Exception:
+            _log.exception("a request's place in the agent tree could not be determined; it is shown everything")
+            return VisibleRequest(
+                AgentPosition(delegated=client_metadata.is_subagent), conversation, conversation, body
+            )
+
+    async def hide_foreign_results(
+        self, protocol: WireProtocol, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch
+    ) -> tuple[VisibleRequest, SessionMatch]:
+        """The same with all hidden that is known today to be others', as before a fold: then the prefix breaks anyway.
+        The session stays."""
+        seat, client = visible_request.position, visible_request.client_conversation
+        hidden = await self.delegation_tracker.find_hidden(caller, seat, client, -1, recompute=True)
+        visible_request = self._apply_filter(protocol, caller, seat, client, visible_request.body, hidden)
+        chain = visible_request.conversation.chain
+        if chain:
+            self.sessions.prefix_index.add(session_match.label + chain[-1], PrefixNode(session_match.session.id))
+        return visible_request, replace(
+            session_match, conversation=visible_request.conversation, base_node=None, base_index=-1
+        )
+
+    async def attach_session(
+        self, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch
+    ) -> VisibleRequest:
+        """The same once its session is known: a new one may have been begun by a call that is open elsewhere."""
+        try:
+            new = session_match.base_node is None and visible_request.client_conversation.previous is None
+            seat = await self.delegation_tracker.attach_session(
+                caller,
+                visible_request.position,
+                session_match.session.id,
+                visible_request.client_conversation,
+                is_new=new,
+            )
+        except Exception:
+            _log.exception("the call that started a conversation could not be looked up")
+            return visible_request
+        return visible_request if seat is visible_request.position else replace(visible_request, position=seat)
+
+    def record_calls(
+        self, caller: Caller, visible_request: VisibleRequest, session: str, calls: Sequence[ObservedCall]
+    ) -> None:
+        """Notes the calls of a reply that has ended."""
+        if calls:
+            self.delegation_tracker.record_calls(
+                caller, visible_request.position, session, visible_request.client_conversation, calls
+            )
+
+    async def can_read_artifacts(
+        self, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch, body: bytes
+    ) -> bool | None:
+        """Whether a sub-agent's list, `plain`, shows an id of something that it may read; None where none stands there.
+        Never fails."""
+        if not visible_request.position.path or self.shared_artifacts is None:
+            return None
+        try:
+            viewer = BranchViewer(
+                caller, visible_request.position, session_match.session.id, visible_request.client_conversation
+            )
+            return await self.shared_artifacts.has_readable_id(viewer, body)
+        except Exception:
+            _log.exception("the artifacts that a sub-agent may read could not be determined")
+            return False
+
+    async def find_delegations_by_call(
+        self, caller: Caller, visible_request: VisibleRequest, session: str
+    ) -> Mapping[str, DelegationNode]:
+        """The delegations that calls of this conversation began and whose answers are the calls' results, by the calls'
+        ids; one that stands for several calls says nothing. Asks the store; never fails."""
+        try:
+            found = await self.delegation_tracker.find_delegations_by_call(caller, visible_request.position, session)
+            found = {call_id: child for call_id, child in found.items() if child.evidence != "handoff"}
+            parts = (
+                part
+                for message in (visible_request.client_conversation.messages if found else ())
+                for part in message.parts
+            )
+            made = Counter(part.call_id for part in parts if isinstance(part, ToolCall))
+            return {call_id: child for call_id, child in found.items() if made[call_id] == 1}
+        except Exception:
+            _log.exception("the delegations that a conversation started could not be looked up")
+            return {}
+
+    def _apply_filter(
+        self,
+        protocol: WireProtocol,
+        caller: Caller,
+        position: AgentPosition,
+        client_conversation: Conversation,
+        request_body: bytes,
+        hidden_results: HiddenResults,
+    ) -> VisibleRequest:
+        fields = client_conversation.envelope
+        metadata = metadata_to_send(protocol.name, fields) if "metadata" in fields else None
+        stripped = metadata != fields.get("metadata")
+        if not hidden_results.owners and not stripped:
+            return VisibleRequest(
+                position,
+                client_conversation,
+                client_conversation,
+                request_body,
+                has_late_decisions=hidden_results.has_late_decisions,
+            )
+        found = self.visibility_filter.apply(protocol, caller.tenant_key, client_conversation, hidden_results.positions)
+        if found.unremovable_results:
+            self.delegation_tracker.record_shown(caller, position, client_conversation, found.unremovable_results)
+        seen = found.conversation
+        if stripped:
+            others = {name: value for name, value in fields.items() if name != "metadata"}
+            seen = replace(seen, envelope=others if metadata is None else {**fields, "metadata": metadata})
+        if found.hidden_results:
+            request_body = write_body(seen, protocol.messages_field, [message.wire for message in seen.messages])
+        elif stripped:
+            request_body = remove_own_keys(protocol.name, request_body, fields)
+        changed = bool(found.hidden_results) or stripped
+        return VisibleRequest(
+            position,
+            client_conversation,
+            seen,
+            request_body,
+            changed,
+            found.hidden_results,
+            hidden_results.owners,
+            hidden_results.has_late_decisions,
+        )
+
+
+def metadata_with_scope(client_metadata: ClientMetadata, position: AgentPosition) -> ClientMetadata:
+    """The marks by which places are divided: those of requests that share a label, but not a seat, too."""
+    return (
+        replace(client_metadata, scope="\n".join(filter(None, (client_metadata.scope, position.scope))))
+        if position.scope
+        else client_metadata
+    )

@@ -1,0 +1,185 @@
+"""Writes Anthropic messages: edits one, creates one, merges neighbours, sets a cache breakpoint.
+
+Source: the reference of the Messages API. Thinking stays byte-equal or is removed. Results of the provider's own tools,
+and its compaction blocks, are signed or paired within one message and stay as they are. A text block is never empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from accordion.model.conversation import Message
+from accordion.protocols.anthropic_messages import blocks
+from accordion.protocols.json_spans import (
+    NULL,
+    fields_of,
+    is_list,
+    is_object,
+    is_text,
+    items_of,
+    list_of,
+    object_of,
+    remove_fields,
+)
+from accordion.protocols.json_values import as_mapping, as_string, encode
+from accordion.protocols.json_writing import PartChanges, ValueChange, arguments_object, join_blocks
+from accordion.protocols.message_keys import decode_json
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+_MEDIA = frozenset({"image", "document", "search_result"})
+_CACHEABLE = frozenset(
+    {
+        *("image", "document", "search_result", "tool_use", "tool_result", "server_tool_use", "mcp_tool_use"),
+        *("mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result"),
+        *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result"),
+        *("container_upload", "compaction"),
+    }
+)
+_BREAKPOINT = b'{"type":"ephemeral"}'
+
+
+def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+    """Returns the message with parts changed; see WireProtocol.edit_message. Raises ValueError for a new text of
+    thinking, and for any change of the provider's own tools or compaction blocks."""
+    if not changes:
+        return message.wire
+    part_changes = PartChanges(message, changes)
+    fields = fields_of(message.wire)
+    content = fields.get("content", NULL)
+    if is_list(content):
+        fields["content"] = part_changes.edit_each(content, blocks.read_block, _edit_block) or NULL
+    else:
+        change = part_changes.take(len(tuple(blocks.read_parts(decode_json(content)))))
+        if change is not None and change.text is not None:
+            fields["content"] = encode(change.text)
+    part_changes.check_all_taken()
+    return object_of(fields) if part_changes.has_content else None
+
+
+def text_message(text: str) -> bytes:
+    """Returns a user message with one text."""
+    return encode({"role": "user", "content": [{"type": "text", "text": text}]})
+
+
+def _edit_block(raw: bytes, change: ValueChange) -> bytes | None:
+    """Replaces the text, the result or the input of a content block; media and documents become a text."""
+    fields = fields_of(raw)
+    kind = as_string(decode_json(fields.get("type", NULL)))
+    if kind in _THINKING:
+        change.require_removal("thinking")
+    elif kind not in {"text", "tool_use", "tool_result"} and kind not in _MEDIA:
+        raise ValueError(f"a block of the type {kind} cannot be changed")
+    if change.text is None:
+        return None
+    if kind == "tool_result":
+        return object_of({**fields, "content": encode(change.text)})
+    if kind == "tool_use":
+        return object_of({**fields, "input": arguments_object(change.text)})
+    if kind in _MEDIA:
+        fields = {"type": b'"text"'} | {name: value for name, value in fields.items() if name == "cache_control"}
+    remove_fields(fields, "citations")
+    return object_of({**fields, "text": encode(change.text)})
+
+
+def join_messages(wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
+    """Merges the proxy's own blocks with the user messages beside them, so that roles alternate as before.
+
+    A following message without tool results is merged too, since the messages between are gone. A system message that
+    may not stay where it is (see `_misplaced_system_messages`) is quoted in a user message and merged.
+    """
+    misplaced = _misplaced_system_messages(wires)
+    if misplaced:
+        wires = [_quote_system_message(wire) if at in misplaced else wire for at, wire in enumerate(wires)]
+        own_positions = {*own_positions, *misplaced}
+    return join_blocks(
+        wires, own_positions, _from_user, lambda wire: _from_user(wire) and not _has_result(wire), _merge_messages
+    )
+
+
+def _misplaced_system_messages(wires: Sequence[bytes]) -> set[int]:
+    """Finds the system messages after the first message that are in no valid position, since their neighbours are gone.
+
+    A valid position is after a user message (or a result of the provider's own tool), and before an assistant message
+    or at the end.
+
+    Source: errors of the Messages API (beta mid-conversation-system-2026-04-07): such a message "must follow a 'user'
+    message or an 'assistant' message ending in a server tool result" and "must precede an 'assistant' message or end
+    the array".
+    """
+    if not any(b'"system"' in wire for wire in wires[1:]):
+        return set()
+    # A system message without text is a setting, and valid anywhere.
+    roles = [
+        (at, _role(wire))
+        for at, wire in enumerate(wires)
+        if _role(wire) != "system" or _content_blocks(fields_of(wire))
+    ]
+    misplaced = set[int]()
+    for place, (at, role) in enumerate(roles):
+        if role != "system" or not place:
+            continue
+        before, role_before = roles[place - 1]
+        follows_input = role_before == "user" or (role_before == "assistant" and _ends_with_result(wires[before]))
+        if not follows_input or (place + 1 < len(roles) and roles[place + 1][1] != "assistant"):
+            misplaced.add(at)
+    return misplaced
+
+
+def _quote_system_message(wire: bytes) -> bytes:
+    """Returns a system message's text in a user message."""
+    text = encode({"type": "text", "text": "[The system said here, word for word:]"})
+    return object_of({"role": b'"user"', "content": list_of([text, *_content_blocks(fields_of(wire))])})
+
+
+def _role(wire: bytes) -> str:
+    return as_string(decode_json(fields_of(wire).get("role", NULL))) if is_object(wire) else ""
+
+
+def _ends_with_result(wire: bytes) -> bool:
+    blocks = _content_blocks(fields_of(wire)) if is_object(wire) else []
+    return bool(blocks) and as_string(as_mapping(decode_json(blocks[-1])).get("type")).endswith("_tool_result")
+
+
+def _merge_messages(wires: Sequence[bytes]) -> bytes:
+    messages = [fields_of(wire) for wire in wires]
+    blocks = [block for fields in messages for block in _content_blocks(fields)]
+    return object_of({**messages[-1], **messages[0], "content": list_of(blocks)})
+
+
+def with_breakpoint(wire: bytes) -> bytes:
+    """Sets a cache breakpoint on the last block that may carry one; the message is unchanged where it has one there, or
+    has no such block."""
+    fields = fields_of(wire)
+    blocks = _content_blocks(fields)
+    for at in range(len(blocks) - 1, -1, -1):
+        block = as_mapping(decode_json(blocks[at]))
+        kind = as_string(block.get("type"))
+        if kind not in _CACHEABLE and not (kind == "text" and block.get("text")):
+            continue
+        if block.get("cache_control") is not None:
+            return wire
+        blocks[at] = object_of({**fields_of(blocks[at]), "cache_control": _BREAKPOINT})
+        return object_of({**fields, "content": list_of(blocks)})
+    return wire
+
+
+def _content_blocks(fields: Mapping[str, bytes]) -> list[bytes]:
+    """Returns the blocks of a message; a plain text as one block."""
+    content = fields.get("content", NULL)
+    if is_list(content):
+        return items_of(content)
+    if is_text(content) and content != b'""':
+        return [object_of({"type": b'"text"', "text": content})]
+    return []
+
+
+def _from_user(wire: bytes) -> bool:
+    """Whether a message is the user's, with content to which blocks can be added."""
+    fields = fields_of(wire) if is_object(wire) else {}
+    content = fields.get("content", NULL)
+    return decode_json(fields.get("role", NULL)) == "user" and (is_list(content) or is_text(content))
+
+
+def _has_result(wire: bytes) -> bool:
+    content = decode_json(fields_of(wire)["content"])
+    return type(content) is list and any(as_mapping(entry).get("type") == "tool_result" for entry in content)

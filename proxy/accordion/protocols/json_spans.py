@@ -1,0 +1,217 @@
+"""Finds and replaces JSON values as bytes, without decoding and encoding the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Decodes an object's fields to raw values."""
+
+NULL = b"null"
+_ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
+_encode = msgspec.json.encode
+
+
+class _ModelField(msgspec.Struct):
+    model: str | None = None
+
+
+_NAMED = msgspec.json.Decoder(_ModelField)
+
+# Bytes that are searched in one call, during which no other thread runs.
+_PIECE = 1 << 18
+_OTHERS = bytes(set(range(256)) - set(b"{[,:"))
+_BACKSLASHES = re.compile(rb"\\*")
+SPACE = re.compile(rb"\s*")
+_KEY = re.compile(rb'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
+_GAP = re.compile(rb"[\s,]*")
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TOKEN = re.compile(rb"[{}\[\]]|" + _STRING, re.DOTALL)
+_TEXT_VALUE = re.compile(rb"\s*+:\s*+(" + _STRING + rb")", re.DOTALL)
+
+
+def fields_of(raw: bytes) -> dict[str, bytes]:
+    """Returns the fields of a JSON object as bytes, in order. Raises ValueError if it is no object."""
+    return {name: bytes(value) for name, value in FIELDS.decode(raw).items()}
+
+
+def items_of(raw: bytes | msgspec.Raw) -> list[bytes]:
+    """Returns the entries of a JSON list as bytes. Raises ValueError if it is no list."""
+    return list(map(bytes, _ENTRIES.decode(raw)))
+
+
+def object_of(fields: Mapping[str, bytes]) -> bytes:
+    """Returns the JSON object with these fields, without white space between them."""
+    return b"{" + b",".join([_encode(name) + b":" + value for name, value in fields.items()]) + b"}"
+
+
+def list_of(items: Iterable[bytes]) -> bytes:
+    """Returns the JSON list of these entries, without white space between them."""
+    return b"[" + b",".join(items) + b"]"
+
+
+def is_text(raw: bytes) -> bool:
+    """Whether the bytes of a JSON value are those of a string."""
+    return raw[:1] == b'"'
+
+
+def is_list(raw: bytes) -> bool:
+    """Whether the bytes of a JSON value are those of a list."""
+    return raw[:1] == b"["
+
+
+def is_object(raw: bytes) -> bool:
+    """Whether the bytes of a JSON value are those of an object."""
+    return raw[:1] == b"{"
+
+
+def remove_fields(fields: dict[str, bytes], *names: str) -> None:
+    """Removes fields if they are present."""
+    for name in names:
+        fields.pop(name, None)
+
+
+def split_at_list(
+    body: bytes, messages_field: str, raw: Mapping[str, msgspec.Raw]
+) -> tuple[bytes, dict[str, bytes], int] | None:
+    """Returns the body up to the list's opening bracket, the fields before the list, and the list's closing bracket.
+
+    Walks the top level by the lengths of its values, and checks only the brackets of the list, which may be long:
+    `split_entries` checks its entries. None where the list is no array, or where a field comes twice (then the last one
+    counts, and the positions of the others are not known).
+    """
+    at, before, head, closes = 0, {}, b"", 0
+    for name, value in raw.items():
+        key = _KEY.match(body, at)
+        if key is None:
+            return None
+        start, at = key.end(), key.end() + len(memoryview(value))
+        if name == messages_field:
+            head, closes = body[: start + 1], at - 1
+            if head[-1:] != b"[" or body[closes:at] != b"]":
+                return None
+            continue
+        text = bytes(value)
+        if not body.startswith(text, start):
+            return None
+        if not head:
+            before[name] = text
+    ends = SPACE.match(body, at).end()  # type: ignore[union-attr]  # it always matches
+    return (head, before, closes) if head and body[ends : ends + 1] == b"}" else None
+
+
+def split_entries(body: bytes, at: int, wires: list[bytes]) -> tuple[tuple[bytes, ...], int]:
+    """Returns, in turn, the bytes before each entry from `at` on (commas, white space) and the entry, and the end of
+    the last one; stops at the first entry that is not there."""
+    pieces: list[bytes] = []
+    for wire in wires:
+        start = _GAP.match(body, at).end()  # type: ignore[union-attr]  # it always matches
+        if not body.startswith(wire, start):
+            break
+        pieces += (body[at:start], wire)
+        at = start + len(wire)
+    return tuple(pieces), at
+
+
+def exceeds_count(body: bytes, start: int, limit: int) -> bool:
+    """Whether `body` has more than `limit` keys and values from `start` on, where no string is open. It counts commas,
+    colons and opening brackets outside of strings, without parsing."""
+    count, at, quoted = 0, start, False
+    while at < len(body) and count <= limit:
+        end = at + _PIECE
+        if body[end - 1 : end] == b"\\":
+            # A backslash and the character that it escapes stay together.
+            end = _BACKSLASHES.match(body, end).end() + 1  # type: ignore[union-attr]  # it always matches
+        pieces = body[at:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        count += len(b"".join(pieces[quoted::2]).translate(None, _OTHERS))
+        quoted ^= len(pieces) % 2 == 0
+        at = end
+    return count > limit
+
+
+def find_model(body: bytes) -> str | None:
+    """Returns the model that a JSON body names at its top level; None where it names none, or is no JSON object."""
+    try:
+        return _NAMED.decode(body).model
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        start, end = _model_span(body)
+        try:
+            return msgspec.json.decode(body[start:end], type=str)
+        except (msgspec.MsgspecError, UnicodeError):
+            return None
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """Returns the body with another model and every other byte unchanged.
+
+    A body in which a field comes twice is encoded again, field by field. Raises msgspec.DecodeError where the body
+    names no model.
+    """
+    value = msgspec.json.encode(model)
+    try:
+        return with_fields(body, {"model": value})
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        start, end = _model_span(body)
+        if not end:
+            raise
+        return body[:start] + value + body[end:]
+
+
+def with_fields(raw: bytes, changed: Mapping[str, bytes | None]) -> bytes:
+    """Returns a JSON object with fields replaced by JSON values, or removed if None, and every other byte unchanged.
+
+    Fields that it does not have are ignored. An object in which a field comes twice is encoded again, field by field.
+    Raises msgspec.DecodeError and the like where it cannot be decoded.
+    """
+    fields = FIELDS.decode(raw)
+    if not changed.keys() & fields.keys():
+        return raw
+    out: list[bytes] = []
+    at = copied = 0
+    opened, cutting = False, False  # whether a field before remains; whether the first ones are being removed
+    for name, value in fields.items():
+        key, text = _KEY.match(raw, at), bytes(value)
+        if key is None or not raw.startswith(text, key.end()):
+            break
+        before, at = at, key.end() + len(text)
+        new = changed.get(name, text)
+        quote = key.start(1)
+        if new is None:
+            if opened:
+                out.append(raw[copied:before])
+                copied = at
+            elif not cutting:
+                out.append(raw[copied:quote])
+            cutting = cutting or not opened
+            continue
+        if cutting:
+            copied, cutting = quote, False
+        opened = True
+        if name in changed:
+            out += (raw[copied : key.end()], new)
+            copied = at
+    else:
+        if raw[at:].strip() == b"}":
+            return b"".join(out) + raw[at if cutting else copied :]
+    merged = {name: changed.get(name, bytes(value)) for name, value in fields.items()}
+    return object_of({name: value for name, value in merged.items() if value is not None})
+
+
+def _model_span(body: bytes) -> tuple[int, int]:
+    """Returns the span of the top-level `model` in a body that cannot be decoded (lone surrogates, NaN, nesting), or
+    `(0, 0)`. Of several the last counts, as everywhere."""
+    depth, span = 0, (0, 0)
+    if body.lstrip()[:1] != b"{":
+        return span
+    for token in _TOKEN.finditer(body):
+        text = token.group()
+        if text in (b"{", b"["):
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1 and text == b'"model"' and (value := _TEXT_VALUE.match(body, token.end())) is not None:
+            span = value.span(1)
+    return span

@@ -1,0 +1,207 @@
+"""Writers of JSON that the protocols share. They change as little as possible: values keep the bytes they came in.
+
+Only the reader knows which JSON value a part came from. So a writer walks the same JSON values in the same order as the
+reader, and asks PartChanges for each value how its parts change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
+
+from accordion.model.conversation import Conversation, Message, Opaque, Part, Reasoning, ToolCall, ToolResult
+from accordion.model.values import dataclass
+from accordion.protocols.json_spans import (
+    NULL,
+    fields_of,
+    is_list,
+    is_object,
+    is_text,
+    items_of,
+    list_of,
+    object_of,
+    remove_fields,
+)
+from accordion.protocols.json_values import encode
+from accordion.protocols.message_keys import BREAKPOINTS, TEXT_TYPES, count_breakpoints, decode_json
+
+# The fields of messages, items, results and documents that hold blocks.
+_BLOCKS = ("content", "output", "source")
+_WIRE = attrgetter("wire")
+_NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
+
+
+def write_body(
+    conversation: Conversation,
+    messages_field: str,
+    entries: Sequence[bytes],
+    changed: Mapping[str, bytes | None] = _NOTHING,
+) -> bytes:
+    """Returns the request with another list of messages.
+
+    The fields of the envelope stay as they came, in their order; those in `changed` (JSON values) are replaced, added,
+    or, where they are None, removed. The field `messages_field` follows, with the preamble's messages and `entries`.
+    The same arguments give the same bytes.
+    """
+    fields = dict(conversation.envelope)
+    if changed:
+        fields = {name: value for name, value in {**fields, **changed}.items() if value is not None}
+    fields[messages_field] = b"["
+    pieces = [*map(_WIRE, conversation.lead), *entries] or [b""]
+    # The list is long, so it is joined only once.
+    pieces[0] = object_of(fields)[:-1] + pieces[0]
+    pieces[-1] += b"]}"
+    return b",".join(pieces)
+
+
+def join_blocks(
+    wires: Sequence[bytes],
+    own_positions: Collection[int],
+    takes_before: Callable[[bytes], bool],
+    takes_after: Callable[[bytes], bool],
+    merge: Callable[[Sequence[bytes]], bytes],
+) -> list[bytes]:
+    """Merges the blocks at the positions `own_positions` with the messages beside them.
+
+    A block, or several in a row, is appended to the message before it if `takes_before` allows, and the message after
+    it is appended if `takes_after` allows; `merge` joins them. Every other message keeps its bytes.
+    """
+    blocks, at, out = frozenset(own_positions), 0, list[bytes]()
+    while at < len(wires):
+        if at not in blocks:
+            out.append(wires[at])
+            at += 1
+            continue
+        run = [out.pop()] if out and takes_before(out[-1]) else []
+        while at < len(wires) and at in blocks:
+            run.append(wires[at])
+            at += 1
+        if at < len(wires) and takes_after(wires[at]):
+            run.append(wires[at])
+            at += 1
+        out.append(merge(run))
+    return out
+
+
+def without_breakpoints(wire: bytes) -> bytes:
+    """Removes the cache breakpoints of a message, an item or a content block, also those of nested blocks, but nothing
+    within a tool's arguments. Every other value keeps its bytes."""
+    if not count_breakpoints(wire):
+        return wire
+    fields = fields_of(wire)
+    remove_fields(fields, *BREAKPOINTS)
+    for name in _BLOCKS:
+        if is_list(fields.get(name, NULL)):
+            fields[name] = list_of(
+                [without_breakpoints(item) if is_object(item) else item for item in items_of(fields[name])]
+            )
+        elif is_object(fields.get(name, NULL)):
+            fields[name] = without_breakpoints(fields[name])
+    return object_of(fields)
+
+
+def arguments_object(text: str) -> bytes:
+    """Returns a tool's arguments as the bytes of a JSON object. Raises ValueError if the text is none."""
+    if type(decode_json(text)) is not dict:
+        raise ValueError("the arguments of a call are a JSON object")
+    return text.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChange:
+    """The change of one JSON value: its new text, or None to remove it. `parts` are those that were read from it."""
+
+    parts: tuple[Part, ...]
+    text: str | None
+
+    def require_removal(self, what: str) -> None:
+        """Raises ValueError if the change is a text: this value can only be removed."""
+        if self.text is not None:
+            raise ValueError(f"{what} is left as it is or taken out")
+
+
+def edit_part(raw: bytes, change: ValueChange, text_type: bytes) -> bytes | None:
+    """Returns an entry of OpenAI's content list with another text; media become a text of the type `text_type` (JSON).
+    Raises ValueError for a new text of reasoning."""
+    if isinstance(change.parts[0], Reasoning):
+        change.require_removal("reasoning")
+    if change.text is None:
+        return None
+    if is_text(raw):
+        return encode(change.text)
+    fields = fields_of(raw)
+    kind = decode_json(fields["type"])
+    if kind in TEXT_TYPES:
+        # Annotations and log probabilities refer to the characters of the old text.
+        remove_fields(fields, "logprobs")
+        if "annotations" in fields:
+            fields["annotations"] = b"[]"
+        return object_of({**fields, "text": encode(change.text)})
+    if kind == "refusal":
+        return object_of({**fields, "refusal": encode(change.text)})
+    breakpoints = {name: fields[name] for name in BREAKPOINTS if name in fields}
+    return object_of({"type": text_type, "text": encode(change.text), **breakpoints})
+
+
+class PartChanges:
+    """The changes of a message's parts, taken in the order in which the parts were read.
+
+    `has_content` tells whether anything but reasoning remains so far. Raises ValueError for an index that no part has.
+    """
+
+    __slots__ = ("_at", "_changes", "_parts", "has_content")
+
+    def __init__(self, message: Message, changes: Mapping[int, str | None]) -> None:
+        self._parts, self._changes, self._at, self.has_content = message.parts, changes, 0, False
+        if any(not 0 <= index < len(message.parts) for index in changes):
+            raise ValueError("a part to be changed does not exist")
+
+    def take(self, count: int) -> ValueChange | None:
+        """Returns the change of the next value, from which `count` parts were read; None where it stays as it is.
+
+        Several texts for one value are joined as lines. An empty text removes text or media: no protocol has a use for
+        an empty block. Raises ValueError for an Opaque part, and for a new text of a result that holds one.
+        """
+        start, self._at = self._at, self._at + count
+        parts = self._parts[start : self._at]
+        if len(parts) != count:
+            raise ValueError("the message's JSON has other parts than were read from it")
+        new_texts = [self._changes[index] for index in range(start, self._at) if index in self._changes]
+        if not new_texts:
+            self.has_content = self.has_content or any(not isinstance(part, Reasoning) for part in parts)
+            return None
+        lines = [text for text in new_texts if text is not None]
+        text = "\n".join(lines) if lines else None
+        if text == "" and not any(isinstance(part, ToolCall | ToolResult) for part in parts):
+            text = None
+        for part in parts:
+            inner = part.parts if isinstance(part, ToolResult) and text is not None else ()
+            if isinstance(part, Opaque) or any(isinstance(inner_part, Opaque) for inner_part in inner):
+                raise ValueError("a part that is not understood cannot be changed")
+        self.has_content = self.has_content or text is not None
+        return ValueChange(parts, text)
+
+    def edit_each(
+        self,
+        listed: bytes,
+        parts: Callable[[Any], Iterable[Part]],
+        write: Callable[[bytes, ValueChange], bytes | None],
+    ) -> bytes | None:
+        """Returns a JSON list with its entries changed: None where no entry is left, the same bytes where none changes.
+        `parts` reads an entry, `write` writes a changed one."""
+        items, out = items_of(listed), list[bytes]()
+        for raw in items:
+            change = self.take(len(tuple(parts(decode_json(raw)))))
+            written = raw if change is None else write(raw, change)
+            if written is not None:
+                out.append(written)
+        if out == items:
+            return listed
+        return list_of(out) if out else None
+
+    def check_all_taken(self) -> None:
+        """Raises ValueError if some parts were not taken."""
+        if self._at != len(self._parts):
+            raise ValueError("the message's JSON has other parts than were read from it")

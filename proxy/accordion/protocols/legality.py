@@ -1,0 +1,183 @@
+"""Finds what a provider would reject in a list of messages: one function for each protocol.
+
+A sentence does not depend on the problem's position in the list, so that the problems of an edited list can be compared
+with those of the client's own list: clients send odd lists that providers accept. Only parts and roles are read, each
+once.
+
+Calls and results are paired by order, never by a set of ids: an id that is used again is another pair.
+
+Sources: the providers' own error texts ("An assistant message with 'tool_calls' must be followed by tool messages
+responding to each 'tool_call_id'", "No tool output problems for function call …", "`tool_use` ids were problems without
+`tool_result` blocks immediately after", "reasoning … was provided without its required following item", "The final
+block in an assistant message cannot be `thinking`", "text content blocks must contain non-whitespace text").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from accordion.model.conversation import INSTRUCTION_ROLES, Message, Opaque, Reasoning, Role, Text, ToolCall, ToolResult
+from accordion.protocols.json_values import HOSTED
+
+FIRST = "The list does not begin with the user."
+SILENT = "A message of the assistant says nothing."
+EMPTY = "A message of the user is empty."
+UNKNOWN = "A message has no role that is known."
+THINKING = "A message of the assistant ends in thinking."
+BLANK = "A block of text holds only white space."
+REASONING = "A reasoning item is not followed by what it led to."
+TRIGGER = "A compaction trigger is not the last item."
+
+_REASONING_ONLY = frozenset({Reasoning})
+
+
+class _OpenCalls:
+    """Calls that wait for their results, in order."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[int]] = {}
+
+    def open(self, call_id: str, at: int = 0) -> None:
+        """Adds a call, made at the position `at`."""
+        self._waiting.setdefault(call_id, []).append(at)
+
+    def close(self, call_id: str) -> bool:
+        """Removes a call that has its result; False if there was none."""
+        positions = self._waiting.get(call_id)
+        if not positions:
+            return False
+        positions.pop()
+        if not positions:
+            del self._waiting[call_id]
+        return True
+
+    def describe_unanswered(self, before: int = 1) -> Iterable[str]:
+        """Removes all calls; returns a sentence for each that was made before the position `before`."""
+        if not self._waiting:
+            return ()
+        waiting, self._waiting = self._waiting, {}
+        return [
+            f"The call {call_id} is not answered."
+            for call_id, positions in waiting.items()
+            for at in positions
+            if at < before
+        ]
+
+
+def find_chat_problems(messages: Sequence[Message]) -> list[str]:
+    """Checks Chat Completions: tool messages directly follow the assistant message whose calls they answer."""
+    problems = _check_first_speaker(messages, INSTRUCTION_ROLES)
+    calls = _OpenCalls()
+    for message in messages:
+        if message.role == "tool":
+            for part in message.parts:
+                if isinstance(part, ToolResult) and not calls.close(part.call_id):
+                    problems.append(_describe_stray_result(part.call_id))
+            continue
+        problems += calls.describe_unanswered()
+        if message.role == "assistant":
+            if _REASONING_ONLY.issuperset(map(type, message.parts)):
+                problems.append(SILENT)
+            for part in message.parts:
+                if isinstance(part, ToolCall):
+                    calls.open(part.call_id)
+        elif message.role == "other":
+            problems.append(UNKNOWN)
+    if messages and messages[-1].role != "assistant":
+        problems += calls.describe_unanswered()
+    return problems
+
+
+def find_messages_problems(messages: Sequence[Message]) -> list[str]:
+    """Checks Messages: results come first in the next user message. The provider joins user messages in a row."""
+    problems = _check_first_speaker(messages, INSTRUCTION_ROLES)
+    calls, hosted, only_results = _OpenCalls(), _OpenCalls(), True
+    for at, message in enumerate(messages):
+        if message.role == "user":
+            only_results = _check_user_message(message, calls, only_results, problems)
+            continue
+        problems += calls.describe_unanswered()
+        only_results = True
+        if message.role == "assistant":
+            _check_assistant_message(message, calls, hosted, problems)
+            if not message.parts and at + 1 < len(messages):
+                problems.append(SILENT)
+        elif message.role not in INSTRUCTION_ROLES:
+            problems.append(UNKNOWN)
+    if messages and messages[-1].role != "assistant":
+        problems += calls.describe_unanswered()
+    return problems
+
+
+def _check_user_message(message: Message, calls: _OpenCalls, only_results: bool, problems: list[str]) -> bool:
+    """Checks a user message. `only_results` tells whether only results came since the last assistant message; returns
+    the same for the next message."""
+    for part in message.parts:
+        if not isinstance(part, ToolResult):
+            only_results = False
+            if isinstance(part, Text) and part.text.isspace():
+                problems.append(BLANK)
+        elif not calls.close(part.call_id):
+            problems.append(_describe_stray_result(part.call_id))
+        elif not only_results:
+            problems.append(f"The result of the call {part.call_id} does not come first in its message.")
+    if not message.parts:
+        problems.append(EMPTY)
+    return only_results
+
+
+def _check_assistant_message(message: Message, calls: _OpenCalls, hosted: _OpenCalls, problems: list[str]) -> None:
+    """Checks an assistant message: results in it belong to the provider's own tools."""
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            (hosted if part.call_id.startswith(HOSTED) else calls).open(part.call_id)
+        elif isinstance(part, ToolResult):
+            if not (hosted.close(part.call_id) or calls.close(part.call_id)):
+                problems.append(_describe_stray_result(part.call_id))
+        elif isinstance(part, Text) and part.text.isspace():
+            problems.append(BLANK)
+    if message.parts and isinstance(message.parts[-1], Reasoning):
+        problems.append(THINKING)
+
+
+def find_responses_problems(messages: Sequence[Message]) -> list[str]:
+    """Checks Responses: each output follows its call, each call has an output unless only items of the model follow it,
+    and reasoning precedes an item of the model. Parallel calls and outputs may come in any such order."""
+    problems = _check_first_speaker(messages, {*INSTRUCTION_ROLES, "other"})
+    calls, last_input, after_reasoning = _OpenCalls(), -1, False
+    for at, message in enumerate(messages):
+        if message.role == "other":
+            if any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in message.parts):
+                problems += [TRIGGER] if at + 1 < len(messages) else []
+        elif message.role != "assistant":
+            last_input = at
+            if after_reasoning:
+                problems.append(REASONING)
+        elif not message.parts:
+            problems.append(SILENT)
+        after_reasoning = message.role == "assistant" and _is_reasoning_only(message)
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                calls.open(part.call_id, at)
+            elif isinstance(part, ToolResult) and not calls.close(part.call_id):
+                problems.append(_describe_stray_result(part.call_id))
+    if after_reasoning:
+        problems.append(REASONING)
+    return [*problems, *calls.describe_unanswered(before=last_input)]
+
+
+def _is_reasoning_only(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, Reasoning) for part in message.parts)
+
+
+def _check_first_speaker(messages: Sequence[Message], ignored: Iterable[Role]) -> list[str]:
+    """Checks that the first message, apart from the roles `ignored`, is the user's."""
+    skipped = frozenset(ignored)
+    first = next((message.role for message in messages if message.role not in skipped), "user")
+    return [] if first == "user" else [FIRST]
+
+
+def _describe_stray_result(call_id: str) -> str:
+    return f"The result of the call {call_id} answers no call before it."

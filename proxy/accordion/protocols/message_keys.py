@@ -1,0 +1,228 @@
+"""Message identity: the canonical form of a message, message keys, and the chain of keys of a history.
+
+A client sends the same history with every request, and its library may write it a little differently each time. The
+canonical form is the same for exactly these differences (the *equivalences*):
+
+- the order of names in a JSON object, escapes, white space; 1 and 1.0 and 1e0; of two equal names the last counts;
+- cache breakpoints (`cache_control`, `prompt_cache_breakpoint`): clients move them from turn to turn;
+- a field that is absent, null, or empty where libraries add it empty (`_EMPTY_BY_DEFAULT`); content that is absent,
+null, an
+  empty string, an empty list, or one empty text part;
+- a string and one text part, under any of the names of such a part (`text`, `input_text`, `output_text`);
+- tool arguments as JSON text or as an object, in any layout; an empty text and `{}`;
+- fields that libraries derive from the others and some send back (`_DERIVED`), the `index` that a streamed call had and
+the
+  missing type `function` of a call, the data beside the id of a response's `audio`, a `status` of `completed`, a
+  `caller` of the kind `direct`.
+
+Each protocol documents what it leaves out besides. Arguments, inputs, schemas and result texts of the user's tools are
+data: nothing is left out of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from accordion.protocols.json_spans import exceeds_count
+
+BREAKPOINTS = ("cache_control", "prompt_cache_breakpoint")
+TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+
+# Written by the parse() helpers of the official SDKs, from the fields beside them.
+_DERIVED = ("parsed", "parsed_arguments", "parsed_output")
+_LEFT_OUT = frozenset((*BREAKPOINTS, *_DERIVED))
+_DATA = ("input", "parameters", "input_schema", "output_schema", "schema", "attributes", "metadata")
+_EMPTY_BY_DEFAULT = (
+    *("annotations", "logprobs", "citations", "summary", "refusal", "reasoning_content", "reasoning", "is_error"),
+    *("pending_safety_checks", "acknowledged_safety_checks", "provider_specific_fields"),
+)
+
+# Limit of keys and values in the arguments of a call. No model has enough output tokens to write more.
+_MAX_ARGUMENT_VALUES = 50_000
+# Above this, the digits of a float differ from those of the integer that it stands for.
+_EXACT = 1e22
+
+
+class TooManyValues(ValueError):
+    """The arguments of a call hold too many keys and values."""
+
+
+def parse_number(text: str) -> float | int:
+    """Parses a JSON number with a fraction or an exponent, as an int where it is whole. Raises ValueError where it is
+    out of range."""
+    value = float(text)
+    if value - value != 0.0:
+        raise ValueError("a number is out of range")
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
+
+
+_decode = msgspec.json.Decoder(float_hook=parse_number).decode
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def decode_json(raw: bytes | str) -> Any:
+    """Decodes JSON so that equal numbers are equal. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return _decode(raw)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+
+
+def canonical_object(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns the canonical form of a message, an item or a part. Raises ValueError if it is nested too deeply."""
+    try:
+        return _object(value)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+
+
+def canonical_text_message(role: str, text: str) -> dict[str, Any]:
+    """Returns the canonical form of a message with a role and a text only, as `canonical_object` does."""
+    return {"role": role, "content": [text]} if text else {"role": role}
+
+
+def count_breakpoints(wire: bytes) -> int:
+    """Counts the cache breakpoints in a piece of JSON. (Quotes within a text are escaped, so it cannot match there.)"""
+    return wire.count(b'"cache_control"') + wire.count(b'"prompt_cache_breakpoint"')
+
+
+def message_key(canonical: Any, tenant_key: bytes, protocol_name: str) -> bytes:
+    """Returns the key of a message, 32 bytes: SHA-256 of the tenant's key, the protocol's name and the content.
+
+    The protocol is in it because the JSON of the message is stored under the key. Raises ValueError if the content is
+    nested too deeply. A length extension attack is not possible, because keys are never shown; HMAC would cost five
+    times as much.
+    """
+    try:
+        hashed = hashlib.sha256(tenant_key + protocol_name.encode())
+        # Hashed in two steps: joining the bytes would copy a large message once more.
+        hashed.update(_encode(canonical))
+        return hashed.digest()
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+
+
+@lru_cache(1_024)
+def chain_start(tenant_key: bytes, protocol_name: str) -> bytes:
+    """Returns the chain key of an empty list, 32 bytes. The tenant's key is in it, and so in all that follow."""
+    return hashlib.sha256(tenant_key + b"chain " + protocol_name.encode()).digest()
+
+
+def chain_key(previous: bytes, key: bytes) -> bytes:
+    """Returns the chain key of a message, 32 bytes: a hash of the previous chain key and the message's key."""
+    return hashlib.sha256(previous + key).digest()
+
+
+def _object(value: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, field in value.items():
+        if field is None or name in _LEFT_OUT:
+            continue
+        rule = _RULES.get(name)
+        if rule is not None:
+            canonical = rule(field)
+            if canonical is not None:
+                out[name] = canonical
+        elif type(field) is str:
+            out[name] = field
+        else:
+            out[name] = _value(field)
+    return out
+
+
+def _value(value: Any) -> Any:
+    if type(value) is dict:
+        return _object(value)
+    if type(value) is list:
+        return [_object(entry) if type(entry) is dict else entry for entry in value]
+    return value
+
+
+def _content(value: Any) -> Any:
+    """Returns content as a list of parts, with text parts as plain strings; None where it is empty."""
+    if type(value) is str:
+        return [value] if value else None
+    if type(value) is list:
+        parts = [_part(part) for part in value]
+        return None if not parts or parts == [""] else parts
+    return _value(value)
+
+
+def _part(part: Any) -> Any:
+    if type(part) is dict:
+        kind = part.get("type")
+        if type(kind) is str and kind in TEXT_TYPES:
+            bare = part if len(part) == 2 else _object(part)
+            if len(bare) == 2 and type(text := bare.get("text")) is str:
+                return text
+        return _object(part)
+    # Servers that accept a bare string in a list read it as a text part.
+    return part
+
+
+def _arguments(value: Any) -> Any:
+    """Returns the parsed arguments in a list of one; a text that is no JSON stays as it is."""
+    if type(value) is not str:
+        return [value]
+    if not value:
+        return [{}]
+    if len(value) > _MAX_ARGUMENT_VALUES and exceeds_count(value.encode(errors="replace"), 0, _MAX_ARGUMENT_VALUES):
+        raise TooManyValues(f"more than {_MAX_ARGUMENT_VALUES:,} keys and values in the arguments of a call")
+    try:
+        return [_decode(value)]
+    except (ValueError, RecursionError):
+        return value
+
+
+def _calls(value: Any) -> Any:
+    if type(value) is not list:
+        return _value(value) or None
+    calls: list[Any] = []
+    for call in value:
+        if type(call) is not dict:
+            calls.append([call])
+            continue
+        canonical = _object(call)
+        canonical.pop("index", None)
+        if "function" in canonical:
+            canonical.setdefault("type", "function")
+        calls.append(canonical)
+    return calls or None
+
+
+def _drop_empty(value: Any) -> Any:
+    return (_value(value) or None) if value else None
+
+
+def _status(value: Any) -> Any:
+    return None if value == "completed" else _value(value)
+
+
+def _caller(value: Any) -> Any:
+    return None if value == {"type": "direct"} else _value(value)
+
+
+def _audio(value: Any) -> Any:
+    return {"id": value["id"]} if type(value) is dict and value.get("id") else _value(value)
+
+
+def _verbatim(value: Any) -> Any:
+    return value
+
+
+_RULES: dict[str, Callable[[Any], Any]] = {
+    "content": _content,
+    "output": _content,
+    "arguments": _arguments,
+    "tool_calls": _calls,
+    "status": _status,
+    "caller": _caller,
+    "audio": _audio,
+    **dict.fromkeys(_EMPTY_BY_DEFAULT, _drop_empty),
+    **dict.fromkeys(_DATA, _verbatim),
+}

@@ -1,0 +1,146 @@
+"""Splits event streams (text/event-stream) into events as they arrive.
+
+The grammar is that of the HTML standard, section 9.2.6: lines end in LF, CR LF or CR, in any mixture; an empty line
+ends an event; the stream may begin with a byte order mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAX_PENDING = 64 * 1024
+"""Limit of an incomplete event that is kept back, in bytes."""
+
+_BOM = b"\xef\xbb\xbf"
+# One line end and at least one more: the empty line that ends an event, and those that follow it.
+_EMPTY_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n))[\r\n]+")
+_LINE_END = re.compile(rb"\r\n?")
+
+
+class SseEvent(NamedTuple):
+    """One event. `name` is empty where the event has none; lines of data are joined by LF."""
+
+    name: bytes
+    data: bytes
+
+
+class SseBuffer:
+    """Returns whole events and keeps back the beginning of the next, up to `max_pending` bytes.
+
+    A larger event is returned in pieces.
+    """
+
+    def __init__(self, max_pending: int = MAX_PENDING) -> None:
+        self._max_pending = max_pending
+        self._rest = bytearray()
+        # The last bytes of an event that is returned in pieces: its end may be split.
+        self._before = b""
+
+    @property
+    def pending(self) -> bytes:
+        """The bytes that are kept back: the beginning of an event."""
+        return bytes(self._rest)
+
+    @property
+    def is_mid_event(self) -> bool:
+        """Whether the bytes returned so far end within an event."""
+        return bool(self._before)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the last event is incomplete."""
+        return self.is_mid_event or bool(self._rest.strip(b"\r\n"))
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes bytes as they arrive; returns whole events, or the next piece of a very large one."""
+        rest = self._rest
+        if not rest and data.endswith((b"\n\n", b"\r\n\r\n")):
+            self._before = b""
+            return data
+        if self._before:
+            return self._feed_large(data)
+        # An event end that spans the old bytes and the new has at most three bytes in the old.
+        start = max(0, len(rest) - 3)
+        rest += data
+        end = _last_end(rest, start)
+        if end == 0 and len(rest) <= self._max_pending:
+            return b""
+        if len(rest) - end > self._max_pending:
+            end = len(rest)
+            self._before = bytes(rest[-3:])
+        out = bytes(rest[:end])
+        del rest[:end]
+        return out
+
+    def flush(self) -> bytes:
+        """Returns the bytes that are kept back, at the end of the stream; empty afterwards."""
+        out = bytes(self._rest)
+        self._rest.clear()
+        return out
+
+    def _feed_large(self, data: bytes) -> bytes:
+        """Takes bytes within an event that is returned in pieces: looks only for its end."""
+        if b"\n" not in data and b"\r" not in data:
+            self._before = (self._before + data)[-3:]
+            return data
+        seam = len(self._before)
+        joined = self._before + data
+        first = _EMPTY_LINE.search(joined)
+        if first is None or first.end() <= seam:
+            self._before = joined[-3:]
+            return data
+        self._before = b""
+        end = first.end()
+        return joined[seam:end] + self.feed(joined[end:]) if end < len(joined) else data
+
+
+def read_events(block: bytes) -> Iterator[SseEvent]:
+    """Yields the events of a block of whole events. Those without data (a comment, a bare name) are skipped, as the
+    standard says."""
+    for piece in split_events(block):
+        event = parse(piece)
+        if event is not None:
+            yield event
+
+
+def split_events(block: bytes) -> list[bytes]:
+    """Splits a block into its events, with lines ended by LF."""
+    return lines_of(block).split(b"\n\n")
+
+
+def lines_of(block: bytes) -> bytes:
+    """Returns the block with lines ended by LF."""
+    return _LINE_END.sub(b"\n", block) if b"\r" in block else block
+
+
+def parse(piece: bytes) -> SseEvent | None:
+    """Reads one event whose lines end in LF; None where it has no data."""
+    if piece.startswith(_BOM):
+        piece = piece[3:]
+    name, data = b"", None
+    for line in piece.split(b"\n"):
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            value = value.removeprefix(b" ")
+            data = value if data is None else data + b"\n" + value
+        elif field == b"event":
+            name = value.removeprefix(b" ")
+    return None if data is None else SseEvent(name, data)
+
+
+def _last_end(buffer: bytearray, start: int) -> int:
+    """Returns the end of the last whole event in `buffer`, searched from `start` on; 0 if there is none."""
+    if buffer.find(b"\r", start) < 0:
+        at = buffer.rfind(b"\n\n", start)
+        return at + 2 if at >= 0 else 0
+    end = 0
+    for match in _EMPTY_LINE.finditer(buffer, start):
+        run = match.group()
+        if match.end() < len(buffer) or run[-1:] != b"\r" or b"\n" not in run:
+            end = match.end()
+        elif _EMPTY_LINE.fullmatch(run[:-1]):
+            # The CR at the very end may be half of a CR LF: only the event before it is returned.
+            end = match.end() - 1
+    return end

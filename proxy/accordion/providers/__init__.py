@@ -1,0 +1,1 @@
+"""Model providers: connections, model data, translation."""

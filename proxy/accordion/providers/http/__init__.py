@@ -1,0 +1,1 @@
+"""The HTTP client: routes, connections, retries, WebSockets."""

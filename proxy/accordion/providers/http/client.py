@@ -1,0 +1,111 @@
+"""The HTTP client for providers: sends a request's exact bytes and returns the response's exact bytes.
+
+`HttpUpstream.send` finds the server (origin.py), writes the outgoing headers (headers.py), opens the request on a
+connection (transport.py) and returns an `HttpResponse` when the response's head has arrived. Errors of the connection
+become AccordionErrors here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import httpx
+
+from accordion.model.errors import AccordionError, BadRequest, Unreachable, UpstreamDisconnected, UpstreamTimeout
+from accordion.model.ports import Headers, UpstreamRequest
+from accordion.providers.http.headers import end_to_end, outgoing_headers
+from accordion.providers.http.incoming import IncomingResponse
+from accordion.providers.http.transport import AiohttpTransport
+
+_BODILESS = (204, 304)
+"""Responses without a body. Their Content-Length is not that of a body (RFC 9110 8.6), but servers read it as one."""
+
+
+class HttpResponse:
+    """A provider's response (implements UpstreamResponse in model/ports.py)."""
+
+    __slots__ = ("_host", "_incoming", "delimited", "headers", "status")
+
+    def __init__(self, incoming: IncomingResponse, host: str) -> None:
+        self.status = incoming.status
+        self.headers: Headers = end_to_end(incoming.headers)
+        if incoming.status in _BODILESS:
+            self.headers = tuple(pair for pair in self.headers if pair[0].lower() != b"content-length")
+        self.delimited = incoming.delimited
+        self._incoming = incoming
+        self._host = host
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yields the body's pieces as they arrive. Raises UpstreamDisconnected or UpstreamTimeout."""
+        read = self._incoming.read
+        try:
+            while piece := await read():
+                yield piece
+        except httpx.HTTPError as error:
+            raise describe_failure(error, self._host) from error
+
+    async def close(self) -> None:
+        """Releases the connection; closes it if the response is unfinished, so that the provider notices."""
+        await self._incoming.close()
+
+
+class HttpUpstream:
+    """The Upstream port over HTTP/1.1.
+
+    If no connection could be made, nothing was sent and the body was not read, so `send` tries again: `attempts` times
+    in all, the second time after `backoff` seconds, and each further time after twice as long. The transport repeats
+    idempotent requests on a kept-alive connection that proved dead. Nothing else is repeated.
+    """
+
+    def __init__(self, transport: AiohttpTransport, *, attempts: int = 3, backoff: float = 0.1) -> None:
+        self._transport = transport
+        self._attempts = attempts
+        self._backoff = backoff
+
+    async def send(self, request: UpstreamRequest) -> HttpResponse:
+        """Sends a request and waits for the head of the response.
+
+        Raises Unreachable, UpstreamTimeout, UpstreamDisconnected, BadRequest, and any error of a streamed body.
+        """
+        host, method, body, failures = "the configured URL", request.method, request.body, 0
+        try:
+            origin, target = self._transport.locate(request.url)
+            host = origin.host
+            headers, length = outgoing_headers(
+                request.headers, host, method, len(body) if isinstance(body, bytes) else None
+            )
+            while True:
+                try:
+                    return HttpResponse(await self._transport.open(origin, method, target, headers, body, length), host)
+                except httpx.ConnectError:
+                    failures += 1
+                    if failures >= self._attempts:
+                        raise
+                await asyncio.sleep(self._backoff * 2 ** (failures - 1))
+        except httpx.HTTPError as error:
+            raise describe_failure(error, host) from error
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._transport.aclose()
+
+
+def describe_failure(error: httpx.HTTPError, host: str) -> AccordionError:
+    """Returns the AccordionError for a failed request to `host`, with advice. It holds no URL and no credential."""
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+        return Unreachable(
+            f"No connection to {host}: {error}. Nothing was sent. Check that the server runs and that the base URL is "
+            "right."
+        )
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return Unreachable(f"Nothing could be sent to {host}: {error}.")
+    if isinstance(error, httpx.LocalProtocolError):
+        return BadRequest(f"Nothing was sent to {host}: {error}.")
+    if isinstance(error, httpx.WriteError):
+        return UpstreamDisconnected(f"The request to {host} was not sent whole: {error}.")
+    if isinstance(error, httpx.TimeoutException):
+        return UpstreamTimeout(f"{host} took too long: {error}. Try again, or raise the upstream time-outs.")
+    return UpstreamDisconnected(
+        f"Connection lost: {host} did not finish its answer ({error}). It may have done the work; try again with care."
+    )

@@ -1,0 +1,273 @@
+"""Routes: the provider, the URL and the key of a request. Pure functions of plain values.
+
+A configured model has its own route. Other requests go to the Anthropic upstream if they speak Anthropic's protocol,
+else to the OpenAI one. `litellm_params.model` is LiteLLM's "provider/name"; `family_of` interprets the provider.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import unquote
+
+from accordion.model.errors import BadRequest, NotFound
+from accordion.model.ports import Route
+from accordion.model.values import replace
+from accordion.providers.http.provider_names import AMBIENT, OPENAI_COMPATIBLE, PROVIDERS
+
+Family = Literal["openai", "anthropic", "litellm"]
+
+DEFAULT_NAMES = frozenset({"openai", "anthropic"})
+"""The names of the two default upstreams; no configured model may have them."""
+
+Pattern = Callable[[str], Route | None]
+"""Returns the route of a model by its name; None if the name does not match."""
+
+Upstreams = Mapping[str, tuple[str, str]]
+"""Base URL and key of the default upstream, by family."""
+
+_MOST_CACHED_NAMES = 1_000
+_NATIVE: Mapping[str, Family] = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One entry of `model_list`, in plain values. Fields that may hold a secret are left out of its repr."""
+
+    name: str
+    model: str
+    api_base: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)
+    extra_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    options: tuple[tuple[str, object], ...] = field(default=(), repr=False)
+    """The other `litellm_params`; only LiteLLM uses them."""
+
+
+class RouteTable:
+    """The routes of the configured models, and the two default upstreams for all other requests."""
+
+    __slots__ = ("_anthropic", "_openai", "_patterns", "_routes_by_name", "models")
+
+    def __init__(
+        self,
+        openai_base: str,
+        anthropic_base: str,
+        models: Mapping[str, Route],
+        *,
+        openai_key: str = "",
+        anthropic_key: str = "",
+        patterns: Sequence[Pattern] = (),
+    ) -> None:
+        self._patterns, self._routes_by_name = tuple(patterns), dict[str, Route | None]()
+        self._openai = Route("openai", "openai", _base("openai", openai_base), api_key=openai_key)
+        self._anthropic = Route("anthropic", "anthropic", _base("anthropic", anthropic_base), api_key=anthropic_key)
+        self.models: Mapping[str, Route] = dict(models)
+        """The configured models' routes by the name that clients use."""
+
+    def route(self, path: str, anthropic: bool, model: str | None) -> Route:
+        """Returns the route of a request for `model` (None if its body names none).
+
+        `anthropic` says that the request carries `anthropic-version`; a path below /v1/messages needs no header.
+        """
+        if model is not None:
+            configured = self.models.get(model) or (self._by_pattern(model) if self._patterns else None)
+            if configured is not None:
+                return configured
+        return self._anthropic if anthropic or _is_messages(path) else self._openai
+
+    def _by_pattern(self, model: str) -> Route | None:
+        """Returns the route of the first pattern that matches a name; the most specific pattern comes first."""
+        if model not in self._routes_by_name:
+            if len(self._routes_by_name) >= _MOST_CACHED_NAMES:
+                self._routes_by_name.clear()
+            matches = (pattern(model) for pattern in self._patterns)
+            self._routes_by_name[model] = next((route for route in matches if route is not None), None)
+        return self._routes_by_name[model]
+
+    def for_dialect(self, route: Route, dialect: str) -> Route:
+        """`for_dialect` as a method, for the Router port."""
+        return for_dialect(route, dialect)
+
+    def url(self, route: Route, path_and_query: str) -> str:
+        """`url` as a method, for the Router port."""
+        return url(route, path_and_query)
+
+
+def routes_from(
+    models: Iterable[ModelEntry],
+    openai_base: str,
+    anthropic_base: str,
+    *,
+    openai_key: str = "",
+    anthropic_key: str = "",
+) -> RouteTable:
+    """Returns the routes of `model_list`. Entries with the same name are deployments of that model, in order.
+
+    Raises ValueError for an entry that `family_of` does not understand.
+    """
+    upstreams: Upstreams = {"openai": (openai_base, openai_key), "anthropic": (anthropic_base, anthropic_key)}
+    named: dict[str, list[ModelEntry]] = {}
+    for entry in models:
+        named.setdefault(entry.name, []).append(entry)
+    routes = {
+        name: _join_deployments([_route(entry, upstreams) for entry in entries]) for name, entries in named.items()
+    }
+    wild = sorted((name for name in named if "*" in name), key=lambda name: -len(name.replace("*", "")))
+    return RouteTable(
+        openai_base,
+        anthropic_base,
+        routes,
+        openai_key=openai_key,
+        anthropic_key=anthropic_key,
+        patterns=[_compile_pattern(name, named[name], upstreams) for name in wild],
+    )
+
+
+def _join_deployments(routes: Sequence[Route]) -> Route:
+    return replace(routes[0], others=tuple(routes[1:])) if len(routes) > 1 else routes[0]
+
+
+def _compile_pattern(name: str, entries: Sequence[ModelEntry], upstreams: Upstreams) -> Pattern:
+    """Returns a Pattern for `name`, in which each `*` matches any text.
+
+    These texts replace the stars of the entry's `model`. As in LiteLLM, `*` alone matches the whole name with its
+    provider.
+    """
+    expression = re.compile("(.*)".join(re.escape(part) for part in name.split("*")), re.DOTALL)
+
+    def route(model: str) -> Route | None:
+        match = expression.fullmatch(model)
+        if match is None:
+            return None
+        try:
+            return _join_deployments(
+                [
+                    _route(replace(entry, model=_fill_pattern(entry.model, match.groups())), upstreams, model)
+                    for entry in entries
+                ]
+            )
+        except ValueError:
+            return None
+
+    return route
+
+
+def _fill_pattern(model: str, texts: Sequence[str]) -> str:
+    """Returns the pattern `model` with `texts` in place of its stars; surplus stars are removed."""
+    parts, replacements = model.split("*"), iter(texts)
+    return parts[0] + "".join(next(replacements, "") + part for part in parts[1:])
+
+
+def family_of(entry: ModelEntry) -> tuple[Family, str]:
+    """Returns the family of an entry's provider, and the provider's own name for the model.
+
+    `openai/name` and `anthropic/name` are native, and so are servers known to speak OpenAI's protocol
+    (`hosted_vllm/name`, ...) that have an `api_base`. LiteLLM translates for all other providers that it knows, under
+    the whole `provider/name`. Without a provider, names that begin with `claude` are Anthropic's and all others are
+    OpenAI's, as in LiteLLM. The option `custom_llm_provider` sets the provider directly.
+    Raises ValueError if no model is named or the provider is unknown.
+    """
+    provider, name = provider_of(entry)
+    if not name:
+        raise ValueError("it names no model; it must read `provider/name`")
+    if provider == "anthropic":
+        return "anthropic", name
+    if provider == "openai" or (entry.api_base and provider in OPENAI_COMPATIBLE):
+        return "openai", name
+    return "litellm", entry.model
+
+
+def for_dialect(route: Route, dialect: str) -> Route:
+    """Returns the route of a request in `dialect` (`chat`, `responses`, `messages`; for any other: unchanged).
+
+    If the provider of a configured model speaks another protocol, LiteLLM translates. Requests to the default upstreams
+    are never translated: the client chose their protocol.
+    """
+    native = _NATIVE.get(dialect)
+    if native is None or route.name in DEFAULT_NAMES:
+        return route
+    if route.family in (native, "litellm"):
+        others = tuple(for_dialect(other, dialect) for other in route.others)
+        return replace(route, others=others) if others != route.others else route
+    others = tuple(for_dialect(other, dialect) for other in route.others)
+    return replace(route, family="litellm", model=f"{route.family}/{route.model or route.name}", others=others)
+
+
+def url(route: Route, path_and_query: str) -> str:
+    """Returns the upstream's URL for a request target such as "/v1/files/a%20b?limit=2"; its encoding is unchanged.
+
+    An OpenAI base URL includes "/v1", like `base_url` in OpenAI's SDK; an Anthropic one does not, as in Anthropic's
+    SDK. A target that could leave the base is refused, not repaired: upstreams and libraries resolve `..` in different
+    ways, and a model's key must not open another path of its host.
+
+    Raises NotFound outside /v1 and for translated models, BadRequest for a path with `..` segments.
+    """
+    if not path_and_query.startswith("/v1") or path_and_query[3:4] not in ("", "/", "?"):
+        raise NotFound("There is no such path; the paths of providers begin with /v1.")
+    if route.family == "litellm":
+        raise NotFound(
+            f"Model `{route.name}` is reached by translation, which serves chat completions, responses and messages."
+        )
+    if (".." in path_and_query or "%" in path_and_query) and _has_dot_dot(path_and_query.partition("?")[0]):
+        raise BadRequest("A path with `..` segments is not forwarded; write the path without them.")
+    if route.family == "openai":
+        return f"{route.base_url}{path_and_query[3:]}"
+    return f"{route.base_url}{path_and_query}"
+
+
+def _route(entry: ModelEntry, upstreams: Upstreams, requested_name: str = "") -> Route:
+    """Returns the route of an entry. `requested_name` is the client's name for the model if the entry's is a pattern.
+
+    An entry without an `api_base` uses its family's default upstream, and that upstream's key if it has none itself.
+    """
+    family, name = family_of(entry)
+    base, key = upstreams.get(family, ("", ""))
+    return Route(
+        name=entry.name,
+        family=family,
+        base_url=_base(family, entry.api_base or base),
+        # A name that stays the same is not rewritten, so that the request is forwarded byte for byte.
+        model=None if family != "litellm" and name == (requested_name or entry.name) else name,
+        api_key=entry.api_key or ("" if entry.api_base else key),
+        extra_headers=entry.extra_headers,
+        options=entry.options,
+        ambient=family == "litellm" and not entry.api_key and provider_of(entry)[0] in AMBIENT,
+    )
+
+
+def provider_of(entry: ModelEntry) -> tuple[str, str]:
+    """Returns LiteLLM's name for an entry's provider, and the provider's own name for the model. Raises ValueError."""
+    custom = dict(entry.options).get("custom_llm_provider")
+    if isinstance(custom, str) and custom:
+        return custom, entry.model.removeprefix(f"{custom}/")
+    provider, slash, name = entry.model.partition("/")
+    if not slash:
+        return "anthropic" if entry.model.startswith("claude") else "openai", entry.model
+    if provider not in PROVIDERS:
+        raise ValueError(
+            "its part before the first `/` is no provider that is known; "
+            "write `openai/...` before the name of a model on an OpenAI-compatible server"
+        )
+    return provider, name
+
+
+def _base(family: Family, base: str) -> str:
+    """Returns a base URL to which a path can be added: without a slash at the end, and for Anthropic without /v1."""
+    base = base.rstrip("/")
+    if family == "anthropic":
+        # LiteLLM accepts either form of an Anthropic `api_base`.
+        base = base.removesuffix("/v1/messages").removesuffix("/v1").rstrip("/")
+    return base
+
+
+def _is_messages(path: str) -> bool:
+    return path.startswith("/v1/messages") and path[12:13] in ("", "/", "?")
+
+
+def _has_dot_dot(path: str) -> bool:
+    """Whether a server could read a segment as `..`: also encoded (more than once), after `\\`, before `;`."""
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    return any(segment.partition(";")[0] == ".." for segment in path.replace("\\", "/").split("/"))

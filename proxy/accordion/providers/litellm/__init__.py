@@ -1,0 +1,1 @@
+"""Translation to other providers by LiteLLM, and all patches of it."""

@@ -1,0 +1,236 @@
+"""Converts a client's request to LiteLLM's arguments.
+
+LiteLLM takes the request's fields and its own options (`api_base`, `api_key`, `callbacks`, ...) as keyword arguments
+alike. So a field of the request becomes an argument only if its protocol has that field:
+
+- A known field is unchanged; LiteLLM translates it, or refuses it if the provider has no such field (with
+  `drop_params: true` in the model's `litellm_params`, it removes such fields instead).
+- A hint without effect on the answer is removed if the provider does not speak OpenAI's protocol.
+- fitting.py first rewrites fields that LiteLLM would lose.
+- Any other field stays in the body for OpenAI-compatible providers. For others it is refused by name, or removed with
+  `drop_params: true`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from accordion.model.errors import BadRequest, Unauthorized
+from accordion.model.ports import Route
+from accordion.providers.litellm.fitting import (
+    EFFORTS,
+    TranslationTarget,
+    fit,
+    must_not_think,
+    one_call_at_a_time,
+    short_user,
+    table_name,
+)
+from accordion.providers.litellm.refusals import check_supported
+
+_FUNCTIONS = {"chat": "acompletion", "responses": "aresponses", "messages": "anthropic_messages"}
+_REQUIRED = {"chat": ("messages",), "responses": ("input",), "messages": ("messages", "max_tokens")}
+
+
+def _split_names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_FIELDS = {
+    "chat": _split_names(
+        "messages functions function_call temperature top_p n stream stream_options stop max_tokens "
+        "max_completion_tokens modalities prediction audio presence_penalty frequency_penalty logit_bias user "
+        "response_format seed tools tool_choice parallel_tool_calls logprobs top_logprobs reasoning_effort verbosity "
+        "safety_identifier service_tier store prompt_cache_key prompt_cache_retention web_search_options thinking "
+        "top_k"
+    ),
+    "responses": _split_names(
+        "input include instructions max_output_tokens metadata parallel_tool_calls previous_response_id reasoning "
+        "store background stream temperature text tool_choice tools top_p truncation user service_tier "
+        "safety_identifier prompt_cache_key prompt_cache_retention max_tool_calls top_logprobs"
+    ),
+    "messages": _split_names(
+        "messages max_tokens metadata stop_sequences stream system temperature thinking tool_choice tools top_k top_p "
+        "container context_management output_config output_format mcp_servers service_tier"
+    ),
+}
+_HINTS = _split_names(
+    "store prompt_cache_key prompt_cache_retention prompt_cache_options client_metadata stream_options"
+)
+# These sign with the machine's or the operator's own identity, so they need no key.
+_OWN_IDENTITY = frozenset(
+    {"bedrock", "sagemaker", "sagemaker_chat", "vertex_ai", "vertex_ai_beta", "azure", "watsonx", "oci"}
+)
+
+
+CONNECT = "connect_timeout"
+"""The option for the time limit of connecting, in seconds. It is Accordion's, not LiteLLM's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationRequest:
+    """A request to translate."""
+
+    dialect: str
+    body: bytes
+    route: Route
+    credential: str
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteLLMCall:
+    """One call of LiteLLM: the function's name, its arguments, and the properties that shape the response.
+
+    `model` is the client's name for the model; `usage` is whether a stream ends with the usage.
+    """
+
+    dialect: str
+    function: str
+    arguments: dict[str, Any]
+    model: str
+    stream: bool
+    usage: bool
+
+
+def connect_limit(route: Route) -> float | None:
+    """Returns the time limit for making a connection, in seconds; None if none is set."""
+    limit = dict(route.options).get(CONNECT)
+    return float(limit) if isinstance(limit, int | float) else None
+
+
+def prepare_call(litellm: Any, request: TranslationRequest) -> LiteLLMCall:
+    """Builds the call. Raises BadRequest, Unauthorized, or LiteLLM's error for an unknown provider."""
+    body = _decode(request)
+    route = request.route
+    requested_model = body.pop("model", None)
+    model = route.model or requested_model
+    if not isinstance(model, str) or not model:
+        raise BadRequest("`model` is missing.", param="model")
+    name, provider = litellm.get_llm_provider(model=model, api_base=route.base_url or None)[:2]
+    options: dict[str, Any] = dict(route.options)
+    options.pop(CONNECT, None)
+    own = _own_protocol(litellm, request.dialect, name, provider)
+    target = TranslationTarget(
+        request.dialect,
+        provider,
+        table_name(name),
+        compatible=provider in {"openai", "azure", *litellm.openai_compatible_providers},
+        own_protocol=own is not None,
+        drop=bool(options.get("drop_params", litellm.drop_params)),
+    )
+    check_supported(litellm, body, target, own if request.dialect == "responses" else None)
+    fields = _request_arguments(fit(litellm, body, target), target, options)
+    if one_call_at_a_time(litellm, body, target):
+        fields["parallel_tool_calls"] = False
+    if (user := short_user(litellm, body, target)) is not None:
+        fields["extra_body"] = {**(options.get("extra_body") or {}), **fields.get("extra_body", {}), "user": user}
+    fixed = {"model": model, **_fixed_arguments(provider, request)}
+    left_out = EFFORTS if must_not_think(litellm, body, target) else frozenset()
+    return LiteLLMCall(
+        dialect=request.dialect,
+        function=_FUNCTIONS[request.dialect],
+        arguments={name: value for name, value in (options | fields | fixed).items() if name not in left_out},
+        model=requested_model if isinstance(requested_model, str) and requested_model else model,
+        stream=body.get("stream") is True,
+        usage=bool((body.get("stream_options") or {}).get("include_usage")),
+    )
+
+
+def _fixed_arguments(provider: str, request: TranslationRequest) -> dict[str, Any]:
+    """Returns the arguments that the client cannot set."""
+    route, key = request.route, _api_key(provider, request)
+    fixed: dict[str, Any] = {"num_retries": 0, "max_retries": 0}
+    if route.base_url:
+        fixed["api_base"] = route.base_url
+    if key is not None:
+        fixed["api_key"] = key
+    if route.extra_headers:
+        # LiteLLM recognizes headers in lower case only.
+        fixed["extra_headers"] = {name.lower(): value for name, value in route.extra_headers}
+    return fixed
+
+
+def _decode(request: TranslationRequest) -> dict[str, Any]:
+    try:
+        body = json.loads(request.body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("The body is not JSON, so it cannot be translated for this model's provider.") from error
+    if not isinstance(body, dict):
+        raise BadRequest("The body must be a JSON object.")
+    for name in _REQUIRED[request.dialect]:
+        if body.get(name) is None:
+            raise BadRequest(f"`{name}` is missing.", param=name)
+    listing = _REQUIRED[request.dialect][0]
+    if not _is_history(body[listing]) and not (listing == "input" and isinstance(body[listing], str)):
+        raise BadRequest(f"`{listing}` must be a list of objects.", param=listing)
+    if body.get("tools") is not None and not _is_history(body["tools"]):
+        raise BadRequest("`tools` must be a list of objects.", param="tools")
+    for name in ("stream_options", "metadata"):
+        if not isinstance(body.get(name), dict | None):
+            raise BadRequest(f"`{name}` must be an object.", param=name)
+    return body
+
+
+def _is_history(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _request_arguments(body: dict[str, Any], target: TranslationTarget, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the request's fields as arguments."""
+    dialect, compatible, drop, provider = target.dialect, target.compatible, target.drop, target.provider
+    known = _FIELDS[dialect]
+    if dialect != "messages" and not compatible:
+        # In a stream of Chat Completions `stream_options` is LiteLLM's own, whoever the provider is.
+        hints = _HINTS - {"stream_options"} if dialect == "chat" else _HINTS
+        body = {name: value for name, value in body.items() if name not in hints}
+    fields = {name: value for name, value in body.items() if name in known}
+    others = {name: value for name, value in body.items() if name not in known}
+    if dialect != "messages" and not compatible and (user := _user_id(body)) is not None:
+        fields["metadata"] = {"user_id": user}
+    if not compatible:
+        others.pop("metadata", None)
+    if not others:
+        return fields
+    if compatible and not (drop and dialect == "messages"):
+        fields["extra_body"] = {**(options.get("extra_body") or {}), **others}
+    elif not drop:
+        name = next(iter(others))
+        raise BadRequest(
+            f"`{name}` cannot be translated for this model's provider ({provider}). Leave it out, or set "
+            "`drop_params: true` in the model's `litellm_params`.",
+            code="unsupported_parameter",
+            param=name,
+        )
+    return fields
+
+
+def _user_id(body: dict[str, Any]) -> str | None:
+    user = (body.get("metadata") or {}).get("user_id")
+    return user if isinstance(user, str) else None
+
+
+def _api_key(provider: str, request: TranslationRequest) -> str | None:
+    """Returns the provider's key. LiteLLM takes none from the environment, except a machine's own identity."""
+    key = request.credential.strip()
+    if key[:7].lower() == "bearer ":
+        key = key[7:].strip()
+    if key.startswith(("os.environ/", "oidc/")):
+        raise Unauthorized("The credential is not one.")  # LiteLLM would look it up on this machine
+    if key:
+        return key
+    return None if provider in _OWN_IDENTITY and not request.route.api_key else "none"
+
+
+def _own_protocol(litellm: Any, dialect: str, model: str, provider: str) -> Any:
+    """Returns LiteLLM's description of the provider's own Responses or Messages API; None if it has none."""
+    if dialect == "chat" or provider not in [known.value for known in litellm.LlmProviders]:
+        return None
+    configs = litellm.utils.ProviderConfigManager
+    describe = {
+        "responses": configs.get_provider_responses_api_config,
+        "messages": configs.get_provider_anthropic_messages_config,
+    }[dialect]
+    return describe(provider=litellm.LlmProviders(provider), model=model)

@@ -1,0 +1,134 @@
+"""Translates requests to providers with another protocol than the client's, with LiteLLM on its own thread.
+
+LiteLLM takes seconds to import and about half a millisecond a chunk, so none of it runs on the caller's loop. A request
+moves to a worker thread with its own loop; the response's head and pieces come back through a bounded channel
+(worker.py). requests.py builds LiteLLM's arguments, responses.py and errors.py build the client's response.
+
+A response names the model that the client requested: LiteLLM names the provider's model or one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import Future
+from contextlib import aclosing
+from typing import Any
+
+from accordion.model.errors import UpstreamDisconnected
+from accordion.model.ports import Headers, Route, UpstreamResponse
+from accordion.protocols.base import WireProtocol
+from accordion.providers.litellm.errors import read_problem
+from accordion.providers.litellm.patches import load_litellm
+from accordion.providers.litellm.requests import TranslationRequest, connect_limit, prepare_call
+from accordion.providers.litellm.responses import render_document, stream_events, useful_headers
+from accordion.providers.litellm.thinking import unnumber_thinking
+from accordion.providers.litellm.wire import CallConnections, bind_task
+from accordion.providers.litellm.worker import LoopThread, ResponseChannel, ResponseEnd, ResponseHead
+
+_JSON = (b"content-type", b"application/json")
+_EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+class LiteLLMTranslator:
+    """The Translator port. `protocols` are by name; `load` returns the LiteLLM module, at first use.
+
+    An error before the response has begun becomes an error response in the client's protocol, with the provider's
+    headers about limits. A later error is raised, as with any other provider.
+    """
+
+    def __init__(self, protocols: Mapping[str, WireProtocol], load: Callable[[], Any] = load_litellm) -> None:
+        self._protocols = protocols
+        self._load = load
+        self._worker = LoopThread("translate")
+
+    async def send(
+        self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = ""
+    ) -> UpstreamResponse:
+        """Sends `body` to `route.model`; returns at the first piece of the response, or at its error.
+
+        `credential` is the provider's key, without a scheme. `request_id` is the id of errors for which the provider
+        sends none. Raises UpstreamDisconnected if `close` is called before the head arrives. Cancelling this cancels
+        the call.
+        """
+        loop = self._worker.loop()
+        channel = ResponseChannel(receiver=asyncio.get_running_loop(), sender=loop)
+        request = TranslationRequest(dialect, body, route, credential, request_id)
+        work = asyncio.run_coroutine_threadsafe(self._run_call(request, channel), loop)
+        try:
+            head = await channel.receive()
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        if not isinstance(head, ResponseHead):
+            raise UpstreamDisconnected("The translation was ended before the provider answered.")
+        return _TranslatedResponse(head, channel, work)
+
+    async def close(self) -> None:
+        """Cancels all calls and ends the thread."""
+        await self._worker.close()
+
+    async def _run_call(self, request: TranslationRequest, channel: ResponseChannel) -> None:
+        wire = CallConnections(connect_limit(request.route))
+        bind_task(wire)
+        try:
+            await self._send_response(request, channel, wire)
+        finally:
+            channel.end()
+            await wire.close()
+
+    async def _send_response(
+        self, request: TranslationRequest, channel: ResponseChannel, wire: CallConnections
+    ) -> None:
+        """Calls LiteLLM and sends its response to the channel, on the worker's loop."""
+        protocol = self._protocols[request.dialect]
+        has_begun = False
+        try:
+            litellm = self._load()
+            call = prepare_call(litellm, request)
+            if call.dialect == "chat":
+                unnumber_thinking(call.arguments["messages"])
+            result = await getattr(litellm, call.function)(**call.arguments)
+            if not call.stream:
+                whole = render_document(call, result)
+                await channel.send(ResponseHead(200, (_JSON, *useful_headers(wire.headers))))
+                await channel.send(whole)
+                channel.finish()
+                return
+            async with aclosing(stream_events(call, result)) as pieces:
+                # The head waits for the first piece: some providers refuse a request only when their stream is read.
+                async for piece in pieces:
+                    if not has_begun:
+                        await channel.send(ResponseHead(200, (_EVENTS, *useful_headers(wire.headers))))
+                        has_begun = True
+                    await channel.send(piece)
+        except Exception as error:
+            problem = read_problem(error, request, has_begun=has_begun, is_sent=wire.is_sent)
+            if has_begun:
+                channel.fail(problem.error)
+                return
+            await channel.send(ResponseHead(problem.error.status, (_JSON, *problem.headers)))
+            await channel.send(protocol.render_error(problem.error, problem.request_id))
+        channel.finish()
+
+
+class _TranslatedResponse:
+    """A translated response whose head has arrived."""
+
+    def __init__(self, head: ResponseHead, channel: ResponseChannel, work: Future[None]) -> None:
+        self.status: int = head.status
+        self.headers: Headers = head.headers
+        self.delimited = True
+        self._channel = channel
+        self._work = work
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yields the body, each event as soon as LiteLLM yields it. Raises the error that ended the stream."""
+        while isinstance(item := await self._channel.receive(), bytes):
+            yield item
+        if isinstance(item, ResponseEnd) and item.error is not None:
+            raise item.error
+
+    async def close(self) -> None:
+        """Cancels the call if it is still running, and closes its connection."""
+        self._work.cancel()

@@ -1,0 +1,1 @@
+"""Models: token counts, context windows, embeddings, and requests for summaries."""

@@ -1,0 +1,159 @@
+"""LiteLLM's model table: token limits by model id, read from its package data without importing litellm.
+
+Only the input and output limits of conversational models are loaded (about 1 MB of memory; 4 ms to read).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from accordion.providers.models.tokenizer import package_file
+
+TABLE_FILE = "model_prices_and_context_window_backup.json"
+MODES = ("chat", "completion", "responses")
+LABS = (
+    "openai",
+    "anthropic",
+    "gemini",
+    "xai",
+    "deepseek",
+    "mistral",
+    "moonshot",
+    "zai",
+    "minimax",
+    "dashscope",
+    "cohere",
+    "vertex_ai",
+    "azure",
+    "azure_ai",
+    "bedrock",
+)
+"""Provider prefixes in order of preference: the makers of models, then clouds that serve them unchanged."""
+
+LONGEST_ID = 256
+
+LimitPair = tuple[int, int]
+"""Input limit and output limit in tokens, as in the table; 0 if the table has none."""
+
+_LAB_DOT = re.compile(r"^(?:[a-z][a-z-]*\.)+(?=[a-z])")  # us.anthropic.claude-…
+_BEDROCK = re.compile(r"-v\d+:\d+$|(?<=\d)-v\d$")  # …-v1:0
+_VARIANT = re.compile(r":(?:free|beta|thinking|nitro|floor|extended|online|exacto|latest)$|\[1m\]$")
+_SUFFIX = re.compile(
+    r"-(?:20\d\d-?[01]\d-?[0-3]\d|[0-3]\d-20\d\d|\d{4}|0[1-9]-[0-3]\d|\d{6}|latest|default|preview|exp|maas|think|thinking"
+    r"|fast|minimal|low|medium|high|xhigh)$"
+)
+
+
+class _TableRow(msgspec.Struct):
+    max_input_tokens: int | float | str | None = None
+    max_output_tokens: int | float | str | None = None
+    mode: str | None = None
+
+
+class ModelTable:
+    """The table, read at first use. It is empty if litellm's data is missing or has another form."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, LimitPair] | None = None
+        self._aliases: dict[str, LimitPair] | None = None
+
+    def rows(self) -> dict[str, LimitPair]:
+        """Returns the limits of every conversational model with a known input limit, by its id."""
+        if self._rows is None:
+            self._rows = _read()
+        return self._rows
+
+    def find(self, model: str) -> LimitPair | None:
+        """Returns the limits of `model`: by its id, then without provider prefixes, then by its longest known name.
+
+        Names ignore dates, variants (`:free`, `[1m]`), `@` for `-`, `4.5` for `4-5`, fine-tunes (`ft:base:org::id`) and
+        Bedrock's forms. If several entries have one name, the maker's own wins, then the most common.
+        """
+        if len(model) > LONGEST_ID:
+            return None
+        rows = self.rows()
+        for shorter in _without_prefixes(model):
+            if shorter in rows:
+                return rows[shorter]
+        if self._aliases is None:
+            self._aliases = _index(rows)
+        for name in candidate_names(model):
+            if name in self._aliases:
+                return self._aliases[name]
+        return None
+
+
+def candidate_names(model: str) -> Iterator[str]:
+    """Yields the names of a model id, the longest first, in one spelling: `claude-sonnet-4-5`."""
+    name = model.lower().strip().rsplit("/", 1)[-1]
+    name = _VARIANT.sub("", name)
+    if name.startswith("ft:"):
+        name = name.split(":")[1]
+    name = _BEDROCK.sub("", _LAB_DOT.sub("", name))
+    name = name.replace("@", "-").replace(":", "-").replace(".", "-")
+    while name:
+        yield name
+        shorter = _SUFFIX.sub("", name)
+        if shorter == name:
+            return
+        name = shorter
+
+
+def _without_prefixes(model: str) -> Iterator[str]:
+    yield model
+    while "/" in model:
+        model = model.split("/", 1)[1]
+        yield model
+
+
+def _read() -> dict[str, LimitPair]:
+    file = package_file(TABLE_FILE)
+    if file is None:
+        return {}
+    try:
+        decoded = msgspec.json.decode(file.read_bytes(), type=dict[str, _TableRow])
+    except (OSError, msgspec.DecodeError):
+        return {}
+    shared: dict[LimitPair, LimitPair] = {}
+    rows = {}
+    for model, row in decoded.items():
+        limits = (_tokens(row.max_input_tokens), _tokens(row.max_output_tokens))
+        if row.mode in MODES and limits[0] > 0:
+            rows[model] = shared.setdefault(limits, limits)
+    return rows
+
+
+def _tokens(value: float | str | None) -> int:
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
+
+
+def _index(rows: dict[str, LimitPair]) -> dict[str, LimitPair]:
+    """Names to limits. A name that an entry bears in full goes before one that its date was cut from."""
+    ranked: dict[str, tuple[int, list[LimitPair]]] = {}
+    for model, limits in rows.items():
+        rank = _rank(model)
+        for cut, name in enumerate(candidate_names(model)):
+            place = rank + cut * (len(LABS) + 2)
+            best = ranked.get(name)
+            if best is None or place < best[0]:
+                ranked[name] = (place, [limits])
+            elif place == best[0]:
+                best[1].append(limits)
+    return {name: _most_common_figures(found) for name, (_, found) in ranked.items()}
+
+
+def _rank(model: str) -> int:
+    """How near an entry is to the model's maker: 0 for a bare id, then the makers' prefixes, clouds, all others."""
+    prefix, slash, _ = model.partition("/")
+    if not slash:
+        return len(LABS) if _LAB_DOT.match(model) else 0
+    return 1 + LABS.index(prefix) if prefix in LABS else len(LABS) + 1
+
+
+def _most_common_figures(found: Iterable[LimitPair]) -> LimitPair:
+    counts = Counter(found)
+    return min(counts, key=lambda limits: (-counts[limits], limits))

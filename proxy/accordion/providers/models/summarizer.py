@@ -1,0 +1,335 @@
+"""Requests summaries from a model: the request's own model, with the caller's credential, or a configured one.
+
+The caller whose request is compacted pays for its summary. A caller's credential is sent only to the provider that the
+caller uses anyway. A model's configured key is used only for callers with a proxy key. Nothing that newer models refuse
+is sent: no temperature, no format. The provider is told not to store Responses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from accordion.model.budget import Window
+from accordion.model.errors import AccordionError, SummaryFailed
+from accordion.model.ports import (
+    Headers,
+    Route,
+    Router,
+    Translator,
+    Upstream,
+    UpstreamRequest,
+    UpstreamResponse,
+    WindowTable,
+)
+from accordion.model.records import ObservedResponse, Usage
+from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.values import replace
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.content_encoding import Decoder
+from accordion.summaries.author import SummaryRejected
+
+PATHS: Final = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+
+MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
+"""The field of Chat Completions for the longest answer. OpenAI's newer models accept only the second, other servers
+only the first."""
+
+_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+_REFUSED: Final = frozenset({"content_filter", "refusal"})
+
+ANSWER: Final = 16_000
+"""The tokens that are reserved for an answer; in smaller windows, a quarter of the window."""
+_THINKING: Final = 6_000
+"""Tokens added to the answer's limit, since reasoning models think before the first word."""
+_MAX_RESPONSE_BYTES: Final = 4 << 20
+
+_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
+_SENT: Final = frozenset(
+    {*_CREDENTIALS, b"anthropic-version", b"anthropic-beta", b"user-agent", b"openai-organization", b"openai-project"}
+)
+_OPENAI = re.compile(r"(?:^|/)(?:gpt-|o\d|chatgpt|codex)")
+
+
+@dataclass(frozen=True, slots=True)
+class _SummaryRoute:
+    """A model's name for clients, with its route, headers and credential."""
+
+    model: str
+    route: Route
+    headers: Headers = field(repr=False)
+    credential: str = field(repr=False)
+    beta: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _ParsedResponse:
+    """A response: its status, its decoded body, and the observer's result."""
+
+    status: int
+    data: Any = field(repr=False)
+    observed: ObservedResponse = field(repr=False)
+
+
+class ModelSummarizer:
+    """The Summarizer port over the Upstream and Translator ports. Content and credentials are never logged.
+
+    `model` names a configured model, or another one of the request's own provider; empty: the request's own model.
+    `protocols` are by name. `longest` is the largest answer in tokens.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        translator: Translator,
+        router: Router,
+        windows: WindowTable,
+        protocols: Mapping[str, WireProtocol],
+        *,
+        model: str = "",
+        longest: int = ANSWER,
+    ) -> None:
+        self._upstream = upstream
+        self._translator = translator
+        self._router = router
+        self._windows = windows
+        self._protocols = protocols
+        self._model = model
+        self._longest = longest
+
+    def input_limit(self, caller: SummaryCaller) -> int:
+        """Returns the window's usable input less the answer, in tokens; 0 if no model can be called."""
+        target = self._find_route(caller)
+        if target is None or caller.dialect not in PATHS:
+            return 0
+        window = self._window(target, caller)
+        return max(0, min(window.usable_input, window.size - self._max_answer_tokens(window)))
+
+    async def write(self, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
+        """Requests a summary once, not streamed, without a time-out.
+
+        Raises SummaryRejected if the model responded, with the tokens that this cost, and SummaryFailed for all else.
+        """
+        target = self._find_route(caller)
+        if target is None or caller.dialect not in PATHS:
+            raise SummaryFailed("no model may be called with this caller's key")
+        try:
+            return await self._request(target, request, caller)
+        except SummaryFailed:
+            raise
+        except AccordionError as error:
+            raise SummaryFailed(f"the model could not be called: {error.code or error.type}") from error
+        except Exception as error:
+            raise SummaryFailed(f"the model could not be called: {type(error).__name__}") from error
+
+    async def _request(self, target: _SummaryRoute, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
+        longest = min(request.max_tokens + _THINKING, self._max_answer_tokens(self._window(target, caller)))
+        model = target.route.model or target.model
+        likely: MaxTokensField = "max_completion_tokens" if _OPENAI.search(model) else "max_tokens"
+        other: MaxTokensField = "max_tokens" if likely == "max_completion_tokens" else "max_completion_tokens"
+        response = await self._send(
+            target, caller.dialect, request_body(caller.dialect, model, request, longest, likely)
+        )
+        if caller.dialect == "chat" and response.status in (400, 422) and likely in response.observed.error:
+            # Only a request can show which of the two fields a server accepts.
+            response = await self._send(
+                target, caller.dialect, request_body(caller.dialect, model, request, longest, other)
+            )
+        text, problem = _read_answer(caller.dialect, response)
+        usage = response.observed.usage or Usage()
+        if problem:
+            answers = int(response.status == 200)
+            raise SummaryRejected(problem, input=usage.input, output=usage.output, answers=answers)
+        return SummaryResponse(text, response.observed.model or model, usage.input, usage.output)
+
+    async def _send(self, target: _SummaryRoute, dialect: str, body: bytes) -> _ParsedResponse:
+        if target.route.family == "litellm":
+            upstream_response = await self._translator.send(dialect, body, target.route, target.credential)
+        else:
+            url = self._router.url(target.route, PATHS[dialect])
+            upstream_response = await self._upstream.send(UpstreamRequest("POST", url, target.headers, body))
+        try:
+            raw = await _read_body(upstream_response)
+        finally:
+            await upstream_response.close()
+        observer = self._protocols[dialect].observer(False)
+        observer.feed(raw)
+        try:
+            data = msgspec.json.decode(raw)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            if upstream_response.status == 200:
+                raise SummaryFailed("the model's answer is not JSON") from None
+            data = None
+        return _ParsedResponse(upstream_response.status, data, observer.observation())
+
+    # -- the route and the credential --------------------------------------------------
+
+    def _find_route(self, caller: SummaryCaller) -> _SummaryRoute | None:
+        configured = self._router.models.get(self._model)
+        if configured is None:
+            route = _with_model(caller.route, self._model) if self._model else caller.route
+            headers = _headers(caller.headers, route, caller.dialect)
+            return _SummaryRoute(self._model or caller.model, route, headers, caller.credential, _beta_flags(headers))
+        route = self._router.for_dialect(configured, caller.dialect)
+        if caller.keyed and route.api_key:
+            headers = _headers(_with_key(caller.headers, route), route, caller.dialect)
+            return _SummaryRoute(self._model, route, headers, route.api_key, _beta_flags(headers))
+        if _is_same_provider(configured, caller.route):
+            headers = _headers(caller.headers, route, caller.dialect)
+            return _SummaryRoute(self._model, route, headers, caller.credential, _beta_flags(headers))
+        if route.ambient and (caller.keyed or caller.route.ambient):
+            return _SummaryRoute(self._model, route, (), "")
+        return None
+
+    def _window(self, target: _SummaryRoute, caller: SummaryCaller) -> Window:
+        return self._windows.window(target.model, target.route.name, target.beta, caller.tenant)
+
+    def _max_answer_tokens(self, window: Window) -> int:
+        return max(1, min(self._longest, window.size // 4, window.max_output or self._longest))
+
+
+def _read_answer(dialect: str, response: _ParsedResponse) -> tuple[str, str]:
+    """Returns the text of a response and a description of its fault; the second is empty if there is none."""
+    if response.status != 200 or response.observed.error:
+        return "", f"the model answered with status {response.status}{_error_code(response.data)}"
+    text = read_text(dialect, response.data)
+    return text, find_fault(response.observed.finish) or ("" if text else "the model answered nothing")
+
+
+def _headers(headers: Headers, route: Route, dialect: str) -> Headers:
+    """Returns the headers of our request: the client's identifying ones, the route's, and the content type."""
+    extra = tuple((name.lower().encode(), value.encode()) for name, value in route.extra_headers)
+    own = {name for name, _ in extra}
+    forwarded = [(name.lower(), value) for name, value in headers if name.lower() in _SENT and name.lower() not in own]
+    if dialect == "messages" and not any(name == b"anthropic-version" for name, _ in forwarded):
+        forwarded.append((b"anthropic-version", b"2023-06-01"))
+    return (*forwarded, *extra, (b"content-type", b"application/json"), (b"accept-encoding", b"identity"))
+
+
+def _with_key(headers: Headers, route: Route) -> Headers:
+    """Returns the headers with the model's own key in place of the client's credentials."""
+    others = tuple(pair for pair in headers if pair[0].lower() not in _CREDENTIALS)
+    key = route.api_key.encode()
+    return (*others, (b"x-api-key", key) if route.family == "anthropic" else (b"authorization", b"Bearer " + key))
+
+
+def _is_same_provider(one: Route, other: Route) -> bool:
+    """Whether two routes lead to the same provider, so that a credential for one is valid for the other."""
+    if one.base_url or other.base_url:
+        return one.base_url == other.base_url
+    return one.family == other.family and _provider(one) == _provider(other) != ""
+
+
+def _with_model(route: Route, model: str) -> Route:
+    """Returns the route to another model of the same provider; for LiteLLM, the part before the slash stays."""
+    provider = _provider(route) if route.family == "litellm" else ""
+    bare = model.removeprefix(f"{provider}/")
+    return replace(route, model=f"{provider}/{bare}" if provider else model)
+
+
+def _provider(route: Route) -> str:
+    name, slash, _ = (route.model or "").partition("/")
+    return name if slash else ""
+
+
+def _beta_flags(headers: Headers) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == b"anthropic-beta"), "")
+
+
+async def _read_body(response: UpstreamResponse) -> bytes:
+    """Returns the whole decoded body. Raises SummaryFailed if it is too large or cannot be decoded."""
+    fields = {name.lower(): value for name, value in response.headers}
+    decoder, body = Decoder(fields.get(b"content-encoding", b"").decode("latin-1"), _MAX_RESPONSE_BYTES), bytearray()
+    async with aclosing(response.chunks()) as chunks:
+        async for chunk in chunks:
+            body += decoder.feed(chunk)
+            if not decoder.readable:
+                raise SummaryFailed("the model's answer could not be read, or is too large")
+    return bytes(body)
+
+
+def _error_code(data: Any) -> str:
+    """Returns the code or type of an error if it is a plain word. The error's text is not used: it may hold content."""
+    error = data.get("error") if isinstance(data, dict) else None
+    if not isinstance(error, dict):
+        return ""
+    for name in ("code", "type"):
+        word = error.get(name)
+        if isinstance(word, str) and re.fullmatch(r"[a-z_]{2,60}", word):
+            return f" ({word})"
+    return ""
+
+
+def request_body(dialect: str, model: str, request: SummaryRequest, longest: int, limit: MaxTokensField) -> bytes:
+    """Returns the request as JSON. `longest` is the longest answer in tokens. Raises KeyError for another dialect."""
+    make = {"chat": _chat, "responses": _responses, "messages": _messages}[dialect]
+    return msgspec.json.encode(make(model, request, longest, limit))
+
+
+def read_text(dialect: str, data: Any) -> str:
+    """Returns the text of a response; empty if there is none."""
+    read = {"chat": _read_chat, "responses": _read_responses, "messages": _read_messages}[dialect]
+    return "".join(read(data)).strip() if isinstance(data, dict) else ""
+
+
+def find_fault(finish: str) -> str:
+    """Returns the fault of an answer with this finish reason; empty if it has none."""
+    if finish in _CUT:
+        return "the answer was cut short at its longest"
+    return "the model refused" if finish in _REFUSED else ""
+
+
+def _chat(model: str, request: SummaryRequest, longest: int, limit: MaxTokensField) -> dict[str, Any]:
+    messages = [{"role": "system", "content": request.instructions}, {"role": "user", "content": request.text}]
+    return {"model": model, "messages": messages, limit: longest, "stream": False}
+
+
+def _responses(model: str, request: SummaryRequest, longest: int, limit: MaxTokensField) -> dict[str, Any]:
+    return {
+        "model": model,
+        "instructions": request.instructions,
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": request.text}]}],
+        "max_output_tokens": longest,
+        "store": False,
+        "stream": False,
+    }
+
+
+def _messages(model: str, request: SummaryRequest, longest: int, limit: MaxTokensField) -> dict[str, Any]:
+    return {
+        "model": model,
+        "max_tokens": longest,
+        "system": request.instructions,
+        "messages": [{"role": "user", "content": request.text}],
+        "stream": False,
+    }
+
+
+def _read_chat(data: dict[str, Any]) -> list[str]:
+    choice = next((entry for entry in _list(data.get("choices")) if isinstance(entry, dict)), {})
+    content = (choice.get("message") or {}).get("content")
+    return [content] if isinstance(content, str) else _texts(content)
+
+
+def _read_responses(data: dict[str, Any]) -> list[str]:
+    items = (item for item in _list(data.get("output")) if isinstance(item, dict) and item.get("type") == "message")
+    return [text for item in items for text in _texts(item.get("content"))]
+
+
+def _read_messages(data: dict[str, Any]) -> list[str]:
+    return _texts(data.get("content"))
+
+
+def _texts(content: Any) -> list[str]:
+    """Returns the texts of a list of parts; thinking has another type."""
+    parts = (part for part in _list(content) if isinstance(part, dict) and part.get("type") in ("text", "output_text"))
+    return [part["text"] for part in parts if isinstance(part.get("text"), str)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,242 @@
+"""Prefix nodes: records of the points in a conversation where a request ended, and the keys of these records.
+
+A node belongs to a prefix of a message list: its name is the label (client_metadata.py) and the chain key of the
+prefix's last message. Later requests of the conversation contain this prefix, and so find the node. Ids of responses
+and conversations that a provider keeps have nodes too; the name of such a node is a hash of the id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import pairwise
+from operator import attrgetter
+from typing import Protocol, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from accordion.model.conversation import Conversation
+from accordion.model.ports import Key
+from accordion.sessions.client_metadata import ClientMetadata
+from accordion.sessions.tenants import Caller
+
+
+class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A point where a request ended. Every request writes some nodes: a Struct writes only fields with content.
+
+    `next` is the chain key of the message that followed first, `branch` that of the request that continued from here
+    and has the session, `base` the node of the same session from which this one continued. `reported` is the provider's
+    count of the whole input (0 where none was reported) for `model`, `counted` the proxy's own count, with the overhead
+    of `overhead_key`.
+    """
+
+    session: str
+    next: bytes = b""
+    reported: int = 0
+    counted: int = 0
+    overhead_key: bytes = b""
+    chain: bytes = b""
+    """Of a response id's node: the chain key that the id stands for."""
+    branch: bytes = b""
+    base: bytes = b""
+    fold: str = ""
+    """The id of the compaction that was applied to the request of `reported`; empty where none was."""
+    ids: tuple[str, ...] = ()
+    """Of a response id's node: the provider's own ids of the tool rounds of the response. The last one stands for the
+    whole conversation."""
+    taken: bytes = b""
+    """Of the end of a branch that lost the session to another branch: the end of that branch at that time."""
+    model: str = ""
+    label: bytes = b""
+    """Of a response id's node: the label of the conversation."""
+    changed: bool = False
+    """Of a response id's node: whether the provider's list differs from the client's."""
+    folded: bool = False
+    """Of a response id's node: whether its session was compacted, or may have been."""
+    tried: int = 0
+    """Of a response id's node in a thread over its trigger that no compaction made smaller: its tokens."""
+
+
+# The most nodes back to which a branch is compared with the recorded one: another worker may record a rival late.
+_MAX_STEPS_BACK = 8
+
+# The fields that are set together when a response has arrived.
+_REPORT_FIELDS = ("reported", "counted", "overhead_key", "fold", "model")
+
+_KEY_PREFIX = "point/"
+_role = attrgetter("role")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(PrefixNode)
+
+
+class NodeLookup(Protocol[T_co]):
+    """A mapping or cache by the names of nodes."""
+
+    def get(self, name: bytes, /) -> T_co | None:
+        """Returns the value of a name, or None."""
+
+
+def decode(value: bytes | None) -> PrefixNode | None:
+    """Decodes a stored node; None where there is none, or none that can be decoded."""
+    with suppress(msgspec.MsgspecError):
+        return _DECODER.decode(value) if value is not None else None
+    return None
+
+
+def merge(own: PrefixNode | None, stored: PrefixNode) -> PrefixNode:
+    """Merges the stored node with this worker's own, which may not be written yet."""
+    if own is None:
+        return stored
+    if own.session != stored.session:
+        return stored
+    if own.next and not stored.next:
+        return own
+    if own.reported and not stored.reported:
+        return structs.replace(stored, **{name: getattr(own, name) for name in _REPORT_FIELDS})
+    return stored
+
+
+def find_deepest(lookup: NodeLookup[T], label: bytes, chain: Sequence[bytes]) -> tuple[int, T | None]:
+    """Returns the index (-1: none) and the value of the longest prefix of a list that `lookup` has."""
+    index = len(chain)
+    for key in reversed(chain):
+        index -= 1
+        value = lookup.get(label + key)
+        if value is not None:
+            return index, value
+    return -1, None
+
+
+def find_rival_branch(
+    nodes: Mapping[bytes, PrefixNode], label: bytes, chain: Sequence[bytes], index: int, base: PrefixNode
+) -> tuple[bytes, PrefixNode, bytes] | None:
+    """Returns the node where another branch than this request's has the session: the base, or a node before it.
+
+    The result is the node's key, the node, and the key of this request's branch; None where there is no such node.
+    """
+    key, node = chain[index], base
+    if base.next:
+        has_rival = base.next == chain[index + 1] and base.branch and base.branch not in chain[index + 1 :]
+        return (key, base, chain[-1]) if has_rival else None
+    for _ in range(_MAX_STEPS_BACK):
+        previous = nodes.get(label + node.base) if node.base else None
+        if previous is None or previous.session != base.session:
+            break
+        if previous.branch not in (b"", key):
+            return node.base, previous, key
+        key, node = node.base, previous
+    return None
+
+
+def is_branch_alive(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> bool:
+    """Whether the branch recorded at a node was continued. (An end that passed to another session counts as that.)"""
+    return _has_successor(nodes.get(label + node.branch), node.session)
+
+
+def list_successors(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> Iterator[bytes]:
+    """Yields the ends that took the session over from an end, in order, up to the first that is not in memory."""
+    for _ in range(_MAX_STEPS_BACK):
+        if not node.taken:
+            return
+        yield node.taken
+        successor = nodes.get(label + node.taken)
+        if successor is None:
+            return
+        node = successor
+
+
+def has_live_successor(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> bool:
+    """Whether one of the successors was continued. The node where they parted may be another conversation's by now."""
+    return any(_has_successor(nodes.get(label + key), node.session) for key in list_successors(nodes, label, node))
+
+
+def _has_successor(end: PrefixNode | None, session: str) -> bool:
+    return end is not None and (end.next != b"" or end.session != session)
+
+
+def extend_chain(chain_key: bytes, key: bytes) -> bytes:
+    """Returns the next key of a chain that begins with state kept by the provider."""
+    return hashlib.sha256(chain_key + key).digest()
+
+
+def has_response(conversation: Conversation) -> bool:
+    """Whether the list contains a response of the model."""
+    return "assistant" in map(_role, conversation.messages)
+
+
+def count_responses(conversation: Conversation, index: int) -> int:
+    """Counts the responses behind a message; a response may be several entries."""
+    roles = [message.role for message in conversation.messages[index:]]
+    return sum(role == "assistant" != before for before, role in pairwise(roles))
+
+
+@lru_cache(1_024)
+def node_id(name: bytes) -> str:
+    """Returns a node's id in the store, 24 hexadecimal digits. A request needs that of its own node twice."""
+    return hashlib.sha256(b"session:" + name).hexdigest()[:24]
+
+
+def node_key(node_id: str) -> Key:
+    """Returns the key of a node, by its id."""
+    return Key("", f"{_KEY_PREFIX}{node_id}")
+
+
+def node_key_by_name(name: bytes) -> Key:
+    """Returns the key of a node, by its name."""
+    return node_key(node_id(name))
+
+
+def merge_values(key: Key, mine: bytes, theirs: bytes) -> bytes | None:
+    """Merges two values of a node that two workers wrote; None where the key is no node's, or `theirs` has it all."""
+    if not key.name.startswith(_KEY_PREFIX):
+        return None
+    own, stored = decode(mine), decode(theirs)
+    if own is None or stored is None or (merged := merge(own, stored)) == stored:
+        return None
+    return ENCODER.encode(merged)
+
+
+def session_nodes_collection(session: str) -> str:
+    """Returns the collection that lists the ids of a session's nodes, which are otherwise found only by content.
+
+    The node after which the session is named (`first_node_id`) is not in it, so that a session of one request has no
+    such collection.
+    """
+    return f"points/{session}"
+
+
+def first_node_id(session: str) -> str:
+    """Returns the id of the node after which a session is named."""
+    return session.removeprefix("s-")
+
+
+def label_prefix(caller: Caller, client_metadata: ClientMetadata) -> bytes:
+    """Returns a short prefix for the names of a label's nodes; the chain keys after it are the tenant's own already."""
+    if not (client_metadata.session or client_metadata.agent or client_metadata.scope):
+        return b""
+    name = f"{client_metadata.label}\n{client_metadata.scope}" if client_metadata.scope else client_metadata.label
+    return hashlib.sha256(caller.tenant_key + name.encode()).digest()[:8]
+
+
+def provider_state_name(caller: Caller, state_id: str) -> bytes:
+    """Returns the name of the node for a response's or a conversation's id."""
+    return hashlib.sha256(caller.tenant_key + b"state:" + state_id.encode()).digest()
+
+
+def session_id_from_node(node_id: str) -> str:
+    """Returns the id of the session named after a node.
+
+    Two workers that receive the same new conversation give it the same name.
+    """
+    return f"s-{node_id}"
+
+
+def session_id_from_content(label: bytes, content: bytes) -> str:
+    """Returns a session id derived from content."""
+    return session_id_from_node(node_id(label + content))

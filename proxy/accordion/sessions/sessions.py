@@ -1,0 +1,256 @@
+"""Identifies the session of a request by its content.
+
+Theory of operation. Each request records a prefix node under the chain key of its last message (prefix_nodes.py). The
+next request of the same conversation contains that key a few messages before its end; so the node of its longest
+recorded prefix (the base) names its session. If another response follows a base that was continued already, the request
+is a fork and gets a session of its own. If another question follows the same response, it is a side request that is
+never continued, or an edit: the branch that continued last has the session until one of them is continued; every other
+branch that is continued is a fork. Labels (client_metadata.py) only divide: two labels never share a session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from itertools import accumulate
+
+from msgspec import structs
+
+from accordion.model.cache import LONGEST_NAME
+from accordion.model.conversation import Conversation
+from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Put, WorkerSync
+from accordion.model.records import Session
+from accordion.model.values import dataclass, replace
+from accordion.sessions.client_metadata import ClientMetadata
+from accordion.sessions.prefix_index import PrefixIndex
+from accordion.sessions.prefix_nodes import (
+    PrefixNode,
+    extend_chain,
+    find_deepest,
+    find_rival_branch,
+    has_live_successor,
+    is_branch_alive,
+    label_prefix,
+    node_id,
+    provider_state_name,
+    session_id_from_content,
+    session_id_from_node,
+)
+from accordion.sessions.tenants import TENANTS, Caller
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMatch:
+    """The session of a request, and the node from which the request continues.
+
+    `base_node` is the node of the longest recorded prefix, `base_index` the index of its message (-1 where the provider
+    keeps the messages before). `is_recorded` is False where the request continues provider-kept state without a node.
+    """
+
+    session: Session
+    row_name: str
+    conversation: Conversation
+    label: bytes
+    base_node: PrefixNode | None = None
+    base_index: int = -1
+    is_recorded: bool = True
+
+
+@dataclass(frozen=False, slots=True)
+class Sessions:
+    """The sessions of one worker: a cache over the store, which other workers and earlier runs write too.
+
+    `worker` is a unique name of this process. `capacity` is the most sessions in memory, `retention` their time to live
+    in the store, in seconds. `worker_sync` is None where no other worker uses the store.
+    """
+
+    store: KeyValueStore
+    outbox: Outbox
+    clock: Clock
+    worker: str
+    capacity: int = 2_000
+    retention: float = 30 * 86_400.0
+    worker_sync: WorkerSync | None = None
+    prefix_index: PrefixIndex = field(init=False)
+    _sessions: OrderedDict[str, tuple[Session, str]] = field(default_factory=OrderedDict)
+    _session_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.prefix_index = PrefixIndex(self.store, self.outbox, 8 * self.capacity, self.retention, self.worker_sync)
+
+    async def resolve(
+        self, caller: Caller, client_metadata: ClientMetadata, conversation: Conversation, request_id: str
+    ) -> SessionMatch:
+        """Finds or creates the session of a request, and records the request's node.
+
+        The store is read only where this worker has no node or may be out of date; when it is away, the nodes in memory
+        are used.
+        """
+        label = label_prefix(caller, client_metadata)
+        if conversation.previous is not None:
+            return await self._resolve_continuation(caller, client_metadata, label, conversation)
+        chain = conversation.chain
+        index, base = await self.prefix_index.find(label, conversation)
+        if base is None:
+            name = label + (chain[-1] if chain else request_id.encode())
+            own_id = node_id(name)
+            session_id, forked_from = session_id_from_node(own_id), ""
+            if chain:
+                self.prefix_index.write(name, own_id, PrefixNode(session_id))
+        elif index < len(chain) - 1:
+            session_id, forked_from = self._choose_session(label, chain, index, base)
+        else:
+            # The same list again is a retry, unless the conversation has continued since. Then it is a new one with
+            # the same beginning, or a user went back to this point.
+            forked_from = base.session if base.next else ""
+            session_id = session_id_from_content(label, request_id.encode()) if base.next else base.session
+            if forked_from:
+                self.prefix_index.add(label + chain[-1], PrefixNode(session_id))
+        session, row = self._get_or_create(caller, client_metadata, session_id, forked_from)
+        return SessionMatch(session, row, conversation, label, base, index)
+
+    def match_without_recording(
+        self, caller: Caller, client_metadata: ClientMetadata, conversation: Conversation
+    ) -> SessionMatch:
+        """Returns the match of a request that belongs to no conversation, such as one for a token count.
+
+        It has the session of its history, if that is in memory. Nothing is recorded.
+        """
+        label = label_prefix(caller, client_metadata)
+        index, base = find_deepest(self.prefix_index.nodes, label, conversation.chain)
+        session = self.find_in_memory(base.session) if base is not None else None
+        session = session or Session(id="", tenant=caller.tenant, created=self.clock.now(), label=client_metadata.label)
+        return SessionMatch(session, "", conversation, label, base, index, is_recorded=conversation.previous is None)
+
+    def record_response(
+        self,
+        session_match: SessionMatch,
+        session: Session,
+        reported_tokens: int,
+        counted_tokens: int,
+        compaction_id: str = "",
+    ) -> None:
+        """Updates the session after a response, and records the provider's count at the request's node.
+
+        `compaction_id` is the compaction that was applied to the request.
+        """
+        if (entry := self._sessions.get(session.id)) is not None:
+            self._sessions[session.id] = session, entry[1]
+        if reported_tokens and session_match.conversation.chain:
+            name = session_match.label + session_match.conversation.chain[-1]
+            if (node := self.prefix_index.nodes.get(name)) is not None:
+                updated = structs.replace(
+                    node,
+                    reported=reported_tokens,
+                    counted=counted_tokens,
+                    overhead_key=session_match.conversation.overhead_key,
+                    model=session_match.conversation.model[:LONGEST_NAME],
+                    fold=compaction_id,
+                )
+                self.prefix_index.write(name, node_id(name), updated)
+
+    def record_states(self, caller: Caller, states: Mapping[str, PrefixNode]) -> None:
+        """Records nodes under the provider's ids of responses or conversations."""
+        for state_id, node in states.items():
+            self.prefix_index.add(provider_state_name(caller, state_id), node)
+
+    def build_state_writes(self, caller: Caller, states: Mapping[str, PrefixNode]) -> list[Put]:
+        """Records new nodes under the provider's ids; returns the writes for them, which the caller makes."""
+        return [
+            put
+            for state_id, node in states.items()
+            for put in self.prefix_index.add_and_build_writes(provider_state_name(caller, state_id), node)
+        ]
+
+    async def find_state(self, caller: Caller, state_id: str) -> PrefixNode | None:
+        """Returns the node of a response's or a conversation's id; None where it is not recorded."""
+        # A node from the store is not cached: that of a conversation's id changes with each response at any worker.
+        return await self.prefix_index.get(provider_state_name(caller, state_id))
+
+    def find_in_memory(self, session_id: str) -> Session | None:
+        """Returns a session from this worker's memory."""
+        entry = self._sessions.get(session_id)
+        return entry[0] if entry else None
+
+    async def _resolve_continuation(
+        self, caller: Caller, client_metadata: ClientMetadata, label: bytes, conversation: Conversation
+    ) -> SessionMatch:
+        """Matches a request that continues state kept by the provider."""
+        name = provider_state_name(caller, conversation.previous or "")
+        # A conversation's id has no node at first; a response's id is known only after the response.
+        state = await self.prefix_index.get(name, is_expected=conversation.kept != "object")
+        start = hashlib.sha256(name + state.chain if state else name).digest()
+        chain = accumulate((message.key for message in conversation.messages), extend_chain, initial=start)
+        conversation = replace(conversation, chain=tuple(chain)[1:])
+        session, row = self._get_or_create(
+            caller, client_metadata, state.session if state else session_id_from_content(label, start), ""
+        )
+        if conversation.chain:
+            self.prefix_index.add(label + conversation.chain[-1], PrefixNode(session.id))
+        return SessionMatch(session, row, conversation, label, state, -1, is_recorded=state is not None)
+
+    def _choose_session(self, label: bytes, chain: Sequence[bytes], index: int, base: PrefixNode) -> tuple[str, str]:
+        """Returns the session of a request that continues from `base`, and the session of which it is a fork."""
+        nodes = self.prefix_index.nodes
+        rival = find_rival_branch(nodes, label, chain, index, base)
+        # Workers that do not know each other's nodes skip some: a branch whose end is in this list is no rival.
+        is_same_branch = rival is not None and rival[1].branch in chain
+        is_fork = base.next not in (b"", chain[index + 1]) or has_live_successor(nodes, label, base)
+        is_fork = is_fork or (rival is not None and not is_same_branch and is_branch_alive(nodes, label, rival[1]))
+        session_id = session_id_from_content(label, chain[-1]) if is_fork else base.session
+        if is_fork and base.next:
+            self.prefix_index.add(label + chain[-1], PrefixNode(session_id))
+            return session_id, base.session
+        # An end that lost the session moves to the fork with its branch, so that this branch is now like any other.
+        origin = b"" if is_fork else base.base
+        changes = {"next": chain[index + 1], "branch": chain[-1], "base": origin, "taken": b""}
+        self.prefix_index.add(label + chain[index], structs.replace(base, session=session_id, **changes))
+        self.prefix_index.add(label + chain[-1], PrefixNode(session_id, base=chain[index]))
+        if is_fork:
+            return session_id, base.session
+        self._transfer_session(label, base.taken, chain[index])
+        if rival is not None:
+            rival_key, node, branch = rival
+            if not is_same_branch:
+                self._transfer_session(label, node.branch, chain[-1] if node is base else chain[index])
+            if node is not base and rival_key in chain:
+                # The rival branch was never continued, such as a side request: this branch gets the session back.
+                response_key = chain[chain.index(rival_key) + 1]
+                self.prefix_index.add(label + rival_key, structs.replace(node, next=response_key, branch=branch))
+        return session_id, ""
+
+    def _transfer_session(self, label: bytes, old_end: bytes, new_end: bytes) -> None:
+        """Records that the branch ending at `old_end` lost the session to the branch ending at `new_end`."""
+        node = self.prefix_index.nodes.get(label + old_end) if old_end else None
+        if node is not None:
+            self.prefix_index.add(label + old_end, structs.replace(node, taken=new_end))
+
+    def _get_or_create(
+        self, caller: Caller, client_metadata: ClientMetadata, session_id: str, forked_from: str
+    ) -> tuple[Session, str]:
+        sessions = self._sessions
+        entry = sessions.get(session_id)
+        if entry is not None:
+            sessions.move_to_end(session_id)
+            return entry
+        now, tenant = self.clock.now(), caller.tenant
+        session = Session(
+            session_id, tenant, now, client_metadata.session, client_metadata.client, client_metadata.agent, forked_from
+        )
+        self.outbox.put(Key(TENANTS, tenant), bytes, self.retention)
+        # Each time a session enters a worker's memory it gets a row of its own in the store; readers add the rows up.
+        self._session_count += 1
+        entry = sessions[session_id] = session, f"{self.worker}.{self._session_count}"
+        if len(sessions) > self.capacity:
+            sessions.popitem(last=False)
+        return entry
+
+    def forget(self, tenant: str, session: str | None) -> None:
+        """Removes a session, or all, from memory after an erasure."""
+        self.prefix_index.forget(session)
+        if session is None:
+            self._sessions.clear()
+        else:
+            self._sessions.pop(session, None)

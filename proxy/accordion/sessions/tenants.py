@@ -1,0 +1,127 @@
+"""Identifies the caller of a request: its tenant, and the credential for the provider."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from accordion.model.errors import Unauthorized
+from accordion.model.values import dataclass
+from accordion.sessions.browser_origin import is_web_site
+
+DEFAULT_TENANT = "default"
+TENANTS = "tenants"
+"""The collection that lists tenants by name."""
+TENANTS_WITH_MEMORIES = "tenants/memories"
+"""The collection that lists the tenants with memories; an entry stays until the tenant is erased."""
+
+CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key")
+"""The headers in which clients send a credential."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyKey:
+    """One of the proxy's own keys: a caller that presents `key` is the tenant `id`."""
+
+    id: str
+    key: str
+
+    def __repr__(self) -> str:
+        return f"ProxyKey(id={self.id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The caller of a request.
+
+    `tenant_key` is the start of every hash of the tenant's content, so that no hash matches another tenant's.
+    `has_proxy_key` is True where the caller presented a proxy key. `credential` is the caller's credential for the
+    provider, empty where it presented only the proxy key. `is_local` is True where only this machine can be the caller.
+    """
+
+    tenant: str
+    tenant_key: bytes
+    has_proxy_key: bool
+    credential: str
+    is_local: bool = False
+
+    def __repr__(self) -> str:
+        return f"Caller(tenant={self.tenant!r}, keyed={self.has_proxy_key})"
+
+
+class Tenants:
+    """Identifies callers and derives tenant keys.
+
+    Where proxy keys are configured, the tenant is the proxy key's id, and a request without one is refused. Otherwise,
+    on a loopback address, there is one tenant, except for requests of web sites. Otherwise the tenant is a keyed hash
+    of the credential. Claims in unverified tokens are ignored.
+    """
+
+    def __init__(self, secret: bytes, keys: tuple[ProxyKey, ...] = (), *, loopback: bool = True) -> None:
+        self._secret = secret
+        self._keys = [(key.id, key.key.encode()) for key in keys]
+        self.is_local_only = loopback and not keys
+        """Whether only this machine can send requests, and no proxy key is required."""
+        self._tenant_keys: dict[str, bytes] = {}
+
+    def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Returns the caller of a request with these headers (by lower-case name). Raises Unauthorized."""
+        credential = read_credential(headers)
+        if not self._keys:
+            # A web site that sends requests through a browser on this machine is not the person at this machine.
+            origin = headers.get(b"origin")
+            local = self.is_local_only and (origin is None or not is_web_site(origin))
+            tenant = DEFAULT_TENANT if local else self._hash_credential(credential)
+            return Caller(tenant, self.tenant_key(tenant), False, credential, is_local=local)
+        own_header = headers.get(b"x-accordion-key")
+        tenant_id = self._match_proxy_key(own_header if own_header is not None else credential.encode("latin-1"))
+        if tenant_id is None:
+            raise Unauthorized(
+                "This proxy needs one of its own keys: send it as the API key or in the x-accordion-key header."
+            )
+        if own_header is None or self._match_proxy_key(credential.encode("latin-1")) is not None:
+            # The provider must not see the proxy key, even where a client sends it in both headers.
+            credential = ""
+        return Caller(tenant_id, self.tenant_key(tenant_id), True, credential)
+
+    def is_proxy_key(self, value: bytes) -> bool:
+        """Whether a header's value is one of the proxy's own keys, which no provider must see."""
+        return self._match_proxy_key(value[7:].strip() if value[:7].lower() == b"bearer " else value) is not None
+
+    def find_name(self, tenant_key: bytes) -> str:
+        """Returns the name of a tenant that this object has identified, by its key; empty for others."""
+        return next((name for name, key in self._tenant_keys.items() if key == tenant_key), "")
+
+    def _match_proxy_key(self, value: bytes) -> str | None:
+        # Compares every key, each in constant time, so that the timing reveals nothing about a key.
+        matching_name = None
+        for name, key in self._keys:
+            if hmac.compare_digest(key, value):
+                matching_name = name
+        return matching_name
+
+    def _hash_credential(self, credential: str) -> str:
+        digest = hmac.new(self._secret, credential.encode("latin-1", "replace"), hashlib.sha256)
+        return "c-" + digest.hexdigest()[:32]
+
+    def tenant_key(self, tenant: str) -> bytes:
+        """Returns the key of a tenant, by its name."""
+        key = self._tenant_keys.get(tenant)
+        if key is None:
+            if len(self._tenant_keys) >= 10_000:
+                self._tenant_keys.clear()
+            key = hmac.new(self._secret, b"space:" + tenant.encode(), hashlib.sha256).digest()
+            self._tenant_keys[tenant] = key
+        return key
+
+
+def read_credential(headers: Mapping[bytes, bytes]) -> str:
+    """Returns the credential in a request's headers, from the first of the usual ones that has it; else empty."""
+    bearer = headers.get(b"authorization", b"")
+    if bearer[:7].lower() == b"bearer ":
+        return bearer[7:].strip().decode("latin-1")
+    for name in (b"x-api-key", b"api-key"):
+        if value := headers.get(name):
+            return value.decode("latin-1")
+    return bearer.decode("latin-1")

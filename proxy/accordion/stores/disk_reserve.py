@@ -1,0 +1,112 @@
+"""Disk space beside an SQLite file that only erasing may use, so that space can be freed on a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from accordion.model.errors import StoreFull
+from accordion.stores.sqlite_file import empty_log
+
+SIZE = 2 * 2**20
+"""Bytes of the reserve: what a deletion overwrites is written to the write-ahead log first, in small steps."""
+MARGIN = 2**20
+"""Bytes that must be free besides, for the write-ahead log of usual writes."""
+FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR | (19 << 8)})
+"""SQLite's codes for a full disk: the second one (SQLITE_IOERR_SHMSIZE) is of the index of the write-ahead log."""
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error of SQLite or of the operating system says that the disk is full."""
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", -1)
+        return code in FULL or code & 0xFF == sqlite3.SQLITE_FULL
+    return isinstance(error, OSError) and error.errno in _NO_SPACE
+
+
+def free_bytes(folder: Path) -> int:
+    """The free space of a folder's disk. Raises OSError."""
+    return shutil.disk_usage(folder).free
+
+
+class DiskReserve:
+    """A file of `SIZE` bytes beside a database. Erasing removes it where the disk is full.
+
+    Without it, usual writes are refused until it can be made again, so that no worker uses the space that erasing
+    needs; except where the database itself has free pages of `MARGIN` bytes, since then it does not grow.
+    """
+
+    def __init__(self, database: Path) -> None:
+        real = Path(os.path.realpath(database))
+        self.path, self._wal = (real.with_name(real.name + end) for end in ("-reserve", "-wal"))
+        self._possible = True
+
+    def check(self, connection: sqlite3.Connection, size: int) -> None:
+        """Called before a usual write of `size` bytes. Raises StoreFull where the disk has no room for it beside the
+        reserve."""
+        fits = self._log_fits(connection, size) and (self._exists() or self._create())
+        if not fits and _free_page_bytes(connection) < max(size, MARGIN):
+            raise StoreFull("the disk of the store is full: delete something, or make room on the disk")
+
+    def release(self) -> bool:
+        """Removes the file if the disk has less free space than the file takes; gives whether it has."""
+        with suppress(OSError):
+            if free_bytes(self.path.parent) < SIZE:
+                self.path.unlink(missing_ok=True)
+                return True
+        return False
+
+    def _log_fits(self, connection: sqlite3.Connection, size: int) -> bool:
+        """Whether the file can grow by all of the write-ahead log, with a write of `size` bytes in it. If not, the log
+        could be emptied no more, and to delete would need more room than there is. Raises sqlite3.Error."""
+        log = _size(self._wal)
+        if log + size <= SIZE // 2 or free_bytes(self._wal.parent) >= log + 2 * size:
+            return True
+        empty_log(connection)
+        return free_bytes(self._wal.parent) >= 2 * size
+
+    def _exists(self) -> bool:
+        return not self._possible or _size(self.path) == SIZE
+
+    def _create(self) -> bool:
+        """Whether the file could be made, or can never be for another reason than a full disk."""
+        try:
+            if free_bytes(self.path.parent) < SIZE + MARGIN:
+                return False
+            _fill(self.path)
+        except OSError as error:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+            if is_full(error):
+                return False
+            self._possible = False
+        return True
+
+
+def _free_page_bytes(connection: sqlite3.Connection) -> int:
+    """Bytes of the free pages in the file."""
+    count, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size"))
+    return int(count * size)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _fill(path: Path) -> None:
+    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, SIZE)
+        else:
+            os.write(handle, bytes(SIZE))
+    finally:
+        os.close(handle)

@@ -1,0 +1,127 @@
+"""Encryption at rest: AES-256-GCM, a key for each tenant, derived from the configured ones.
+
+A sealed value is: a byte that says so, 4 bytes that tell which configured key it was, a random nonce of 12 bytes, the
+ciphertext with its tag. What it is bound to besides is the name of the place where it is stored, so that values
+cannot change places. Random nonces of 96 bits are safe for some 2^32 values of one key (NIST SP 800-38D, 8.3); each
+tenant has its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from accordion.archive.sealing import SEALED, PlainSealer, unescape
+from accordion.model.ports import Sealer
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_log = logging.getLogger("accordion")
+
+_ID, _NONCE, _BYTES = 4, 12, 32
+_HEAD = 1 + _ID + _NONCE
+_TENANTS = 10_000
+_HEX = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class AesSealer:
+    """A Sealer with keys of 32 bytes: the first seals, all open. Imports `cryptography` (about 60 ms)."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        if not keys or any(len(key) != _BYTES for key in keys):
+            raise ValueError("expected keys of 32 bytes")
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  # slow to import, and not wanted by all
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+        from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+
+        def derived(key: bytes, space: bytes) -> AESGCM:
+            return AESGCM(HKDF(SHA256(), _BYTES, None, b"accordion archive " + space).derive(key))
+
+        self._derived = derived
+        self._invalid = InvalidTag
+        self._masters = {_key_id(key): key for key in reversed(keys)}
+        self._first = _key_id(keys[0])
+        self._ciphers: dict[tuple[bytes, bytes], AESGCM] = {}
+        self._told = False
+
+    def seal(self, space: bytes, name: str, value: bytes) -> bytes:
+        """See the port."""
+        nonce = os.urandom(_NONCE)
+        sealed = self._cipher(self._first, space).encrypt(nonce, value, _associated_data(name))
+        return b"".join((SEALED, self._first, nonce, sealed))
+
+    def open(self, space: bytes, name: str, value: bytes) -> bytes | None:
+        """See the port."""
+        if value[:1] != SEALED:
+            return unescape(value)
+        which, nonce, sealed = value[1 : 1 + _ID], value[1 + _ID : _HEAD], value[_HEAD:]
+        if which not in self._masters:
+            self._warn("it was encrypted with a key that is not among archive.key")
+            return None
+        if len(nonce) < _NONCE:
+            self._warn("it is damaged")
+            return None
+        try:
+            return self._cipher(which, space).decrypt(nonce, sealed, _associated_data(name))
+        except self._invalid:
+            self._warn("it is damaged, or was not written here")
+            return None
+
+    def _cipher(self, which: bytes, space: bytes) -> AESGCM:
+        cipher = self._ciphers.get((which, space))
+        if cipher is None:
+            if len(self._ciphers) >= _TENANTS:
+                self._ciphers.clear()
+            cipher = self._ciphers[which, space] = self._derived(self._masters[which], space)
+        return cipher
+
+    def _warn(self, reason: str) -> None:
+        if not self._told:
+            self._told = True
+            _log.warning("a stored value cannot be decrypted and counts as missing: %s", reason)
+
+
+def read_keys(text: str) -> tuple[bytes, ...]:
+    """Keys of 32 bytes in hexadecimal or base64 (with either alphabet, padded or not), with commas between; none in an
+    empty text. Raises ValueError, which never shows them."""
+    keys = tuple(_decode_key(part.strip()) for part in text.split(",")) if text.strip() else ()
+    if any(len(key) != _BYTES for key in keys):
+        raise ValueError("Expected 32 bytes in base64 or hexadecimal; of several keys, with a comma between")
+    return keys
+
+
+def open_sealer(text: str, *, lasting: bool) -> Sealer:
+    """The Sealer for the keys that `text` holds (see `read_keys`). Without any nothing is sealed, which is warned of
+    once where the store is `lasting`. Raises ValueError."""
+    if keys := read_keys(text):
+        return AesSealer(keys)
+    if lasting:
+        _log.warning("archive.key is not set: the archive is compressed but not encrypted")
+    return PlainSealer()
+
+
+def _decode_key(text: str) -> bytes:
+    if _HEX.fullmatch(text):
+        return bytes.fromhex(text)
+    try:
+        plain = text.rstrip("=").translate(str.maketrans("-_", "+/"))
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _key_id(key: bytes) -> bytes:
+    """Tells one key from another, and nothing about it."""
+    return hashlib.sha256(b"accordion key id " + key).digest()[:_ID]
+
+
+def _associated_data(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")

@@ -1,0 +1,308 @@
+"""The shared memory store, in Redis (7.0 or later) or Valkey: one server or a cluster. Imports redis-py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+from accordion.archive.sealing import PlainSealer
+from accordion.memory.entries import export_line
+from accordion.model.memories import (
+    Conflict,
+    Embedder,
+    Embedding,
+    Entity,
+    Memory,
+    MemoryChange,
+    MemoryFilter,
+    MemoryPage,
+    Relation,
+    SearchCandidate,
+    embedding_text,
+)
+from accordion.model.ports import Sealer
+from accordion.stores import memories_columns as columns
+from accordion.stores import memories_records as records
+from accordion.stores import memories_redis_entries as entries
+from accordion.stores import memories_redis_scripts as scripts
+from accordion.stores.batches import name_bytes
+from accordion.stores.memories_columns import fold_case
+from accordion.stores.memories_redis_server import TRIES, Command, MemoriesRedisServer, store_is_changing
+from accordion.stores.sealed_names import SealedNames
+from accordion.stores.sqlite_worker import SqliteWorker
+from accordion.stores.stems import connect, stem_words
+
+T = TypeVar("T")
+
+_PAGE = 500
+
+
+class RedisMemories:
+    """A MemoryStore over plain hashes of any Redis or Valkey (see memories_redis_scripts.py), without server modules.
+
+    A change is one script, so it is written as a whole or not at all, also if the process dies. A search reads the
+    rows, the vectors and the posting lists of the query's words, and ranks them here in a thread, because the server
+    must not be busy for long. Words are compared by FTS5's stems and weighted as in FTS5 (bm25 over this tenant alone);
+    of a word with punctuation ("o'brien") all parts must match, in any order. Every round trip takes at most `timeout`
+    seconds. `url` and `cluster` are RedisStore's. Raises ValueError for a malformed one.
+
+    With a `sealer` that has keys, texts, names and vectors are sealed, and lookups use digests of names. The numbers
+    for ranking (times, types, counts of words without their names) are not sealed. A tenant whose memories were written
+    without a key, or with another key than the first one, has all of them resealed, in one script, at its next write.
+    `on_write` is called with the tenant's key after each write.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        embedder: Embedder,
+        *,
+        timeout: float,
+        cluster: bool = False,
+        sealer: Sealer | None = None,
+        on_write: Callable[[bytes], object] = lambda tenant_key: None,
+    ) -> None:
+        self._server = MemoriesRedisServer(url, sealer or PlainSealer(), timeout=timeout, cluster=cluster)
+        self._embedder = embedder
+        self._on_write = on_write
+        self._worker = SqliteWorker("memories-words", connect, timeout=timeout)
+
+    async def write(self, tenant_key: bytes, change: MemoryChange) -> tuple[Entity, ...]:
+        """See MemoryStore."""
+        memories = list({memory.id: memory for memory in change.put}.values())
+        embeddings = await self._embedder.embed([embedding_text(memory) for memory in memories]) if memories else []
+        for _ in range(TRIES):
+            await self.seal(tenant_key)
+            sealed_names = self._server.tenant_names(tenant_key)
+            packed = await self._worker.run(entries.pack_change, sealed_names, change, memories, embeddings)
+            args = (packed.change, sealed_names.sealed_secret)
+            reply = await self._server.script(scripts.WRITE, scripts.tenant_keys(tenant_key).values(), args)
+            if isinstance(reply, bytes):
+                raise Conflict(packed.conflicts[reply])
+            if reply != -1:
+                self._on_write(tenant_key)
+                return tuple(entity for entity, new in zip(change.entities, reply, strict=True) if new)
+            await self._server.run_with_names(tenant_key, lambda _: [])
+        raise store_is_changing()
+
+    async def get(self, tenant_key: bytes, ids: Sequence[str]) -> list[Memory | None]:
+        """See MemoryStore."""
+        if not ids:
+            return []
+        keys = scripts.tenant_keys(tenant_key)
+        for _ in range(TRIES):
+            sealed_names = self._server.tenant_names(tenant_key)
+            args = [name_bytes(sealed_names.name(memory_id)) for memory_id in ids]
+            secret, *values = await self._server.script(
+                scripts.GET, (keys["heads"], keys["values"], keys["veil"]), args
+            )
+            if self._server.check_names(tenant_key, sealed_names, secret):
+                return [records.open_memory(sealed_names, value) if value else None for value in values]
+        raise store_is_changing()
+
+    async def list_memories(
+        self, tenant_key: bytes, wanted: MemoryFilter, *, after: str = "", limit: int = 100
+    ) -> MemoryPage:
+        """See MemoryStore."""
+        after_position, memories, has_more = columns.parse_position(after), list[tuple[int, Memory]](), False
+        for _ in range(TRIES):
+            sealed_names, columns_read, _ = await self._read_columns(tenant_key, wanted)
+            matches = await self._in_thread(columns.newest_rows, columns_read, wanted, after_position)
+            rows = matches[: limit if limit >= 0 else None]
+            values = await self._server.fields(scripts.tenant_keys(tenant_key)["values"], rows)
+            pairs = zip(rows, values, strict=True)
+            memories = [(row, records.open_memory(sealed_names, value)) for row, value in pairs if value is not None]
+            has_more = len(rows) < len(matches)
+            if len(memories) == len(rows):
+                break
+        return columns.make_page(memories, more=has_more)
+
+    async def count(self, tenant_key: bytes, wanted: MemoryFilter) -> int:
+        """See MemoryStore."""
+        _, columns_read, _ = await self._read_columns(tenant_key, wanted)
+        return await self._in_thread(columns.count, columns_read, wanted)
+
+    async def find_candidates(
+        self, tenant_key: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+    ) -> list[SearchCandidate]:
+        """See MemoryStore."""
+        stems = await self._worker.run(stem_words, words) if words else []
+        candidates: list[SearchCandidate] = []
+        for _ in range(TRIES):
+            chosen = await self._choose_rows(tenant_key, stems, vector, wanted, pool)
+            candidates = await self._read_candidates(tenant_key, chosen)
+            if len(candidates) == len(chosen):
+                break
+        return candidates
+
+    async def get_marker(self, tenant_key: bytes, name: str) -> bytes | None:
+        """See MemoryStore."""
+        keys = scripts.tenant_keys(tenant_key)
+        sealed_names, ((value,),) = await self._server.run_with_names(
+            tenant_key, lambda sealed_names: [("HMGET", keys["markers"], name_bytes(sealed_names.name(name)))]
+        )
+        return None if value is None else records.open_marker(sealed_names, value)[1]
+
+    async def list_relations(self, tenant_key: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
+        """See MemoryStore."""
+        keys, name = scripts.tenant_keys(tenant_key), f"e:{fold_case(entity)}" if entity else ""
+
+        def read_ends(sealed_names: SealedNames) -> list[Command]:
+            return [("HMGET", keys["ends"], name_bytes(entries.seal_label(sealed_names, name) if name else ""))]
+
+        sealed_names, ((packed,),) = await self._server.run_with_names(tenant_key, read_ends)
+        numbers = [int.from_bytes(packed[at : at + 4], "little") for at in range(0, len(packed or b""), 4)]
+        relations = await self._server.fields(keys["relations"], numbers[: limit if limit >= 0 else None])
+        return [entries.open_relation(sealed_names, value) for value in relations if value is not None]
+
+    async def list_entities(self, tenant_key: bytes, *, limit: int = 1_000) -> list[Entity]:
+        """See MemoryStore."""
+        keys = scripts.tenant_keys(tenant_key)
+        sealed_names, (values,) = await self._server.run_with_names(tenant_key, lambda _: [("HVALS", keys["names"])])
+        entities = [records.open_entity(sealed_names, value) for value in values]
+        entities.sort(key=lambda entity: (fold_case(entity.name), entity.type))
+        return entities[: limit if limit >= 0 else None]
+
+    async def export(self, tenant_key: bytes) -> AsyncIterator[bytes]:
+        """See MemoryStore. Concurrent writes may be missing."""
+        keys = scripts.tenant_keys(tenant_key)
+        sealed_names, (values,) = await self._server.run_with_names(tenant_key, lambda _: [("HVALS", keys["values"])])
+        ids = [records.open_memory(sealed_names, value).id for value in values]
+        for at in range(0, len(ids), _PAGE):
+            for memory in await self.get(tenant_key, ids[at : at + _PAGE]):
+                if memory is not None:
+                    yield export_line(memory)
+        for entity in await self.list_entities(tenant_key, limit=-1):
+            yield export_line(entity)
+        for relation in await self.list_relations(tenant_key, limit=-1):
+            yield export_line(relation)
+        sealed_names, (values,) = await self._server.run_with_names(tenant_key, lambda _: [("HVALS", keys["markers"])])
+        for value in values:
+            yield export_line(records.open_marker(sealed_names, value))
+
+    async def seal(self, tenant_key: bytes) -> bool:
+        """See MemoryStore."""
+        sealed_names = self._server.tenant_names(tenant_key)
+        if sealed_names.renew() is sealed_names:
+            return False
+        for _ in range(TRIES):
+            sealed_names, (exists,) = await self._server.run_with_names(
+                tenant_key, lambda _: [("EXISTS", scripts.tenant_keys(tenant_key)["counters"])]
+            )
+            renewed = sealed_names.renew()
+            if renewed is sealed_names:
+                return False
+            if await self._reseal(tenant_key, sealed_names, renewed):
+                self._server.check_names(tenant_key, sealed_names, renewed.sealed_secret)
+                return bool(exists)
+        raise store_is_changing()
+
+    async def erase(self, tenant_key: bytes) -> int:
+        """See MemoryStore. The server's own files lose the data when the server rewrites them."""
+        return int(await self._server.script(scripts.ERASE, scripts.tenant_keys(tenant_key).values(), ()))
+
+    async def close(self) -> None:
+        """See MemoryStore."""
+        await self._worker.close()
+        await self._server.close()
+
+    # -- resealing ---------------------------------------------------------------------------------------------------
+
+    async def _reseal(self, tenant_key: bytes, old: SealedNames, new: SealedNames) -> bool:
+        """Seals all of a tenant with another secret; returns False after a concurrent write."""
+        keys = scripts.tenant_keys(tenant_key)
+        names = ("values", "tokens", "vectors", "relations", "names", "markers")
+        ((change_count,),) = await self._server.run_pipeline(("HMGET", keys["counters"], "change"))
+        values, tokens, vectors, relations, entities, markers = await self._server.run_pipeline(
+            *(("HGETALL", keys[name]) for name in names)
+        )
+        by_row = {int.from_bytes(row, "little"): each for _, row, each in entries.split_vectors(old, vectors)}
+        rows = sorted(values, key=int)
+        change = MemoryChange(
+            entities=tuple(records.open_entity(old, value) for value in entities.values()),
+            relations=tuple(entries.open_relation(old, relations[number]) for number in sorted(relations, key=int)),
+            markers=tuple(records.open_marker(old, value) for value in markers.values()),
+        )
+        memories = [records.open_memory(old, values[row]) for row in rows]
+        embeddings = [
+            Embedding(by_row.get(int(row), b""), records.open_tokens(old, tokens.get(row) or b"")) for row in rows
+        ]
+        packed = await self._worker.run(entries.pack_change, new, change, memories, embeddings)
+        args = (packed.change, old.sealed_secret, new.sealed_secret, change_count or b"0")
+        return bool(await self._server.script(scripts.REWRITE, keys.values(), args) != -1)
+
+    # -- searching ---------------------------------------------------------------------------------------------------
+
+    async def _read_columns(
+        self,
+        tenant_key: bytes,
+        wanted: MemoryFilter,
+        more_commands: Callable[[SealedNames], Sequence[Command]] = lambda _: (),
+    ) -> tuple[SealedNames, columns.SearchColumns, list[Any]]:
+        """Reads the rows and the labels of a filter; also returns the replies to `more_commands`."""
+        keys = scripts.tenant_keys(tenant_key)
+        names = [name for group in columns.label_groups(wanted) for name in group]
+
+        def commands(sealed_names: SealedNames) -> list[Command]:
+            rows: list[Command] = [("HVALS", keys["rows"])]
+            if names:
+                rows.append(
+                    ("HMGET", keys["labels"], *(name_bytes(entries.seal_label(sealed_names, name)) for name in names))
+                )
+            return [*rows, *more_commands(sealed_names)]
+
+        sealed_names, replies = await self._server.run_with_names(tenant_key, commands)
+        by_name = dict(zip(names, replies[1], strict=True)) if names else {}
+        labels = {name: packed for name, packed in by_name.items() if packed is not None}
+        return sealed_names, columns.SearchColumns(replies[0], labels), replies[2 if names else 1 :]
+
+    async def _choose_rows(
+        self, tenant_key: bytes, stems: Sequence[Sequence[str]], vector: bytes, wanted: MemoryFilter, pool: int
+    ) -> list[columns.ChosenRow]:
+        keys = scripts.tenant_keys(tenant_key)
+        names = list(dict.fromkeys(stem for each in stems for stem in each))
+
+        def more_commands(sealed_names: SealedNames) -> list[Command]:
+            commands: list[Command] = []
+            if names:
+                commands.append(("HMGET", keys["words"], *(name_bytes(sealed_names.name(stem)) for stem in names)))
+            if vector:
+                commands.append(("HGETALL", keys["vectors"]))
+            return commands
+
+        sealed_names, columns_read, replies = await self._read_columns(tenant_key, wanted, more_commands)
+        postings = dict(zip(names, replies[0], strict=True)) if names else {}
+        words = [[postings[stem] for stem in each] for each in stems]
+        words = [each for each in words if None not in each]
+
+        def choose() -> list[columns.ChosenRow]:
+            vectors = entries.comparable_vectors(sealed_names, replies[-1], vector) if vector else []
+            return columns.choose_rows(
+                columns.SearchColumns(columns_read.rows, columns_read.labels, words, vectors), vector, wanted, pool
+            )
+
+        return await self._in_thread(choose)
+
+    async def _read_candidates(self, tenant_key: bytes, chosen: Sequence[columns.ChosenRow]) -> list[SearchCandidate]:
+        if not chosen:
+            return []
+        keys, rows = scripts.tenant_keys(tenant_key), [each.row for each in chosen]
+        sealed_names = self._server.tenant_names(tenant_key)
+        values, tokens = await self._server.run_pipeline(
+            ("HMGET", keys["values"], *rows), ("HMGET", keys["tokens"], *rows)
+        )
+        return [
+            SearchCandidate(
+                records.open_memory(sealed_names, value),
+                each.lexical,
+                each.dense,
+                each.lexical_rank,
+                each.dense_rank,
+                records.open_tokens(sealed_names, row_tokens or b""),
+            )
+            for each, value, row_tokens in zip(chosen, values, tokens, strict=True)
+            if value is not None
+        ]
+
+    async def _in_thread(self, call: Callable[..., T], *args: Any) -> T:
+        return await self._worker.run(lambda _: call(*args))

@@ -1,0 +1,103 @@
+"""From a URL to a store, and to the memories that go with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from accordion.model.errors import ConfigError
+from accordion.model.memories import Embedder, MemoryStore
+from accordion.model.ports import KeyValueStore, Sealer
+from accordion.stores.disk_reserve import DiskReserve
+from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.sqlite import SqliteStore
+
+_REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
+"""Schemes, and what redis-py calls them."""
+
+_OPTIONS = frozenset({"client_name", "db", "health_check_interval", "password", "socket_keepalive", "username"})
+"""What may stand behind a URL's `?`, with all that begins with `ssl_`. Others of redis-py's would come in the way:
+answers be text, writes be sent twice, time-outs not hold."""
+
+
+def open_store(url: str, *, timeout: float) -> KeyValueStore:
+    """The store that `url` names; connects at its first call. Every call takes at most `timeout` seconds.
+
+    `sqlite:///relative/path`, `sqlite:////absolute/path`, `memory://`, `redis://host:port/db`, `rediss://` (TLS),
+    `valkey://`, `valkeys://`, and for a cluster `redis+cluster://host:port` and the like. Raises ConfigError;
+    the message never repeats the URL, which may hold a password.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme == "memory":
+        return InMemoryStore()
+    if scheme == "sqlite":
+        return _open_sqlite(rest, timeout)
+    if (server := _redis_server(url)) is not None:
+        return _open_redis(*server, timeout)
+    raise ConfigError(
+        "unknown kind of store: write sqlite:///path, redis://host:port, valkey://host:port or memory://",
+        path="$.store.url",
+    )
+
+
+def open_memories(
+    url: str, folder: Path, embedder: Embedder, *, timeout: float, sealer: Sealer, wrote: Callable[[bytes], object]
+) -> MemoryStore:
+    """The memories that go with the store that `url` names: in the same Redis or Valkey, else files in `folder`.
+
+    `wrote` hears the space for which something was written."""
+    server = _redis_server(url)
+    if server is None:
+        return SqliteMemories(folder, embedder, timeout=timeout, sealer=sealer, on_write=wrote)
+    # See below.
+    from accordion.stores.memories_redis import RedisMemories  # noqa: PLC0415
+
+    address, cluster = server
+    return RedisMemories(address, embedder, timeout=timeout, cluster=cluster, sealer=sealer, on_write=wrote)
+
+
+def _redis_server(url: str) -> tuple[str, bool] | None:
+    """What redis-py calls a server, and whether it is a cluster; None for another kind of store."""
+    scheme, _, rest = url.partition("://")
+    name, _, kind = scheme.partition("+")
+    return (f"{_REDIS[name]}://{rest}", bool(kind)) if name in _REDIS and kind in ("", "cluster") else None
+
+
+def _open_sqlite(rest: str, timeout: float) -> KeyValueStore:
+    path = unquote(rest[1:])
+    if not rest.startswith("/") or not path or "\0" in path:
+        raise ConfigError(
+            "write sqlite:///relative/path or sqlite:////absolute/path (three or four slashes)", path="$.store.url"
+        )
+    return SqliteStore(Path(path), timeout=timeout, reserve=DiskReserve(Path(path)))
+
+
+def _open_redis(url: str, cluster: bool, timeout: float) -> KeyValueStore:
+    # redis-py takes some tenths of a second to import, which only those pay who use it.
+    from redis.exceptions import RedisClusterException, RedisError  # noqa: PLC0415
+
+    from accordion.stores.redis import RedisStore  # noqa: PLC0415
+
+    try:
+        _refuse_harmful(url)
+        return RedisStore(url, timeout=timeout, cluster=cluster)
+    except (ValueError, TypeError, RedisError, RedisClusterException) as error:
+        raise ConfigError(
+            "not a URL of Redis or Valkey: write redis://user:password@host:port/number (a cluster has no number). "
+            "Behind `?` there may be "
+            f"{', '.join(sorted(_OPTIONS))}, and with rediss:// or valkeys:// redis-py's `ssl_…`",
+            path="$.store.url",
+        ) from error
+
+
+def _refuse_harmful(url: str) -> None:
+    """Raises ValueError for a database that redis-py would take for the first one, and for options that break us."""
+    parts = urlsplit(url)
+    if not re.fullmatch("/?[0-9]*/?", parts.path):
+        raise ValueError(parts.path)
+    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _OPTIONS and not name.startswith("ssl_"):
+            raise ValueError(name)

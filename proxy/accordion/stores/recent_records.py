@@ -1,0 +1,132 @@
+"""Local copies of recent records, which the workers of a machine read while the store is away.
+
+The spool has what was written while the store was away. What one worker wrote just before, another one may need then,
+too. So each worker copies such records to a file that all workers of the machine share. Nobody waits for that, and
+nobody reads the file while the store is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, Put
+from accordion.stores.sqlite import SqliteStore
+
+_EXPIRY = 3_600.0
+"""Seconds for which a copy is readable."""
+_OVERHEAD = 100
+_PAGE = 64
+
+
+class RecentRecords:
+    """Copies of the records of the store with the identity `tag`, in the file at `path`. They expire after an hour.
+    Each worker removes the oldest once there are more than `capacity` bytes that it knows of: its own, and those that
+    it found at its first write. A copy holds the bytes that the store has; what is sealed there is sealed here. No
+    method fails: without copies an outage is as it was before."""
+
+    def __init__(self, path: Path, *, capacity: int, timeout: float = 5.0) -> None:
+        self._path = path
+        self._local = SqliteStore(path, timeout=timeout, whole=True)
+        self._capacity = capacity
+        self._sizes: OrderedDict[Key, int] | None = None
+        self._size = 0
+        self._waiting: dict[Key, Put] = {}
+        self._waiting_size = 0
+        self._changing = asyncio.Lock()
+        self._writing: asyncio.Task[None] | None = None
+
+    def add(self, tag: str, puts: Iterable[Put]) -> None:
+        """Copies records, soon. What finds no room in the queue is not copied."""
+        for put in puts:
+            size = len(put.value) + _OVERHEAD
+            if self._waiting_size + size <= self._capacity:
+                ttl = _EXPIRY if put.ttl is None else min(put.ttl, _EXPIRY)
+                place = _place(tag, put.key)
+                self._waiting[place] = Put(place, put.value, ttl)
+                self._waiting_size += size
+        if self._waiting and self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+
+    async def find(self, tag: str, keys: Sequence[Key]) -> dict[Key, bytes]:
+        """The copies of these records that there are."""
+        if not self._path.exists():
+            return {}
+        with suppress(StoreUnavailable):
+            values = await self._local.get_many([_place(tag, key) for key in keys])
+            return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+        return {}
+
+    async def delete(self, tag: str, keys: Sequence[Key]) -> None:
+        """Removes the copies of these records."""
+        places = [_place(tag, key) for key in keys]
+        async with self._changing:
+            for place in places:
+                self._waiting.pop(place, None)
+            if self._path.exists():
+                with suppress(StoreUnavailable):
+                    await self._local.delete(places)
+
+    async def clear(self, tag: str) -> None:
+        """Removes all copies."""
+        async with self._changing:
+            self._waiting, self._waiting_size = {}, 0
+            with suppress(StoreUnavailable):
+                while self._path.exists() and (page := await self._local.scan(_collection(tag), limit=_PAGE)):
+                    await self._local.delete([Key(_collection(tag), name) for name, _ in page])
+            self._sizes = None
+
+    async def close(self) -> None:
+        """Writes what waits, and closes the file."""
+        if self._writing is not None:
+            await self._writing
+        await self._local.close()
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                async with self._changing:
+                    puts, self._waiting, self._waiting_size = list(self._waiting.values()), {}, 0
+                    with suppress(StoreUnavailable):
+                        await self._write(puts)
+        finally:
+            self._writing = None
+
+    async def _write(self, puts: Sequence[Put]) -> None:
+        """Writes copies, and removes the oldest ones where there are too many."""
+        if puts and self._sizes is None:
+            self._sizes = await self._list_copies(puts[0].key.collection)
+            self._size = sum(self._sizes.values())
+        await self._local.write(puts)
+        oldest = list[Key]()
+        sizes = self._sizes or OrderedDict[Key, int]()
+        for put in puts:
+            self._size += len(put.value) + _OVERHEAD - sizes.pop(put.key, 0)
+            sizes[put.key] = len(put.value) + _OVERHEAD
+        self._sizes = sizes
+        while self._size > self._capacity:
+            key, size = sizes.popitem(last=False)
+            self._size -= size
+            oldest.append(key)
+        if oldest:
+            await self._local.delete(oldest)
+
+    async def _list_copies(self, collection: str) -> OrderedDict[Key, int]:
+        """The sizes of the copies that are there."""
+        sizes, after = OrderedDict[Key, int](), ""
+        while page := await self._local.scan(collection, after=after, limit=_PAGE):
+            after = page[-1][0]
+            sizes.update((Key(collection, name), len(value) + _OVERHEAD) for name, value in page)
+        return sizes
+
+
+def _collection(tag: str) -> str:
+    return f"recent/{tag}"
+
+
+def _place(tag: str, key: Key) -> Key:
+    return Key(_collection(tag), f"{key.collection}\n{key.name}")

@@ -1,0 +1,288 @@
+"""The shared store: Redis (7.0 or later) or Valkey, one server or a cluster. Importing this imports redis-py."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Append, Key, Put
+from accordion.stores import redis_scripts as scripts
+from accordion.stores.batches import LogAppend, name_bounds, name_bytes, name_text, split_batch
+from accordion.stores.redis_keys import index_key, lock_key, log_key, shard_tag, value_key
+
+T = TypeVar("T")
+
+CONNECTIONS = 32
+"""How many calls a worker makes at once, each on a connection of its own; others wait, within their time-out."""
+
+PUTS_AT_ONCE = 100
+"""How many values one script writes, so that the server is not held up for long."""
+
+
+class RedisStore:
+    """The Store port over redis-py's asyncio client.
+
+    Every call, connecting included, takes at most `timeout` seconds, and is not tried again. `url` is one of
+    redis-py's (`redis://`, `rediss://`). Raises ValueError or TypeError for a malformed one, and for an option that
+    redis-py does not have.
+    """
+
+    def __init__(self, url: str, *, timeout: float, cluster: bool = False) -> None:
+        self._timeout = timeout
+        self._closed = False
+        self._available = True
+        options: dict[str, Any] = {
+            # `_bounded` sees to the time. redis-py's own writes by `asyncio.wait_for`, which on Python 3.11 may swallow
+            # a caller's time-out; its default is five seconds.
+            "socket_timeout": None,
+            "socket_connect_timeout": timeout,
+            "protocol": 2,
+            # A cluster's client asks for the layout on a connection of its own.
+            "max_connections": CONNECTIONS + 4,
+            # An append that was sent may have been done: to send it again could do it twice.
+            "retry": Retry(NoBackoff(), 0),
+        }
+        self._cluster = cluster
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._client: Any
+        if cluster:
+            self._client = RedisCluster.from_url(url, **options)
+        else:
+            pool = ConnectionPool.from_url(url, **options)
+            # Only a connection looks at all options. Made, it is not connected yet.
+            pool.connection_class(**pool.connection_kwargs)
+            self._client = Redis.from_pool(pool)
+
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        """See Store."""
+        await self.write((Put(key, value, ttl),))
+
+    async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+        """See Store."""
+        put = Put(key, value, ttl, if_absent=True)
+        if key.collection:
+            held = await self._with_timeout(self._run, *_put_if_absent(put))
+        else:
+            held = await self._with_timeout(self._client.set, value_key(key), value, **_set_options(put))
+        return value if held is None else bytes(held)
+
+    async def get(self, key: Key) -> bytes | None:
+        """See Store."""
+        held: bytes | None = await self._with_timeout(self._client.get, value_key(key))
+        return held
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """See Store."""
+        if not keys:
+            return []
+        names = [value_key(key) for key in keys]
+        many = self._client.mget_nonatomic if self._cluster else self._client.mget
+        found: list[bytes | None] = await self._with_timeout(many, names)
+        return found
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        """See Store."""
+        groups: dict[bytes, list[Key]] = {}
+        for key in keys:
+            groups.setdefault(index_key(key), []).append(key)
+        return await self._with_timeout(self._delete, groups)
+
+    async def append(
+        self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
+    ) -> int:
+        """See Store. Appending nothing changes nothing, and returns -1 where there is no log."""
+        if not values:
+            return await self._with_timeout(self._last_position, key)
+        return _position(await self._with_timeout(self._run, *_append(LogAppend(key, keep, ttl, list(values)))))
+
+    async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
+        """See Store."""
+        if limit is not None and limit <= 0:
+            return []
+        if start < 0:
+            newest = await self._with_timeout(self._client.xrevrange, log_key(key), count=-start)
+            found = newest[::-1][:limit]
+        else:
+            found = await self._with_timeout(self._client.xrange, log_key(key), min=f"0-{start + 1}", count=limit)
+        return [(_position(entry), fields[b"v"]) for entry, fields in found]
+
+    async def scan(
+        self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[tuple[str, bytes]]:
+        """See Store."""
+        return await self._with_timeout(self._scan, collection, prefix, after, limit)
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        """See Store. One round trip; on one server or shard in the order of the collections, then what is in none."""
+        puts, runs = split_batch(batch)
+        groups: dict[bytes, list[Put]] = {}
+        alone: list[Put] = []
+        yielding: list[Put] = []
+        for put in puts:
+            if not put.key.collection:
+                alone.append(put)
+            elif put.if_absent:
+                yielding.append(put)
+            else:
+                groups.setdefault(index_key(put.key), []).append(put)
+        calls = [
+            _put(index, group[at : at + PUTS_AT_ONCE])
+            for index, group in groups.items()
+            for at in range(0, len(group), PUTS_AT_ONCE)
+        ]
+        firm = len(calls)
+        calls += [_put_if_absent(put) for put in yielding]
+        calls += [_append(run) for run in runs]
+        if not calls and not alone:
+            return {}
+        if len(calls) == 1 and not alone:
+            results = [await self._with_timeout(self._run, *calls[0])]
+        else:
+            results = await self._with_timeout(self._run_pipelines, alone, calls)
+        held = [*zip(yielding, results[firm:], strict=False), *zip(alone, results[len(calls) :], strict=True)]
+        return {put.key: bytes(value) for put, value in held if put.if_absent and value is not None}
+
+    @asynccontextmanager
+    async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
+        """See Store. A release that fails is left to the end of the lease."""
+        token, name = secrets.token_bytes(16), lock_key(key)
+        held = bool(await self._with_timeout(self._client.set, name, token, nx=True, px=_pexpire(lease)))
+        try:
+            yield held
+        finally:
+            if held:
+                with suppress(StoreUnavailable):
+                    await self._with_timeout(self._run, scripts.UNLOCK, (name,), (token,))
+
+    @property
+    def is_available(self) -> bool:
+        """See Store."""
+        return self._available
+
+    async def ping(self) -> None:
+        """See Store."""
+        await self._with_timeout(self._client.ping)
+
+    async def close(self) -> None:
+        """See Store."""
+        if not self._closed:
+            with suppress(StoreUnavailable):
+                await self._with_timeout(self._client.aclose)
+            self._closed, self._available = True, False
+
+    async def _with_timeout(self, call: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        try:
+            async with asyncio.timeout(self._timeout), self._turns:
+                result = await call(*args, **options)
+        except TimeoutError as error:
+            self._available = False
+            raise StoreUnavailable(f"Redis did not answer within {self._timeout:g} s") from error
+        except (RedisError, OSError) as error:
+            self._available = False
+            raise StoreUnavailable(f"Redis: {str(error) or type(error).__name__}") from error
+        self._available = True
+        return result
+
+    async def _run(self, script: scripts.Script, keys: Sequence[bytes], args: Sequence[bytes | str]) -> Any:
+        try:
+            return await self._client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
+
+    async def _run_pipelines(self, alone: Sequence[Put], calls: Sequence[_Call]) -> list[Any]:
+        """What the calls gave, then what the others did."""
+        pipeline = self._client.pipeline(transaction=False)
+        # What lists a thing goes before it, so that nothing is kept that cannot be found.
+        for script, keys, args in calls:
+            pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+        for put in alone:
+            pipeline.set(value_key(put.key), put.value, **_set_options(put))
+        results: list[Any] = await pipeline.execute(raise_on_error=False)
+        for at, result in enumerate(results):
+            if isinstance(result, NoScriptError) and at < len(calls):
+                results[at] = await self._run(*calls[at])
+            elif isinstance(result, Exception):
+                raise result
+        return results
+
+    async def _delete(self, groups: Mapping[bytes, Sequence[Key]]) -> int:
+        count = 0
+        for index, group in groups.items():
+            keys = [index, *(name for key in group for name in (value_key(key), log_key(key)))]
+            count += int(await self._run(scripts.DELETE, keys, [name_bytes(key.name) for key in group]))
+        return count
+
+    async def _last_position(self, key: Key) -> int:
+        if not await self._client.exists(log_key(key)):
+            return -1
+        return _position((await self._client.xinfo_stream(log_key(key)))["last-generated-id"])
+
+    async def _scan(self, collection: str, prefix: str, after: str, limit: int) -> list[tuple[str, bytes]]:
+        index = index_key(Key(collection, ""))
+        start, behind, end = name_bounds(prefix, after)
+        low = (b"(" if behind else b"[") + start
+        found: list[tuple[str, bytes]] = []
+        while (missing := limit - len(found)) > 0:
+            names = await self._client.zrangebylex(index, low, b"(" + end, 0, missing)
+            if not names:
+                break
+            keys = [value_key(Key(collection, name_text(name))) for name in names]
+            values = await self._client.mget(keys)
+            found += [(name_text(name), held) for name, held in zip(names, values, strict=True) if held is not None]
+            gone = [at for at, held in enumerate(values) if held is None]
+            if gone:
+                await self._run(scripts.FORGET, [index, *(keys[at] for at in gone)], [names[at] for at in gone])
+            low = b"(" + names[-1]
+        return found
+
+
+_Call = tuple[scripts.Script, Sequence[bytes], Sequence[bytes | str]]
+
+
+def _pexpire(ttl: float | None) -> int | None:
+    """Seconds as whole milliseconds, at least one: less would be an error."""
+    return None if ttl is None else max(1, math.ceil(ttl * 1000))
+
+
+def _milliseconds(ttl: float | None) -> str:
+    return "" if ttl is None else str(_pexpire(ttl))
+
+
+def _set_options(put: Put) -> dict[str, Any]:
+    """The options of a SET. With them a put that gives way is answered with what it gave way to."""
+    return {"px": _pexpire(put.ttl), "nx": put.if_absent, "get": put.if_absent}
+
+
+def _put_if_absent(put: Put) -> _Call:
+    args = (shard_tag(put.key) + b":", name_bytes(put.key.name), put.value, _milliseconds(put.ttl))
+    return scripts.PUT_IF_ABSENT, (index_key(put.key), value_key(put.key)), args
+
+
+def _put(index: bytes, group: Sequence[Put]) -> _Call:
+    args: list[bytes | str] = [shard_tag(group[0].key) + b":"]
+    for put in group:
+        args += (name_bytes(put.key.name), put.value, _milliseconds(put.ttl))
+    return scripts.PUT, [index, *(value_key(put.key) for put in group)], args
+
+
+def _append(run: LogAppend) -> _Call:
+    keep = "" if run.keep is None else str(run.keep)
+    return scripts.APPEND, (log_key(run.key),), (keep, _milliseconds(run.ttl), *run.values)
+
+
+def _position(entry: bytes | str) -> int:
+    """The position that an entry's id `0-N` stands for: N counts from 1."""
+    text = entry.decode() if isinstance(entry, bytes) else entry
+    return int(text.partition("-")[2]) - 1

@@ -1,0 +1,147 @@
+"""The SQLite file: what its tables are, how a connection to it is set up, and which files are refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from accordion.model.errors import ConfigError
+
+T = TypeVar("T")
+
+VERSION = 1
+"""The version of the tables, kept in `PRAGMA user_version`."""
+
+APPLICATION = 0x41434344
+"""`ACCD`, kept in `PRAGMA application_id`: this file is Accordion's."""
+
+# A log's entries have the id `log * 2**32 + position`: one b-tree, in order, without a second index.
+# `value` comes last, so that what is read of a row to judge it never lies on its overflow pages.
+_TABLES = """
+CREATE TABLE entry (
+    id INTEGER PRIMARY KEY, collection BLOB NOT NULL, name BLOB NOT NULL, expires REAL, value BLOB NOT NULL,
+    UNIQUE (collection, name));
+CREATE TABLE log (
+    id INTEGER PRIMARY KEY, collection BLOB NOT NULL, name BLOB NOT NULL, expires REAL, next INTEGER NOT NULL,
+    UNIQUE (collection, name));
+CREATE TABLE log_entry (id INTEGER PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE lock (
+    collection BLOB NOT NULL, name BLOB NOT NULL, token BLOB NOT NULL, until REAL NOT NULL,
+    PRIMARY KEY (collection, name)) WITHOUT ROWID;
+"""
+
+
+def refuse_foreign(path: Path, key: str = "$.store.url") -> None:
+    """Raises ConfigError if `path` is a database that this version must not touch; a missing file is fine. `key` is the
+    setting that names it.
+
+    What cannot be read right now is not judged: the store says so when it is used.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+            fault = _find_fault(connection, path)
+    except sqlite3.OperationalError:
+        return
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{path} is not an SQLite database: choose another path", path=key) from error
+    if fault:
+        raise ConfigError(fault, path=key)
+
+
+def transact(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
+    """`work` in one write transaction: all of it or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = work()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Carries what is in the write-ahead log over into the file, as far as that stops nobody."""
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+
+def wipe(connection: sqlite3.Connection) -> bool:
+    """The same, and empties the log, in which what was deleted is still to be read. Writers wait for the last bit.
+    Whether nobody who still reads stood in the way."""
+    checkpoint(connection)
+    (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
+
+
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Empties the log, and waits up to a second for a checkpoint or a reader that stands in the way."""
+    for _ in range(100):
+        if wipe(connection):
+            return
+        time.sleep(0.01)
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Sets up a new connection; the tables are made if they are missing. Raises sqlite3.Error."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    # In WAL mode this loses nothing when the process dies, and at most the last writes when the machine does.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    # A statement of many rows notes what it changes, to undo it if it fails; in a file that costs as much as the rows.
+    connection.execute("PRAGMA temp_store = MEMORY")
+    # What was deleted is written over; SQLite is built so or otherwise.
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
+    # The log is carried over into the file by `checkpoint`, which nobody waits for. A commit does it (which means
+    # waiting for the disk) only if that falls behind.
+    connection.execute("PRAGMA wal_autocheckpoint = 8192")
+    if _pragma(connection, "user_version") != VERSION:
+        transact(connection, lambda: _upgrade(connection, path))
+
+
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    fault = _find_fault(connection, path)
+    if fault:
+        raise sqlite3.DatabaseError(fault)
+    if _pragma(connection, "user_version") == 0:
+        for statement in _TABLES.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _find_fault(connection: sqlite3.Connection, path: Path) -> str:
+    """Why this file is not to be used, or nothing."""
+    version = _pragma(connection, "user_version")
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+        return ""
+    if _pragma(connection, "application_id") != APPLICATION:
+        return f"{path} belongs to another program: choose another path"
+    if version > VERSION:
+        return (
+            f"{path} was written by a newer version of Accordion (its tables are version {version}, this program "
+            f"knows {VERSION}): run that version again, or choose another path"
+        )
+    return ""
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def retry_while_locked(work: Callable[[], None], timeout: float) -> None:
+    """Tries again while the file is locked: the change to WAL mode does not wait as other statements do."""
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                raise
+            time.sleep(0.01)

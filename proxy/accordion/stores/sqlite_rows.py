@@ -1,0 +1,295 @@
+"""What the SQLite store says to its file: functions of an open connection. `now` is seconds since the epoch."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from accordion.model.ports import Key, Put
+from accordion.stores.batches import LogAppend, name_bounds, name_bytes, name_text
+
+_STRIDE = 2**32
+_SIZES = (32, 8, 1)
+"""How many rows one statement takes: each statement gives the interpreter's lock away and has to wait for it, and while
+it runs the core is seldom given to whoever wakes up."""
+
+
+def _statements_by_size(start: str, row: str, end: str = "") -> dict[int, str]:
+    """One statement for each size; `row` is repeated between `start` and `end`."""
+    return {size: f"{start} {', '.join([row] * size)} {end}" for size in _SIZES}
+
+
+_PUT = _statements_by_size(
+    "INSERT INTO entry (collection, name, expires, value) VALUES",
+    "(?, ?, ?, ?)",
+    "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, value = excluded.value",
+)
+# A value that has expired is nothing; one that is alive is left as it was, and its row not given back.
+_PUT_ABSENT = _statements_by_size(
+    "INSERT INTO entry (collection, name, expires, value) VALUES",
+    "(?, ?, ?, ?)",
+    "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, value = excluded.value "
+    "WHERE expires <= ? RETURNING collection, name",
+)
+_GET_MANY = _statements_by_size(
+    "SELECT given.column1, value FROM (VALUES",
+    "(?, ?, ?, ?)",
+    ") AS given CROSS JOIN entry ON collection = given.column2 AND name = given.column3 "
+    "WHERE expires IS NULL OR expires > given.column4",
+)
+# A log that has expired is left as it was, and its row not given back: what it held has to go first.
+_GROW = _statements_by_size(
+    "INSERT INTO log (collection, name, expires, next) VALUES",
+    "(?, ?, ?, ?)",
+    "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, next = next + excluded.next "
+    "WHERE expires IS NULL OR expires > ? RETURNING collection, name, id, next",
+)
+_ADD = _statements_by_size("INSERT INTO log_entry (id, value) VALUES", "(?, ?)")
+# CROSS JOIN keeps the order: for each given range its entries.
+_TRIM = _statements_by_size(
+    "DELETE FROM log_entry WHERE id IN (SELECT log_entry.id FROM (VALUES",
+    "(?, ?)",
+    ") AS given CROSS JOIN log_entry ON log_entry.id >= given.column1 AND log_entry.id < given.column2)",
+)
+_PIECE = 256 * 1024
+"""Bytes of a large value that one transaction overwrites where the disk is full."""
+_SOME = 16
+"""Entries of a log that one transaction removes there."""
+_LIVE = "collection = ? AND name = ? AND (expires IS NULL OR expires > ?)"
+_GET = f"SELECT value FROM entry WHERE {_LIVE}"  # noqa: S608
+_DELETE = f"DELETE FROM entry WHERE {_LIVE}"  # noqa: S608
+_LOG = f"SELECT id, next FROM log WHERE {_LIVE}"  # noqa: S608
+_LOG_ID = "SELECT id FROM log WHERE collection = ? AND name = ?"
+_CLEAR = "DELETE FROM log_entry WHERE id >= ? AND id < ?"
+_READ = f"""
+SELECT log_entry.id - log.id * {_STRIDE}, log_entry.value FROM log JOIN log_entry
+ON log_entry.id >= log.id * {_STRIDE} + CASE WHEN ?1 < 0 THEN max(0, log.next + ?1) ELSE ?1 END
+AND log_entry.id < (log.id + 1) * {_STRIDE}
+WHERE collection = ?2 AND name = ?3 AND (expires IS NULL OR expires > ?4) ORDER BY log_entry.id LIMIT ?5
+"""  # noqa: S608
+_SCAN = """
+SELECT name, value FROM entry
+WHERE collection = ? AND name {} ? AND name < ? AND (expires IS NULL OR expires > ?) ORDER BY name LIMIT ?
+"""
+_SCAN_FROM, _SCAN_BEHIND = _SCAN.format(">="), _SCAN.format(">")
+_LOCK = """
+INSERT INTO lock (collection, name, token, until) VALUES (?, ?, ?, ?)
+ON CONFLICT (collection, name) DO UPDATE SET token = excluded.token, until = excluded.until WHERE until <= ?
+"""
+_PURGE_END = "SELECT max(id) FROM (SELECT id FROM {} WHERE id > ? ORDER BY id LIMIT ?)"
+_PURGE_LOG = "DELETE FROM log_entry WHERE id IN (SELECT id FROM log_entry WHERE id >= ? AND id < ? LIMIT ?)"
+
+
+def key_columns(key: Key) -> tuple[bytearray, bytearray]:
+    """A key as its two columns. Bytes that can be changed are bound at once; for others Python looks for an adapter
+    each time, which takes longer than to copy a small row."""
+    return bytearray(name_bytes(key.collection)), bytearray(name_bytes(key.name))
+
+
+def get(connection: sqlite3.Connection, key: Key, now: float) -> bytes | None:
+    """The value, or None."""
+    row = connection.execute(_GET, (*key_columns(key), now)).fetchone()
+    return None if row is None else row[0]
+
+
+def get_many(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> list[bytes | None]:
+    """The values in the order of the keys."""
+    rows = [(at, *key_columns(key), now) for at, key in enumerate(keys)]
+    found: dict[int, bytes] = dict(_run_wide(connection, _GET_MANY, rows))
+    return [found.get(at) for at in range(len(rows))]
+
+
+def put_all(connection: sqlite3.Connection, puts: Iterable[Put], now: float) -> None:
+    """Values in place of what was there."""
+    _run_wide(connection, _PUT, [_row(put, now) for put in puts])
+
+
+def put_absent(connection: sqlite3.Connection, puts: Sequence[Put], now: float) -> dict[Key, bytes]:
+    """Values of different keys, where those hold nothing; returns what the others hold."""
+    kept = _run_wide(connection, _PUT_ABSENT, [_row(put, now) for put in puts], now)
+    if len(kept) == len(puts):
+        return {}
+    new = set(kept)
+    keys = [put.key for put in puts if (name_bytes(put.key.collection), name_bytes(put.key.name)) not in new]
+    return {key: held for key, held in zip(keys, get_many(connection, keys, now), strict=True) if held is not None}
+
+
+def put_if_absent(connection: sqlite3.Connection, put: Put, now: float) -> bytes:
+    """What the key holds afterwards."""
+    return put_absent(connection, (put,), now).get(put.key, put.value)
+
+
+def delete(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> int:
+    """Values and logs; returns how many keys held something."""
+    count = 0
+    for key in keys:
+        held = connection.execute(_DELETE, (*key_columns(key), now)).rowcount
+        log = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
+        if log is not None:
+            _delete_log(connection, log[0])
+        count += bool(held) or log is not None
+    return count
+
+
+def overwrite_piece(connection: sqlite3.Connection, key: Key, at: int, now: float) -> int:
+    """Overwrites `_PIECE` bytes of a large value from `at` on, and gives how many; 0 once all of it is overwritten, and
+    the value empty, or where it is not large. Its pages are not overwritten again then."""
+    row = connection.execute(f"SELECT id, length(value) FROM entry WHERE {_LIVE}", (*key_columns(key), now)).fetchone()  # noqa: S608
+    if row is None or row[1] <= _PIECE:
+        return 0
+    if at < row[1]:
+        size = min(_PIECE, row[1] - at)
+        with connection.blobopen("entry", "value", row[0]) as value:
+            value.seek(at)
+            value.write(bytes(size))
+        return int(size)
+    connection.execute("PRAGMA secure_delete = FAST")
+    try:
+        connection.execute("UPDATE entry SET value = zeroblob(0) WHERE id = ?", (row[0],))
+    finally:
+        connection.execute("PRAGMA secure_delete = ON")
+    return 0
+
+
+def shorten(connection: sqlite3.Connection, key: Key, now: float) -> int:
+    """Removes some entries of a log; gives how many, 0 where it has none."""
+    log = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
+    if log is None:
+        return 0
+    return connection.execute(_PURGE_LOG, (log[0] * _STRIDE, (log[0] + 1) * _STRIDE, _SOME)).rowcount
+
+
+def delete_unchanged(connection: sqlite3.Connection, held: Mapping[Key, bytes], now: float) -> None:
+    """Values, each only where it is still the one given."""
+    connection.executemany(f"{_DELETE} AND value = ?", [(*key_columns(key), now, value) for key, value in held.items()])
+
+
+def append_all(connection: sqlite3.Connection, runs: Iterable[LogAppend], now: float) -> None:
+    """Entries to the ends of logs."""
+    round_: dict[Key, LogAppend] = {}
+    for run in runs:
+        if run.key in round_:
+            _append_round(connection, round_.values(), now)
+            round_ = {}
+        round_[run.key] = run
+    _append_round(connection, round_.values(), now)
+
+
+def append(connection: sqlite3.Connection, run: LogAppend, now: float) -> int:
+    """Entries to the end of one log; returns the position of the last one."""
+    _append_round(connection, (run,), now)
+    return last_position(connection, run.key, now)
+
+
+def last_position(connection: sqlite3.Connection, key: Key, now: float) -> int:
+    """The position of a log's last entry, kept or not; -1 where there is no log."""
+    row = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
+    return -1 if row is None else int(row[1]) - 1
+
+
+def read(
+    connection: sqlite3.Connection, key: Key, start: int, limit: int | None, now: float
+) -> list[tuple[int, bytes]]:
+    """Entries with positions."""
+    return connection.execute(_READ, (start, *key_columns(key), now, -1 if limit is None else max(0, limit))).fetchall()
+
+
+def scan(
+    connection: sqlite3.Connection, collection: str, prefix: str, after: str, limit: int, now: float
+) -> list[tuple[str, bytes]]:
+    """Names and values of a collection in order."""
+    low, behind, high = name_bounds(prefix, after)
+    statement = _SCAN_BEHIND if behind else _SCAN_FROM
+    rows = connection.execute(statement, (name_bytes(collection), low, high, now, max(0, limit)))
+    return [(name_text(name), value) for name, value in rows]
+
+
+def lock(connection: sqlite3.Connection, key: Key, token: bytes, lease: float, now: float) -> bool:
+    """Whether the lock could be had."""
+    return connection.execute(_LOCK, (*key_columns(key), token, now + lease, now)).rowcount == 1
+
+
+def unlock(connection: sqlite3.Connection, key: Key, token: bytes) -> None:
+    """Lets go of a lock that is still held by `token`."""
+    connection.execute("DELETE FROM lock WHERE collection = ? AND name = ? AND token = ?", (*key_columns(key), token))
+
+
+def purge(connection: sqlite3.Connection, after: tuple[int, int], rows: int, now: float) -> tuple[int, int]:
+    """One step of the removal of what has expired; looks at no more than about `rows` rows of each table.
+
+    `after` holds the ids of the value and of the log to go on behind. Returns those for the next step; 0 means
+    that the end was reached. An index on the time would cost more at each write than these steps do.
+    """
+    connection.execute("DELETE FROM lock WHERE until <= ?", (now,))
+    end = connection.execute(_PURGE_END.format("entry"), (after[0], rows)).fetchone()[0] or 0
+    connection.execute("DELETE FROM entry WHERE id > ? AND id <= ? AND expires <= ?", (after[0], end, now))
+    return end, _purge_logs(connection, after[1], rows, now)
+
+
+def _row(put: Put, now: float) -> tuple[bytearray, bytearray, float | None, bytearray]:
+    return *key_columns(put.key), None if put.ttl is None else now + put.ttl, bytearray(put.value)
+
+
+def _run_wide(
+    connection: sqlite3.Connection, statements: dict[int, str], rows: Sequence[tuple[Any, ...]], *end: Any
+) -> list[Any]:
+    """A statement for all rows, many at a time; `end` is what stands behind each time. Returns what it selected."""
+    at, found = 0, []
+    for size in _SIZES:
+        while len(rows) - at >= size:
+            fields = [*chain.from_iterable(rows[at : at + size]), *end]
+            found += connection.execute(statements[size], fields).fetchall()
+            at += size
+            yield_core()
+    return found
+
+
+def yield_core() -> None:
+    """Lets whoever waits for this core go first: it may be the event loop, whose requests wait for it."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
+
+
+def _append_round(connection: sqlite3.Connection, runs: Iterable[LogAppend], now: float) -> None:
+    """Entries to the ends of logs of which each occurs once. An expired log is removed, and made anew."""
+    given = {(name_bytes(run.key.collection), name_bytes(run.key.name)): run for run in runs}
+    logs = [
+        (bytearray(collection), bytearray(name), None if run.ttl is None else now + run.ttl, len(run.values))
+        for (collection, name), run in given.items()
+    ]
+    grown = _run_wide(connection, _GROW, logs, now)
+    if len(grown) < len(logs):
+        alive = {(collection, name) for collection, name, _, _ in grown}
+        expired = [log for key, log in zip(given, logs, strict=True) if key not in alive]
+        for log in expired:
+            _delete_log(connection, connection.execute(_LOG_ID, log[:2]).fetchone()[0])
+        grown += _run_wide(connection, _GROW, expired, now)
+    entries: list[tuple[int, bytearray]] = []
+    beyond: list[tuple[int, int]] = []
+    for collection, name, log, following in grown:
+        run, start = given[collection, name], log * _STRIDE
+        entries += enumerate(map(bytearray, run.values), start + following - len(run.values))
+        if run.keep is not None and following > run.keep:
+            beyond.append((start, start + following - run.keep))
+    _run_wide(connection, _ADD, entries)
+    _run_wide(connection, _TRIM, beyond)
+
+
+def _delete_log(connection: sqlite3.Connection, log: int) -> None:
+    connection.execute(_CLEAR, (log * _STRIDE, (log + 1) * _STRIDE))
+    connection.execute("DELETE FROM log WHERE id = ?", (log,))
+
+
+def _purge_logs(connection: sqlite3.Connection, after: int, rows: int, now: float) -> int:
+    end = connection.execute(_PURGE_END.format("log"), (after, rows)).fetchone()[0] or 0
+    expired = connection.execute("SELECT id FROM log WHERE id > ? AND id <= ? AND expires <= ?", (after, end, now))
+    left = rows
+    for (log,) in expired.fetchall():
+        left -= connection.execute(_PURGE_LOG, (log * _STRIDE, (log + 1) * _STRIDE, left)).rowcount
+        if left <= 0:
+            return int(log) - 1
+        connection.execute("DELETE FROM log WHERE id = ?", (log,))
+    return int(end)

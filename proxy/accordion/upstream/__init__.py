@@ -1,1 +1,0 @@
-"""The way to the providers: sockets, routes, retries."""

@@ -1,0 +1,239 @@
+"""`accordion artifacts`, `export`, `erase`: what is kept, from the store itself."""
+
+import asyncio
+import json
+import re
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from accordion.archive.archive import Archive
+from accordion.cli.main import app
+from accordion.composition.store_identity import MARK, identity_from_mark
+from accordion.config import settings
+from accordion.config.value_types import StoreUrl
+from accordion.model.ports import Key
+from accordion.server.event_loop import LoopClock
+from accordion.sessions.tenants import ProxyKey, Tenants
+from accordion.stores.spool import open_spool
+from accordion.stores.sqlite import SqliteStore
+from tests.talks import FOLDS_AT, Talk, call_id, small
+from tests.world import header
+
+SECRET = "secret" * 6
+KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))
+
+
+@dataclass
+class Kept:
+    """A store in which a session was folded. `tenants` are their sessions."""
+
+    config: Path
+    tenants: dict[str, str]
+
+    def run(self, *args: str, given: str | None = None) -> Result:
+        return CliRunner().invoke(app, [*args, "--config", str(self.config)], input=given)
+
+    def listed(self, *more: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run("artifacts", "--json", *more).stdout.splitlines()]
+
+
+def made(folder: Path, keys: tuple[ProxyKey, ...] = ()) -> Kept:
+    """What a proxy leaves behind, with these proxy keys."""
+
+    async def fill() -> dict[str, str]:
+        store: Any = SqliteStore(folder / "kept.db", timeout=30.0)
+        await store.put_if_absent(Key("", "secret/tenants"), SECRET.encode())
+        world, found = small(store=store, keys=keys), {}
+        for key in keys or (ProxyKey("default", ""),):
+            headers = {"x_accordion_key": key.key} if key.key else {}
+            out = await Talk(world).until(FOLDS_AT + 1, **headers)
+            found[key.id] = header(out, "x-accordion-session") or ""
+        await world.outbox.flush()
+        await store.close()
+        return found
+
+    config = folder / "config.yaml"
+    listed = ", ".join(f'{{id: {key.id}, key: "${{NO_SUCH:-{key.key}}}"}}' for key in keys)
+    config.write_text(f"store: {{url: 'sqlite:///{folder}/kept.db'}}\nproxy_keys: [{listed}]\n")
+    return Kept(config, asyncio.run(fill()))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return made(tmp_path_factory.mktemp("kept"))
+
+
+def test_what_left_windows_is_listed_in_the_order_in_which_it_stood(kept: Kept) -> None:
+    found = kept.listed()
+    assert len(found) > 3
+    assert [each["messages"] for each in found] == sorted(each["messages"] for each in found)
+    assert {each["session"] for each in found} == {kept.tenants["default"]}
+    assert kept.listed("--session", kept.tenants["default"]) == found
+    table = kept.run("artifacts").stdout
+    assert all(each["id"] in table for each in found)
+    assert "read" in table
+
+
+@pytest.mark.parametrize("columns", ["80", "30", ""])
+def test_ids_are_complete_at_every_width(kept: Kept, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    table = kept.run("artifacts").stdout.splitlines()
+    assert table[0] == kept.tenants["default"]
+    assert [line.split()[0] for line in table[2:]] == [each["id"] for each in kept.listed()]
+    if columns == "80":
+        assert max(map(len, table)) <= 80
+        assert table[1].split() == ["id", "messages", "content", "characters"]
+
+
+def test_nothing_is_listed_of_a_session_that_there_is_not(kept: Kept) -> None:
+    shown = kept.run("artifacts", "--session", "s-unknown")
+    assert (shown.exit_code, shown.stdout.strip()) == (0, "there are no artifacts")
+
+
+def test_an_artifact_is_shown_whole_and_in_parts(kept: Kept) -> None:
+    [result] = [each for each in kept.listed() if each["call_id"] == call_id(2)]
+    whole = kept.run("artifacts", result["id"])
+    assert whole.exit_code == 0
+    assert whole.stdout.startswith("word2_0_0 word2_0_1")
+    assert len(whole.stdout) == result["characters"] + 1
+    assert "result of read" in whole.stderr
+    [stretch] = [each for each in kept.listed() if each["kind"] == "range"]
+    page = kept.run("artifacts", stretch["id"], "--offset", "2", "--limit", "1")
+    assert page.stdout.strip() == "## Tool: read"
+    assert "--offset 3" in page.stderr
+    assert "2:## Tool: read" in kept.run("artifacts", stretch["id"], "--pattern", "^## Tool").stdout
+    assert kept.run("artifacts", result["id"], "--path", "$input.path").stdout.strip() == "src/file_2_0.py"
+    told = json.loads(kept.run("artifacts", result["id"], "--json").stdout)
+    assert told["artifact"] == result
+    assert told["text"] == whole.stdout[:-1]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("artifacts", "art_000000000000"), 1, "no such artifact"),
+        (("artifacts", "ID", "--path", "$.x"), 2, "JSON"),
+        (("artifacts", "--offset", "3"), 2, "need the ID"),
+        (("artifacts", "ID", "--session", "s"), 2, "lists artifacts"),
+        (("export", "--session", "s-mistyped"), 1, "s-mistyped: tenant 'default' has no such session"),
+        (("export", "--session", ""), 1, "has no such session"),
+        (("erase", "--session", "s-mistyped", "--yes"), 1, "has no such session"),
+        (("erase",), 2, "--session S, or --all"),
+        (("erase", "--all", "--session", "s"), 2, "--session S, or --all"),
+    ],
+)
+def test_what_cannot_be_done_is_said(kept: Kept, args: tuple[str, ...], code: int, words: str) -> None:
+    some = kept.listed()[0]["id"]
+    shown = kept.run(*[some if arg == "ID" else arg for arg in args])
+    assert shown.exit_code == code
+    assert words in " ".join(re.sub(r"[│╭╮╰╯─]", " ", shown.stderr).split())
+    assert shown.stdout == ""
+
+
+def test_an_export_is_all_of_it(kept: Kept) -> None:
+    for more in ((), ("--session", kept.tenants["default"])):
+        shown = kept.run("export", *more)
+        lines = [json.loads(line) for line in shown.stdout.splitlines()]
+        assert shown.exit_code == 0
+        assert lines[-1]["type"] == "end"
+        told = {line["artifact"]["id"] for line in lines if line["type"] == "artifact"}
+        assert told == {each["id"] for each in kept.listed()}
+
+
+def test_with_proxy_keys_it_must_be_said_whose(tmp_path: Path) -> None:
+    kept = made(tmp_path, KEYS)
+    unsaid = kept.run("artifacts")
+    assert unsaid.exit_code == 2
+    assert "--tenant: choose one of one, two" in unsaid.stderr
+    one, two = (kept.listed("--tenant", name) for name in ("one", "two"))
+    assert {each["session"] for each in one} == {kept.tenants["one"]}
+    assert {each["session"] for each in two} == {kept.tenants["two"]}
+    # The same was said to both, and yet neither's id is of use to the other.
+    assert not {each["id"] for each in one} & {each["id"] for each in two}
+    assert kept.run("artifacts", one[0]["id"], "--tenant", "two").exit_code == 1
+    assert kept.run("artifacts", one[0]["id"], "--tenant", "one").exit_code == 0
+
+
+def test_the_tenants_are_listed_with_what_is_kept_of_each(tmp_path: Path) -> None:
+    kept = made(tmp_path, KEYS)
+    told = [json.loads(line) for line in kept.run("tenants", "--json").stdout.splitlines()]
+    assert [(each["tenant"], each["sessions"]) for each in told] == [("one", 1), ("two", 1)]
+    assert all(each["held"] > 1_000 for each in told)
+    table = kept.run("tenants").stdout
+    assert "one" in table
+    assert "two" in table
+
+
+def test_a_tenant_is_named_as_its_owner_knows_it(tmp_path: Path, kept: Kept) -> None:
+    assert kept.listed("--tenant", "local") == kept.listed("--tenant", "default") == kept.listed()
+    keyed = made(tmp_path, KEYS)
+    # The proxy key is gone from the config, what was kept under it is not.
+    keyed.config.write_text(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\n")
+    one = keyed.listed("--tenant", "one")
+    assert {each["session"] for each in one} == {keyed.tenants["one"]}
+    assert keyed.listed("--tenant", "tw")
+    unsaid = keyed.run("artifacts")
+    assert unsaid.exit_code == 2
+    assert "--tenant: choose one of one, two" in unsaid.stderr
+    unknown = keyed.run("artifacts", "--tenant", "three")
+    assert unknown.exit_code == 2
+    assert "--tenant: there is no tenant 'three'; the tenants are one, two" in " ".join(unknown.stderr.split())
+
+
+def test_nothing_is_erased_without_a_yes(tmp_path: Path) -> None:
+    kept = made(tmp_path, KEYS)
+    asked = kept.run("erase", "--all", "--tenant", "one", given="n\n")
+    assert asked.exit_code == 1
+    assert "'one'" in asked.stderr
+    assert asked.stdout == ""
+    assert kept.listed("--tenant", "one")
+    done = kept.run("erase", "--session", kept.tenants["one"], "--tenant", "one", given="y\n")
+    assert done.exit_code == 0
+    assert "erased: 1 session," in done.stdout
+    assert kept.listed("--tenant", "one") == []
+    assert kept.listed("--tenant", "two")
+    assert kept.run("erase", "--all", "--tenant", "two", "--yes").exit_code == 0
+    assert json.loads(kept.run("export", "--tenant", "two").stdout) == {"type": "end", "counts": {}}
+
+
+def test_a_store_that_cannot_be_read_is_said_and_none_is_made(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    for url, words in (("memory://", "running proxy"), (f"sqlite:///{tmp_path}/none.db", "there is no file")):
+        config.write_text(f"store: {{url: '{url}'}}\n")
+        shown = CliRunner().invoke(app, ["artifacts", "--config", str(config)])
+        assert shown.exit_code == 2
+        assert words in " ".join(shown.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_what_waits_on_this_machine_for_the_store_is_erased_too(tmp_path: Path) -> None:
+    kept = made(tmp_path)
+
+    async def hold() -> None:
+        store = SqliteStore(tmp_path / "kept.db", timeout=30.0)
+        caller = Tenants(SECRET.encode(), (), loopback=True).identify({})
+        puts = Archive(store, 86_400.0, clock=LoopClock()).single_value_puts(
+            caller.tenant_key, "s-spooled", "summary", Key("", "summary/x"), b"what was said"
+        )
+        address = settings.StoreConfig(url=StoreUrl(f"sqlite:///{tmp_path}/kept.db")).address_hash()
+        spool = open_spool(tmp_path / "kept.db.spool", place=address)
+        mark = await store.get(MARK)
+        await spool.identify(identity_from_mark(mark or b""), SECRET.encode(), lasting=False)
+        await spool.hold(puts)
+        await spool.close()
+        await store.close()
+
+    asyncio.run(hold())
+    erased = kept.run("erase", "--session", "s-spooled", "--yes")
+    assert erased.exit_code == 0
+    with closing(sqlite3.connect(tmp_path / "kept.db.spool")) as spool:
+        names = [bytes(name) for (name,) in spool.execute("SELECT name FROM entry")]
+        # What is left lists the tenant, and says nothing of the session.
+        assert not [name for name in names if b"summary" in name or b"held" in name]
+    assert kept.run("export", "--session", "s-spooled").exit_code == 1

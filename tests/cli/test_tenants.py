@@ -1,0 +1,122 @@
+"""`accordion tenants`, `erase` and `memory seal`, of what was remembered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from accordion.cli.main import app
+from accordion.composition import Application
+from accordion.config.load import build
+from accordion.model.memories import MemoryFilter
+from accordion.sessions.tenants import TENANTS_WITH_MEMORIES
+from tests.memories import everything, memory, put
+
+KEY, OTHER = "1" * 64, "2" * 64
+
+
+@dataclass
+class Kept:
+    """A config with a store that nobody has used yet."""
+
+    folder: Path
+    keys: str = "[{id: one, key: k-one}, {id: two, key: k-two}]"
+
+    def run(self, *args: str, key: str = "", given: str | None = None) -> Result:
+        config = self.folder / "config.yaml"
+        archive = f"archive: {{key: '${{NO_SUCH:-{key}}}'}}\n" if key else ""
+        store = f"store: {{url: 'sqlite:///{self.folder}/kept.db'}}\n"
+        config.write_text(f"{store}{archive}proxy_keys: {self.keys}\n")
+        return CliRunner().invoke(app, [*args, "--config", str(config)], input=given)
+
+    def add(self, tenant: str, *words: str, key: str = "") -> None:
+        for each in words:
+            done = self.run("memory", "add", each, "--tenant", tenant, key=key)
+            assert done.exit_code == 0, done.output
+
+    def tenants(self, key: str = "") -> dict[str, int | None]:
+        told = self.run("tenants", "--json", key=key).stdout.splitlines()
+        return {each["tenant"]: each["memories"] for each in map(json.loads, told)}
+
+
+def test_who_has_nothing_but_memories_is_listed_when_the_key_is_gone_too(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.add("one", "The ledger runs on PostgreSQL 16.", "Nobody deploys on a Friday.")
+    assert kept.tenants() == {"one": 2, "two": 0}
+    kept.keys = "[]"
+    assert kept.tenants() == {"one": 2}
+    assert "memories" in kept.run("tenants").stdout
+    found = kept.run("memory", "search", "ledger", "--tenant", "one", "--json")
+    assert "ledger" in json.loads(found.stdout)["results"][0]["preview"]
+
+
+async def test_a_proxy_lists_those_for_whom_something_was_remembered(tmp_path: Path) -> None:
+    config = f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\nserver: {{host: 0.0.0.0}}\n"
+    house = Application(build(config.encode(), {}, {}), {})
+    one, two = (house.tenants.identify({b"x-api-key": key}) for key in (b"one", b"two"))
+    await put(
+        house.memory_builder.services().memories, memory("The ledger runs on PostgreSQL 16."), space=one.tenant_key
+    )
+    await house.memory_builder.services().memories.count(two.tenant_key, MemoryFilter())
+    await house.outbox.flush()
+    assert [name for name, _ in await house.store.scan(TENANTS_WITH_MEMORIES)] == [one.tenant]
+    await house.stop()
+
+
+def test_to_erase_a_tenant_is_to_erase_its_memories_too(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.add("one", "The ledger runs on PostgreSQL 16.", "Nobody deploys on a Friday.")
+    kept.add("two", "The deploy key is with Ann.")
+    refused = kept.run("erase", "--all", "--tenant", "one", given="n\n")
+    assert refused.exit_code == 1
+    assert "and all memories" in refused.stderr
+    assert kept.tenants() == {"one": 2, "two": 1}
+    done = kept.run("erase", "--all", "--tenant", "one", "--yes")
+    assert done.exit_code == 0
+    assert "memories: 2 before, 0 after" in done.stdout
+    held = everything(tmp_path / "kept.db.memories")
+    assert b"Friday" not in held
+    assert b"deploy key" in held
+    kept.keys = "[]"
+    assert kept.tenants() == {"two": 1}
+
+
+def test_to_erase_a_session_leaves_memories_alone(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.add("one", "The ledger runs on PostgreSQL 16.")
+    done = kept.run("erase", "--session", "s-1", "--tenant", "one", "--yes")
+    assert "memories" not in done.stdout
+    assert kept.tenants()["one"] == 1
+
+
+def test_all_tenants_memories_are_sealed_by_a_command(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.add("one", "The ledger runs on PostgreSQL 16.")
+    kept.add("two", "The deploy key is with Ann.")
+    unkeyed = kept.run("memory", "seal")
+    assert (unkeyed.exit_code, unkeyed.stdout) == (2, "")
+    assert "no key" in unkeyed.stderr
+    done = kept.run("memory", "seal", key=KEY)
+    assert (done.exit_code, done.stdout) == (0, "encrypted: the memories of one, two\n")
+    assert kept.run("memory", "seal", key=KEY).stdout == "nothing to encrypt\n"
+    held = everything(tmp_path / "kept.db.memories")
+    assert not [word for word in (b"ledger", b"PostgreSQL", b"postgresql", b"deploy", b"Ann") if word in held]
+    assert kept.tenants(KEY) == {"one": 1, "two": 1}
+    assert kept.run("memory", "seal", key=f"{OTHER},{KEY}").stdout == "encrypted: the memories of one, two\n"
+    found = kept.run("memory", "search", "deploy", "--tenant", "two", "--json", key=OTHER)
+    assert len(json.loads(found.stdout)["results"]) == 1
+
+
+def test_what_cannot_be_opened_can_be_listed_and_erased(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.add("one", "The ledger runs on PostgreSQL 16.", key=KEY)
+    assert kept.tenants() == {"one": None, "two": 0}
+    assert "sealed" in kept.run("tenants").stdout
+    read = kept.run("memory", "list", "--tenant", "one")
+    assert read.exit_code == 2
+    assert "archive.key" in " ".join(read.stderr.split())
+    assert "memories: 1 before, 0 after" in kept.run("erase", "--all", "--tenant", "one", "--yes").stdout
+    assert kept.tenants()["one"] == 0

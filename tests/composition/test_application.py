@@ -1,0 +1,88 @@
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from accordion.composition import Application, is_loopback
+from accordion.config.load import build
+from accordion.model.ports import Key
+from accordion.stores.worker_sync import SharedBoard, UnknownWorkers, shared_slots
+from tests.compaction.making import conversation, long_history
+
+SPACE = b"space" * 6
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1", "[::1]"])
+def test_these_addresses_are_this_machines_alone(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "127.example.com", "localhost.example.com", "::1234", ""])
+def test_these_are_not(host: str) -> None:
+    assert not is_loopback(host)
+
+
+async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: Path) -> None:
+    settings = build(f"store: {{url: 'sqlite:///{tmp_path}/kept.db', write_timeout_seconds: 60}}".encode(), {}, {})
+    said = conversation(long_history(3), "chat")
+    house = Application(settings, {})
+    await house.start()
+    house.forward.response_history.transcripts.record(SPACE, "s-1", said, folded=True)
+    await house.stop()
+    again = Application(settings, {})
+    try:
+        kept = await again.forward.response_history.transcripts.original(SPACE, "s-1")
+    finally:
+        await again.stop()
+    assert kept is not None
+    assert kept.missing == 0
+    assert all(message.wire in kept.body for message in said.messages)
+
+
+@pytest.mark.parametrize(
+    ("config", "others"),
+    [
+        ("store: {url: 'memory://'}", None),
+        ("store: {url: 'sqlite:///kept.db'}", None),
+        ("{store: {url: 'sqlite:///kept.db'}, server: {workers: 2}}", SharedBoard),
+        ("store: {url: 'redis://127.0.0.1:1'}", UnknownWorkers),
+        ("{store: {url: 'redis://127.0.0.1:1'}, server: {workers: 2}}", UnknownWorkers),
+    ],
+)
+async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
+    config: str, others: type | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = build(config.encode(), {}, {})
+    house = Application(settings, {}, shared_slots() if settings.server.workers > 1 else None)
+    try:
+        found = house.forward.measurer.sessions.worker_sync
+        assert (found if found is None else type(found)) is others
+    finally:
+        await house.stop()
+
+
+async def test_a_store_in_memory_that_lets_go_of_what_is_oldest_was_not_emptied(caplog: pytest.LogCaptureFixture):
+    house = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
+    await house.start()
+    with caplog.at_level(logging.WARNING, "accordion"):
+        for number in range(70):
+            await house.store.put(Key("c", f"{number}"), b"x" * 2**20)
+        await house.poll()
+    assert await house.store.get(Key("c", "0")) is None
+    assert caplog.messages == []
+    await house.stop()
+
+
+async def test_who_hears_of_an_erasure_writes_at_once_what_waits_so_that_it_is_removed_with_the_rest() -> None:
+    house = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
+    try:
+        house.outbox.slow_queue().put(Key("c", "k"), lambda: b"v")
+        await house.forward.erasures.note(SPACE, "s-1")
+        # Without it that would take a second.
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert await house.store.get(Key("c", "k")) == b"v"
+    finally:
+        await house.stop()

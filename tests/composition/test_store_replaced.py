@@ -1,0 +1,57 @@
+"""Another store at the same address does not get the writes that wait for the one before."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from accordion.composition import Application
+from accordion.composition.store_identity import MARK, TENANT_SECRET
+from accordion.config.load import build
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, Put
+from accordion.stores.redis import RedisStore
+from tests.valkey import Valkey, running_valkey
+
+ROW = Key("", "row/waits")
+
+
+async def prepared(server: Valkey) -> None:
+    """Gives a server the identity of a store, and stops it."""
+    server.start()
+    store = RedisStore(server.url, timeout=20.0)
+    await store.write([Put(MARK, b"another store 32 bytes in length"), Put(TENANT_SECRET, b"another secret")])
+    await store.close()
+    server.stop()
+
+
+async def test_what_waits_is_not_published_to_another_store_at_the_address(tmp_path: Path):
+    folders = tmp_path / "one", tmp_path / "two"
+    for folder in folders:
+        folder.mkdir()
+    other = Valkey(folders[1], {"appendonly": "yes"})
+    await prepared(other)
+    with running_valkey(folders[0]) as server:
+        settings = build(f"store: {{url: '{server.url}', spool: '{tmp_path}/spool.db'}}".encode(), {}, {})
+        house = Application(settings, {})
+        await house.start()
+        await house.tasks.cancel()  # Nothing looks at the store but what is done here.
+        server.kill()
+        await house.spooled.put(ROW, b"for the first store")
+        assert not house.store.is_available
+        other.port = server.port
+        other.start()
+        try:
+            # A request is the first that the store answers.
+            while not house.store.is_available:
+                with suppress(StoreUnavailable):
+                    await house.store.get(ROW)
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            await house.poll()
+            assert await house.store.get(ROW) is None
+            assert sum(house.spooled.spool.elsewhere.values()) == 1
+        finally:
+            await house.stop()
+            other.kill()

@@ -1,0 +1,88 @@
+"""`memory.recall`: what the file may say, and what is built of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.composition import Application
+from accordion.composition.memory_builder import MemoryBuilder
+from accordion.config import Settings
+from accordion.config.load import build
+from accordion.model.errors import ConfigError
+from accordion.model.http import Inbound
+from accordion.pipeline.memory_recall import MemoryRecallLimits
+from accordion.sessions.client_metadata import ClientMetadata
+
+STORE = "store: {url: 'memory://'}\n"
+
+
+def read(text: str) -> Settings:
+    return build(f"{STORE}{text}".encode(), {}, {})
+
+
+def test_by_default_nothing_is_recalled() -> None:
+    assert not read("").memory.recall.enabled
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("enabled: true}, enabled: false", "$.memory.recall.enabled"),
+        ("enabled: perhaps}", "$.memory.recall.enabled"),
+        ("tokens: 0}", "$.memory.recall.tokens"),
+        ("memories: 21}", "$.memory.recall.memories"),
+        ("relevance: 1.1}", "$.memory.recall.relevance"),
+        ("wait_seconds: 0}", "$.memory.recall.wait_seconds"),
+        ("wait_seconds: 31}", "$.memory.recall.wait_seconds"),
+        ("all_project: true}", "$.memory.recall.all_project"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error_at_its_key(text: str, path: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(f"memory: {{recall: {{{text}}}")
+    assert refused.value.path == path  # type: ignore[attr-defined]
+
+
+async def test_what_the_file_says_is_in_force_and_follows_it() -> None:
+    house = Application(read(""), {})
+    try:
+        assert house.forward.compaction_step.memory_recall is None
+        assert divided(house) == ""
+        more = "tokens: 500, memories: 2, relevance: 0.5, wait_seconds: 0.25"
+        house.apply_settings(read(f"memory: {{project: ledger, recall: {{enabled: true, {more}}}}}"))
+        recollecting = house.forward.compaction_step.memory_recall
+        assert recollecting is not None
+        assert recollecting.recall_limits == MemoryRecallLimits(500, 2, 0.5, 0.25, "ledger")
+        assert divided(house) == "ledger"
+        assert divided(house, "audits") == "audits"
+        house.apply_settings(read("memory: {project: ledger, recall: {enabled: true, all_projects: true}}"))
+        assert house.forward.compaction_step.memory_recall is not None
+        assert house.forward.compaction_step.memory_recall.recall_limits.all_projects
+        assert divided(house) == divided(house, "audits") != ""
+        house.apply_settings(read("memory: {project: ledger}"))
+        assert house.forward.compaction_step.memory_recall is None
+        assert divided(house, "audits") == ""
+    finally:
+        await house.stop()
+
+
+def divided(house: Application, project: str | None = None) -> Any:
+    return house.forward.measurer.memory_mentions.with_project(ClientMetadata(), project).scope
+
+
+async def test_explaining_and_replaying_open_no_memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[MemoryBuilder] = []
+    monkeypatch.setattr(MemoryBuilder, "services", opened.append)
+    rooms = OfflinePipeline(read("memory: {recall: {enabled: true}}"))
+    try:
+        said = [{"role": "user", "content": "Which region does the ledger replicate to?"}]
+        body = json.dumps({"model": "gpt-4o", "messages": said}).encode()
+        gauge = await rooms.process(Inbound("POST", "/v1/chat/completions", "", (), body, "r"), rooms.caller)
+        assert gauge.may_hold_memories
+        assert opened == []
+    finally:
+        await rooms.close()

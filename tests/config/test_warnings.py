@@ -1,0 +1,77 @@
+"""Settings that are legal and probably a mistake, as `accordion check` and the log at the start name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from accordion.config import find_hints
+from accordion.config.load import build
+
+
+def warned(text: str) -> list[str]:
+    return list(find_hints(build(text.encode(), {}, {})))
+
+
+def entry(model: str, **params: str) -> str:
+    more = "".join(f", {name}: '{value}'" for name, value in params.items())
+    return f"model_list: [{{model_name: m, litellm_params: {{model: {model}{more}}}}}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("upstreams: {openai: {base_url: 'https://api.openai.com'}}", "usually need `https://api.openai.com/v1`"),
+        ("upstreams: {openai: {base_url: 'http://localhost:11434/'}}", "usually need `http://localhost:11434/v1`"),
+        ("upstreams: {openai: {base_url: 'https://h/v1/chat/completions'}}", "leave out `/chat/completions`"),
+        ("upstreams: {anthropic: {base_url: 'https://h/v1/chat/completions'}}", "leave out `/chat/completions`"),
+        (entry("openai/gpt-5", api_base="https://h/v1/responses"), "leave out `/responses`"),
+    ],
+)
+def test_an_unlikely_base_url_is_named(text: str, words: str) -> None:
+    (warning,) = warned(text)
+    assert words in warning
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "upstreams: {openai: {base_url: 'https://h/openai'}}",
+        "upstreams: {openai: {base_url: 'https://api.deepseek.com'}}",
+        "upstreams: {anthropic: {base_url: 'https://h/v1/messages'}}",
+        "upstreams: {anthropic: {base_url: 'https://h/v1'}}",
+        entry("anthropic/claude-sonnet-4-5", api_base="https://h/v1/messages"),
+        entry("azure/gpt-5", api_base="https://h"),
+        "server: {}",
+    ],
+)
+def test_a_base_url_that_works_is_not_named(text: str) -> None:
+    assert not [each for each in warned(text) if "URL" in each]
+
+
+def test_a_model_whose_window_nobody_knows_is_named_with_the_key_to_set() -> None:
+    (warning,) = warned(entry("openai/qwen-local"))
+    assert warning.startswith("$.model_list[0].model_info.max_input_tokens: the window of `m` is not known")
+    assert "120,000" in warning
+    assert not warned(entry("openai/gpt-5"))
+    stated = entry("openai/qwen-local").replace("}]", ", model_info: {max_input_tokens: 32000}}]")
+    assert not warned(stated)
+
+
+def test_thresholds_for_a_name_that_no_model_has_are_named() -> None:
+    models = entry("openai/gpt-5").replace("model_name: m", "model_name: smart")
+    (warning,) = warned(models + "thresholds: {models: {smrt: {hard: 0.9}, smart: {hard: 0.9}, gpt-4o: {hard: 0.9}}}")
+    assert warning.startswith("$.thresholds.models.smrt: ")
+    assert "did you mean `smart`?" in warning
+    (warning,) = warned("compaction: {models: {nobody: {mode: observe}}}")
+    assert warning.startswith("$.compaction.models.nobody: ")
+
+
+def test_a_store_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, words in ((tmp_path / "file" / "a.db", "is not a folder"), (tmp_path, "is a folder")):
+        (warning,) = warned(f"store: {{url: 'sqlite:///{path}'}}")
+        assert warning.startswith("$.store.url: ")
+        assert words in warning
+    assert not warned(f"store: {{url: 'sqlite:///{tmp_path}/new/folder/a.db'}}")

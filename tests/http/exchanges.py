@@ -1,0 +1,28 @@
+"""Exchanges as observers are told of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accordion.model.budget import Utilization
+from accordion.model.records import Exchange
+
+
+def exchange(**said: Any) -> Exchange:
+    """One that went well; `said` are the fields in which it is another."""
+    usual: dict[str, Any] = {
+        "at": 100.0,
+        "request_id": "r",
+        "session": "s-1",
+        "model": "m",
+        "upstream": "openai",
+        "path": "/v1/chat/completions",
+        "stream": False,
+        "status": 200,
+        "messages": 3,
+        "utilization": Utilization(1_000, messages=250),
+        "decision": "",
+        "first_byte": 0.1,
+        "duration": 0.2,
+    }
+    return Exchange(**usual | said)

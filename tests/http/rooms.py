@@ -1,0 +1,53 @@
+"""The API of a house, the archive's routes included."""
+
+from __future__ import annotations
+
+from starlette.testclient import TestClient
+
+from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.erasure import ExportAndErasure
+from accordion.archive.transcripts import TranscriptStore
+from accordion.compaction.export_format import describe_value
+from accordion.composition import protocols_by_path
+from accordion.http.api import RestApi
+from accordion.http.archive_api import ArchiveApi
+from accordion.http.metrics import Metrics
+from tests.memory.keeping import FakeMemories
+from tests.world import World
+
+
+def reading_room(world: World) -> ArchiveReader:
+    """Where people read what the house keeps."""
+    archive, spoken = world.kitchen.archive, {dialect.name: dialect for dialect in protocols_by_path().values()}
+    transcripts = TranscriptStore(archive, world.tasks, world.clock, "all")
+    reader = world.kitchen.reader
+    custody = ExportAndErasure(
+        archive,
+        world.tasks,
+        describe_value,
+        lambda name, space: reader.reader_for(spoken[name], space),
+        world.vault.erasures,
+        world.spooled.drop_erased,
+    )
+    return ArchiveReader(archive, transcripts, custody, spoken, world.tasks, world.clock)
+
+
+def client(world: World, room: ArchiveReader | None = None, memories: FakeMemories | None = None) -> TestClient:
+    """A client of the API."""
+    more = ArchiveApi(
+        lambda: world.observe,
+        lambda: world.forward.tenants,
+        room or reading_room(world),
+        world.kitchen.session_overrides,
+        lambda: memories or FakeMemories(),
+    )
+    api = RestApi(
+        lambda: world.observe,
+        lambda: world.forward.tenants,
+        Metrics(),
+        lambda error: world.forward.measurer.openai.render_error(error, "req-1"),
+        "1.2.3",
+        world.kitchen.session_overrides,
+        more.routes(),
+    )
+    return TestClient(api.app(), base_url="http://127.0.0.1:8787")

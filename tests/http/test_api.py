@@ -1,0 +1,220 @@
+import asyncio
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from accordion.accounting.ledger import sessions_collection
+from accordion.http.json_views import exchange_json, utilization_json
+from accordion.http.metrics import Metrics
+from accordion.model.budget import Utilization
+from accordion.model.ports import Key
+from accordion.model.records import ToolLoopUsage, Usage
+from tests.fakes import FakeReply, FickleStore
+from tests.http.exchanges import exchange
+from tests.http.rooms import client
+from tests.talks import FOLDS_AT, Talk, small
+from tests.world import CHAT, World, header
+
+HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
+
+
+async def test_models_are_shown_with_their_limits_as_separate_figures() -> None:
+    world = World()
+    await world.ask(CHAT, HELLO)
+    (model,) = client(world).get("/accordion/models").json()["models"]
+    assert model["model"] == "m"
+    assert model["limits"] == {
+        "window": 100_000,
+        "conversation_trigger": 50_000,
+        "conversation_target": 25_000,
+        "generation_trigger": 83_000,
+        "generation_target": 25_000,
+        "hard_limit": 90_000,
+    }
+    assert model["last"]["tokens"] == 10
+    assert model["totals"]["requests"] == 1
+
+
+async def test_sessions_are_listed_and_each_has_its_last_exchanges() -> None:
+    world = World()
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
+    world.upstream.answers = [FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))]
+    await world.ask(CHAT, HELLO, {"x-accordion-session": "label-12345"})
+    await world.ask(CHAT, HELLO, {"x-accordion-session": "label-67890"})
+    http = client(world)
+    listed = http.get("/accordion/sessions").json()["sessions"]
+    assert {session["label"] for session in listed} == {"label-12345", "label-67890"}
+    assert len(http.get("/accordion/sessions?limit=1").json()["sessions"]) == 1
+    (one,) = http.get("/accordion/sessions?label=label-12345").json()["sessions"]
+    shown = http.get(f"/accordion/sessions/{one['id']}").json()
+    assert shown["exchanges"][0]["usage"]["input"] == 9
+    assert shown["limits"]["window"] == 100_000
+
+
+async def test_sessions_are_given_page_by_page_the_latest_first() -> None:
+    world = World()
+    for number in range(7):
+        # Some are of the same time; then the id decides.
+        world.clock.advance(number % 3)
+        await world.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
+    http = client(world)
+    whole = http.get("/accordion/sessions").json()
+    assert (len(whole["sessions"]), whole["next"]) == (7, None)
+    times = [session["updated"] for session in whole["sessions"]]
+    assert times == sorted(times, reverse=True)
+    found, asked, pages = [], "", 0
+    while asked is not None:
+        page = http.get("/accordion/sessions", params={"limit": 3} | ({"cursor": asked} if asked else {})).json()
+        found += page["sessions"]
+        asked, pages = page["next"], pages + 1
+    assert (found, pages) == (whole["sessions"], 3)
+
+
+async def test_a_session_that_several_workers_served_is_listed_once_with_their_sum() -> None:
+    world = World()
+    await world.ask(CHAT, HELLO)
+    (one,) = client(world).get("/accordion/sessions").json()["sessions"]
+    mine, other = (Key(sessions_collection("default"), f"{one['id']}.{worker}.1") for worker in ("worker", "w2"))
+    theirs = await world.store.get(mine)
+    assert theirs is not None
+    await world.store.put(other, theirs)
+    (both,) = client(world).get("/accordion/sessions?limit=1").json()["sessions"]
+    assert both["totals"]["requests"] == 2 * one["totals"]["requests"]
+
+
+async def test_only_the_sessions_that_are_shown_are_read_whole() -> None:
+    """There may be many thousands; what is of no page only tells when it was."""
+    world = World()
+    for number in range(5):
+        world.clock.advance(1)
+        await world.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
+    old = client(world).get("/accordion/sessions").json()["sessions"][-1]
+    key = Key(sessions_collection("default"), f"{old['id']}.worker.1")
+    # A newer version may keep more of a session than this one can read.
+    row = msgspec.msgpack.decode(await world.store.get(key) or b"")
+    await world.store.put(key, msgspec.msgpack.encode({**row, "totals": "elsewhere"}))
+    assert len(client(world).get("/accordion/sessions?limit=3").json()["sessions"]) == 3
+
+
+async def test_errors_say_what_to_do_in_openais_shape() -> None:
+    http = client(World())
+    for path, status, words in (
+        ("/accordion/sessions/s-unknown", 404, "no such session"),
+        ("/accordion/sessions?limit=0", 400, "limit must be"),
+        ("/accordion/sessions?limit=x", 400, "limit must be"),
+        ("/accordion/sessions?limit=" + "9" * 5_000, 400, "limit must be"),
+        ("/accordion/sessions?cursor=x", 400, "cursor must be"),
+        ("/accordion/sessions?cursor=nan:s-1", 400, "cursor must be"),
+        ("/chat/completions", 404, "with /v1 for OpenAI clients"),
+    ):
+        answer = http.get(path)
+        assert answer.status_code == status
+        assert words in answer.json()["error"]["message"]
+    answer = http.post("/accordion/models")
+    assert answer.status_code == 405
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+async def test_configured_models_are_listed_before_any_traffic() -> None:
+    world = World()
+    world.observe = replace(world.observe, configured_models=("smart", "local"))
+    found = client(world).get("/accordion/models").json()["models"]
+    assert [each["model"] for each in found] == ["smart", "local"]
+    assert {(each["last"], each["updated"], each["totals"]["requests"]) for each in found} == {(None, None, 0)}
+    assert found[0]["limits"]["window"] == world.windows.window("smart").size
+
+
+async def test_a_proxy_whose_store_never_answered_is_not_ready() -> None:
+    store = FickleStore()
+    store.away = True
+    world = World(store=store)
+    world.observe = replace(world.observe, store_has_answered=lambda: False)
+    answer = client(world).get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "store": "unavailable"})
+    assert client(world).get("/healthz").status_code == 200
+
+
+async def test_a_store_that_is_away_is_said_and_health_stays_good() -> None:
+    store = FickleStore()
+    store.away = True
+    http = client(World(store=store))
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"status": "ok", "store": "unavailable"}
+    for path in ("/accordion/sessions", "/accordion/sessions/s-1/tree"):
+        answer = http.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+
+
+async def test_the_root_says_where_clients_point() -> None:
+    shown = client(World()).get("/").json()
+    assert shown["openai_base_url"] == "http://127.0.0.1:8787/v1"
+    assert shown["version"] == "1.2.3"
+
+
+async def test_metrics_are_a_page_for_prometheus() -> None:
+    answer = client(World()).get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    assert "accordion_requests_total" in answer.text
+
+
+async def test_metrics_are_gathered_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many models and workers that takes tenths of a second."""
+
+    def page(self: Metrics) -> tuple[bytes, str]:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        return b"gathered", "text/plain"
+
+    monkeypatch.setattr(Metrics, "render", page)
+    assert client(World()).get("/metrics").text == "gathered"
+
+
+def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:
+    used = Utilization(1_000, preamble=1, tools=2, messages=3, media=4, reserved_output=5, unfolded=6)
+    shown = utilization_json(used)
+    assert sum(shown["parts"].values()) == used.occupied_tokens == 21
+    assert shown["tokens"] == 16
+
+
+def test_what_was_read_back_within_a_reply_is_shown_with_its_exchange() -> None:
+    back = ToolLoopUsage(rounds=1, calls=2, input=700, first=Usage(input=650))
+    shown = exchange_json(exchange(utilization=Utilization(1_000, unfolded=40), unfolded=back))
+    assert shown["unfolded"] == {"rounds": 1, "calls": 2, "input": 700, "first": asdict(Usage(input=650))}
+    assert shown["utilization"]["parts"]["unfolded"] == 40
+    assert exchange_json(exchange())["unfolded"] is None
+
+
+def chat_reply(message: dict[str, Any], finish: str, prompt: int) -> FakeReply:
+    usage = {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5}
+    choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
+    body = {"id": "c-1", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
+    return FakeReply(pieces=(json.dumps(body).encode(),))
+
+
+async def test_a_session_and_its_models_sums_tell_what_the_model_read_back() -> None:
+    world = small()
+    talk = Talk(world)
+    session = header(await talk.until(FOLDS_AT), "x-accordion-session")
+    http = client(world)
+    artifact = http.get(f"/accordion/artifacts?session={session}").json()["artifacts"][0]["id"]
+    function = {"name": "read_artifact", "arguments": json.dumps({"id": artifact})}
+    call = {"tool_calls": [{"id": "call_own", "type": "function", "function": function}]}
+    world.upstream.answers = [chat_reply(call, "tool_calls", 1_000), chat_reply({"content": "Done."}, "stop", 1_300)]
+    asked = len(world.upstream.requests)
+    await talk.turn(FOLDS_AT + 1)
+    assert len(world.upstream.requests) == asked + 2
+    shown = http.get(f"/accordion/sessions/{session}").json()
+    last = shown["exchanges"][-1]
+    assert last["usage"]["input"] == 1_300
+    assert {name: last["unfolded"][name] for name in ("calls", "rounds", "input")} == {
+        "calls": 1,
+        "rounds": 1,
+        "input": 1_000,
+    }
+    (model,) = http.get("/accordion/models").json()["models"]
+    for totals in (shown["totals"], model["totals"]):
+        assert [totals[f"unfold_{name}"] for name in ("calls", "rounds", "input")] == [1, 1, 1_000]

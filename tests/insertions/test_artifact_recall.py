@@ -1,0 +1,383 @@
+"""What the newest turn names and only the archive holds goes out in front of it, once, and stays: whole house in one
+process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from accordion.http.metrics import Metrics
+from accordion.model.ports import Route
+from tests.fakes import FakeRouter, FakeWindows, FickleStore
+from tests.pipeline.test_compact import words
+from tests.world import CHAT, MESSAGES, RESPONSES, World
+
+Json = dict[str, Any]
+PATHS = [CHAT, RESPONSES, MESSAGES]
+COUNT = "/v1/messages/count_tokens"
+LISTING = {CHAT: "messages", RESPONSES: "input", MESSAGES: "messages"}
+OPENING = "[From the archive of this conversation"
+ORDER, ITEM = "W5918442", "7706410293"
+NAMING = f"Which item does {ORDER} hold?"
+
+
+def said(path: str, text: str) -> Json:
+    if path == RESPONSES:
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        return {"type": "message", "role": "assistant", "id": f"msg_{len(text)}", "content": content}
+    return {"role": "assistant", "content": text}
+
+
+def called(path: str, call_id: str, result: str, /, **arguments: str) -> list[Json]:
+    if path == CHAT:
+        function = {"name": "read", "arguments": json.dumps(arguments)}
+        calls = [{"id": call_id, "type": "function", "function": function}]
+        answer = {"role": "tool", "tool_call_id": call_id, "content": result}
+        return [{"role": "assistant", "content": None, "tool_calls": calls}, answer]
+    if path == RESPONSES:
+        call = {"type": "function_call", "call_id": call_id, "name": "read", "arguments": json.dumps(arguments)}
+        return [call, {"type": "function_call_output", "call_id": call_id, "output": result}]
+    use = {"type": "tool_use", "id": call_id, "name": "read", "input": arguments}
+    block = {"type": "tool_result", "tool_use_id": call_id, "content": result}
+    return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "content": text}
+
+
+def request(path: str, *more: Json, rounds: int = 20) -> Json:
+    """So long that it is folded; the order stands in a result near the beginning, among many words."""
+    listed = [user("the task")]
+    for at in range(rounds):
+        middle = f"\n{ORDER} holds item {ITEM}\n" if at == 2 else "\n"
+        listed += called(path, f"c{at}", words(100, f"r{at}_") + middle + words(100, f"s{at}_"), path=f"{at}.py")
+    named = {"model": "gpt-5"} if path != MESSAGES else {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    return {**named, LISTING[path]: [*listed, said(path, "Done."), user("What is next?"), *more]}
+
+
+def asking(path: str, text: str = NAMING) -> Json:
+    return request(path, said(path, "Nothing yet."), user(text))
+
+
+def world(**given: Any) -> World:
+    return World(windows=FakeWindows(3_000), **given)
+
+
+def sent(of: World, path: str) -> list[Json]:
+    body = of.upstream.requests[-1].body
+    assert isinstance(body, bytes)
+    return list(json.loads(body)[LISTING[path]])
+
+
+def excerpts(entries: list[Json]) -> list[int]:
+    """In which entries one stands."""
+    return [at for at, entry in enumerate(entries) if OPENING in json.dumps(entry)]
+
+
+async def opened(path: str, **given: Any) -> tuple[World, list[Json]]:
+    """A world in which the history was folded, and what was sent then."""
+    made = world(**given)
+    await made.ask(path, request(path))
+    before = sent(made, path)
+    assert ITEM not in json.dumps(before)
+    assert excerpts(before) == []
+    return made, before
+
+
+async def at_work(path: str) -> tuple[World, Json, list[Json]]:
+    """A world that was sent a request that ends with results, that request, and its list, which may be added to."""
+    made, asked = world(), request(path)
+    listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
+    await made.ask(path, asked)
+    return made, asked, listing
+
+
+async def looked(of: World, path: str, body: Json, *, erased: bool = False) -> bool:
+    """Whether something is recalled for a request that is folded and not sent; `erased`: its session is meanwhile."""
+    inbound = of.inbound(path, body)
+    caller = of.forward.tenants.identify(inbound.fields)
+    gauge = await of.forward.measurer.measure(inbound, inbound.fields, caller, of.clock.monotonic())
+    if erased:
+        assert gauge.session_match is not None
+        of.clock.advance(1)
+        await of.vault.erasures.note(caller.tenant_key, gauge.session_match.session.id)
+    gauge = await of.forward.compaction_step.compact(gauge, lambda _gauge: None)
+    assert gauge.compaction_id
+    return gauge.recall_usage is not None
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_what_the_user_names_comes_back_once_in_front_of_what_is_asked(path: str):
+    made, before = await opened(path)
+    await made.ask(path, asking(path))
+    now = sent(made, path)
+    assert now[: len(before)] == before
+    [place] = excerpts(now)
+    text = json.dumps(now[place])
+    assert ITEM in text
+    assert place == len(now) - (2 if path == RESPONSES else 1)
+    newest = json.dumps(now[-1])
+    assert newest.rindex(NAMING) > newest.find(ITEM)
+    assert [entry.get("role") for entry in now[-2:]].count("user") == (2 if path == RESPONSES else 1)
+    assert NAMING in json.dumps(now[-1])
+    recalled = made.seen.exchanges[-1].recalled
+    assert recalled is not None
+    assert 20 < recalled.tokens < 200
+    assert recalled.sources == 1
+    assert recalled.tokens <= made.seen.exchanges[-1].utilization.unfolded < recalled.tokens + 10
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_it_stays_byte_for_byte_and_is_not_recalled_again(path: str):
+    made, _ = await opened(path)
+    asked = asking(path)
+    await made.ask(path, asked)
+    listing, before = asked[LISTING[path]], sent(made, path)
+    for number in range(3):
+        listing += [said(path, f"It holds {ITEM}."), user(f"And {ORDER}, once more ({number})?")]
+        await made.ask(path, asked)
+        now = sent(made, path)
+        assert now[: len(before)] == before
+        assert len(excerpts(now)) == 1
+        assert made.seen.exchanges[-1].recalled is None
+        assert made.seen.exchanges[-1].utilization.unfolded > 0
+        before = now
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_retry_is_sent_the_same(path: str):
+    made, _ = await opened(path)
+    for _ in range(3):
+        await made.ask(path, asking(path))
+    one, *others = [request.body for request in made.upstream.requests[1:]]
+    assert others == [one, one]
+    assert [exchange.recalled is not None for exchange in made.seen.exchanges] == [False, True, False, False]
+
+
+async def test_what_a_call_names_comes_back_in_front_of_the_call():
+    made, asked, listing = await at_work(RESPONSES)
+    before = sent(made, RESPONSES)
+    listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
+    await made.ask(RESPONSES, asked)
+    now = sent(made, RESPONSES)
+    assert now[: len(before)] == before
+    assert excerpts(now) == [len(before)]
+    assert ITEM in json.dumps(now[len(before)])
+    assert now[len(before) + 1 :] == listing[-2:]
+    listing += called(RESPONSES, "later", "Nor such.", order="another")
+    await made.ask(RESPONSES, asked)
+    assert sent(made, RESPONSES)[: len(now)] == now
+
+
+async def test_in_chat_what_a_call_names_comes_back_with_its_result():
+    """Many servers and templates refuse what a user says behind results, and nothing may stand before them."""
+    made, asked, listing = await at_work(CHAT)
+    before = sent(made, CHAT)
+    listing += called(CHAT, "late", "There is no such order.", order=ORDER)
+    listing[-2]["tool_calls"] += called(CHAT, "beside", "", order="no")[0]["tool_calls"]
+    listing.append({"role": "tool", "tool_call_id": "beside", "content": [{"type": "text", "text": "None."}]})
+    await made.ask(CHAT, asked)
+    now = sent(made, CHAT)
+    assert now[: len(before)] == before
+    call, result, other = now[len(before) :]
+    assert (call, other) == (listing[-3], listing[-1])
+    text = result.pop("content")
+    assert result == {"role": "tool", "tool_call_id": "late"}
+    assert text.startswith(OPENING)
+    assert text.endswith("\n\n[What follows is what the tool returned.]\n\nThere is no such order.")
+    assert ITEM in text
+    assert [each["role"] for each in now].count("user") == [each["role"] for each in before].count("user")
+    now = sent(made, CHAT)
+    listing += called(CHAT, "later", "Nor such.", order="another")
+    await made.ask(CHAT, asked)
+    assert sent(made, CHAT)[: len(now)] == now
+
+
+async def test_in_messages_nothing_is_put_beside_results():
+    made, asked, listing = await at_work(MESSAGES)
+    listing += called(MESSAGES, "late", "There is no such order.", order=ORDER)
+    await made.ask(MESSAGES, asked)
+    assert excerpts(sent(made, MESSAGES)) == []
+
+
+async def test_a_user_who_was_the_last_to_be_heard_keeps_his_bytes():
+    # Many servers want speakers to alternate, so an excerpt behind him would become a part of what he said.
+    made, before = await opened(CHAT)
+    await made.ask(CHAT, request(CHAT, *called(CHAT, "late", "There is no such order.", order=ORDER)))
+    now = sent(made, CHAT)
+    assert now[: len(before)] == before
+    assert excerpts(now) == [len(before) + 1]
+    assert now[-1]["role"] == "tool"
+
+
+async def test_a_provider_that_is_translated_to_gets_nothing_between_results_and_calls():
+    made = world(router=FakeRouter(only=Route("azure", "litellm", "")))
+    asked = request(RESPONSES)
+    listing = asked["input"] = asked["input"][:-2]
+    assert not await looked(made, RESPONSES, asked)
+    listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
+    assert not await looked(made, RESPONSES, asked)
+    listing += [
+        said(RESPONSES, "None."), user(f"What about the file where r2_99 is the last word before {ITEM}?")
+    ]  # fmt: skip
+    assert await looked(made, RESPONSES, asked)
+    asked = request(CHAT)
+    listing = asked["messages"] = asked["messages"][:-2]
+    assert not await looked(made, CHAT, asked)
+    listing += called(CHAT, "late", "There is no such order.", order=ORDER)
+    assert await looked(made, CHAT, asked), "there it is a part of the result"
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_several_messages_of_the_user_in_a_row_stay_together(path: str):
+    made, before = await opened(path)
+    await made.ask(path, request(path, said(path, "Nothing yet."), user(NAMING), user("Be quick.")))
+    now = sent(made, path)
+    assert now[: len(before)] == before
+    [place] = excerpts(now)
+    assert place == len(before) + 1
+    assert json.dumps(now[place:]).index(ITEM) < json.dumps(now[place:]).index(NAMING)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_nothing_is_recalled_where_the_settings_say_so(path: str):
+    made, _ = await opened(path, config="unfold: {recall: {tokens: 0}}")
+    await made.ask(path, asking(path))
+    assert excerpts(sent(made, path)) == []
+
+
+async def test_an_excerpt_takes_no_more_than_the_settings_say():
+    counts = []
+    for most in (1_500, 110):
+        made, _ = await opened(CHAT, config=f"unfold: {{recall: {{tokens: {most}}}}}")
+        await made.ask(CHAT, asking(CHAT))
+        recalled = made.seen.exchanges[-1].recalled
+        counts.append(recalled.tokens if recalled is not None else 0)
+    assert counts[0] > 100 > counts[1] > 0
+
+
+@pytest.mark.parametrize("erased", [False, True])
+async def test_for_a_request_whose_session_is_erased_meanwhile_nothing_is_recalled(erased: bool):
+    made, _ = await opened(CHAT)
+    assert await looked(made, CHAT, asking(CHAT), erased=erased) is not erased
+    assert bool(made.kitchen.insertion_store.size) is not erased
+
+
+@pytest.mark.parametrize(("room", "found"), [(8 * 200, True), (8 * 20, False), (-100, False)])
+async def test_an_excerpt_takes_an_eighth_of_the_room_that_is_left_at_most(room: int, found: bool):
+    made, _ = await opened(CHAT)
+    inbound = made.inbound(CHAT, asking(CHAT))
+    gauge = await made.forward.measurer.measure(inbound, {}, made.forward.tenants.identify({}))
+    assert gauge.limits is not None
+    limits = replace(gauge.limits, hard=gauge.utilization.occupied_tokens + room)
+    gauge = await made.forward.compaction_step.compact(structs.replace(gauge, limits=limits), lambda _gauge: None)
+    assert (gauge.recall_usage is not None) == found
+
+
+@pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
+async def test_nothing_is_recalled_where_the_request_is_not_to_be_changed(headers: dict[str, str]):
+    made, _ = await opened(CHAT)
+    await made.ask(CHAT, asking(CHAT), headers)
+    assert sent(made, CHAT) == asking(CHAT)["messages"]
+
+
+async def test_who_counts_is_told_of_what_was_recalled_and_recalls_nothing():
+    made, _ = await opened(MESSAGES)
+    await made.ask(COUNT, asking(MESSAGES))
+    assert excerpts(sent(made, MESSAGES)) == []
+    await made.ask(MESSAGES, asking(MESSAGES))
+    listed = sent(made, MESSAGES)
+    await made.ask(COUNT, asking(MESSAGES))
+    assert sent(made, MESSAGES) == listed
+
+
+async def test_a_client_that_asks_for_its_own_summary_gets_no_excerpt():
+    made, _ = await opened(MESSAGES)
+    await made.ask(MESSAGES, {**asking(MESSAGES), "compaction": {"type": "auto"}})
+    assert excerpts(sent(made, MESSAGES)) == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_references_and_excerpts_that_a_user_makes_up_do_nothing(path: str):
+    made, _ = await opened(path)
+    imitation = f"{OPENING}: quoted.]\n\nResult of read, message 5, kept whole as art_0123456789ab:\n> nothing"
+    asked = asking(path, imitation)
+    await made.ask(path, asked)
+    assert made.seen.exchanges[-1].recalled is None
+    assert sent(made, path)[-1] == asked[LISTING[path]][-1]
+
+
+async def test_nothing_is_recalled_before_anything_left():
+    made = World(windows=FakeWindows(100_000))
+    inbound = made.inbound(CHAT, asking(CHAT))
+    await made.forward(inbound)
+    assert made.upstream.requests[-1].body == inbound.body
+
+
+async def test_another_tenant_is_recalled_nothing_of_this_one():
+    made, _ = await opened(CHAT)
+    other = {"authorization": "Bearer of-another"}
+    await made.ask(CHAT, request(CHAT, rounds=2) | {"messages": [user(NAMING)]}, other)
+    assert excerpts(sent(made, CHAT)) == []
+
+
+async def test_while_the_store_is_away_something_is_recalled_all_the_same():
+    store = FickleStore()
+    made, _ = await opened(CHAT, store=store)
+    store.away = True
+    for _ in range(2):
+        await made.ask(CHAT, asking(CHAT))
+        assert len(excerpts(sent(made, CHAT))) == 1
+
+
+async def test_another_worker_sends_what_was_recalled():
+    one, _ = await opened(CHAT)
+    await one.ask(CHAT, asking(CHAT))
+    await one.outbox.flush()
+    other = world(store=one.store)
+    await other.ask(CHAT, asking(CHAT))
+    assert sent(other, CHAT) == sent(one, CHAT)
+
+
+async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.LogCaptureFixture):
+    made, _ = await opened(CHAT)
+    recalling = made.forward.compaction_step.artifact_recall
+    assert recalling is not None
+
+    class Failing:
+        def pending(self, *_: Any) -> int:
+            return 0
+
+        def excerpt(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("broken")
+
+    failing: Any = Failing()
+    folding = replace(made.forward.compaction_step, artifact_recall=replace(recalling, recaller=failing))
+    made.forward = replace(made.forward, compaction_step=folding)
+    out, _ = await made.ask(CHAT, asking(CHAT))
+    assert out.status == 200
+    assert "the archive could not be searched for this turn" in caplog.text
+    assert made.seen.exchanges[-1].recalled is None
+    assert NAMING in json.dumps(sent(made, CHAT)[-1])
+
+
+async def test_what_is_recalled_is_counted_once():
+    made, _ = await opened(CHAT)
+    for _ in range(2):
+        await made.ask(CHAT, asking(CHAT))
+    metrics = Metrics()
+    for exchange in made.seen.exchanges:
+        metrics.exchange("tenant", exchange, "")
+    recalled = made.seen.exchanges[1].recalled
+    assert recalled is not None
+    page = metrics.render()[0].decode()
+    assert 'accordion_recalls_total{agent="main",model="gpt-5",upstream="openai"} 1.0' in page
+    assert (
+        f'accordion_recall_tokens_total{{agent="main",model="gpt-5",upstream="openai"}} {float(recalled.tokens)}'
+        in page
+    )

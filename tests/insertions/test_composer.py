@@ -1,0 +1,337 @@
+"""What else goes out with requests that a fold is in force for: our tool, and what was read back, whole house in one
+process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accordion.insertions.composer import InsertionComposer
+from accordion.insertions.store import InsertionStore
+from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
+from accordion.pipeline.request import RequestState, body_size
+from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition
+from accordion.sessions.tenants import Caller
+from tests.fakes import FakeReply, FakeWindows, FickleStore
+from tests.pipeline.test_compact import sent, words
+from tests.world import CHAT, MESSAGES, World, header
+
+Json = dict[str, Any]
+COUNT = "/v1/messages/count_tokens"
+WEAVERS: dict[str, ArtifactToolProtocol] = {"chat": ChatArtifactTool(), "messages": MessagesArtifactTool()}
+
+
+def tool(taken: frozenset[str]) -> ToolDefinition:
+    name = "accordion_read_artifact" if "read_artifact" in taken else "read_artifact"
+    return ToolDefinition(name, "Reads what was archived.", b'{"type":"object","properties":{}}')
+
+
+class House(World):
+    """The world with somebody who dresses."""
+
+    def dressing(self, *, offers: bool = True) -> House:
+        self.overlays = InsertionStore(self.kitchen.archive, self.outbox, self.clock, self.vault.erasures)
+        dresser = InsertionComposer(self.overlays, WEAVERS, self.kitchen.reader, tool if offers else None)
+        self.gauging = replace(self.forward.measurer, insertion_composer=dresser)
+        folding = replace(self.forward.compaction_step, measurer=self.gauging)
+        self.forward = replace(self.forward, measurer=self.gauging, compaction_step=folding)
+        return self
+
+    async def gauge(self, path: str, body: Json, headers: dict[str, str] | None = None) -> RequestState:
+        inbound = self.inbound(path, body, headers)
+        return await self.gauging.measure(inbound, inbound.fields, self.caller(inbound.fields))
+
+    def caller(self, fields: Any) -> Caller:
+        return self.forward.tenants.identify(fields)
+
+    async def add(self, path: str, body: Json, made: Any, headers: dict[str, str] | None = None) -> None:
+        """Puts an overlay at the end of a request."""
+        gauge = await self.gauge(path, body, headers)
+        assert gauge.session_match is not None
+        overlay: Insertion = made(gauge.session_match.conversation.chain[-1])
+        await self.overlays.add(gauge.caller.tenant_key, gauge.session_match.label, overlay, "", 0.0)
+
+
+def house(window: int = 3_000, **given: Any) -> House:
+    return House(windows=FakeWindows(window), **given).dressing()
+
+
+def request(rounds: int, path: str = CHAT, **fields: Any) -> Json:
+    messages: list[Json] = [{"role": "user", "content": "the task"}]
+    for at in range(rounds):
+        result = words(200, f"r{at}_")
+        if path == CHAT:
+            function = {"name": "read", "arguments": json.dumps({"path": f"{at}.py"})}
+            calls = [{"id": f"c{at}", "type": "function", "function": function}]
+            messages.append({"role": "assistant", "tool_calls": calls})
+            messages.append({"role": "tool", "tool_call_id": f"c{at}", "content": result})
+        else:
+            call = {"type": "tool_use", "id": f"c{at}", "name": "read", "input": {"path": f"{at}.py"}}
+            block = {"type": "tool_result", "tool_use_id": f"c{at}", "content": result}
+            messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [block]}]
+    messages += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "What is next?"}]
+    named = {"model": "gpt-5"} if path == CHAT else {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    return {**named, "messages": messages, **fields}
+
+
+def later(asked: Json, path: str, said: str = "The answer.", then: str = "Thanks. And now?") -> Json:
+    messages = [*asked["messages"], {"role": "assistant", "content": said}, {"role": "user", "content": then}]
+    return {**asked, "messages": messages}
+
+
+def read_back(path: str, tokens: int, said: str = "The answer.") -> Any:
+    """A weave of two rounds, with so many words read."""
+    weaver = WEAVERS["chat" if path == CHAT else "messages"]
+    if path == CHAT:
+        calls = [{"id": "o1", "type": "function", "function": {"name": "read_artifact", "arguments": "{}"}}]
+        first: Json = {"role": "assistant", "content": None, "tool_calls": calls}
+    else:
+        used = {"type": "tool_use", "id": "o1", "name": "read_artifact", "input": {}}
+        first = {"role": "assistant", "content": [used]}
+    rounds = (
+        ToolRound(
+            (json.dumps(first).encode(),), weaver.render_results([ArtifactToolResult("o1", words(tokens, "page"))])
+        ),
+        ToolRound((json.dumps({"role": "assistant", "content": said}).encode(),)),
+    )
+    return lambda anchor: ToolRoundInsertion(anchor, rounds, (), said, 1.0)
+
+
+def names(of: Json) -> list[str]:
+    return [each.get("name") or each["function"]["name"] for each in of.get("tools", [])]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_our_tool_is_offered_from_the_fold_on_and_not_before(path: str):
+    world = house()
+    await world.ask(path, request(2, path))
+    assert names(sent(world)) == []
+    await world.ask(path, request(20, path))
+    assert header((await world.ask(path, request(20, path)))[0], "x-accordion-compaction")
+    assert names(sent(world)) == ["read_artifact"]
+    await world.ask(path, later(request(20, path), path))
+    assert names(sent(world)) == ["read_artifact"]
+
+
+async def test_a_request_without_a_fold_goes_on_in_its_own_bytes():
+    world = house()
+    inbound = world.inbound(CHAT, request(2))
+    await world.forward(inbound)
+    assert world.upstream.requests[-1].body == inbound.body
+    gauge = await world.gauge(CHAT, request(2))
+    assert (gauge.history_with_insertions, gauge.tool_name, gauge.utilization.unfolded) == (None, "", 0)
+
+
+async def test_a_client_that_has_a_tool_of_our_name_keeps_it():
+    world = house()
+    theirs = {"type": "function", "function": {"name": "read_artifact", "parameters": {"type": "object"}}}
+    await world.ask(CHAT, request(20, tools=[theirs]))
+    assert names(sent(world)) == ["read_artifact", "accordion_read_artifact"]
+    assert sent(world)["tools"][0] == theirs
+    assert (await world.gauge(CHAT, request(20, tools=[theirs]))).tool_name == "accordion_read_artifact"
+
+
+async def test_no_tool_is_offered_where_it_cannot_be_or_unfolding_is_off():
+    world = house()
+    await world.ask(CHAT, request(20, n=2))
+    assert names(sent(world)) == []
+    assert (await world.gauge(CHAT, request(20, n=2))).tool_name == ""
+    world = House(windows=FakeWindows(3_000)).dressing(offers=False)
+    await world.ask(CHAT, request(20))
+    assert names(sent(world)) == []
+    assert (await world.gauge(CHAT, request(20))).compaction_id
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_what_was_read_back_goes_out_again_and_is_counted_apart(path: str):
+    world = house()
+    asked = request(20, path)
+    await world.ask(path, asked)
+    before = sent(world)["messages"]
+    plain = await world.gauge(path, later(asked, path))
+    await world.add(path, asked, read_back(path, 300))
+    gauge = await world.gauge(path, later(asked, path))
+    assert gauge.compaction_id
+    assert 300 <= gauge.utilization.unfolded <= 330
+    assert gauge.utilization.tokens == plain.utilization.tokens + gauge.utilization.unfolded
+    assert gauge.utilization.messages == plain.utilization.messages
+    assert gauge.uncorrected_tokens == plain.uncorrected_tokens + gauge.utilization.unfolded
+    assert gauge.history == plain.history
+    await world.ask(path, later(asked, path))
+    now = sent(world)["messages"]
+    assert now[: len(before)] == before
+    assert "page299" in json.dumps(now[len(before) + 1])
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_the_size_is_that_of_the_body_that_goes_out(path: str):
+    world = house()
+    asked = request(20, path)
+    await world.ask(path, asked)
+    await world.add(path, asked, read_back(path, 300))
+    gauge = await world.gauge(path, later(asked, path))
+    out = await world.forward.compaction_step.compact(gauge, lambda _gauge: None)
+    assert out.rewritten_body is not None
+    assert abs(body_size(gauge) - len(out.rewritten_body)) < 200
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_a_client_that_writes_its_history_anew_is_sent_what_was_read_back_all_the_same(path: str):
+    world = house()
+    asked = request(20, path)
+    await world.ask(path, asked)
+    await world.add(path, asked, read_back(path, 300))
+    more = later(asked, path)
+    more["messages"] = [dict(reversed(message.items())) for message in more["messages"]]
+    more["messages"][-2]["content"] = [{"type": "text", "text": "The answer."}]
+    await world.ask(path, json.dumps(more, indent=1).encode())
+    assert "page299" in json.dumps(sent(world))
+
+
+async def test_a_recall_at_the_newest_message_goes_out_with_it():
+    world = house()
+    asked = request(20, MESSAGES)
+    await world.ask(MESSAGES, asked)
+    text = {"role": "user", "content": [{"type": "text", "text": "Recalled: r3_7."}]}
+    await world.add(MESSAGES, asked, lambda anchor: RecallInsertion(anchor, json.dumps(text).encode(), 1.0))
+    await world.ask(MESSAGES, asked)
+    assert [block["text"] for block in sent(world)["messages"][-1]["content"]] == ["What is next?", "Recalled: r3_7."]
+
+
+async def test_who_counts_is_told_of_the_tool_and_of_what_was_read_back():
+    world = house()
+    asked = request(20, MESSAGES)
+    await world.ask(MESSAGES, asked)
+    await world.add(MESSAGES, asked, read_back(MESSAGES, 300))
+    await world.ask(MESSAGES, later(asked, MESSAGES))
+    body = sent(world)
+    await world.ask(COUNT, later(asked, MESSAGES))
+    assert (sent(world)["messages"], names(sent(world))) == (body["messages"], names(body))
+    assert (await world.gauge(COUNT, later(asked, MESSAGES))).tool_name == ""
+
+
+async def test_another_worker_finds_what_was_read_back_in_the_store():
+    one = house()
+    asked = request(20)
+    await one.ask(CHAT, asked)
+    await one.add(CHAT, asked, read_back(CHAT, 300))
+    await one.ask(CHAT, later(asked, CHAT))
+    await one.outbox.flush()
+    other = house(store=one.store)
+    await other.ask(CHAT, later(asked, CHAT))
+    assert sent(other) == sent(one)
+
+
+async def test_while_the_store_is_away_the_request_goes_on():
+    store = FickleStore()
+    one = house(store=store)
+    asked = request(20)
+    await one.ask(CHAT, asked)
+    await one.add(CHAT, asked, read_back(CHAT, 300))
+    store.away = True
+    await one.ask(CHAT, later(asked, CHAT))
+    assert "page299" in json.dumps(sent(one))
+
+
+async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    await world.add(CHAT, asked, read_back(CHAT, 1_200))
+    more = later(asked, CHAT, then=words(600, "w"))
+    assert (await world.gauge(CHAT, more)).decision.action == "compact"
+    out, _ = await world.ask(CHAT, more, {})
+    more = later(more, CHAT, said=words(400, "s"), then="Go on.")
+    out, _ = await world.ask(CHAT, more)
+    gauge = await world.gauge(CHAT, more)
+    assert json.loads(header(out, "x-accordion-compaction") or "{}")["generation"] == 2
+    assert "page299" not in json.dumps(sent(world))
+    assert gauge.utilization.unfolded == 0
+    assert names(sent(world)) == ["read_artifact"]
+
+
+def recalled(tokens: int) -> Any:
+    wire = json.dumps({"role": "user", "content": words(tokens, "page")}).encode()
+    return lambda anchor: RecallInsertion(anchor, wire, 1.0)
+
+
+async def test_what_was_read_back_is_the_first_to_go_where_there_is_no_room():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    await world.add(CHAT, asked, recalled(5_000))
+    assert (await world.gauge(CHAT, asked)).utilization.tokens > 5_000
+    out, _ = await world.ask(CHAT, asked)
+    assert out.status == 200
+    assert "page299" not in json.dumps(sent(world))
+    assert names(sent(world)) == ["read_artifact"]
+
+
+async def test_without_what_was_read_back_the_last_report_says_nothing():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    bare = (await world.gauge(CHAT, asked)).uncorrected_tokens
+    await world.add(CHAT, asked, recalled(900))
+    world.upstream.answers = [
+        FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": bare + 900}}).encode(),))
+    ]
+    await world.ask(CHAT, asked)
+    gauge = await world.gauge(CHAT, later(asked, CHAT))
+    assert gauge.utilization.carried
+    assert gauge.history is not None
+    without = (await world.gauging.recompose(gauge, gauge.history, with_insertions=False)).utilization
+    assert (without.carried, without.unfolded) == (False, 0)
+    assert bare < without.tokens < bare + 50
+
+
+async def test_where_the_provider_finds_it_too_long_what_was_read_back_goes_first():
+    world = house(20_000)
+    asked = request(20)
+    reported = FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": 2_000}}).encode(),))
+    world.upstream.answers = [reported]
+    await world.ask(CHAT, asked, {"x-accordion-compact": "now"})
+    more = later(asked, CHAT)
+    await world.add(CHAT, more, recalled(5_000))
+    said = "This model's maximum context length is 4000 tokens. However, your messages resulted in 6000 tokens."
+    error = {"error": {"message": said, "type": "invalid_request_error", "code": "context_length_exceeded"}}
+    world.upstream.answers = [FakeReply(400, pieces=(json.dumps(error).encode(),))]
+    out, _ = await world.ask(CHAT, more)
+    assert out.status == 200
+    assert "page299" not in json.dumps(sent(world))
+    assert "The answer." in json.dumps(sent(world))
+
+
+async def test_what_is_told_to_be_saved_is_without_what_was_read_back():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    plain, _ = await world.ask(CHAT, later(asked, CHAT))
+    await world.add(CHAT, asked, read_back(CHAT, 300))
+    out, _ = await world.ask(CHAT, later(asked, CHAT))
+    saved = [json.loads(header(each, "x-accordion-compaction") or "{}")["saved"] for each in (plain, out)]
+    assert 300 <= saved[0] - saved[1] <= 330
+
+
+async def test_a_weaver_that_fails_leaves_the_list_as_it_was(caplog: pytest.LogCaptureFixture):
+    class Failing(ChatArtifactTool):
+        def insert_rounds(self, *_: Any) -> Any:
+            raise RuntimeError("broken")
+
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    await world.add(CHAT, asked, read_back(CHAT, 300))
+    dresser = world.gauging.insertion_composer
+    assert dresser is not None
+    gauging = replace(world.gauging, insertion_composer=replace(dresser, tool_protocols={"chat": Failing()}))
+    world.forward = replace(world.forward, measurer=gauging)
+    out, _ = await world.ask(CHAT, later(asked, CHAT))
+    assert out.status == 200
+    assert "page299" not in json.dumps(sent(world))
+    assert "could not be put into a request" in caplog.text

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.model.boundaries import find_indivisible_groups, find_open_calls, match_results_to_calls
+from accordion.model.conversation import Message, Opaque, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from tests.compaction.viewing import answers, batch, calls, gives, message, read, says
+from tests.histories import DIALECTS, DialectName, History, histories
+
+ids = st.sampled_from(["a", "b", "c"])
+parts = st.one_of(
+    st.builds(Text, st.just("t")),
+    st.builds(Reasoning, st.just("r")),
+    st.builds(ToolCall, ids, st.just("read"), st.just("{}")),
+    st.builds(ToolResult, ids, st.just(())),
+    st.builds(Opaque, st.just("x"), st.just(1)),
+)
+roles: Any = st.sampled_from(["user", "assistant", "tool", "system", "other"])
+
+
+def _message(role: Role, held: list[Part]) -> Message:
+    return message(role, *held)
+
+
+wild = st.lists(st.builds(_message, roles, st.lists(parts, max_size=4)), max_size=30)
+
+
+def _covers(found: tuple[tuple[int, int], ...], count: int) -> bool:
+    return [index for first, last in found for index in range(first, last + 1)] == list(range(count))
+
+
+@given(wild)
+def test_groups_cover_any_list_in_order_whatever_its_ids(messages: list[Message]) -> None:
+    assert _covers(find_indivisible_groups(messages), len(messages))
+
+
+@given(wild)
+def test_no_group_parts_a_call_from_its_result(messages: list[Message]) -> None:
+    group_of = {i: number for number, (a, b) in enumerate(find_indivisible_groups(messages)) for i in range(a, b + 1)}
+    for (result, _), (call, _) in match_results_to_calls(messages).items():
+        assert group_of[result] == group_of[call]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(history=histories())
+def test_no_group_parts_a_batch_or_reasoning_from_what_it_led_to(dialect: DialectName, history: History) -> None:
+    messages = read(history, dialect).messages
+    group_of = {i: number for number, (a, b) in enumerate(find_indivisible_groups(messages)) for i in range(a, b + 1)}
+    by_id = {
+        part.call_id: index for index, each in enumerate(messages) for part in each.parts if isinstance(part, ToolCall)
+    }
+    for turn in history.turns:
+        for round_ in turn.rounds:
+            assert len({group_of[by_id[call.id]] for call in round_.calls}) == 1
+    for index, each in enumerate(messages[:-1]):
+        if each.parts and all(isinstance(part, Reasoning) for part in each.parts):
+            assert group_of[index] == group_of[index + 1]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(history=histories())
+def test_rounds_that_follow_each_other_may_be_parted(dialect: DialectName, history: History) -> None:
+    found = find_indivisible_groups(read(history, dialect).messages)
+    said = sum(1 + len(turn.rounds) + bool(turn.answer) for turn in history.turns)
+    assert len(found) >= said
+
+
+def test_an_id_that_is_used_again_is_another_pair() -> None:
+    messages = [says("go"), *batch("call_0", "one"), *batch("call_0", "two")]
+    assert find_indivisible_groups(messages) == ((0, 0), (1, 2), (3, 4))
+    assert match_results_to_calls(messages) == {(2, 0): (1, 0), (4, 0): (3, 0)}
+
+
+def test_two_calls_of_one_id_made_at_once_each_have_their_result() -> None:
+    twice = message("assistant", ToolCall("x", "read", "{}"), ToolCall("x", "read", "{}"))
+    messages = [says("go"), twice, gives("x", "one"), gives("x", "two")]
+    assert match_results_to_calls(messages) == {(2, 0): (1, 0), (3, 0): (1, 1)}
+    assert find_open_calls(messages) == frozenset()
+
+
+def test_a_result_answers_the_latest_reply_that_made_a_call_of_its_id() -> None:
+    twice = message("assistant", ToolCall("x", "read", "{}"), ToolCall("x", "read", "{}"))
+    messages = [says("go"), calls("x"), says("never mind"), twice, gives("x", "one"), gives("x", "two")]
+    assert match_results_to_calls(messages) == {(4, 0): (3, 0), (5, 0): (3, 1)}
+    assert find_open_calls(messages) == frozenset({(1, 0)})
+
+
+def test_a_result_that_nobody_asked_for_stands_alone() -> None:
+    assert find_indivisible_groups([says("go"), gives("lost", "text"), answers("well")]) == ((0, 0), (1, 1), (2, 2))
+
+
+def test_a_call_that_another_of_its_id_followed_is_still_open() -> None:
+    messages = [says("go"), calls("x"), says("again"), *batch("x", "text")]
+    assert find_open_calls(messages) == frozenset({(1, 0)})
+
+
+def test_items_of_one_reply_stay_with_the_reasoning_before_them() -> None:
+    thought = message("assistant", Reasoning("hm"))
+    messages = [says("go"), thought, answers("I will read."), calls("a"), gives("a", "text"), answers("done")]
+    assert find_indivisible_groups(messages) == ((0, 0), (1, 4), (5, 5))
+
+
+def test_ten_thousand_nested_pairs_are_one_group_and_cost_a_step_each() -> None:
+    """Ranges overlap five thousand deep here; anything that walked through each of them would take a minute."""
+    opening = [calls(f"id {index}") for index in range(5_000)]
+    closing = [gives(f"id {index}", "x") for index in reversed(range(5_000))]
+    steps = 0
+
+    class Counting(list[Message]):
+        def __getitem__(self, index: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            return super().__getitem__(index)
+
+    assert find_indivisible_groups(Counting(opening + closing)) == ((0, 9_999),)
+    assert steps < 100_000

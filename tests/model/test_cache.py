@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.model.cache import BoundedCache
+
+
+def test_what_was_used_last_stays_and_the_rest_goes_for_want_of_room():
+    cache = BoundedCache[str, int](100)
+    for number, name in enumerate("abc"):
+        cache.put(name, number, 40)
+        assert cache.get("a") == 0
+    assert "b" not in cache
+    assert cache.get("b") is None
+    assert (cache.get("c"), len(cache), cache.size) == (2, 2, 80)
+
+
+def test_the_newest_stays_however_large_it_is():
+    cache = BoundedCache[str, int](10)
+    cache.put("a", 1, 5)
+    cache.put("b", 2, 50)
+    assert (cache.get("a"), cache.get("b")) == (None, 2)
+
+
+def test_nothing_is_left_of_what_was_let_go_of():
+    cache = BoundedCache[str, int](10)
+    cache.put("a", 1, 5)
+    cache.clear()
+    assert (cache.get("a"), len(cache), cache.size) == (None, 0, 0)
+
+
+@given(puts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60))))
+def test_what_is_held_is_counted_and_bounded(puts: list[tuple[int, int]]):
+    cache, sizes = BoundedCache[int, int](100), dict[int, int]()
+    for key, size in puts:
+        cache.put(key, size, size)
+        sizes[key] = size
+        held = {key: size for key, size in sizes.items() if key in cache}
+        assert cache.size == sum(held.values())
+        assert cache.size <= 100 or len(cache) == 1
+        assert cache.get(key) == size

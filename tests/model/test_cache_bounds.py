@@ -1,0 +1,241 @@
+"""Caches of the inner packages stay within their bytes, whatever is put into them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from accordion.accounting.calibration import UNKNOWN, Calibrations
+from accordion.accounting.token_meter import TokenMeter
+from accordion.archive.archive import Archive
+from accordion.compaction.background import ConversationRef, PreparedSummary, create_summary_cache
+from accordion.compaction.compactor import RetryLimit
+from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.compaction.summary_writers import SummaryFailure, SummaryWriter, WriterHistory
+from accordion.composition.cache_shares import divide_cache
+from accordion.config import Settings
+from accordion.delegation.call_owners import CallNamespaces, CallOwners
+from accordion.delegation.handoff_index import HandoffIndex, ToolPatterns
+from accordion.delegation.open_calls import OpenCalls
+from accordion.delegation.origins import OriginFinder
+from accordion.delegation.tree import DelegationTree
+from accordion.delegation.visibility_decisions import ResultViewer, VisibilityDecisions, _Decision
+from accordion.memory import recall
+from accordion.model.cache import BoundedCache
+from accordion.model.ports import Key, Put
+from accordion.model.records import ObservedCall
+from accordion.pipeline.session_import import MemoryMentions
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.providers.models.tokenizer import TiktokenCounter
+from accordion.server.event_loop import LoopTasks
+from accordion.stores import memories_chunks
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.write_queue import WriteQueue
+from accordion.summaries.extractive import ExtractiveWriter
+from accordion.summaries.fact_words import WordClassifier
+from tests.fakes import FakeClock, FickleStore
+from tests.sessions.lineages import talk, user
+
+CAPACITY = 100_000
+MANY = 10 * CAPACITY // 250
+
+
+def _caches(owner: Any) -> Iterator[BoundedCache[Any, Any]]:
+    for kind in type(owner).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            if isinstance(found := getattr(owner, name, None), BoundedCache):
+                yield found
+    yield from (each for each in getattr(owner, "__dict__", {}).values() if isinstance(each, BoundedCache))
+
+
+async def calls(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    scopes = CallOwners(store, outbox, capacity=CAPACITY)
+    for number in range(MANY):
+        made = [ObservedCall(f"call_{number}", "read_file", f'{{"path": "{number}"}}')]
+        scopes.record_calls(b"space", CallNamespaces((b"near" * 4,)), made, "x:agent")
+        scopes.record_main_agent(b"space", made)
+    return scopes
+
+
+async def places(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    passing = HandoffIndex(store, outbox, ToolPatterns(("transfer_to_*",)), capacity=CAPACITY)
+    for number in range(MANY):
+        passing.mark_read(b"", [b"%032d" % number])
+    return passing
+
+
+async def seats(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    nodes = DelegationTree(store, outbox, FakeClock(), capacity=CAPACITY)
+    for number in range(MANY):
+        nodes.record_session("tenant", f"s-{number}", f"s:s-{number}")
+    return nodes
+
+
+async def rows(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    archive = Archive(store, clock=FakeClock(), capacity=CAPACITY)
+    await archive.keep([Put(Key("", f"row/{number:064}"), b"x") for number in range(MANY)])
+    return archive
+
+
+async def lists(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    mentions = MemoryMentions(CAPACITY)
+    for number in range(MANY):
+        conversation = SimpleNamespace(chain=[b"%032d" % number], messages=[])
+        mentions.may_mention_memory(SimpleNamespace(conversation=conversation, base_index=-1, label=b""), b"words")  # type: ignore[arg-type]
+    return mentions
+
+
+async def decisions(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    nodes = DelegationTree(store, outbox, FakeClock())
+    shown = VisibilityDecisions(store, outbox, nodes, CallOwners(store, outbox), CAPACITY)
+    viewer = ResultViewer(b"space", "tenant", "s:viewer", ("s:viewer",), CallNamespaces(()))
+    for number in range(MANY // 10):
+        shown._save(viewer, b"%032d" % number, _Decision(tuple((at, 0, "x:agent") for at in range(10))))
+    return shown
+
+
+async def beginnings(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    nodes = DelegationTree(store, outbox, FakeClock())
+    openings = OpenCalls(store, outbox)
+    origins = OriginFinder(
+        FakeClock(), LoopTasks(), nodes, openings, capacity=CAPACITY // 2, waiting_capacity=CAPACITY // 2
+    )
+    for number in range(50):
+        asked = talk([user(f"{number} " + 10_000 * "word ")])
+        await origins.find(b"space", "tenant", f"s-{number}", "", asked, is_new=True)
+    return origins
+
+
+async def attempts(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    futile, asked = RetryLimit(CAPACITY), talk([user("a task")])
+    for number in range(MANY):
+        futile.record_failure(
+            ConversationRef("tenant", b"space", b"scope", f"s-{number}"), asked, "fold", 1_000, "too little to gain"
+        )
+    return futile
+
+
+async def models(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    writers = WriterHistory(FakeClock(), CAPACITY)
+    for number in range(50):
+        writers.record_failure(
+            SummaryWriter("tenant", "", f"{number}" + 10_000 * "m"), number, "label", SummaryFailure("no use", 1)
+        )
+    return writers
+
+
+async def facts(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    extractor = ExtractiveWriter(CAPACITY, words=CAPACITY)
+    for number in range(200):
+        extractor.prepare_facts(talk([user(f"see src/part_{number}.py and its CamelCase{number}")]).messages)
+    return extractor
+
+
+async def summaries(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    ready = create_summary_cache(CAPACITY)
+    for number in range(50):
+        prepared = PreparedSummary(10_000 * "told ", 3, b"anchor", "writer", 1, 1, ((1, 1_000 * "found "),))
+        ready[ConversationRef("tenant", b"space", b"scope", f"s-{number}")] = prepared, 0.0
+    return SimpleNamespace(ready=ready)
+
+
+async def pins(store: InMemoryStore, outbox: WriteQueue) -> Any:
+    wishes = SessionOverrideStore(store, capacity=CAPACITY)
+    for number in range(50):
+        await wishes.set_pins("tenant", f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(256)))
+    return wishes
+
+
+FILLS = [calls, places, seats, rows, lists, decisions, beginnings, attempts, models, facts, summaries, pins]
+
+
+@pytest.mark.parametrize("fill", FILLS)
+async def test_ten_times_what_fits_leaves_no_more_than_the_bound(fill: Callable[..., Any]) -> None:
+    store = InMemoryStore()
+    caches = list(_caches(await fill(store, WriteQueue(store))))
+    assert 0 < sum(cache.size for cache in caches) <= CAPACITY
+
+
+def test_remembered_words_stay_within_their_bytes() -> None:
+    judge = WordClassifier(CAPACITY)
+    for number in range(MANY):
+        judge.find_words(f"some_name_{number}")
+    assert 0 < sum(300 + 2 * len(word) for word in judge) <= CAPACITY
+
+
+def test_threads_that_share_a_cache_leave_its_size_right() -> None:
+    cache = BoundedCache[int, int](10_000, lambda key, value: 100)
+
+    def work(first: int) -> None:
+        for number in range(3_000):
+            cache[(first * 7 + number) % 333] = number
+            cache.get(number % 333)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.size == 100 * len(cache) <= 10_000
+
+
+def test_the_shares_of_all_small_caches_add_up_to_the_whole() -> None:
+    whole = Settings().limits.cache_bytes
+    each = divide_cache(whole)
+    assert sum(each) + 2 * each.words == whole
+
+
+async def test_pins_that_wait_for_the_store_are_bounded_by_bytes() -> None:
+    store = FickleStore()
+    store.away = True
+    wishes = SessionOverrideStore(store, capacity=CAPACITY)
+    for number in range(50):
+        await wishes.add_pins("tenant", f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(64)))
+    assert 1 <= len(wishes._unwritten_pins) <= 3
+    assert len(await wishes.find_pins("tenant", "s-49")) == 64
+
+
+async def test_places_of_compactions_are_bounded_by_bytes() -> None:
+    folds = CompactionRepository(InMemoryStore(), answers_capacity=30_000)
+    for number in range(200):
+        await folds.find(OpenAIChat(), b"space", b"", talk([user(f"task {number}")]), check_store=False)
+    assert 350 * len(folds._known_answers) <= 10_000
+
+
+def test_edges_found_late_are_counted_for_a_bounded_number_of_tenants() -> None:
+    store = InMemoryStore()
+    nodes = DelegationTree(store, WriteQueue(store), FakeClock())
+    nodes._increase_version("first")
+    before = nodes.version("first"), nodes.version("other")
+    for number in range(10_000):
+        nodes._increase_version(f"tenant {number}")
+    assert len(nodes._versions) < 5_000
+    # Who was forgotten looks again: never is what changed taken for what it was.
+    assert nodes.version("first") > before[0]
+    assert nodes.version("other") > before[1]
+
+
+def test_models_with_names_too_long_are_not_remembered() -> None:
+    counter, known = TiktokenCounter(), Calibrations()
+    meter, name = TokenMeter(counter), 100_000 * "m"
+    for number in range(20):
+        model = f"{number}{name}"
+        known.learn("upstream", model, UNKNOWN, 1_000, 1_500)
+        meter.count_message(talk([user("words")]).messages[0], talk([user("words")]), model)
+    assert [*known._models, *meter._schemes, *counter._names] == []
+
+
+def test_long_words_and_labels_are_not_remembered() -> None:
+    recall._is_meaningful.cache_clear()
+    memories_chunks._cached_digest.cache_clear()
+    long = 100_000 * "word"
+    recall._is_worth_searching(long)
+    assert memories_chunks.digest(long) == memories_chunks.digest(str(long))
+    assert memories_chunks._cached_digest.cache_info().currsize == 0
+    assert recall._is_meaningful(long[:200])
+    assert recall._is_meaningful.cache_info().hits == 1

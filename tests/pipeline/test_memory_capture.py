@@ -1,0 +1,234 @@
+"""What a fold takes out becomes memories, behind the request, each range once."""
+
+from collections.abc import Coroutine
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+import pytest
+
+from accordion.memory.compact import ConversationCompactor
+from accordion.memory.compaction_response import CompletedRange
+from accordion.model.errors import StoreUnavailable
+from accordion.pipeline.memory_capture import MemoryCapture
+from tests.archive.vaults import SPACE
+from tests.compaction.making import LoopTasks
+from tests.fakes import FakeTasks, FakeWindows
+from tests.insertions.test_artifact_recall import request as long
+from tests.insertions.test_artifact_recall import said, user
+from tests.memory.compacting import ID, House, house_of, talk
+from tests.world import CHAT, World
+
+
+class Waits:
+    """Notes how often somebody waited, and lets something happen meanwhile."""
+
+    def __init__(self, then: Any = None) -> None:
+        self.times, self._then = 0, then
+
+    async def __call__(self, _seconds: float) -> None:
+        self.times += 1
+        if self._then is not None:
+            await self._then(self.times)
+
+
+def remembering(house: House, waits: Waits | None = None, recordings: Any = None) -> MemoryCapture:
+    return MemoryCapture(
+        lambda: house.compactions, recordings or house.vault.transcripts, FakeTasks(), waits or Waits(), "billing"
+    )
+
+
+async def done(house: House) -> list[tuple[int, int]]:
+    return [(each.start_index, each.end_index) for each in await house.compactions.find_completed(SPACE, ID)]
+
+
+async def test_the_range_of_a_fold_is_compacted_with_the_system_prompt_in_front():
+    house = await house_of()
+    await remembering(house).capture(SPACE, ID, 6)
+    assert await done(house) == [(0, 6)]
+    assert {each.project for each in house.memories.of(SPACE).memories.values()} == {"billing"}
+
+
+async def test_memories_belong_to_the_project_that_the_request_names():
+    for named, project in ((None, "billing"), ("", ""), ("audits", "audits")):
+        house = await house_of()
+        await remembering(house).capture(SPACE, ID, 6, named)
+        assert {each.project for each in house.memories.of(SPACE).memories.values()} == {project}
+
+
+async def test_a_later_fold_goes_on_behind_and_the_same_one_adds_nothing():
+    house = await house_of()
+    for covered in (6, 6, 10, 8):
+        await remembering(house).capture(SPACE, ID, covered)
+    assert await done(house) == [(0, 6), (7, 10)]
+
+
+async def test_a_range_that_was_compacted_for_some_topics_only_is_compacted_all_the_same():
+    house = await house_of()
+    await house.compactions.find_completed(SPACE, ID)
+    await house.compactions.compact(SPACE, ID, 0, 6, ["billing"])
+    await remembering(house).capture(SPACE, ID, 6)
+    assert sorted(await done(house)) == [(0, 6), (0, 6)]
+
+
+async def test_it_is_waited_for_until_what_was_folded_is_recorded():
+    house = await house_of(talk()[:3])
+
+    async def then(times: int) -> None:
+        if times == 3:
+            await house.record(talk())
+
+    waits = Waits(then)
+    await remembering(house, waits).capture(SPACE, ID, 6)
+    assert waits.times == 3
+    assert await done(house) == [(0, 6)]
+
+
+async def test_what_is_never_recorded_is_given_up():
+    house = await house_of(talk()[:3])
+    waits = Waits()
+    await remembering(house, waits).capture(SPACE, ID, 6)
+    assert 1 < waits.times < 100
+    assert await done(house) == []
+
+
+async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixture):
+    house = await house_of()
+
+    class Away:
+        async def find(self, _space: bytes, _session: str) -> None:
+            raise StoreUnavailable("away")
+
+    await remembering(house, recordings=Away()).capture(SPACE, ID, 6)
+    house.memories.away = True
+    await remembering(house).capture(SPACE, ID, 6)
+    assert "could be made of a compaction: away" in caplog.text
+    house.memories.away = False
+    await remembering(house).capture(SPACE, ID, 6)
+    assert await done(house) == [(0, 6)]
+
+
+async def test_folds_that_come_close_together_are_remembered_one_after_the_other():
+    house, tasks = await house_of(), LoopTasks()
+    made = MemoryCapture(lambda: house.compactions, house.vault.transcripts, tasks, Waits())
+    for covered, project in ((4, "one"), (6, "two"), (10, "one")):
+        made.enqueue(SPACE, ID, covered, project)
+    await tasks.done()
+    assert await done(house) == [(0, 4), (5, 6), (7, 10)]
+    made.enqueue(SPACE, ID, 12)
+    await tasks.done()
+    assert await done(house) == [(0, 4), (5, 6), (7, 10), (11, 12)]
+
+
+async def test_folds_of_one_project_that_wait_are_remembered_as_one():
+    house, tasks, waits = await house_of(), LoopTasks(), Waits()
+    made = MemoryCapture(lambda: house.compactions, house.vault.transcripts, tasks, waits)
+    for covered in (4, 10, 6):
+        made.enqueue(SPACE, ID, covered)
+    await tasks.done()
+    assert await done(house) == [(0, 10)]
+    assert waits.times == 1
+
+
+async def test_folds_that_are_never_recorded_do_not_wait_for_each_other_without_end():
+    house, tasks, waits = await house_of(talk()[:3]), LoopTasks(), Waits()
+    made = MemoryCapture(lambda: house.compactions, house.vault.transcripts, tasks, waits)
+    for at in range(200):
+        made.enqueue(SPACE, ID, 6 + at, str(at % 2))
+    await tasks.done()
+    assert waits.times <= 100
+    assert await done(house) == []
+
+
+async def test_a_fold_that_cannot_be_remembered_for_a_reason_that_nobody_thought_of_holds_up_no_other(
+    caplog: pytest.LogCaptureFixture,
+):
+    house, tasks = await house_of(), LoopTasks()
+    broken = [True]
+
+    def compactions() -> ConversationCompactor:
+        if broken and broken.pop():
+            raise RuntimeError("odd")
+        return house.compactions
+
+    made = MemoryCapture(compactions, house.vault.transcripts, tasks, Waits())
+    for covered, project in ((4, "one"), (10, "two")):
+        made.enqueue(SPACE, ID, covered, project)
+    await tasks.done()
+    assert "could be made of a compaction" in caplog.text
+    assert await done(house) == [(0, 10)]
+
+
+class Crowded(ConversationCompactor):
+    """Others compact a range behind each of the first searches."""
+
+    ranges: ClassVar[list[tuple[int, int]]] = []
+
+    async def find_completed(self, space: bytes, conversation: str) -> list[CompletedRange]:
+        found = await super().find_completed(space, conversation)
+        if self.ranges:
+            await super().compact(space, conversation, *self.ranges.pop(0))
+        return found
+
+
+async def crowded(*ranges: tuple[int, int]) -> House:
+    """A house in which others compact these ranges at the same time."""
+    house = await house_of()
+    given = {each.name: getattr(house.compactions, each.name) for each in fields(house.compactions)}
+    house.compactions = Crowded(**given)
+    Crowded.ranges[:] = ranges
+    return house
+
+
+async def test_what_another_worker_compacted_meanwhile_is_gone_on_behind():
+    house = await crowded((0, 2), (3, 4))
+    await remembering(house).capture(SPACE, ID, 10)
+    assert await done(house) == [(0, 2), (3, 4), (5, 10)]
+
+
+async def test_what_others_compact_again_and_again_is_left_to_the_next_fold(caplog: pytest.LogCaptureFixture):
+    house = await crowded((0, 1), (2, 2), (3, 3), (4, 4))
+    await remembering(house).capture(SPACE, ID, 10)
+    assert await done(house) == [(0, 1), (2, 2), (3, 3), (4, 4)]
+    assert "could be made of a compaction: others" in caplog.text
+    await remembering(house).capture(SPACE, ID, 10)
+    assert (await done(house))[-1] == (5, 10)
+
+
+class Spawned(FakeTasks):
+    """Notes what is begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self.names.append(name)
+        super().spawn(work, name)
+
+
+async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
+    made, tasks = World(windows=FakeWindows(3_000)), Spawned()
+
+    def never() -> ConversationCompactor:
+        raise AssertionError("nobody asked")
+
+    made.forward = replace(made.forward, memory_capture=MemoryCapture(never, made.vault.transcripts, tasks, Waits()))
+    await made.ask(CHAT, {"model": "gpt-5", "messages": [user("Hello.")]})
+    assert tasks.names == []
+    body = long(CHAT)
+    await made.ask(CHAT, body)
+    assert tasks.names == ["make memories of a compaction"]
+    body["messages"] += [said(CHAT, "Nothing."), user("Go on.")]
+    await made.ask(CHAT, body)
+    assert made.seen.exchanges[-1].compaction is not None
+    assert len(tasks.names) == 1
+
+
+async def test_a_fold_is_remembered_in_the_project_that_its_request_names(monkeypatch: pytest.MonkeyPatch):
+    made, told = World(windows=FakeWindows(3_000)), list[str | None]()
+    monkeypatch.setattr(
+        MemoryCapture, "enqueue", lambda _self, _space, _session, _covered, project: told.append(project)
+    )
+    made.forward = replace(made.forward, memory_capture=remembering(await house_of()))
+    await made.ask(CHAT, long(CHAT), {"x-accordion-project": "audits"})
+    assert told == ["audits"]

@@ -1,0 +1,485 @@
+"""Memories that belong to a turn are put behind it unasked and stay there: whole house in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accordion.http.metrics import Metrics
+from accordion.memory.ranking import query_words
+from accordion.memory.recall_notes import load_notes
+from accordion.memory.search import MemorySearch
+from accordion.model.errors import StoreUnavailable
+from accordion.model.memories import Embedding, Memory, MemoryFilter, SearchCandidate
+from accordion.model.ports import Waiter
+from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
+from accordion.pipeline.session_import import MemoryMentions, SessionImport
+from accordion.server.event_loop import LoopTasks, LoopWaiter
+from accordion.sessions.tenants import ProxyKey
+from tests.fakes import FakeWindows
+from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
+from tests.memory.keeping import FakeMemories
+from tests.turns import asking, keep, stays, unchanged
+from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+
+Json = dict[str, Any]
+ASK = "Which region does the ledger replicate to?"
+TOLD = "Region: the ledger does replicate to eu-west-7."
+OPENING = "[From the memory"
+COUNT = "/v1/messages/count_tokens"
+
+
+class Shared:
+    """An embedder whose relevance is the share of a query's words that a memory has."""
+
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
+        return [Embedding() for _ in texts]
+
+    async def embed_query(self, text: str) -> bytes:
+        return b""
+
+    async def score_relevance(self, query: str, candidates: Sequence[SearchCandidate]) -> list[float]:
+        asked = set(query_words(query))
+        return [len(asked & set(query_words(each.memory.content))) / len(asked) for each in candidates]
+
+
+class Kept(FakeMemories):
+    """Notes what is searched for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, ...]] = []
+
+    async def find_candidates(
+        self, space: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+    ) -> list[SearchCandidate]:
+        self.asked.append(tuple(words))
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().find_candidates(space, words, vector, wanted, pool=pool)
+
+
+class TooLate(LoopWaiter):
+    """Nothing comes in time."""
+
+    async def wait_for(self, seconds: float, work: Awaitable[Any]) -> Any:
+        await super().wait_for(10, work)
+        raise TimeoutError
+
+
+def world(memories: FakeMemories, waiting: Waiter | None = None, /, **given: Any) -> World:
+    named = {name: given.pop(name) for name in list(given) if name in MemoryRecallLimits.__slots__}
+    made = World(windows=FakeWindows(given.pop("window", 4_000)), **given)
+
+    def count(text: str, _model: str) -> int:
+        return len(text.split())
+
+    recollecting = MemoryRecall(
+        lambda: MemorySearch(memories, Shared(), made.clock),
+        lambda: memories,
+        made.kitchen.insertion_store,
+        made.tasks,
+        waiting or LoopWaiter(),
+        made.clock,
+        count,
+        MemoryRecallLimits(**{"timeout_seconds": 10, **named}),
+    )
+    importing = SessionImport(lambda: memories, made.kitchen.insertion_store, made.clock, count)
+    gauging = replace(
+        made.forward.measurer,
+        memory_mentions=MemoryMentions(
+            recall_everywhere=True, project="*" if named.get("all_projects") else named.get("project", "")
+        ),
+    )
+    folding = replace(
+        made.forward.compaction_step, measurer=gauging, memory_recall=recollecting, session_import=importing
+    )
+    made.forward = replace(made.forward, measurer=gauging, compaction_step=folding)
+    return made
+
+
+def ready(**given: Any) -> tuple[World, Kept]:
+    """A house with one memory kept."""
+    memories = Kept()
+    made = world(memories, **given)
+    keep(made, memories, memory())
+    return made, memories
+
+
+def memory(**fields: Any) -> Memory:
+    return Memory("mem-a", "fact", TOLD, **fields)
+
+
+def there(of: World, path: str) -> bool:
+    return OPENING in json.dumps(sent(of, path))
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_for_byte(path: str):
+    made, memories = ready()
+    history = [user("Hello there."), said(path, "Hi."), user(ASK)]
+    out, _ = await made.ask(path, asking(path, *history))
+    before = sent(made, path)
+    text = json.dumps(before)
+    assert text.index(ASK) < text.index(OPENING) < text.index(TOLD)
+    assert header(out, "x-accordion-memory") == "mem-a recalled"
+    for number in range(3):
+        history += [said(path, f"Done {number}."), user(f"Go on {number}."), *called(path, f"c{number}", "x", path="p")]
+        out, _ = await made.ask(path, asking(path, *history))
+        now = sent(made, path)
+        assert now[: len(before)] == before
+        assert json.dumps(now).count(TOLD) == 1
+        assert header(out, "x-accordion-memory") is None
+        before = now
+    assert len(memories.asked) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
+    memories, metrics = Kept(), Metrics()
+    made = world(memories)
+    keep(made, memories, memory())
+    await made.ask(path, asking(path, user(ASK)))
+    await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
+    first, second = made.seen.exchanges
+    assert first.recalled is not None
+    assert (first.recalled.sources, first.recalled.memories) == (1, ("mem-a recalled",))
+    assert second.recalled is None
+    for each in (first, second):
+        assert first.recalled.tokens <= each.utilization.unfolded < first.recalled.tokens + 10
+        metrics.exchange("t", each, "")
+    told = [line.rsplit(" ", 1) for line in metrics.render()[0].decode().splitlines() if "recall" in line]
+    counted = {name.split("{")[0]: float(value) for name, value in told if name[0] != "#" and "_total" in name}
+    assert counted == {"accordion_recalls_total": 1.0, "accordion_recall_tokens_total": float(first.recalled.tokens)}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("text", ["Go on, please.", "Which colour has the parser of the billing desk?"])
+async def test_what_nothing_belongs_to_goes_on_as_it_came(path: str, text: str):
+    made, _ = ready()
+    body = asking(path, user("Hello."), said(path, "Hi."), user(text))
+    out, _ = await made.ask(path, body)
+    assert unchanged(made, body)
+    assert header(out, "x-accordion-memory") is None
+    assert made.seen.exchanges[-1].recalled is None
+
+
+# -- whose ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_another_tenants_memories_are_never_recalled(path: str):
+    memories = Kept()
+    made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")), all_projects=True)
+    keep(made, memories, memory(), key="key-1")
+    for key, found in (("key-2", False), ("key-1", True), ("key-2", False)):
+        await made.ask(path, asking(path, user(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"})
+        assert there(made, path) is found
+
+
+@pytest.mark.parametrize(
+    ("of", "named", "given", "found"),
+    [
+        ("", "", None, True),
+        ("billing", "", None, False),
+        ("billing", "billing", None, True),
+        ("", "billing", None, False),
+        ("other", "billing", None, False),
+        ("other", "billing", "other", True),
+        ("billing", "billing", "other", False),
+        ("my project", "", " my   project ", True),
+        ("", "billing", "", True),
+    ],
+)
+async def test_only_those_of_the_project_that_the_request_or_the_config_names(
+    of: str, named: str, given: str | None, found: bool
+):
+    memories = Kept()
+    made = world(memories, project=named)
+    keep(made, memories, memory(project=of))
+    await made.ask(CHAT, asking(CHAT, user(ASK)), {"x-accordion-project": given} if given is not None else {})
+    assert there(made, CHAT) is found
+    assert not [name for name, _ in made.upstream.requests[-1].headers if name.startswith(b"x-accordion")]
+
+
+async def test_those_of_all_projects_where_that_is_wanted():
+    memories = Kept()
+    made = world(memories, project="billing", all_projects=True)
+    keep(made, memories, memory(project="other"))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert "mem-a, fact of project other" in json.dumps(sent(made, CHAT))
+
+
+@pytest.mark.parametrize("agent", [{}, {"x-accordion-delegation": "a", "x-accordion-parent": "main"}])
+@pytest.mark.parametrize("path", PATHS)
+async def test_conversations_of_two_projects_that_begin_alike_share_nothing(path: str, agent: dict[str, str]):
+    memories = Kept()
+    made = world(memories, project="billing")
+    keep(made, memories, *(Memory(f"mem-{name}", "fact", TOLD, project=name) for name in ("billing", "other")))
+    for headers, name in (({}, "billing"), ({"x-accordion-project": "other"}, "other"), ({}, "billing")):
+        await made.ask(path, asking(path, user(ASK)), {**headers, **agent})
+        ids = [each for each in ("mem-billing", "mem-other") if each in json.dumps(sent(made, path))]
+        assert ids == [f"mem-{name}"]
+    for project in ("other", "third"):
+        again = world(memories, store=made.store, project=project)
+        await again.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")), agent)
+        assert ("mem-other" in json.dumps(sent(again, path))) is (project == "other")
+        assert "mem-billing" not in json.dumps(sent(again, path))
+
+
+@pytest.mark.parametrize(("of", "found"), [("", True), ("other", False)])
+async def test_a_summary_of_no_project_that_was_written_of_anothers_memories_is_not_recalled(of: str, found: bool):
+    memories = Kept()
+    made = world(memories)
+    source = Memory("mem-s", "fact", "Something else.", project=of)
+    keep(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", ""),)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert there(made, CHAT) is found
+
+
+async def test_a_summary_that_may_be_out_of_date_says_so():
+    memories = Kept()
+    made = world(memories)
+    source = Memory("mem-s", "fact", "Something else.", revision="new")
+    keep(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", "old"),)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert "1 of its sources was edited since" in json.dumps(sent(made, CHAT))
+
+
+# -- no memory twice ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_what_stands_in_the_list_is_not_put_in_again(path: str):
+    made, memories = ready()
+    history = [user(ASK), said(path, "There."), user(f"Once more. {ASK}")]
+    await made.ask(path, asking(path, *history[:1]))
+    await made.ask(path, asking(path, *history))
+    assert json.dumps(sent(made, path)).count(TOLD) == 1
+    assert len(memories.asked) == 2
+
+
+async def test_what_the_client_says_itself_is_not_put_in():
+    made, _ = ready()
+    await made.ask(CHAT, asking(CHAT, user(TOLD), said(CHAT, "So it is."), user(ASK)))
+    assert not there(made, CHAT)
+
+
+async def test_what_was_made_of_this_very_session_waits_until_its_messages_have_left_the_window():
+    memories = Kept()
+    made = world(memories, window=3_000)
+    start, rest = (asked := request(CHAT)["messages"])[:3], asked[3:-1]
+    await made.ask(CHAT, asking(CHAT, *start))
+    session = made.seen.exchanges[-1].session
+    keep(made, memories, memory(conversation=session, first=1, last=1))
+    history = [*start, said(CHAT, "Done."), user(ASK)]
+    await made.ask(CHAT, asking(CHAT, *history))
+    assert not there(made, CHAT)
+    await made.ask(CHAT, asking(CHAT, *history, *rest, user(f"Well. {ASK}")))
+    assert made.seen.exchanges[-1].session == session
+    assert made.seen.exchanges[-1].compaction is not None
+    assert there(made, CHAT)
+
+
+async def test_beside_a_session_memory_that_was_asked_for_nothing_is_put():
+    memories = Kept()
+    made = world(memories)
+    name = "CMEM-20260101-100510"
+    keep(made, memories, Memory(name, "session", "All of it."), Memory("mem-a", "fact", TOLD))
+    await made.ask(CHAT, asking(CHAT, user(f"Please import memory {name}. {ASK}")))
+    assert f"[Session memory {name}" in json.dumps(sent(made, CHAT))
+    assert not there(made, CHAT)
+
+
+# -- the same again -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: str):
+    made, memories = ready()
+    for _ in range(3):
+        await made.ask(path, asking(path, user(ASK)))
+        keep(made, memories, Memory("mem-b", "fact", f"{TOLD} Since Thursday."))
+        made.clock.advance(5)
+    one, *others = [each.body for each in made.upstream.requests]
+    assert others == [one, one]
+    assert [each.recalled is not None for each in made.seen.exchanges] == [True, False, False]
+
+
+async def test_what_was_sent_without_stays_without():
+    memories = Kept()
+    made = world(memories)
+    body = asking(CHAT, user("Hello."), said(CHAT, "Hi."), user(ASK))
+    await made.ask(CHAT, body)
+    keep(made, memories, memory())
+    await made.ask(CHAT, body)
+    one, two = made.upstream.requests
+    assert one.body == two.body
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_other_workers_and_later_runs_put_it_in_as_well(path: str):
+    made, memories = ready()
+    await stays(made, world(memories, store=made.store), memories, path, ASK)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(path: str):
+    made, _ = ready(window=3_000)
+    body = request(path)
+    listing = body[LISTING[path]]
+    await made.ask(path, {**body, LISTING[path]: [user(ASK)]})
+    listing[0] = user(ASK)
+    await made.ask(path, body)
+    assert made.seen.exchanges[-1].compaction is not None
+    assert not there(made, path)
+    before = sent(made, path)
+    listing += [said(path, "Nothing."), user(f"Again. {ASK}")]
+    await made.ask(path, body)
+    now = sent(made, path)
+    assert now[: len(before)] == before
+    assert json.dumps(now).count(OPENING) == 1
+
+
+# -- what is not to be changed, and what is in the way ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
+async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
+    made, memories = ready()
+    body = asking(CHAT, user(ASK))
+    await made.ask(CHAT, body, headers)
+    assert unchanged(made, body)
+    assert memories.asked == []
+
+
+async def test_a_history_that_the_provider_keeps_is_left_alone():
+    made, memories = ready()
+    body = asking(RESPONSES, user(ASK), previous_response_id="resp_1")
+    await made.ask(RESPONSES, body)
+    assert unchanged(made, body)
+    assert memories.asked == []
+
+
+async def test_who_counts_or_asks_for_a_summary_of_its_own_recalls_nothing():
+    made, memories = ready()
+    await made.ask(COUNT, asking(MESSAGES, user(ASK)))
+    await made.ask(MESSAGES, asking(MESSAGES, user(ASK), compaction={"type": "auto"}))
+    assert memories.asked == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_in_the_middle_of_an_agents_work_nothing_is_searched_for(path: str):
+    made, memories = ready()
+    await made.ask(path, asking(path, user("Hello."), *called(path, "c1", ASK, path="a.txt")))
+    assert memories.asked == []
+    assert not there(made, path)
+
+
+async def test_a_sub_agent_is_given_what_belongs_to_its_task():
+    made, _ = ready()
+    headers = {"x-accordion-delegation": "a", "x-accordion-parent": "main"}
+    await made.ask(CHAT, asking(CHAT, user(ASK)), headers)
+    assert made.seen.exchanges[-1].agent is not None
+    assert there(made, CHAT)
+
+
+async def test_a_search_that_takes_too_long_leaves_the_turn_alone_and_the_next_ones_for_a_while():
+    memories = Kept()
+    made = world(memories, TooLate())
+    keep(made, memories, memory())
+    for number in range(3):
+        await made.ask(CHAT, asking(CHAT, user(f"{ASK} {number}")))
+        assert not there(made, CHAT)
+    assert len(memories.asked) == 1
+    made.clock.advance(60)
+    await made.ask(CHAT, asking(CHAT, user(f"{ASK} now")))
+    assert len(memories.asked) == 2
+
+
+async def test_a_store_that_never_answers_is_not_waited_for():
+    class Stuck(Kept):
+        async def find_candidates(self, *_args: Any, **_named: Any) -> list[SearchCandidate]:
+            await asyncio.Event().wait()
+            return []
+
+    memories = Stuck()
+    made = world(memories, timeout_seconds=0.01)
+    body = asking(CHAT, user(ASK))
+    out, _ = await made.ask(CHAT, body)
+    assert out.status == 200
+    assert unchanged(made, body)
+
+
+async def test_memories_that_are_away_leave_the_turn_alone_and_what_was_recalled_stays(
+    caplog: pytest.LogCaptureFixture,
+):
+    made, memories = ready()
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    before = sent(made, CHAT)
+    memories.away = True
+    out, _ = await made.ask(CHAT, asking(CHAT, user(ASK), said(CHAT, "Done."), user(f"And now? {ASK}")))
+    assert out.status == 200
+    assert sent(made, CHAT)[: len(before)] == before
+    assert "memories could not be searched" in caplog.text
+
+
+@pytest.mark.parametrize(("tokens", "found"), [(800, True), (5, False)])
+async def test_no_more_is_put_in_than_the_settings_say(tokens: int, found: bool):
+    made, _ = ready(tokens=tokens)
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert there(made, CHAT) is found
+
+
+async def test_the_best_are_put_in_and_no_more_than_the_settings_say():
+    memories = Kept()
+    made = world(memories, memories=2)
+    keep(made, memories, *(Memory(f"mem-{at}", "fact", f"{TOLD} {at}") for at in range(5)))
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert made.seen.exchanges[-1].recalled is not None
+    assert made.seen.exchanges[-1].recalled.memories == ("mem-0 recalled", "mem-1 recalled")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
+    made, _ = ready(window=150)
+    out, _ = await made.ask(path, asking(path, user(ASK)))
+    assert out.status == 200
+    assert not there(made, path)
+
+
+async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put():
+    made, memories = ready()
+    inbound = made.inbound(CHAT, asking(CHAT, user(ASK)))
+    caller, forward = made.forward.tenants.identify({}), made.forward
+    gauge = await forward.measurer.measure(inbound, inbound.fields, caller, made.clock.monotonic())
+    assert gauge.session_match is not None
+    made.clock.advance(1)
+    await made.vault.erasures.note(caller.tenant_key, gauge.session_match.session.id)
+    gauge = await forward.compaction_step.compact(gauge, lambda _gauge: None)
+    assert gauge.recall_usage is None
+    assert len(memories.asked) == 1
+    assert made.kitchen.insertion_store.size == 0
+    assert await load_notes(memories, caller.tenant_key, gauge.session_match.session.id) == []
+
+
+async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
+    memories, tasks = Kept(), LoopTasks()
+    made = world(memories, tasks=tasks)
+    keep(made, memories, memory())
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    space = made.forward.tenants.identify({}).tenant_key
+    session = made.seen.exchanges[-1].session
+    await LoopWaiter().wait_for(10, _until_noted(memories, space, session))
+    await tasks.close()
+    assert await load_notes(memories, space, session) == [["mem-a"]]
+
+
+async def _until_noted(memories: FakeMemories, space: bytes, session: str) -> None:
+    while not await load_notes(memories, space, session):
+        await asyncio.sleep(0)

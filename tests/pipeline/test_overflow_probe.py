@@ -1,0 +1,512 @@
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import brotli
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.accounting.overflow import WindowOverflow
+from accordion.model.errors import UpstreamDisconnected, UpstreamTimeout
+from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
+from accordion.model.records import ObservedResponse
+from accordion.pipeline.overflow_probe import MAX_KEEPALIVES, MAX_SMALL_DOCUMENT, ProbedResponse, probe_overflow
+from accordion.pipeline.relay import ExchangeProgress, relay
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.providers.http.client import HttpUpstream
+from accordion.providers.http.transport import AiohttpTransport
+from tests.accounting.test_overflow import OPENAI_RESPONSES, ORDINARY, OVERFLOWS, anthropic
+from tests.fakes import FakeClock, FakeReply
+from tests.loopback import Answer, Loopback, Recorded
+from tests.replies import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
+
+JSON: Headers = ((b"content-type", b"application/json"),)
+EVENTS: Headers = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
+TOO_LONG = "prompt is too long: 208310 tokens > 200000 maximum"
+NAMED = WindowOverflow(200_000, 208_310)
+FULL = "model_context_window_exceeded"
+NAMES = [dialect.name for dialect in DIALECTS]
+
+CREATED, IN_PROGRESS, QUEUED = (
+    {"type": f"response.{kind}", "response": {"id": "resp_1", "model": "m", "status": kind, "error": None}}
+    for kind in ("created", "in_progress", "queued")
+)
+START, PING = MESSAGES[0], {"type": "ping"}
+STREAMED = {"type": "error", "sequence_number": 2, "error": OPENAI_RESPONSES}
+FAILED = {"type": "response.failed", "response": {"id": "resp_1", "status": "failed", "error": OPENAI_RESPONSES}}
+ENDED = {"type": "message_delta", "delta": {"stop_reason": FULL}, "usage": {"output_tokens": 0}}
+COMMENT = b": OPENROUTER PROCESSING\n\n"
+
+STREAMS: list[tuple[str, WireProtocol, bytes, WindowOverflow]] = [
+    ("chat, error first", OpenAIChat(), sse({"error": {"message": TOO_LONG, "code": 400}}), NAMED),
+    ("chat, after comments", OpenAIChat(), COMMENT * 2 + sse({"error": {"message": TOO_LONG}}), NAMED),
+    ("chat, in an array", OpenAIChat(), sse([{"error": {"message": TOO_LONG}}]), NAMED),
+    ("chat, as a string", OpenAIChat(), sse({"error": json.dumps({"error": {"message": TOO_LONG}})}), NAMED),
+    ("chat, flat", OpenAIChat(), sse({"object": "error", "message": TOO_LONG, "code": 400}, "[DONE]"), NAMED),
+    ("chat, as text", OpenAIChat(), b"event:error\ndata:" + TOO_LONG.encode() + b"\n\n", NAMED),
+    ("chat, finish", OpenAIChat(), sse(chunk({"role": "assistant", "content": ""}, FULL)), WindowOverflow()),
+    ("responses, error first", OpenAIResponses(), sse(STREAMED, named=True), WindowOverflow()),
+    (
+        "responses, after its opening",
+        OpenAIResponses(),
+        sse(CREATED, QUEUED, IN_PROGRESS, STREAMED, named=True),
+        WindowOverflow(),
+    ),
+    ("responses, failed", OpenAIResponses(), sse(CREATED, IN_PROGRESS, FAILED), WindowOverflow()),
+    (
+        "responses, flat",
+        OpenAIResponses(),
+        sse(CREATED, {"type": "error", "code": "context_length_exceeded", "message": "No.", "param": None}),
+        WindowOverflow(),
+    ),
+    (
+        "responses, by name",
+        OpenAIResponses(),
+        b'event: error\ndata: {"message": "' + TOO_LONG.encode() + b'"}\n\n',
+        NAMED,
+    ),
+    ("messages, by name", AnthropicMessages(), b'event:error\ndata: "' + TOO_LONG.encode() + b'"\n\n', NAMED),
+    ("messages, error first", AnthropicMessages(), sse(anthropic(TOO_LONG), named=True), NAMED),
+    ("messages, after its opening", AnthropicMessages(), sse(START, PING, anthropic(TOO_LONG), named=True), NAMED),
+    ("messages, stop reason", AnthropicMessages(), sse(START, PING, ENDED, {"type": "message_stop"}), WindowOverflow()),
+    ("lines ended by CR LF", AnthropicMessages(), sse(START, anthropic(TOO_LONG), named=True, end="\r\n"), NAMED),
+    ("the last event not ended", AnthropicMessages(), sse(START, anthropic(TOO_LONG)).rstrip(), NAMED),
+]
+
+BEGUN: list[tuple[str, WireProtocol, bytes]] = [
+    ("chat", OpenAIChat(), sse(*CHAT)),
+    ("responses", OpenAIResponses(), sse(CREATED, IN_PROGRESS, *RESPONSES[1:])),
+    ("messages", AnthropicMessages(), sse(*MESSAGES)),
+    ("another error", AnthropicMessages(), sse(START, anthropic("Overloaded", "overloaded_error"))),
+    ("a rate limit", OpenAIChat(), sse({"error": {"message": f"rate limit: {TOO_LONG}", "code": 429}})),
+    ("an error behind content", AnthropicMessages(), sse(*MESSAGES[:4], anthropic(TOO_LONG))),
+    ("full behind content", AnthropicMessages(), sse(*MESSAGES[:4], ENDED)),
+    ("full with content", OpenAIChat(), sse(chunk({"content": "So "}, FULL))),
+    ("full with a call", OpenAIChat(), sse(chunk({"tool_calls": [{"id": "c", "function": {"name": "n"}}]}, FULL))),
+    ("content that speaks of it", OpenAIChat(), sse(chunk({"content": TOO_LONG}))),
+    ("an error behind the first chunk", OpenAIChat(), sse(chunk({"role": "assistant"}), {"error": TOO_LONG})),
+    ("nothing", OpenAIResponses(), b""),
+    ("no events", OpenAIChat(), b"\x00\xff\r\r\n data: [[["),
+    ("odd data", AnthropicMessages(), b"data: [1\n\ndata: 7\n\n"),
+]
+
+
+def reply_of(body: bytes, headers: Headers = EVENTS, status: int = 200, cuts: tuple[int, ...] = ()) -> FakeReply:
+    at = [0, *sorted({cut % (len(body) + 1) for cut in cuts}), len(body)]
+    return FakeReply(status, headers, tuple(body[a:b] for a, b in pairwise(at)))
+
+
+async def given_on(reply: UpstreamResponse) -> list[bytes]:
+    return [piece async for piece in reply.chunks()]
+
+
+async def passes(reply: FakeReply, dialect: WireProtocol, *, near: bool = True) -> ProbedResponse:
+    """Opens a reply that must go on as it came."""
+    found = await probe_overflow(reply, dialect, is_near_window=near)
+    assert (found.response.status, found.response.headers, found.response.delimited) == (
+        reply.status,
+        reply.headers,
+        reply.delimited,
+    )
+    assert await given_on(found.response) == list(reply.pieces)
+    assert not reply.closed
+    await found.response.close()
+    assert reply.closed
+    return found
+
+
+@dataclass
+class Stalled:
+    """A reply that stalls behind its pieces until it is let go on."""
+
+    pieces: list[bytes]
+    headers: Headers = EVENTS
+    status: int = 200
+    delimited: bool = True
+    read: int = 0
+    closed: bool = False
+    stalled: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        for piece in self.pieces:
+            self.read += 1
+            yield piece
+        self.stalled.set()
+        await self.go_on.wait()
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Endless:
+    """A body that never ends."""
+
+    piece: bytes
+    status: int = 400
+    headers: Headers = JSON
+    delimited: bool = True
+    read: int = 0
+    closed: bool = False
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            self.read += len(self.piece)
+            yield self.piece
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+# -- errors by their status ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("status", "body", "limit", "asked"),
+    [each[1:] for each in OVERFLOWS if each[1] >= 400],
+    ids=[each[0] for each in OVERFLOWS if each[1] >= 400],
+)
+async def test_an_overflow_is_found_in_every_shape_and_still_given_on(
+    dialect: WireProtocol, near: bool, status: int, body: object, limit: int | None, asked: int | None
+) -> None:
+    reply = reply_of(json.dumps(body).encode(), JSON, status, (7, 40))
+    assert (await passes(reply, dialect, near=near)).overflow == WindowOverflow(limit, asked)
+
+
+@pytest.mark.parametrize(("status", "body"), ORDINARY)
+async def test_an_error_that_is_no_overflow_goes_on_as_it_came(status: int, body: object) -> None:
+    raw = (body if isinstance(body, str) else json.dumps(body)).encode()
+    reply = reply_of(raw, (*JSON, (b"X-Request-Id", b"r1"), (b"Content-Length", b"%d" % len(raw))), status, (3,))
+    reply.delimited = False
+    assert (await passes(reply, OpenAIChat(), near=False)).overflow is None
+
+
+@pytest.mark.parametrize("encode", [gzip.compress, brotli.compress], ids=["gzip", "br"])
+async def test_an_encoded_error_is_read_and_goes_on_encoded(encode: Any) -> None:
+    raw = encode(json.dumps(anthropic(TOO_LONG)).encode())
+    coding = b"gzip" if encode is gzip.compress else b"br"
+    reply = reply_of(raw, (*JSON, (b"Content-Encoding", coding)), 400, (5, 20))
+    assert (await passes(reply, AnthropicMessages())).overflow == NAMED
+
+
+@pytest.mark.parametrize("raw", [b"no gzip at all", gzip.compress(b" " * (3 << 20) + TOO_LONG.encode())])
+async def test_an_encoding_that_cannot_be_undone_goes_on_unread(raw: bytes) -> None:
+    reply = reply_of(raw, (*JSON, (b"content-encoding", b"gzip")), 400)
+    assert (await passes(reply, AnthropicMessages())).overflow is None
+
+
+@pytest.mark.parametrize("status", [400, 413])
+async def test_a_bare_refusal_is_an_overflow_only_near_the_window(status: int) -> None:
+    bare = FakeReply(status, ((b"content-length", b"0"),), ())
+    assert (await passes(bare, OpenAIChat())).overflow == WindowOverflow(guessed=True)
+    bare = FakeReply(status, ((b"content-length", b"0"),), ())
+    assert (await passes(bare, OpenAIChat(), near=False)).overflow is None
+
+
+async def test_an_endless_error_is_read_only_so_far_and_goes_on() -> None:
+    reply = Endless(b'{"message": "' + TOO_LONG.encode() + b'"} ')
+    found = await probe_overflow(reply, OpenAIChat(), is_near_window=True, max_bytes=1000)
+    assert found.overflow is None
+    assert reply.read <= 1000 + len(reply.piece)
+    pieces = found.response.chunks()
+    assert b"".join([await anext(pieces) for _ in range(100)]) == reply.piece * 100
+    await found.response.close()
+    assert reply.closed
+
+
+@pytest.mark.parametrize(
+    ("status", "length"), [(400, b"2000000"), (429, b"100"), (401, b"100"), (503, b"100"), (301, b"100")]
+)
+async def test_what_cannot_be_an_overflow_or_is_too_long_is_not_read(status: int, length: bytes) -> None:
+    reply = Endless(b"x", status, (*JSON, (b"content-length", length)))
+    assert await probe_overflow(reply, OpenAIChat(), is_near_window=True) == ProbedResponse(reply, None)
+    assert reply.read == 0
+
+
+@pytest.mark.parametrize("error", [UpstreamDisconnected("gone"), UpstreamTimeout("slow")])
+@pytest.mark.parametrize("status", [200, 400])
+async def test_what_goes_wrong_while_reading_is_raised_in_its_place(status: int, error: Exception) -> None:
+    body = json.dumps(anthropic(TOO_LONG)).encode() if status == 400 else sse(START)
+    reply = FakeReply(status, EVENTS, (body[:30], body[30:]), error)  # type: ignore[arg-type]
+    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)
+    assert found.overflow is None
+    out = []
+    with pytest.raises(type(error)) as raised:
+        async for piece in found.response.chunks():
+            out.append(piece)
+    assert raised.value is error
+    assert out == list(reply.pieces)
+
+
+# -- streams ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "overflow"), [each[1:] for each in STREAMS], ids=[each[0] for each in STREAMS]
+)
+async def test_an_overflow_is_found_at_the_beginning_of_a_stream(
+    dialect: WireProtocol, body: bytes, overflow: WindowOverflow
+) -> None:
+    assert (await passes(reply_of(body), dialect)).overflow == overflow
+    encoded = reply_of(gzip.compress(body), (*EVENTS, (b"content-encoding", b"gzip")), cuts=(10, 30))
+    assert (await passes(encoded, dialect)).overflow == overflow
+
+
+@pytest.mark.parametrize(("dialect", "body"), [each[1:] for each in BEGUN], ids=[each[0] for each in BEGUN])
+async def test_a_stream_that_tells_of_no_overflow_goes_on_as_it_came(dialect: WireProtocol, body: bytes) -> None:
+    assert (await passes(reply_of(body), dialect)).overflow is None
+    assert (await passes(reply_of(body, cuts=tuple(range(0, len(body), 5))), dialect)).overflow is None
+
+
+@given(st.sampled_from(STREAMS), st.lists(st.integers(0, 2000), max_size=12).map(tuple))
+def test_however_a_stream_is_cut_an_overflow_is_found_and_every_byte_goes_on(
+    stream: tuple[str, WireProtocol, bytes, WindowOverflow], cuts: tuple[int, ...]
+) -> None:
+    found = asyncio.run(passes(reply_of(stream[2], cuts=cuts), stream[1]))
+    assert found.overflow == stream[3]
+
+
+@given(st.sampled_from(BEGUN), st.lists(st.integers(0, 2000), max_size=12).map(tuple))
+def test_however_a_stream_is_cut_an_answer_goes_on_byte_by_byte(
+    stream: tuple[str, WireProtocol, bytes], cuts: tuple[int, ...]
+) -> None:
+    assert asyncio.run(passes(reply_of(stream[2], cuts=cuts), stream[1])).overflow is None
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.sampled_from(DIALECTS), st.sampled_from([200, 400, 413]))
+def test_no_bytes_however_odd_are_lost(pieces: list[bytes], dialect: WireProtocol, status: int) -> None:
+    asyncio.run(passes(FakeReply(status, EVENTS, tuple(pieces)), dialect))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "held", "decisive"),
+    [
+        (OpenAIChat(), [COMMENT], sse(chunk({"role": "assistant", "content": ""}))),
+        (OpenAIResponses(), [sse(CREATED), sse(IN_PROGRESS)], sse(*RESPONSES[1:2])),
+        (AnthropicMessages(), [sse(START), sse(PING)], sse(MESSAGES[1])),
+    ],
+    ids=NAMES,
+)
+async def test_only_the_beginning_of_a_stream_is_held(
+    dialect: WireProtocol, held: list[bytes], decisive: bytes
+) -> None:
+    waiting = Stalled(list(held))
+    task = asyncio.create_task(probe_overflow(waiting, dialect, is_near_window=True))
+    await waiting.stalled.wait()
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    begun = Stalled([*held, decisive, b"data: more\n\n"])
+    found = await probe_overflow(begun, dialect, is_near_window=True)
+    assert found.overflow is None
+    assert begun.read == len(held) + 1
+    pieces = found.response.chunks()
+    assert [await anext(pieces) for _ in range(len(held) + 2)] == begun.pieces
+
+
+async def test_a_stream_is_not_touched_far_from_the_window() -> None:
+    for reply in (
+        Endless(sse(anthropic(TOO_LONG)), 200, EVENTS),
+        Endless(b"{}", 200, (*JSON, (b"content-length", b"2"))),
+    ):
+        assert await probe_overflow(reply, AnthropicMessages(), is_near_window=False) == ProbedResponse(reply, None)
+        assert reply.read == 0
+
+
+@pytest.mark.parametrize(
+    "piece", [COMMENT, sse(PING), sse({"type": "keepalive", "sequence_number": 1}), b"retry: 5\n\n"]
+)
+async def test_a_stream_that_is_only_kept_alive_is_not_held_for_long(piece: bytes) -> None:
+    reply = Stalled([piece] * (MAX_KEEPALIVES + 1))
+    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)
+    assert found.overflow is None
+    assert reply.read == MAX_KEEPALIVES + 1
+    pieces = found.response.chunks()
+    assert [await anext(pieces) for _ in reply.pieces] == reply.pieces
+
+
+async def test_what_opens_a_stream_begins_the_wait_anew() -> None:
+    body = sse(PING) * MAX_KEEPALIVES + sse(START) + sse(PING) * MAX_KEEPALIVES + sse(anthropic(TOO_LONG))
+    assert (await passes(reply_of(body), AnthropicMessages())).overflow == NAMED
+
+
+async def test_an_encoded_stream_that_cannot_be_read_is_not_held() -> None:
+    coded: Headers = (*EVENTS, (b"content-encoding", b"gzip"))
+    reply = Stalled([gzip.compress(b"")[:10], b"\xff" * 20, b"more"], coded)
+    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)
+    assert (found.overflow, reply.read) == (None, 2)
+
+
+async def test_a_body_read_in_two_goes_is_given_once() -> None:
+    reply = reply_of(sse(START, MESSAGES[1], PING), cuts=(10, 20, 200))
+    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)
+    async with aclosing(found.response.chunks()) as pieces:
+        first = await anext(pieces)
+    assert [first, *await given_on(found.response)] == list(reply.pieces)
+
+
+@pytest.mark.parametrize("piece", [b"data: " + b"x" * 100, sse(CREATED), b"\n"], ids=["one event", "many", "none"])
+async def test_no_more_of_a_stream_is_held_than_may_be(piece: bytes) -> None:
+    reply = Endless(piece, 200, EVENTS)
+    found = await probe_overflow(reply, OpenAIResponses(), is_near_window=True, max_bytes=5000)
+    assert found.overflow is None
+    assert reply.read <= 5000 + len(piece)
+    pieces = found.response.chunks()
+    assert b"".join([await anext(pieces) for _ in range(200)]) == piece * 200
+
+
+async def test_an_opening_that_repeats_long_instructions_is_held_through() -> None:
+    told = {**CREATED, "response": {**CREATED["response"], "instructions": f"x{TOO_LONG}" * 2000}}
+    assert (await passes(reply_of(sse(told, told, STREAMED)), OpenAIResponses())).overflow == WindowOverflow()
+    failed = {**FAILED, "response": {**FAILED["response"], "instructions": f"x{TOO_LONG}" * 2000}}
+    assert (await passes(reply_of(sse(told, failed)), OpenAIResponses())).overflow == WindowOverflow()
+
+
+async def test_cancelling_while_it_is_held_lets_go_of_the_reply() -> None:
+    reply = Stalled([sse(START)])
+    task = asyncio.create_task(probe_overflow(reply, AnthropicMessages(), is_near_window=True))
+    await reply.stalled.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert reply.closed
+
+
+async def test_closing_while_a_piece_is_waited_for_lets_go_of_the_reply() -> None:
+    reply = Stalled([sse(START, MESSAGES[1])])
+    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)
+    reading = asyncio.create_task(given_on(found.response))
+    await reply.stalled.wait()
+    await found.response.close()
+    assert reply.closed
+    reply.go_on.set()
+    assert await reading == reply.pieces
+
+
+async def test_a_reply_that_was_opened_and_never_read_can_be_closed() -> None:
+    reply = reply_of(sse(anthropic(TOO_LONG), PING), cuts=(5, 50))
+    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)
+    await found.response.close()
+    await found.response.close()
+    assert reply.closed
+
+
+async def test_a_dialect_that_fails_to_listen_holds_up_nothing() -> None:
+    class Deaf(AnthropicMessages):
+        def observer(self, stream: bool) -> Any:
+            raise KeyError("broken")
+
+    assert (await passes(reply_of(sse(*MESSAGES), cuts=(40, 90)), Deaf())).overflow is None
+
+
+async def test_the_relay_gives_on_an_opened_reply_as_it_gives_the_reply() -> None:
+    for _, dialect, body in BEGUN[:3]:
+        found = await probe_overflow(reply_of(body, cuts=tuple(range(0, len(body), 7))), dialect, is_near_window=True)
+        seen: list[ObservedResponse] = []
+        out = relay(found.response, dialect, ExchangeProgress(0.0), FakeClock(), "r1", seen.append)
+        assert b"".join([piece async for piece in out]) == body
+        plain = dialect.observer(stream=True)
+        plain.feed(body)
+        assert seen == [plain.observation()]
+
+
+async def test_cancelling_while_it_is_held_is_noticed_by_the_provider() -> None:
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        await answer.chunk(sse(START))
+        held.set()
+        await answer.until_gone()
+        gone.set()
+
+    held, gone = asyncio.Event(), asyncio.Event()
+    upstream = HttpUpstream(AiohttpTransport())
+    async with Loopback(script) as server:
+        reply = await upstream.send(UpstreamRequest("POST", server.url, (), b"{}"))
+        task = asyncio.create_task(probe_overflow(reply, AnthropicMessages(), is_near_window=True))
+        await held.wait()
+        await asyncio.sleep(0)  # the task must have begun
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await gone.wait()
+    await upstream.close()
+
+
+# -- whole documents ------------------------------------------------------------------
+
+MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": FULL}
+COMPLETION = {
+    "id": "c1",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": FULL}],
+}
+FAILURE = {"id": "resp_1", "object": "response", "status": "failed", "error": OPENAI_RESPONSES, "output": []}
+
+
+def document(value: object, encoding: bytes = b"") -> FakeReply:
+    raw = json.dumps(value).encode()
+    raw = gzip.compress(raw) if encoding else raw
+    length = (b"Content-Length", b"%d" % len(raw))
+    coding: Headers = ((b"content-encoding", encoding),) if encoding else ()
+    return reply_of(raw, (*JSON, length, *coding), cuts=(4, 40))
+
+
+@pytest.mark.parametrize("encoding", [b"", b"gzip"])
+@pytest.mark.parametrize(
+    ("dialect", "value", "overflow"),
+    [
+        (AnthropicMessages(), MESSAGE, WindowOverflow()),
+        (OpenAIChat(), COMPLETION, WindowOverflow()),
+        (OpenAIResponses(), FAILURE, WindowOverflow()),
+        (OpenAIChat(), {"error": {"message": TOO_LONG, "code": 400}}, NAMED),
+    ],
+    ids=["messages", "chat", "responses", "an error with a 200"],
+)
+async def test_a_small_document_with_nothing_in_it_is_an_overflow(
+    dialect: WireProtocol, value: object, overflow: WindowOverflow, encoding: bytes
+) -> None:
+    assert (await passes(document(value, encoding), dialect)).overflow == overflow
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {**MESSAGE, "content": [{"type": "text", "text": "So far."}]},
+        {**MESSAGE, "content": [{"type": "tool_use", "id": "t", "name": "read", "input": {}}]},
+        {**MESSAGE, "stop_reason": "end_turn"},
+        {**MESSAGE, "content": [{"type": "text", "text": TOO_LONG}], "stop_reason": "end_turn"},
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+        [],
+        7,
+    ],
+)
+async def test_a_small_document_that_says_something_goes_on(value: object) -> None:
+    assert (await passes(document(value), AnthropicMessages())).overflow is None
+
+
+async def test_a_document_that_is_long_or_of_unknown_length_is_not_read() -> None:
+    for headers in (
+        JSON,
+        (*JSON, (b"content-length", b"%d" % MAX_SMALL_DOCUMENT)),
+        (*JSON, (b"content-length", b"1e3")),
+    ):
+        reply = Endless(json.dumps(MESSAGE).encode(), 200, headers)
+        assert await probe_overflow(reply, AnthropicMessages(), is_near_window=True) == ProbedResponse(reply, None)
+        assert reply.read == 0
+
+
+async def test_a_document_of_another_kind_is_not_read() -> None:
+    reply = Endless(b"x", 200, ((b"content-type", b"audio/mpeg"), (b"content-length", b"5")))
+    assert await probe_overflow(reply, AnthropicMessages(), is_near_window=True) == ProbedResponse(reply, None)

@@ -1,0 +1,141 @@
+"""A fold takes away what was read back as well, and plans know it: whole house in one process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.model.conversation import Conversation
+from accordion.model.insertions import RecallInsertion, ToolRound, ToolRoundInsertion
+from accordion.protocols.tool_loop import ArtifactToolResult
+from tests.insertions.test_composer import CHAT, MESSAGES, WEAVERS, House, house, later, read_back, request, sent, words
+from tests.world import header
+
+Json = dict[str, Any]
+PAGES = {CHAT: 220, MESSAGES: 200}
+
+
+async def talked(world: House, path: str, turns: int = 4) -> Json:
+    """A conversation that was folded, and then so many short turns in each of which so many words were read back. The
+    newest of them is still to be asked."""
+    asked = request(20, path)
+    await world.ask(path, asked)
+    for turn in range(turns):
+        await world.add(path, asked, read_back(path, PAGES[path], f"Answer {turn}."))
+        asked = later(asked, path, f"Answer {turn}.", f"And question {turn}?")
+        if turn < turns - 1:
+            await world.ask(path, asked)
+    return asked
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str):
+    """There is hardly anything else that could be taken away."""
+    world = house()
+    asked = await talked(world, path)
+    gauge = await world.gauge(path, asked)
+    assert gauge.decision.action == "compact", gauge.decision
+    assert gauge.utilization.unfolded > 780
+    out, _ = await world.ask(path, asked)
+    told = json.loads(header(out, "x-accordion-compaction"))
+    assert told["state"] == "folded", told
+    now = json.dumps(sent(world)["messages"])
+    assert "page199" not in now
+    assert "question 3" in now
+    after = await world.gauge(path, asked)
+    assert after.utilization.tokens <= after.limits.conversation_target + 300
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_what_a_fold_is_said_to_come_to_is_what_is_sent(path: str):
+    world = house()
+    asked = await talked(world, path)
+    before = await world.gauge(path, asked)
+    await world.ask(path, asked)
+    after = await world.gauge(path, asked)
+    made = after.history.compaction
+    assert abs(made.before - before.utilization.tokens) <= 2
+    assert abs(made.after - after.utilization.tokens) <= 0.02 * after.utilization.tokens + 5
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_what_was_read_back_is_no_saving(path: str):
+    """The client never sent it."""
+    world = house()
+    asked = await talked(world, path)
+    before = (await world.gauge(path, asked)).history.compaction.removed
+    plain = await world.gauge(path, asked)
+    await world.ask(path, asked)
+    made = (await world.gauge(path, asked)).history.compaction
+    own = plain.utilization.tokens - plain.utilization.unfolded - made.after
+    assert abs(made.removed - before - own) <= 10
+
+
+async def test_what_was_recalled_goes_with_the_fold_too():
+    world = house()
+    asked = request(20)
+    await world.ask(CHAT, asked)
+    for turn in range(3):
+        wire = json.dumps({"role": "user", "content": " ".join(f"found{at}" for at in range(350))}).encode()
+        asked = later(asked, CHAT, f"Answer {turn}.", f"And question {turn}?")
+        gauge = await world.gauge(CHAT, asked)
+        anchor = gauge.session_match.conversation.chain[-2]
+        await world.overlays.add(
+            gauge.caller.tenant_key, gauge.session_match.label, RecallInsertion(anchor, wire, 1.0), "", 0.0
+        )
+    gauge = await world.gauge(CHAT, asked)
+    assert gauge.utilization.unfolded > 1000
+    out, _ = await world.ask(CHAT, asked)
+    assert json.loads(header(out, "x-accordion-compaction"))["state"] == "folded"
+    after = await world.gauge(CHAT, asked)
+    assert after.utilization.unfolded < 400
+
+
+# -- thinking that is bound to what stood before it --------------------------------------------------------------------
+
+
+def thought(text: str) -> Json:
+    return {"type": "thinking", "thinking": f"thought of {text}", "signature": f"sealed of {text}"}
+
+
+def used(name: str, call_id: str) -> Json:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+
+
+class Idle:
+    """A compactor that finds nothing to fold."""
+
+    async def compact(self, case: CompactionRequest, client: Conversation) -> CompactionResult:
+        return CompactionResult(case.history)
+
+
+@pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", []), ("claude-sonnet-4-5", ["reading", "work"])])
+async def test_where_what_was_read_back_goes_so_does_the_thinking_that_is_bound_to_it(model: str, left: list[str]):
+    """Nothing more can be folded, and with what was read it does not fit."""
+    world = house()
+    asked = {**request(20, MESSAGES), "model": model}
+    await world.ask(MESSAGES, asked)
+    first = {"role": "assistant", "content": [thought("reading"), used("read_artifact", "o1")]}
+    last = {"role": "assistant", "content": [thought("work"), used("read", "late")]}
+    answers = WEAVERS["messages"].render_results([ArtifactToolResult("o1", words(5_000, "page"))])
+    rounds = (ToolRound((json.dumps(first).encode(),), answers), ToolRound((json.dumps(last).encode(),)))
+    await world.add(MESSAGES, asked, lambda anchor: ToolRoundInsertion(anchor, rounds, ("late",), "", 1.0))
+    copy = {"role": "assistant", "content": [thought("reading"), *last["content"]]}
+    result = {"type": "tool_result", "tool_use_id": "late", "content": "Found it."}
+    asked = {**asked, "messages": [*asked["messages"], copy, {"role": "user", "content": [result]}]}
+    folding = replace(world.forward.compaction_step, compactors=lambda _model, _delegated: Idle())
+    world.forward = replace(world.forward, compaction_step=folding)
+    out, _ = await world.ask(MESSAGES, asked)
+    assert out.status == 200
+    *_, call, given = sent(world)["messages"]
+    assert "page299" not in json.dumps(sent(world))
+    assert [text for text in ("reading", "work") if f"sealed of {text}" in json.dumps(call)] == left
+    assert call["content"][-1]["id"] == "late"
+    assert given["content"] == [result]
+    exchange = world.seen.exchanges[-1]
+    assert exchange.utilization.unfolded == 0
+    assert exchange.utilization.tokens < 1_000

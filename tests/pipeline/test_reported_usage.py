@@ -1,0 +1,137 @@
+"""What providers report for requests that they answered: a wrong figure refuses and compacts nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accordion.accounting.calibration import LEAST_RATIO, MOST_ADDED, MOST_RATIO, is_credible
+from accordion.model.budget import Window
+from tests.fakes import FakeReply, FakeWindows
+from tests.world import CHAT, World, header
+
+Json = dict[str, Any]
+WINDOW = 8_192
+
+
+class ConfiguredWindows(FakeWindows):
+    """A window that the operator configured."""
+
+    def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
+        return Window(self.size, self.size, "config")
+
+
+def answered(reported: int) -> FakeReply:
+    """A reply that succeeded, whose usage is `reported` tokens of input."""
+    usage = {"prompt_tokens": reported, "completion_tokens": 5, "total_tokens": reported + 5}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop"}
+    reply = {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
+    return FakeReply(pieces=(json.dumps(reply).encode(),))
+
+
+def overflow() -> FakeReply:
+    error = {"message": "prompt is too long", "type": "invalid_request_error", "code": "context_length_exceeded"}
+    return FakeReply(400, pieces=(json.dumps({"error": error}).encode(),))
+
+
+def words(count: int, tag: str) -> str:
+    return " ".join(f"{tag}{at}" for at in range(count))
+
+
+async def said(world: World, turns: list[tuple[int, int]]) -> list[tuple[int, str | None, bool]]:
+    """A conversation whose turns have so many words, each reported with so many tokens. Gives of every answer its
+    status, its compaction record, and whether the provider had the client's own bytes."""
+    messages: list[Json] = []
+    answers = []
+    for at, (length, reported) in enumerate(turns):
+        messages.append({"role": "user", "content": words(length, f"t{at}_")})
+        world.upstream.answers = [answered(reported)]
+        asked = len(world.upstream.requests)
+        body = json.dumps({"model": "m", "messages": messages}).encode()
+        out, _ = await world.ask(CHAT, body)
+        same = [request.body for request in world.upstream.requests[asked:]] == [body]
+        answers.append((out.status, header(out, "x-accordion-compaction"), same))
+        messages.append({"role": "assistant", "content": "Done."})
+    return answers
+
+
+@pytest.mark.parametrize("reported", [8_193, 8_200, 9_000, 20_000, 30_000, 10**12])
+async def test_a_report_above_the_window_does_not_refuse_the_next_request(reported: int):
+    world = World(windows=ConfiguredWindows(WINDOW))
+    assert await said(world, [(730, reported), (20, reported), (20, 0)]) == [(200, None, True)] * 3
+
+
+async def test_a_report_above_the_window_compacts_nothing_at_any_ratio():
+    """A tokenizer can make 8,300 tokens of 2,900 words, but the provider cannot have answered that."""
+    world = World(windows=ConfiguredWindows(WINDOW))
+    turns = [(2_900, 8_300), *[(20, 8_300 + at) for at in range(5)]]
+    assert await said(world, turns) == [(200, None, True)] * 6
+
+
+# Tokens that a tokenizer may make of all turns, and what a provider adds, are under the trigger of half the window.
+_TURNS = st.lists(st.tuples(st.integers(1, 110), st.integers(0, 9_000) | st.integers(0, 10**13)), max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_TURNS)
+def test_no_report_compacts_or_refuses_a_short_conversation(turns: list[tuple[int, int]]):
+    world = World(windows=ConfiguredWindows(WINDOW))
+    assert asyncio.run(said(world, turns)) == [(200, None, True)] * len(turns)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 1_000), st.integers(0, 9_000) | st.integers(0, 10**13)), max_size=8))
+def test_no_report_refuses_what_our_own_count_says_fits(turns: list[tuple[int, int]]):
+    world = World(windows=ConfiguredWindows(WINDOW))
+    answers = asyncio.run(said(world, [(length, reported) for length, reported in turns]))
+    assert all(status == 200 for status, _, _ in answers)
+
+
+async def test_a_report_that_is_far_too_low_hides_no_trigger():
+    """Some gateways leave out what was read from a cache."""
+    world = World(windows=ConfiguredWindows(WINDOW))
+    answers = await said(world, [(1_000, 3), *[(1_000, 3)] * 5])
+    assert [record is not None for _, record, _ in answers] == [False] * 4 + [True] * 2
+
+
+async def test_a_low_report_that_is_credible_hides_no_overflow():
+    """The provider refuses what was taken for little; the request is compacted and sent again."""
+    world = World(windows=ConfiguredWindows(WINDOW))
+    messages: list[Json] = []
+    for at in range(5):
+        messages.append({"role": "user", "content": words(800, f"t{at}_")})
+        messages.append({"role": "assistant", "content": "Done."})
+    messages.append({"role": "user", "content": "And now?"})
+    world.upstream.answers = [answered(2_200)]
+    await world.ask(CHAT, {"model": "m", "messages": messages})
+    messages += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": words(800, "last")}]
+    world.upstream.answers = [overflow(), answered(2_000)]
+    out, _ = await world.ask(CHAT, {"model": "m", "messages": messages})
+    assert out.status == 200
+
+
+@pytest.mark.parametrize(
+    ("reported", "counted", "text", "credible"),
+    [
+        (WINDOW, 3_000, 3_000, True),
+        (WINDOW + 1, 8_000, 8_000, False),
+        (int(MOST_RATIO * 1_000 + MOST_ADDED * WINDOW), 1_000, 1_000, True),
+        (int(MOST_RATIO * 1_000 + MOST_ADDED * WINDOW) + 1, 1_000, 1_000, False),
+        (int(LEAST_RATIO * 1_000), 1_000, 1_000, True),
+        (int(LEAST_RATIO * 1_000) - 1, 1_000, 1_000, False),
+        # An image or a file that is only named may be anything.
+        (8_000, 1_000, 900, True),
+        (450, 2_000, 900, True),
+    ],
+)
+def test_a_report_is_believed_that_a_tokenizer_can_make(reported: int, counted: int, text: int, credible: bool):
+    assert is_credible(reported, counted, text, Window(WINDOW, WINDOW, "config")) is credible
+
+
+def test_of_a_window_that_is_not_known_no_report_is_too_much():
+    assert is_credible(200_000, 150_000, 150_000, Window(120_000, 120_000, "default"))

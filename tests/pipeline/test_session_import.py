@@ -1,0 +1,333 @@
+"""A session memory that the user asks for stands in the conversation from then on: whole house in one process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accordion.memory.session_import import unknown_notice, unreachable_notice
+from accordion.model.errors import StoreUnavailable
+from accordion.model.memories import Memory
+from accordion.pipeline.session_import import SessionImport
+from accordion.sessions.tenants import ProxyKey
+from tests.fakes import FakeReply, FakeWindows
+from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
+from tests.memory.keeping import FakeMemories
+from tests.pipeline.test_compact import refused
+from tests.turns import asking, keep, stays, unchanged
+from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+
+Json = dict[str, Any]
+ID, NONE = "CMEM-20260101-100510", "CMEM-20260101-100511"
+ASK = f"Please import memory {ID}"
+TOLD = "The ledger moves to region eu-west-7 on Thursday."
+COUNT = "/v1/messages/count_tokens"
+
+
+class Counted(FakeMemories):
+    """Notes what is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, ...]] = []
+
+    async def get(self, space: bytes, ids: Any) -> list[Memory | None]:
+        self.asked.append(tuple(ids))
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().get(space, ids)
+
+
+def world(memories: FakeMemories, **given: Any) -> World:
+    made = World(windows=FakeWindows(given.pop("window", 4_000)), **given)
+    importing = SessionImport(
+        lambda: memories, made.kitchen.insertion_store, made.clock, lambda text, _model: len(text.split())
+    )
+    made.forward = replace(
+        made.forward, compaction_step=replace(made.forward.compaction_step, session_import=importing)
+    )
+    return made
+
+
+def saved(of: World, memories: FakeMemories, key: str = "", text: str = TOLD) -> None:
+    keep(of, memories, Memory(ID, "session", text), key=key)
+
+
+def ready(text: str = TOLD, **given: Any) -> tuple[World, Counted]:
+    """A house with the memory saved."""
+    memories = Counted()
+    made = world(memories, **given)
+    saved(made, memories, text=text)
+    return made, memories
+
+
+def told(listed: list[Json]) -> list[int]:
+    """In which entries something of a session memory stands."""
+    return [at for at, entry in enumerate(listed) if "[Session memory" in json.dumps(entry)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(path: str):
+    made, memories = ready()
+    history = [user(ASK)]
+    out, _ = await made.ask(path, asking(path, *history))
+    before = sent(made, path)
+    assert TOLD in json.dumps(before)
+    assert told(before) == [1 if path == RESPONSES else 0]
+    assert json.dumps(before).index(ASK) < json.dumps(before).index(TOLD)
+    assert header(out, "x-accordion-memory") == f"{ID} imported"
+    for number in range(3):
+        history += [said(path, f"Done {number}."), user(f"Go on {number}.")]
+        out, _ = await made.ask(path, asking(path, *history))
+        now = sent(made, path)
+        assert now[: len(before)] == before
+        assert json.dumps(now).count(TOLD) == 1
+        assert header(out, "x-accordion-memory") is None
+        before = now
+    assert memories.asked == [(ID,)]
+
+
+@pytest.mark.parametrize("name", [ID.lower(), ID.capitalize()])
+async def test_the_case_of_an_id_does_not_matter(name: str):
+    made, _ = ready()
+    out, _ = await made.ask(CHAT, asking(CHAT, user(f"Please import memory {name}")))
+    assert header(out, "x-accordion-memory") == f"{ID} imported"
+    assert TOLD in json.dumps(sent(made, CHAT))
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_it_is_counted_in_the_gauge_and_told_in_the_ledger(path: str):
+    made, _ = ready()
+    await made.ask(path, asking(path, user(ASK)))
+    await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
+    first, second = made.seen.exchanges
+    assert first.recalled is not None
+    assert first.recalled.memories == (f"{ID} imported",)
+    assert first.recalled.sources == 1
+    assert second.recalled is None
+    for each in (first, second):
+        assert first.recalled.tokens <= each.utilization.unfolded < first.recalled.tokens + 10
+
+
+async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_item():
+    made, _ = ready()
+    await made.ask(RESPONSES, {"model": "gpt-5", "input": ASK})
+    one, two = sent(made, RESPONSES)
+    assert (one["role"], two["role"]) == ("user", "user")
+    assert ASK in json.dumps(one)
+    assert TOLD in json.dumps(two)
+    await made.ask(RESPONSES, asking(RESPONSES, user(ASK), said(RESPONSES, "Done."), user("Go on.")))
+    assert sent(made, RESPONSES)[1] == two
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_behind_a_fold_it_is_put_in_as_well(path: str):
+    made, _ = ready(window=3_000)
+    body = request(path)
+    await made.ask(path, body)
+    body[LISTING[path]] += [said(path, "Nothing."), user(ASK)]
+    await made.ask(path, body)
+    before = sent(made, path)
+    assert json.dumps(before).count(TOLD) == 1
+    body[LISTING[path]] += [said(path, "Done."), user("Go on.")]
+    await made.ask(path, body)
+    assert sent(made, path)[: len(before)] == before
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_id_of_which_there_is_nothing_is_said_plainly_and_stays(path: str):
+    memories = Counted()
+    made = world(memories)
+    out, _ = await made.ask(path, asking(path, user(ASK)))
+    before = sent(made, path)
+    assert unknown_notice(ID) in json.dumps(before)
+    assert header(out, "x-accordion-memory") == f"{ID} unknown"
+    await made.ask(path, asking(path, user(ASK), said(path, "There is none."), user("Go on.")))
+    assert sent(made, path)[: len(before)] == before
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_another_tenants_memory_is_unknown(path: str):
+    memories = Counted()
+    made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")))
+    saved(made, memories, "key-1")
+    for key, there in (("key-2", False), ("key-1", True), ("key-2", False)):
+        await made.ask(path, asking(path, user(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"})
+        listed = json.dumps(sent(made, path))
+        assert (TOLD in listed) is there
+        assert (unknown_notice(ID) in listed) is not there
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_retry_is_sent_the_same(path: str):
+    made, _ = ready()
+    for _ in range(3):
+        await made.ask(path, asking(path, user(ASK)))
+        made.clock.advance(5)
+    one, *others = [each.body for each in made.upstream.requests]
+    assert others == [one, one]
+    assert [each.recalled is not None for each in made.seen.exchanges] == [True, False, False]
+
+
+async def test_of_a_session_that_is_erased_meanwhile_nothing_is_put_in_and_nothing_is_kept():
+    class Erasing(Counted):
+        async def get(self, space: bytes, ids: Any) -> list[Memory | None]:
+            made.clock.advance(1)
+            await made.vault.erasures.note(space, made.seen.exchanges[0].session)
+            return await super().get(space, ids)
+
+    memories = Erasing()
+    made = world(memories)
+    saved(made, memories)
+    first = asking(CHAT, user("Hello."))
+    await made.ask(CHAT, first)
+    body = asking(CHAT, user("Hello."), said(CHAT, "Hi."), user(ASK))
+    out, _ = await made.ask(CHAT, body)
+    assert unchanged(made, body)
+    assert header(out, "x-accordion-memory") is None
+    assert (made.kitchen.insertion_store.size, await overlays_of(made)) == (0, [])
+
+
+async def overlays_of(made: World) -> list[str]:
+    """The names of what the store has of overlays."""
+    return [name for name, _ in await made.store.scan("") if name.startswith("overlay/")]
+
+
+async def test_asked_for_again_in_the_same_words_it_is_looked_up_again():
+    """What was not there a moment ago may be now; and what was deleted does not come back."""
+    memories = Counted()
+    made = world(memories)
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert TOLD not in json.dumps(sent(made, CHAT))
+    saved(made, memories)
+    made.clock.advance(5)
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert TOLD in json.dumps(sent(made, CHAT))
+    assert unknown_notice(ID) not in json.dumps(sent(made, CHAT))
+    memories.tenants.clear()
+    made.clock.advance(5)
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert TOLD not in json.dumps(sent(made, CHAT))
+
+
+async def test_memories_that_are_away_are_told_of_in_one_line():
+    made, memories = ready()
+    memories.away = True
+    out, _ = await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert out.status == 200
+    assert unreachable_notice(ID) in json.dumps(sent(made, CHAT))
+    assert header(out, "x-accordion-memory") == f"{ID} unavailable"
+    memories.away = False
+    made.clock.advance(5)
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    assert TOLD in json.dumps(sent(made, CHAT))
+
+
+async def test_a_later_wish_leaves_all_that_was_sent_before_as_it_is():
+    """Ids of items without their reasoning too: nothing was folded that they could lead to."""
+    made, _ = ready()
+    history = [user("Hello."), said(RESPONSES, "Hi."), user(ASK)]
+    await made.ask(RESPONSES, asking(RESPONSES, *history))
+    assert sent(made, RESPONSES)[:-1] == history
+
+
+async def test_what_was_imported_stays_while_memories_are_away():
+    made, memories = ready()
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    memories.away = True
+    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    one, two = made.upstream.requests
+    assert one.body == two.body
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_one_that_there_is_no_room_for_is_told_of(path: str):
+    memories = Counted()
+    made = world(memories, window=1_000)
+    saved(made, memories, text="word " * 2_000)
+    out, _ = await made.ask(path, asking(path, user(ASK)))
+    assert header(out, "x-accordion-memory") == f"{ID} too long"
+    assert "has no room" in json.dumps(sent(made, path))
+
+
+async def test_other_workers_and_later_runs_put_it_in_as_well():
+    made, memories = ready()
+    await stays(made, world(memories, store=made.store), memories, CHAT, ASK)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "text", ["What is next?", f"What is {ID}?", f"Do not import {ID}.", f"> {ASK}", "Please import memory CMEM-1"]
+)
+async def test_what_asks_for_no_memory_goes_on_as_it_came(path: str, text: str):
+    memories = Counted()
+    made = world(memories)
+    body = asking(path, user("Hello."), said(path, "Hi."), user(text))
+    await made.ask(path, body)
+    assert unchanged(made, body)
+    assert memories.asked == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_what_a_tool_says_asks_for_nothing(path: str):
+    made, memories = ready()
+    body = asking(path, user("Look."), *called(path, "c1", ASK, path="a.txt"))
+    await made.ask(path, body)
+    assert unchanged(made, body)
+    assert memories.asked == []
+
+
+@pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
+async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
+    made, _ = ready()
+    body = asking(CHAT, user(ASK))
+    await made.ask(CHAT, body, headers)
+    assert unchanged(made, body)
+
+
+async def test_who_only_counts_records_nothing():
+    made, memories = ready()
+    await made.ask(COUNT, asking(MESSAGES, user(ASK)))
+    assert memories.asked == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_words_that_went_unanswered_are_not_heard_twice(path: str):
+    made, _ = ready()
+    await made.ask(path, asking(path, user(ASK)))
+    await made.ask(path, asking(path, user(ASK), user("And go on.")))
+    assert json.dumps(sent(made, path)).count(TOLD) == 1
+
+
+async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory():
+    made = World(windows=FakeWindows(4_000))
+    mentions = made.forward.measurer.memory_mentions
+    await made.ask(CHAT, asking(CHAT, user("hello")))
+    await made.ask(CHAT, asking(CHAT, user("hello"), said(CHAT, "hi"), user("go on")))
+    assert [found for found, _ in mentions._known._entries.values()] == [False, False]
+    longer = [user("hello"), said(CHAT, "hi"), user("go on"), said(CHAT, "so I do"), user(ASK)]
+    await made.ask(CHAT, asking(CHAT, *longer))
+    await made.ask(CHAT, asking(CHAT, *longer, said(CHAT, "here it is"), user("thanks")))
+    assert [found for found, _ in mentions._known._entries.values()] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", 0), ("claude-sonnet-4-5", 1)])
+async def test_where_there_is_no_room_for_it_any_more_the_thinking_that_is_bound_to_it_goes_too(
+    model: str, left: int
+) -> None:
+    memories = FakeMemories()
+    made = world(memories)
+    saved(made, memories, text="ledger " * 1_200)
+    history = [user(ASK)]
+    await made.ask(MESSAGES, asking(MESSAGES, *history, model=model))
+    assert told(sent(made, MESSAGES)) == [0]
+    thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk" * 9}
+    history += [{"role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]}, user("Go on.")]
+    made.upstream.answers = [refused(1_000, 1_300), FakeReply()]
+    out, _ = await made.ask(MESSAGES, asking(MESSAGES, *history, model=model))
+    now = sent(made, MESSAGES)
+    assert (out.status, told(now)) == (200, [])
+    assert json.dumps(now).count("signature") == left

@@ -1,0 +1,204 @@
+"""Where nothing is to be folded: what of a list led to a reading back alone, which a provider refuses; workers on one
+store, each the whole house in one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from accordion.model.errors import StoreUnavailable
+from accordion.model.insertions import ToolRound, ToolRoundInsertion
+from accordion.model.ports import Key
+from accordion.stores.memory_store import InMemoryStore
+from tests.fakes import FakeWindows
+from tests.protocols.spoken_responses import OURS, THEIR_TOOL, function, message, reasoning
+from tests.world import CHAT, MESSAGES, RESPONSES, World
+
+Json = dict[str, Any]
+OFF, OBSERVE, AUTO = ({"x-accordion-compact": word} for word in ("off", "observe", "auto"))
+TOOLS: Json = {"tools": [THEIR_TOOL]}
+
+
+class Counting(InMemoryStore):
+    """Notes of each look at what was read back how many places it asked for; away when told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[int] = []
+        self.away = False
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        if self.away:
+            raise StoreUnavailable("away")
+        if keys and keys[0].name.startswith("overlay/"):
+            self.looks.append(len(keys))
+        return await super().get_many(keys)
+
+
+def worker(store: InMemoryStore | None = None) -> World:
+    return World(store=store or InMemoryStore(), windows=FakeWindows(100_000))
+
+
+def body(items: list[Json], fields: Json) -> bytes:
+    return json.dumps({"model": "gpt-5", "store": False, "input": items, **fields}).encode()
+
+
+async def sent(world: World, items: list[Json], headers: dict[str, str], **fields: Any) -> list[Json]:
+    """What a worker forwards of a list, and then has written."""
+    await world.ask(RESPONSES, body(items, fields), headers)
+    await world.outbox.flush()
+    found: list[Json] = json.loads(world.upstream.requests[-1].body)["input"]
+    return found
+
+
+async def reads_back(world: World, items: list[Json], rounds: list[list[Json]], **fields: Any) -> None:
+    """Notes that the reply to this list had these rounds."""
+    inbound = world.inbound(RESPONSES, body(items, fields))
+    gauge = await world.forward.measurer.measure(inbound, {}, world.forward.tenants.identify({}))
+    assert gauge.session_match is not None
+    told = [[each for each in said if each.get("name") == OURS] for said in rounds]
+    answered = [
+        [{"type": "function_call_output", "call_id": one["call_id"], "output": "x"} for one in of] for of in told
+    ]
+    made = tuple(
+        ToolRound(tuple(json.dumps(each).encode() for each in said), tuple(json.dumps(each).encode() for each in out))
+        for said, out in zip(rounds, answered, strict=True)
+    )
+    weave = ToolRoundInsertion(gauge.session_match.conversation.chain[-1], made, (), "Well.", 1.0)
+    await world.kitchen.insertion_store.add(
+        gauge.caller.tenant_key, gauge.session_match.label, weave, gauge.session_match.session.id, 0.0
+    )
+    await world.outbox.flush()
+
+
+def user(text: str) -> Json:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+R1, R2, SAID = reasoning("one", sealed="s1"), reasoning("two", sealed="s2"), message("m", "Well.")
+ASKED = function("ours", '{"id": "art_1"}', OURS)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["told", "named by id"])
+@pytest.mark.parametrize("fields", [TOOLS, {}], ids=["tools", "no tools"])
+@pytest.mark.parametrize("last", [[R2, SAID], [SAID]], ids=["reasoned", "unreasoned"])
+@pytest.mark.parametrize("headers", [OFF, OBSERVE], ids=["off", "observe"])
+async def test_the_same_leaves_whichever_worker_answers(
+    headers: dict[str, str], last: list[Json], fields: Json, named: bool
+):
+    """One that read back, one that did not, and one that was started since; turn after turn."""
+    one = worker()
+    workers = [one, worker(one.store)]
+    items = [user("Look.")]
+    await sent(one, items, AUTO, **fields)
+    await reads_back(one, items, [[R1, ASKED], last], **fields)
+
+    def kept(item: Json) -> Json:
+        return {"type": "item_reference", "id": item["id"]} if named else item
+
+    items += [*map(kept, [R1, *last]), user("And now?")]
+    before: list[Json] = []
+    for turn in range(4):
+        workers.append(worker(one.store))
+        lists = [await sent(each, items, headers, **fields) for each in workers[turn % 2 :]]
+        assert lists[0] == [each for each in items if each != kept(R1)]
+        assert all(each == lists[0] for each in lists)
+        assert lists[0][: len(before)] == before
+        before = lists[0]
+        items += [reasoning(f"t{turn}", sealed=f"t{turn}"), message(f"t{turn}", f"Said {turn}."), user(f"More {turn}.")]
+
+
+async def test_a_list_with_nothing_to_leave_out_leaves_in_its_own_bytes():
+    world = worker()
+    raw = json.dumps({"model": "gpt-5", "input": [user("Look."), R1, R2, SAID, user("?")]}, indent=1).encode()
+    await world.ask(RESPONSES, raw, OBSERVE)
+    assert world.upstream.requests[-1].body == raw
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def turns(path: str, count: int, thoughts: int) -> list[Json]:
+    """An agent's list after so many turns, each with so many thoughts."""
+    items: list[Json] = [user("Look.") if path == RESPONSES else {"role": "user", "content": "Look."}]
+    for at in range(count):
+        if path == CHAT:
+            calls = [{"id": f"c{at}", "type": "function", "function": {"name": "run", "arguments": "{}"}}]
+            thought: Json = {"reasoning": "Hm.", "reasoning_content": "Hm."} if thoughts else {}
+            items += [{"role": "assistant", "content": None, "tool_calls": calls, **thought}]
+            items += [{"role": "tool", "tool_call_id": f"c{at}", "content": f"{at}"}]
+        elif path == MESSAGES:
+            blocks: list[Json] = [{"type": "thinking", "thinking": "reasoning", "signature": "x"}] * thoughts
+            items += [{"role": "assistant", "content": [*blocks, {"type": "text", "text": '"reasoning"'}]}]
+            items += [{"role": "user", "content": f"{at}"}]
+        else:
+            items += [reasoning(f"{at}_{each}", sealed="x") for each in range(thoughts)]
+            items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": f"{at}"}]
+    return items
+
+
+async def looks(path: str, headers: dict[str, str], thoughts: int, *counts: int) -> list[list[int]]:
+    """How many places are asked for in each turn of an agent, in each of its looks at the store."""
+    store, found = Counting(), list[list[int]]()
+    world = worker(store)
+    for count in counts:
+        store.looks.clear()
+        listing = "input" if path == RESPONSES else "messages"
+        asked = {
+            "model": "gpt-5",
+            "max_tokens": 9,
+            "reasoning": {"effort": "low"},
+            listing: turns(path, count, thoughts),
+        }
+        await world.ask(path, asked, headers)
+        found.append(list(store.looks))
+    return found
+
+
+@pytest.mark.parametrize("thoughts", [1, 2])
+@pytest.mark.parametrize("headers", [OFF, OBSERVE], ids=["off", "observe"])
+async def test_the_store_is_asked_for_a_list_once_and_then_for_what_is_new_of_it(
+    headers: dict[str, str], thoughts: int
+):
+    turn = thoughts + 2
+    assert await looks(RESPONSES, headers, thoughts, 50, 51, 52, 52, 55) == [
+        [1 + 50 * turn], [1 + turn], [1 + turn], [1], [1 + 3 * turn]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "thoughts"),
+    [(RESPONSES, OFF, 0), (RESPONSES, AUTO, 2), (CHAT, OBSERVE, 1), (MESSAGES, OBSERVE, 1), (CHAT, OFF, 0)],
+)
+async def test_the_store_is_not_asked_where_nothing_can_have_been_left(
+    path: str, headers: dict[str, str], thoughts: int
+):
+    assert await looks(path, headers, thoughts, 50, 51, 52) == [[], [], []]
+
+
+async def test_a_store_that_was_away_is_asked_when_it_is_back():
+    store = Counting()
+    one, other = worker(store), worker(store)
+    items = [user("Look.")]
+    await sent(one, items, AUTO)
+    await reads_back(one, items, [[R1, ASKED], [SAID]])
+    items += [R1, SAID, user("And now?")]
+    store.away = True
+    await other.ask(RESPONSES, body(items, {}), OFF)
+    assert json.loads(other.upstream.requests[-1].body)["input"] == items
+    store.away = False
+    assert await sent(other, items, OFF) == [items[0], SAID, items[-1]]
+
+
+async def test_what_was_read_back_since_by_another_worker_is_known():
+    """It answered the very list that this one was asked with before."""
+    one = worker()
+    other = worker(one.store)
+    items = [user("Look."), R2, message("n", "Hm."), user("Go on.")]
+    await sent(other, items, OFF)
+    await reads_back(one, items, [[R1, ASKED], [SAID]])
+    items += [R1, SAID, user("And now?")]
+    assert await sent(other, items, OFF) == [each for each in items if each != R1]

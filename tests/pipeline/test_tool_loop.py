@@ -1,0 +1,57 @@
+"""Replies that are one document, where our tool was offered: see e2e/test_unfold_*.py for what is read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+import pytest
+
+from accordion.pipeline.relay import ExchangeProgress
+from accordion.pipeline.request import RequestState
+from accordion.pipeline.tool_loop import ToolLoop
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.response_observer import BOUND
+
+
+class Reply:
+    """A provider's reply that comes in two pieces."""
+
+    status, delimited = 200, True
+    headers = ((b"content-type", b"application/json"), (b"content-length", b"1"))
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        yield self._body[:100]
+        yield self._body[100:]
+
+    async def close(self) -> None:
+        pass
+
+
+async def told(body: bytes) -> bytes:
+    nobody = cast(Any, None)
+    house = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody, nobody)
+    gauge = RequestState(nobody, nobody, OpenAIChat(), tool_name="read_artifact")
+    shown = await house.run(Reply(body), gauge, nobody, ExchangeProgress(0.0))
+    return b"".join([piece async for piece in shown.chunks()])
+
+
+def answer(**message: object) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    return json.dumps({"id": "c-1", "choices": [choice]}, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("text", ["Done.", "I would read_artifact it.", 'as in {"$artifact": 1}', "é\\ud83d", ""])
+async def test_a_document_in_which_nothing_is_ours_goes_on_in_its_own_bytes(text: str):
+    body = answer(content=text)
+    assert await told(body) == body
+
+
+async def test_a_document_that_is_too_large_to_be_read_goes_on_as_it_came():
+    body = answer(content="read_artifact " + "x" * BOUND)
+    assert await told(body) == body

@@ -1,0 +1,73 @@
+"""What tests of the dialects' writing have in common: a message of an entry, and what an edit of it should leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from accordion.model.conversation import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.message_keys import count_breakpoints, message_key
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from tests.histories import DialectName
+
+SECRET = b"s" * 32
+SPOKEN: dict[DialectName, WireProtocol] = {
+    "chat": OpenAIChat(),
+    "responses": OpenAIResponses(),
+    "messages": AnthropicMessages(),
+}
+
+Changes = Mapping[int, str | None]
+
+
+def message(dialect: WireProtocol, entry: Any) -> Message:
+    """An entry (JSON-like, or bytes as they came) as the reader makes a Message of it."""
+    wire = entry if isinstance(entry, bytes) else json.dumps(entry).encode()
+    seen = dialect.read_message(wire)
+    return Message(message_key(seen.canonical, SECRET, "chat"), seen.role, seen.parts, wire, count_breakpoints(wire))
+
+
+def read_again(dialect: WireProtocol, wire: bytes | None) -> tuple[Part, ...]:
+    """The parts of what was written; none where nothing was."""
+    return () if wire is None else dialect.read_message(wire).parts
+
+
+def wanted(parts: tuple[Part, ...], changes: Changes) -> tuple[Part, ...]:
+    """The parts that an edit should leave. A message of which only reasoning is left is nothing."""
+    left: list[Part] = []
+    for index, part in enumerate(parts):
+        text = changes.get(index, "")
+        if index not in changes:
+            left.append(part)
+        elif text is None or (text == "" and isinstance(part, Text | Media)):
+            continue
+        elif isinstance(part, ToolCall):
+            left.append(replace(part, arguments=text))
+        elif isinstance(part, ToolResult):
+            left.append(replace(part, parts=(Text(text),) if text else ()))
+        else:
+            left.append(Text(text))
+    return () if all(isinstance(part, Reasoning) for part in left) and changes else tuple(left)
+
+
+@st.composite
+def changes_of(draw: st.DrawFn, parts: tuple[Part, ...]) -> dict[int, str | None]:
+    """Changes that a dialect carries out: reasoning leaves only, a call gets an object."""
+    found: dict[int, str | None] = {}
+    for index, part in enumerate(parts):
+        if not draw(st.booleans()):
+            continue
+        if isinstance(part, Reasoning) or draw(st.booleans()):
+            found[index] = None
+        elif isinstance(part, ToolCall):
+            found[index] = json.dumps({"note": draw(st.text(max_size=9))}, separators=(",", ":"), ensure_ascii=False)
+        else:
+            found[index] = draw(st.text(max_size=20))
+    return found

@@ -1,0 +1,173 @@
+"""Replies of Responses as a provider streams them, made of items, and what a client understands of such a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from accordion.protocols.openai_responses.tool_stream import ResponsesToolStream
+from accordion.protocols.sse import SseBuffer
+from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound
+
+Json = dict[str, Any]
+
+OURS = "read_artifact"
+OUR_TOOL = {
+    "type": "function",
+    "name": OURS,
+    "description": "Reads.",
+    "parameters": {"type": "object"},
+    "strict": False,
+}
+THEIR_TOOL = {"type": "function", "name": "run", "parameters": {"x": [{"sequence_number": 1}]}, "strict": True}
+
+
+def reasoning(name: str, text: str = "", sealed: str = "") -> Json:
+    item: Json = {"id": f"rs_{name}", "type": "reasoning", "summary": []}
+    if text:
+        item["summary"] = [{"type": "summary_text", "text": text}]
+    return {**item, "encrypted_content": sealed} if sealed else item
+
+
+def message(name: str, text: str) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"id": f"msg_{name}", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
+
+
+def function(call_id: str, arguments: str = "{}", name: str = "run") -> Json:
+    made = {"id": f"fc_{call_id}", "type": "function_call", "status": "completed", "arguments": arguments}
+    return {**made, "call_id": call_id, "name": name}
+
+
+def ours(call_id: str, artifact: str = "art_secret") -> Json:
+    return function(call_id, f'{{"id": "{artifact}"}}', OURS)
+
+
+def custom(call_id: str, text: str) -> Json:
+    return {"id": f"ctc_{call_id}", "type": "custom_tool_call", "call_id": call_id, "name": "patch", "input": text}
+
+
+def search(name: str) -> Json:
+    action = {"type": "search", "query": "x"}
+    return {"id": f"ws_{name}", "type": "web_search_call", "status": "completed", "action": action}
+
+
+def response(name: str, items: Sequence[Json], status: str = "completed", **more: Any) -> Json:
+    """The object of a response; `usage` grows with its items."""
+    made = len(items)
+    used = {
+        "input_tokens": 100, "input_tokens_details": {"cached_tokens": 64}, "output_tokens": 10 * made,
+        "output_tokens_details": {"reasoning_tokens": made}, "total_tokens": 100 + 10 * made,
+    }  # fmt: skip
+    return {
+        "id": f"resp_{name}", "object": "response", "created_at": 1, "status": status, "model": "small",
+        "instructions": f"Call {OURS}.", "output": list(items), "parallel_tool_calls": True, "temperature": 1.0,
+        "tool_choice": "auto", "tools": [THEIR_TOOL, OUR_TOOL], "error": None, "usage": used, **more,
+    }  # fmt: skip
+
+
+def told(whole: Json, size: int = 7) -> list[Json]:
+    """The events of a response; texts and arguments come in pieces of this size."""
+    begun = {**whole, "status": "in_progress", "output": [], "usage": None}
+    out: list[Json] = [{"type": f"response.{word}", "response": begun} for word in ("created", "in_progress")]
+    for at, item in enumerate(whole["output"]):
+        out += _item(item, at, size)
+    out.append({"type": f"response.{whole['status']}", "response": whole})
+    return [{**event, "sequence_number": number} for number, event in enumerate(out)]
+
+
+def _item(item: Json, at: int, size: int) -> list[Json]:
+    kind, where = item["type"], {"item_id": item["id"], "output_index": at}
+    empty = {"message": {"content": []}, "function_call": {"arguments": ""}, "custom_tool_call": {"input": ""}}
+    inside: list[Json] = []
+    if kind == "message":
+        part, place = item["content"][0], {**where, "content_index": 0}
+        inside.append({"type": "response.content_part.added", **place, "part": {**part, "text": ""}})
+        deltas = [{"delta": piece, "logprobs": []} for piece in _pieces(part["text"], size)]
+        inside += [{"type": "response.output_text.delta", **place, **delta} for delta in deltas]
+        inside.append({"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []})
+        inside.append({"type": "response.content_part.done", **place, "part": part})
+    elif kind in ("function_call", "custom_tool_call"):
+        name, word = ("arguments", "function_call_arguments") if kind == "function_call" else (
+            "input", "custom_tool_call_input")  # fmt: skip
+        inside += [{"type": f"response.{word}.delta", **where, "delta": piece} for piece in _pieces(item[name], size)]
+        inside.append({"type": f"response.{word}.done", **where, name: item[name], "name": item["name"]})
+    elif kind == "reasoning" and item["summary"]:
+        place = {**where, "summary_index": 0}
+        deltas = [{"delta": piece} for piece in _pieces(item["summary"][0]["text"], size)]
+        inside += [{"type": "response.reasoning_summary_text.delta", **place, **delta} for delta in deltas]
+    elif kind == "web_search_call":
+        inside.append({"type": "response.web_search_call.searching", **where})
+    begun = {**item, **empty.get(kind, {}), **({"status": "in_progress"} if "status" in item else {})}
+    return [
+        {"type": "response.output_item.added", "output_index": at, "item": begun},
+        *inside,
+        {"type": "response.output_item.done", "output_index": at, "item": item},
+    ]
+
+
+def _pieces(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def stream(events: Sequence[Json], *, named: bool = True, end: str = "\n") -> bytes:
+    lines = (
+        (f"event: {event['type']}{end}" if named else "") + f"data: {json.dumps(event)}{end}{end}" for event in events
+    )
+    return "".join(lines).encode()
+
+
+def understood(shown: bytes) -> list[Json]:
+    """The events of a stream as a client reads them."""
+    out = []
+    for piece in shown.replace(b"\r\n", b"\n").split(b"\n\n"):
+        for line in piece.split(b"\n"):
+            if line.startswith(b"data: ") and line != b"data: [DONE]":
+                out.append(json.loads(line[6:]))
+                name = piece.split(b"\n")[0].removeprefix(b"event: ").decode()
+                assert name == out[-1]["type"] or not piece.startswith(b"event")
+    return out
+
+
+def blocks(body: bytes, cuts: Sequence[int]) -> list[bytes]:
+    """The body as a splice gets it: whole events, in blocks that depend on where the body was cut."""
+    events, at, out = SseBuffer(2**24), 0, []
+    for cut in [*sorted(cut % (len(body) + 1) for cut in cuts), len(body)]:
+        if block := events.feed(body[at:cut]):
+            out.append(block)
+        at = cut
+    return [*out, events.flush()]
+
+
+Given = Callable[[ArtifactPlaceholder], str | None]
+
+
+def nothing(_: ArtifactPlaceholder) -> str | None:
+    return None
+
+
+def spliced(
+    rounds: Sequence[bytes], cuts: Sequence[int] = (), give: Given = nothing
+) -> tuple[bytes, list[ObservedRound]]:
+    splice = ResponsesToolStream(OURS)
+    out, seen = b"", []
+    for number, body in enumerate(rounds):
+        if number:
+            splice.continue_response()
+        for block in blocks(body, cuts):
+            out += splice.feed(block)
+            while splice.pending_placeholders:
+                out += splice.resolve([give(wanted) for wanted in splice.pending_placeholders])
+        assert splice.is_round_over
+        seen.append(splice.read_round())
+    return out + splice.close(), seen
+
+
+def joined(events: Sequence[Json], name: str) -> dict[int, str]:
+    """What the deltas of this kind say, an item each."""
+    out: dict[int, str] = {}
+    for event in events:
+        if event["type"] == f"response.{name}.delta":
+            out[event["output_index"]] = out.get(event["output_index"], "") + event["delta"]
+    return out

@@ -1,0 +1,110 @@
+"""Editing a message, in every dialect: what was asked for changes, everything else stays."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.model.conversation import Opaque
+from tests.histories import DIALECTS, DialectName, entries, histories
+from tests.protocols.edited import SPOKEN, changes_of, message, read_again, wanted
+from tests.respelling import respell
+
+dialects = pytest.mark.parametrize("name", DIALECTS)
+
+
+@dialects
+@given(data=st.data())
+def test_editing_nothing_gives_the_clients_own_bytes(name: DialectName, data: st.DataObject) -> None:
+    for entry in entries(data.draw(histories(max_turns=2)), name):
+        wire = respell(entry, name, Random(data.draw(st.integers(0, 99)))).encode()
+        assert SPOKEN[name].edit_message(message(SPOKEN[name], wire), {}) == wire
+
+
+@dialects
+@given(data=st.data())
+def test_an_edited_message_reads_as_what_was_asked_for(name: DialectName, data: st.DataObject) -> None:
+    dialect = SPOKEN[name]
+    for entry in entries(data.draw(histories(max_turns=2)), name):
+        was = message(dialect, respell(entry, name, Random(data.draw(st.integers(0, 99)))).encode())
+        changes = data.draw(changes_of(was.parts))
+        written = dialect.edit_message(was, changes)
+        assert read_again(dialect, written) == wanted(was.parts, changes)
+        assert written is None or dialect.read_message(written).role == was.role
+        assert dialect.edit_message(was, changes) == written
+
+
+@dialects
+@given(data=st.data())
+def test_nothing_is_left_where_all_parts_are_taken_out(name: DialectName, data: st.DataObject) -> None:
+    for entry in entries(data.draw(histories(max_turns=2)), name):
+        was = message(SPOKEN[name], entry)
+        if was.parts:
+            assert SPOKEN[name].edit_message(was, dict.fromkeys(range(len(was.parts)))) is None
+
+
+@dialects
+@given(data=st.data())
+def test_a_text_of_our_own_is_a_users_message_that_reads_as_it(name: DialectName, data: st.DataObject) -> None:
+    text = data.draw(st.text(min_size=1))
+    written = message(SPOKEN[name], SPOKEN[name].text_message(text))
+    assert (written.role, [part.text for part in written.parts]) == ("user", [text])  # type: ignore[union-attr]
+    assert written.has_user_text
+
+
+UNKNOWN: dict[DialectName, Any] = {
+    "chat": {"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "a"}]},
+    "responses": {"type": "hologram", "id": "h"},
+    "messages": {"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "a"}]},
+}
+
+
+@dialects
+@pytest.mark.parametrize("text", ["b", None])
+def test_what_is_not_understood_is_not_changed(name: DialectName, text: str | None) -> None:
+    was = message(SPOKEN[name], UNKNOWN[name])
+    assert isinstance(was.parts[0], Opaque)
+    with pytest.raises(ValueError, match="not understood"):
+        SPOKEN[name].edit_message(was, {0: text})
+
+
+@dialects
+@pytest.mark.parametrize("index", [-1, 1, 7])
+def test_a_part_that_does_not_exist_is_not_changed(name: DialectName, index: int) -> None:
+    was = message(SPOKEN[name], {"role": "user", "content": "a"})
+    with pytest.raises(ValueError, match="does not exist"):
+        SPOKEN[name].edit_message(was, {index: "b"})
+
+
+@dialects
+def test_parts_that_were_read_of_other_json_are_noticed(name: DialectName) -> None:
+    was = message(SPOKEN[name], {"role": "user", "content": "a"})
+    other = message(SPOKEN[name], {"role": "user", "content": [{"type": "text", "text": "b"}] * 2})
+    stale = type(was)(was.key, was.role, other.parts, was.wire)
+    with pytest.raises(ValueError, match="other parts"):
+        SPOKEN[name].edit_message(stale, {0: "c"})
+
+
+@dialects
+@pytest.mark.parametrize("kind", ["string", "blocks"])
+def test_text_in_either_form_is_replaced_and_taken_out(name: DialectName, kind: str) -> None:
+    part = {"type": "input_text" if name == "responses" else "text", "text": "a"}
+    was = message(SPOKEN[name], {"role": "user", "content": "a" if kind == "string" else [part, part]})
+    edited = json.loads(SPOKEN[name].edit_message(was, {0: "b"}) or b"")
+    assert edited["content"] == ("b" if kind == "string" else [part | {"text": "b"}, part])
+    assert (SPOKEN[name].edit_message(was, {0: ""}) is None) == (kind == "string")
+
+
+@dialects
+def test_the_bytes_beside_an_edited_part_are_the_clients(name: DialectName) -> None:
+    odd = b'{ "text" : "\\u00e9\\/", "type":"' + (b"input_text" if name == "responses" else b"text") + b'" }'
+    wire = b'{"role":"user", "x-own" : [1.50, {"a" :1}], "content": [' + odd + b" , " + odd + b"]}"
+    edited = SPOKEN[name].edit_message(message(SPOKEN[name], wire), {1: "b"})
+    assert edited is not None
+    assert odd in edited
+    assert b'[1.50, {"a" :1}]' in edited

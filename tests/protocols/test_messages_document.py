@@ -1,0 +1,105 @@
+"""Our tool in replies of Anthropic's Messages that are one document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.model.records import Usage
+from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall, ObservedRound, ToolLoopResponse
+from tests.protocols.messaging import OURS, TOOL, USAGE, call, document, text, thought
+
+
+def read(*rounds: bytes) -> tuple[bytes, list[ObservedRound], ToolLoopResponse]:
+    splice = MessagesArtifactTool().open_response(TOOL, False)
+    seen = []
+    for at, body in enumerate(rounds):
+        for start in range(0, len(body), 100):
+            assert splice.feed(body[start : start + 100]) == b""
+        seen.append(splice.read_round())
+        if at + 1 < len(rounds):
+            splice.continue_response()
+    return splice.close(), seen, splice
+
+
+@given(st.text())
+def test_a_document_without_our_tool_goes_on_in_the_very_same_bytes(words: str) -> None:
+    body = document([text(words), call("theirs", {"a": words})], stop="tool_use")
+    out, (seen,), _ = read(body)
+    assert out == body
+    assert (seen.client_call_ids, seen.finished) == (("toolu_theirs",), True)
+
+
+def test_rounds_become_one_message() -> None:
+    odd = b'{"type": "text",  "text": "\\u0041"}'
+    first = document([thought("hm"), text("see"), OURS], stop="tool_use").replace(b'"msg_1"', b'"msg_0"')
+    last = document([text("ODD"), call("theirs", {"n": 1.0})], stop="tool_use", container={"id": "c"})
+    at = last.index(b"ODD")
+    last = last[: last.rindex(b"{", 0, at)] + odd + last[last.index(b"}", at) + 1 :]
+    out, (one, two), splice = read(first, last)
+    message = json.loads(out)
+    assert message["content"] == [thought("hm"), text("see"), text("A"), call("theirs", {"n": 1.0})]
+    assert odd in out
+    assert odd in two.entries[0]
+    assert b'"n": 1.0' in out
+    assert (message["id"], message["stop_reason"], message["container"]) == ("msg_0", "tool_use", {"id": "c"})
+    assert message["usage"] == USAGE | {"output_tokens": 40}
+    assert one.own_calls == (
+        ArtifactToolCall("toolu_ours", TOOL, json.dumps(OURS["input"], indent=1).replace("\n", "\n   ")),
+    )
+    assert json.loads(one.entries[0])["content"] == [thought("hm"), text("see"), OURS]
+    assert one.usage == Usage(100, 20, 64, 8, 0)
+    assert splice.is_round_over
+
+
+def test_the_last_round_ends_as_its_visible_blocks_ask_for() -> None:
+    out, (seen,), _ = read(document([text("see"), OURS], stop="max_tokens"))
+    assert json.loads(out)["content"] == [text("see")]
+    assert json.loads(out)["stop_reason"] == "max_tokens"
+    assert not seen.finished
+    assert json.loads(seen.entries[0])["content"] == [text("see")]
+    for last in (document([]), b""):
+        out, _, _ = read(document([text("a"), OURS], stop="tool_use"), last)
+        assert json.loads(out)["stop_reason"] == "end_turn"
+        assert json.loads(out)["content"] == [text("a")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"type": "error", "error": {"message": "no"}}',
+        b"<html>",
+        b'{"content": [3]}',
+        b'{"content": [{"type": "text", "text": "\\ud83d"}], "stop_reason": "end_turn"}',
+        b"",
+    ],
+)
+def test_what_is_no_message_goes_on_as_it_came(body: bytes) -> None:
+    out, (seen,), _ = read(body)
+    assert out == body
+    assert not seen.finished
+    assert json.loads(read(document([OURS], stop="tool_use"), b'{"type": "error"}')[0]) == {"type": "error"}
+
+
+def test_named_artifacts_are_put_in_place() -> None:
+    naming: Any = {"body": {"$artifact": "art_1", "path": "$.x"}, "more": [{"$artifact": "art_2"}]}
+    blocks = [text("a"), call("one", naming), OURS, call("two", {"b": {"$artifact": "art_3"}})]
+    splice = MessagesArtifactTool().open_response(TOOL, False)
+    splice.feed(document(blocks, stop="tool_use"))
+    assert splice.pending_placeholders == (
+        ArtifactPlaceholder("art_1", "$.x"),
+        ArtifactPlaceholder("art_2"),
+        ArtifactPlaceholder("art_3"),
+    )
+    assert splice.resolve(["é", None, "three"]) == b""
+    assert splice.pending_placeholders == ()
+    seen = splice.read_round()
+    assert seen.resolved
+    assert json.loads(seen.entries[0])["content"] == blocks
+    shown = json.loads(splice.close())["content"]
+    assert shown == [text("a"), call("one", naming | {"body": "é"}), call("two", {"b": "three"})]

@@ -1,0 +1,252 @@
+"""The transport as httpx's clients use it; TLS; the HTTP proxies that the environment names."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import traceback
+
+import httpx
+import pytest
+
+from accordion.model.errors import Unreachable
+from accordion.model.ports import UpstreamRequest
+from accordion.providers.http.client import HttpUpstream
+from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
+from tests.loopback import Answer, Loopback, Recorded, replies_json
+from tests.way_out import tunnel
+
+OK = replies_json({"ok": True})
+
+
+@pytest.fixture
+async def client():
+    async with httpx.AsyncClient(transport=AiohttpTransport(), timeout=60) as made:
+        yield made
+
+
+async def test_an_httpx_client_works_over_it(client):
+    async with Loopback(OK) as server:
+        answer = await client.post(server.url + "/v1/x?q=%2F", json={"a": 1}, headers={"X-Case": "1"})
+        assert answer.json() == {"ok": True}
+        assert (answer.status_code, answer.reason_phrase) == (200, "Scripted")
+        assert server.requests[0].target == "/v1/x?q=%2F"
+        assert server.requests[0].json() == {"a": 1}
+        assert server.requests[0].header("host") == server.host
+
+        async def parts():
+            yield b"ab"
+            yield b"cd"
+
+        await client.post(server.url, content=parts())
+        await client.post(server.url, content=parts(), headers={"Content-Length": "4"})
+    assert [request.body for request in server.requests[1:]] == [b"abcd", b"abcd"]
+    assert server.requests[1].header("transfer-encoding") == "chunked"
+    assert server.requests[2].header("transfer-encoding") is None
+
+
+async def test_an_httpx_client_sees_encodings_repeated_headers_and_streams(client):
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")], chunked=True)
+        await answer.chunk(b"one")
+        await arrived.wait()
+        await answer.chunk(b"two")
+        await answer.last_chunk()
+
+    arrived = asyncio.Event()
+    async with Loopback(script) as server, client.stream("GET", server.url) as answer:
+        assert answer.headers.get_list("set-cookie") == ["a=1", "b=2"]
+        pieces = answer.aiter_raw()
+        assert await anext(pieces) == b"one"
+        arrived.set()
+        assert [piece async for piece in pieces] == [b"two"]
+    async with Loopback(replies_json({"a": 1}, encoding="gzip")) as server:
+        assert (await client.get(server.url)).json() == {"a": 1}
+
+
+async def test_errors_are_httpx_errors(client, unused_tcp_port):
+    async def cut(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, length=9)
+        await answer.send(b"half")
+        await answer.close()
+
+    async def silent(request: Recorded, answer: Answer) -> None:
+        await answer.until_gone()
+
+    with pytest.raises(httpx.ConnectError):
+        await client.get(f"http://127.0.0.1:{unused_tcp_port}/")
+    async with Loopback(cut) as server:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get(server.url)
+    async with Loopback(silent) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.get(server.url, timeout=httpx.Timeout(60, read=0.1))
+
+
+async def test_closing_an_httpx_stream_closes_the_connection(client):
+    async def endless(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, chunked=True)
+        await answer.until_gone()
+
+    async with Loopback(endless) as server:
+        async with client.stream("GET", server.url):
+            pass
+        await server.until(lambda: server.answers[0].gone)
+
+
+async def test_a_closed_transport_connects_no_more():
+    transport = AiohttpTransport()
+    async with Loopback(OK) as server:
+        origin, target = transport.locate(server.url)
+        await (await transport.open(origin, "GET", target, ((b"Host", b"x"),))).close()
+        await transport.aclose()
+        with pytest.raises(httpx.ConnectError):
+            await transport.open(origin, "GET", target, ((b"Host", b"x"),))
+    assert server.connections == 1
+
+
+@pytest.fixture
+async def trusting(pem):
+    upstream = HttpUpstream(AiohttpTransport(ssl=ssl.create_default_context(cafile=pem)), attempts=1)
+    yield upstream
+    await upstream.close()
+
+
+def ask(url, body=b"{}", headers=()):
+    return UpstreamRequest("POST", url, tuple(headers), body)
+
+
+async def fetch(upstream, request):
+    reply = await upstream.send(request)
+    body = b"".join([piece async for piece in reply.chunks()])
+    await reply.close()
+    return body
+
+
+async def test_tls_works_and_keeps_its_connection(trusting, server_tls):
+    body = bytes(3_000_000)
+    async with Loopback(OK, tls=server_tls) as server:
+        for _ in range(3):
+            assert await fetch(trusting, ask(server.url, body)) == b'{"ok": true}'
+    assert server.connections == 1
+    assert [request.body for request in server.requests] == [body] * 3
+    assert server.requests[0].header("host") == f"localhost:{server.port}"
+
+
+async def test_a_closed_reply_over_tls_is_noticed_by_the_provider_at_once(trusting, server_tls):
+    async def endless(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, chunked=True)
+        await answer.chunk(b"x")
+        await answer.until_gone()
+
+    async with Loopback(endless, tls=server_tls) as server:
+        reply = await trusting.send(ask(server.url))
+        await reply.close()
+        await server.until(lambda: server.answers[0].gone)
+
+
+async def test_an_untrusted_certificate_is_unreachable_and_the_message_says_what_to_set(upstream, server_tls):
+    async with Loopback(OK, tls=server_tls) as server:
+        with pytest.raises(Unreachable) as caught:
+            await upstream.send(ask(server.url))
+    assert "SSL_CERT_FILE" in caught.value.message
+    assert server.requests == []
+
+
+async def test_tls_to_a_server_without_tls_is_unreachable(build):
+    async with Loopback(OK) as server:
+        with pytest.raises(Unreachable):
+            await build(connect=0.1).send(ask(server.url.replace("http:", "https:")))
+
+
+async def test_a_plain_request_goes_to_the_http_proxy_of_the_environment_with_its_whole_url(monkeypatch, build):
+    async with Loopback(OK) as relay:
+        monkeypatch.setenv("http_proxy", relay.url.replace("//", "//us%40er:pw@"))
+        upstream = build()
+        for _ in range(2):
+            await fetch(upstream, ask("http://provider.invalid/v1/x?q=1", headers=[(b"Authorization", b"Bearer 1")]))
+    first = relay.requests[0]
+    assert first.target == "http://provider.invalid/v1/x?q=1"
+    assert first.header("host") == "provider.invalid"
+    assert first.header("authorization") == "Bearer 1"
+    assert first.header("proxy-authorization") == "Basic " + base64.b64encode(b"us@er:pw").decode()
+    assert relay.connections == 1
+
+
+async def test_no_proxy_names_what_is_reached_directly(monkeypatch, build, unused_tcp_port):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_tcp_port}")
+    monkeypatch.setenv("no_proxy", "example.com,127.0.0.1")
+    async with Loopback(OK) as server:
+        assert await fetch(build(), ask(server.url)) == b'{"ok": true}'
+
+
+async def test_without_trust_in_the_environment_no_proxy_is_used(monkeypatch, unused_tcp_port):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_tcp_port}")
+    upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(), trust_env=False))
+    async with Loopback(OK) as server:
+        assert await fetch(upstream, ask(server.url)) == b'{"ok": true}'
+    await upstream.close()
+
+
+async def test_a_tls_request_goes_through_a_tunnel_of_the_http_proxy(monkeypatch, trusting, server_tls):
+    async with Loopback(OK, tls=server_tls) as server, Loopback(tunnel) as relay:
+        monkeypatch.setenv("https_proxy", relay.url.replace("//", "//user:pw@"))
+        for _ in range(2):
+            assert await fetch(trusting, ask(server.url + "/v1")) == b'{"ok": true}'
+        await trusting.close()
+    connect = relay.requests[0]
+    assert (connect.method, connect.target) == ("CONNECT", server.host)
+    assert connect.header("proxy-authorization") == "Basic " + base64.b64encode(b"user:pw").decode()
+    assert server.requests[0].header("proxy-authorization") is None
+    assert (server.requests[0].target, server.connections, relay.connections) == ("/v1", 1, 1)
+
+
+async def test_a_proxy_that_refuses_the_tunnel_is_unreachable(monkeypatch, build):
+    async with Loopback(replies_json({}, status=407)) as relay:
+        monkeypatch.setenv("https_proxy", relay.url)
+        with pytest.raises(Unreachable) as caught:
+            await build().send(ask("https://provider.invalid/v1"))
+    assert "407" in caught.value.message
+
+
+async def test_a_proxy_that_is_not_an_http_proxy_is_said_to_be_unsupported(monkeypatch, build):
+    monkeypatch.setenv("all_proxy", "socks5://user:secret@127.0.0.1:1080")
+    with pytest.raises(Unreachable) as caught:
+        await build().send(ask("http://provider.invalid/v1"))
+    assert "socks5" in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "http://user:PXSECRET/x@127.0.0.1:1080",
+        "http://user:PXSECRET#x@127.0.0.1:1080",
+        "http://user:123/PXSECRET@127.0.0.1:1080",
+        "http://127.0.0.1:PXSECRET",
+        "http://user:PXSECRET@",
+    ],
+)
+async def test_a_proxy_url_that_cannot_be_read_is_said_to_be_wrong_and_nothing_of_it_is_shown(
+    monkeypatch, build, given
+):
+    monkeypatch.setenv("http_proxy", given)
+    with pytest.raises(Unreachable) as caught:
+        await build().send(ask("http://provider.invalid/v1"))
+    assert "the HTTP proxy in the environment is not valid" in caught.value.message
+    assert "PXSECRET" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_proxy_whose_name_can_be_none_is_unreachable(monkeypatch, build):
+    monkeypatch.setenv("http_proxy", "http://a..b:1080")
+    with pytest.raises(Unreachable, match="the name of a host is not valid"):
+        await build().send(ask("http://provider.invalid/v1"))
+
+
+async def test_a_percent_sign_in_a_proxys_password_is_decoded_once(monkeypatch, build):
+    async with Loopback(OK) as relay:
+        monkeypatch.setenv("http_proxy", relay.url.replace("//", "//us%40er:a%2540b%25@"))
+        await fetch(build(), ask("http://provider.invalid/v1"))
+    sent = relay.requests[0].header("proxy-authorization")
+    assert sent == "Basic " + base64.b64encode(b"us@er:a%40b%").decode()

@@ -1,0 +1,463 @@
+"""A summary is asked for in the request's own name, of its own model or a configured one, and never costs a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accordion.model.budget import Window
+from accordion.model.errors import SummaryFailed, Unreachable, UpstreamDisconnected
+from accordion.model.ports import Headers, Route
+from accordion.model.summarizer import SummaryCaller, SummaryRequest
+from accordion.providers.http.client import HttpUpstream
+from accordion.providers.http.routes import ModelEntry, RouteTable, routes_from
+from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
+from accordion.providers.models.summarizer import ModelSummarizer
+from accordion.summaries.author import SummaryRejected
+from tests.fakes import FakeReply, FakeUpstream, FakeWindows
+from tests.loopback import Answer, Loopback, Recorded, replies_json
+from tests.providers.models.translation import DIALECTS
+
+REQUEST = SummaryRequest("Keep the record.", "message 0: the secret plan", 500)
+REPLIES: dict[str, dict[str, Any]] = {
+    "chat": {
+        "id": "c1",
+        "model": "gpt-4o-2024",
+        "choices": [{"message": {"role": "assistant", "content": " the record "}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 90, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 40}},
+    },
+    "responses": {
+        "id": "r1",
+        "model": "gpt-4o-2024",
+        "status": "completed",
+        "output": [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+            {"type": "message", "content": [{"type": "output_text", "text": "the record"}]},
+        ],
+        "usage": {"input_tokens": 90, "output_tokens": 9, "input_tokens_details": {"cached_tokens": 40}},
+    },
+    "messages": {
+        "id": "m1",
+        "model": "gpt-4o-2024",
+        "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "the record"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 50, "cache_read_input_tokens": 40, "output_tokens": 9},
+    },
+}
+HEADERS: Headers = (
+    (b"host", b"proxy.test"),
+    (b"authorization", b"Bearer callers-own"),
+    (b"x-api-key", b"callers-own"),
+    (b"anthropic-version", b"2023-06-01"),
+    (b"anthropic-beta", b"context-1m-2025-08-07"),
+    (b"user-agent", b"agent/1.0"),
+    (b"content-length", b"12345"),
+    (b"content-type", b"application/json; charset=utf-8"),
+    (b"content-encoding", b"gzip"),
+    (b"accept-encoding", b"gzip, br"),
+    (b"x-accordion-session", b"s1"),
+    (b"x-claude-code-session-id", b"s2"),
+)
+
+
+def routes(*entries: ModelEntry) -> RouteTable:
+    return routes_from(entries, "http://openai.test/v1", "http://anthropic.test", openai_key="operators")
+
+
+def asker(dialect: str = "chat", router: RouteTable | None = None, **changes: Any) -> SummaryCaller:
+    router = router or routes()
+    route = router.route("/v1/messages" if dialect == "messages" else "/v1/chat/completions", False, None)
+    return replace(SummaryCaller("t", route, dialect, "gpt-4o", HEADERS, credential="callers-own"), **changes)
+
+
+def answers(dialect: str = "chat", **changes: Any) -> FakeReply:
+    return FakeReply(pieces=(json.dumps(REPLIES[dialect] | changes).encode(),))
+
+
+def made(
+    upstream: FakeUpstream | None = None,
+    translator: FakeTranslator | None = None,
+    router: RouteTable | None = None,
+    model: str = "",
+    windows: FakeWindows | None = None,
+) -> ModelSummarizer:
+    return ModelSummarizer(
+        upstream or FakeUpstream([answers()]),
+        translator or FakeTranslator(),
+        router or routes(),
+        windows or FakeWindows(),
+        DIALECTS,
+        model=model,
+    )
+
+
+class FakeTranslator:
+    """Answers as the dialect does, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any], Route, str]] = []
+
+    async def send(self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = "") -> FakeReply:
+        self.asked.append((dialect, json.loads(body), route, credential))
+        return answers(dialect)
+
+    async def close(self) -> None:
+        return
+
+
+# -- the request's own model -------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+async def test_the_requests_own_model_is_asked_at_its_own_provider(dialect: str) -> None:
+    upstream = FakeUpstream([answers(dialect)])
+    reply = await made(upstream).write(REQUEST, asker(dialect))
+    assert (reply.text, reply.model) == ("the record", "gpt-4o-2024")
+    assert (reply.input, reply.output) == (90, 9)
+    (request,) = upstream.requests
+    paths = {"chat": "openai.test/v1/chat/completions", "responses": "openai.test/v1/responses"}
+    assert request.url == f"http://{paths.get(dialect, 'anthropic.test/v1/messages')}"
+    assert request.method == "POST"
+    sent = json.loads(request.body)
+    assert sent["model"] == "gpt-4o"
+    assert sent["stream"] is False
+    assert "temperature" not in sent
+    assert sent.get("store", False) is False
+    assert ("store" in sent) is (dialect == "responses")
+    text = json.dumps(sent)
+    assert "Keep the record." in text
+    assert "message 0: the secret plan" in text
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+async def test_instructions_and_transcript_never_share_a_role(dialect: str) -> None:
+    upstream = FakeUpstream([answers(dialect)])
+    await made(upstream).write(REQUEST, asker(dialect))
+    sent = json.loads(upstream.requests[0].body)
+    if dialect == "chat":
+        assert [entry["role"] for entry in sent["messages"]] == ["system", "user"]
+    instructions = {"chat": lambda: sent["messages"][0]["content"], "responses": lambda: sent["instructions"]}
+    assert instructions.get(dialect, lambda: sent["system"])() == "Keep the record."
+
+
+async def test_only_headers_that_say_who_asks_go_along() -> None:
+    upstream = FakeUpstream([answers()])
+    await made(upstream).write(REQUEST, asker())
+    assert dict(upstream.requests[0].headers) == {
+        b"authorization": b"Bearer callers-own",
+        b"x-api-key": b"callers-own",
+        b"anthropic-version": b"2023-06-01",
+        b"anthropic-beta": b"context-1m-2025-08-07",
+        b"user-agent": b"agent/1.0",
+        b"content-type": b"application/json",
+        b"accept-encoding": b"identity",
+    }
+
+
+async def test_a_routes_alias_and_headers_are_used() -> None:
+    route = Route(
+        "fast", "openai", "http://own.test/v1", model="real-name", extra_headers=(("User-Agent", "gw"), ("X-Org", "o"))
+    )
+    upstream = FakeUpstream([answers()])
+    await made(upstream).write(REQUEST, asker(route=route, model="fast"))
+    (request,) = upstream.requests
+    assert json.loads(request.body)["model"] == "real-name"
+    assert [value for name, value in request.headers if name == b"user-agent"] == [b"gw"]
+    assert (b"x-org", b"o") in request.headers
+
+
+async def test_anthropic_is_told_a_version_where_the_client_did_not() -> None:
+    upstream = FakeUpstream([answers("messages")])
+    await made(upstream).write(REQUEST, asker("messages", headers=((b"x-api-key", b"k"),)))
+    assert (b"anthropic-version", b"2023-06-01") in upstream.requests[0].headers
+
+
+async def test_a_translated_model_is_asked_by_translation() -> None:
+    translator, upstream = FakeTranslator(), FakeUpstream()
+    route = Route("gemini", "litellm", model="gemini/gemini-2.5-pro")
+    reply = await made(upstream, translator).write(REQUEST, asker(route=route, model="gemini"))
+    assert reply.text == "the record"
+    assert not upstream.requests
+    ((dialect, body, asked, credential),) = translator.asked
+    assert (dialect, asked, credential) == ("chat", route, "callers-own")
+    assert body["model"] == "gemini/gemini-2.5-pro"
+
+
+# -- the longest answer, and the room ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        ("gpt-4o", "max_completion_tokens"),
+        ("openai/gpt-5.6", "max_completion_tokens"),
+        ("o3-mini", "max_completion_tokens"),
+        ("llama-4-maverick", "max_tokens"),
+        ("mistral-large", "max_tokens"),
+    ],
+)
+async def test_the_longest_answer_is_named_as_the_model_knows_it(model: str, field: str) -> None:
+    upstream = FakeUpstream([answers()])
+    await made(upstream).write(REQUEST, asker(model=model))
+    sent = json.loads(upstream.requests[0].body)
+    assert [name for name in sent if name.startswith("max")] == [field]
+    assert sent[field] == 6_500
+
+
+async def test_a_server_that_knows_the_other_name_is_asked_once_more() -> None:
+    refusal = {"error": {"message": "Unsupported parameter: 'max_tokens'.", "code": "unsupported_parameter"}}
+    refused = FakeReply(400, pieces=(json.dumps(refusal).encode(),))
+    upstream = FakeUpstream([refused, answers()])
+    assert (await made(upstream).write(REQUEST, asker(model="my-alias"))).text == "the record"
+    assert "max_completion_tokens" in json.loads(upstream.requests[1].body)
+    upstream = FakeUpstream([refused, replace(refused), answers()])
+    with pytest.raises(SummaryFailed, match="unsupported_parameter"):
+        await made(upstream).write(REQUEST, asker(model="my-alias"))
+    assert len(upstream.requests) == 2
+
+
+class ShapedWindows(FakeWindows):
+    """One window of any shape."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self.shape, self.asked = window, list[tuple[str, str, str, str]]()
+
+    def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
+        self.asked.append((model, upstream, beta, tenant))
+        return self.shape
+
+
+@pytest.mark.parametrize(
+    ("window", "room"),
+    [
+        (Window(200_000, 200_000, "table"), 184_000),
+        (Window(400_000, 272_000, "table"), 272_000),
+        (Window(8_000, 8_000, "config"), 6_000),
+        (Window(128_000, 120_000, "table", max_output=4_096), 120_000),
+        (Window(100_000, 100_000, "table", max_output=4_096), 95_904),
+    ],
+)
+def test_the_room_is_the_window_less_the_answer(window: Window, room: int) -> None:
+    windows = ShapedWindows(window)
+    assert made(windows=windows).input_limit(asker()) == room
+    assert windows.asked == [("gpt-4o", "openai", "context-1m-2025-08-07", "t")]
+
+
+async def test_no_answer_is_asked_for_that_the_window_has_no_room_for() -> None:
+    upstream = FakeUpstream([answers()])
+    await made(upstream, windows=ShapedWindows(Window(8_000, 8_000, "config"))).write(REQUEST, asker())
+    assert json.loads(upstream.requests[0].body)["max_completion_tokens"] == 2_000
+
+
+# -- a configured model, and whose credential goes where ---------------------------
+
+MINI = ModelEntry("mini", "openai/gpt-4o-mini", api_key="operators-own")
+HAIKU = ModelEntry("haiku", "anthropic/claude-haiku-4-5", api_key="operators-own")
+AMBIENT = ModelEntry("nova", "bedrock/nova")
+
+
+async def test_a_configured_model_of_the_same_provider_is_asked_with_the_callers_credential() -> None:
+    router, upstream = routes(MINI), FakeUpstream([answers()])
+    await made(upstream, router=router, model="mini").write(REQUEST, asker(router=router))
+    (request,) = upstream.requests
+    assert json.loads(request.body)["model"] == "gpt-4o-mini"
+    assert dict(request.headers)[b"authorization"] == b"Bearer callers-own"
+    assert b"operators" not in repr(request.headers).encode()
+
+
+async def test_a_models_own_key_is_used_for_callers_with_a_proxy_key() -> None:
+    router, upstream = routes(MINI), FakeUpstream([answers()])
+    await made(upstream, router=router, model="mini").write(REQUEST, asker(router=router, keyed=True))
+    assert [pair for pair in upstream.requests[0].headers if b"own" in pair[1]] == [
+        (b"authorization", b"Bearer operators-own")
+    ]
+
+
+async def test_a_credential_never_goes_to_another_provider() -> None:
+    for entry in (HAIKU, ModelEntry("away", "openai/x", api_base="http://elsewhere.test/v1"), AMBIENT):
+        router, upstream, translator = routes(entry), FakeUpstream(), FakeTranslator()
+        summarizer = made(upstream, translator, router, entry.name)
+        caller = asker(router=router, keyed=entry.name == "away")
+        assert summarizer.input_limit(caller) == 0
+        with pytest.raises(SummaryFailed, match="no model may be called"):
+            await summarizer.write(REQUEST, caller)
+        assert not upstream.requests
+        assert not translator.asked
+
+
+async def test_a_configured_model_of_another_protocol_is_asked_by_translation() -> None:
+    router, translator = routes(HAIKU), FakeTranslator()
+    summarizer = made(None, translator, router, "haiku")
+    await summarizer.write(REQUEST, asker(router=router, keyed=True, credential="another-operators"))
+    ((dialect, body, route, credential),) = translator.asked
+    assert (dialect, route.family, credential) == ("chat", "litellm", "operators-own")
+    assert body["model"] == "anthropic/claude-haiku-4-5"
+
+
+async def test_a_machines_identity_is_lent_to_callers_with_a_proxy_key_only() -> None:
+    router, translator = routes(AMBIENT), FakeTranslator()
+    summarizer = made(None, translator, router, "nova")
+    await summarizer.write(REQUEST, asker(router=router, keyed=True))
+    assert translator.asked[0][3] == ""
+
+
+@pytest.mark.parametrize("own", [None, "real-name"])
+async def test_a_model_that_is_not_configured_is_asked_where_the_request_goes(own: str | None) -> None:
+    upstream, windows = FakeUpstream([answers()]), ShapedWindows(Window(100_000, 100_000, "table"))
+    route = replace(routes().route("/v1/chat/completions", False, None), model=own)
+    summarizer = made(upstream, router=routes(MINI), model="gpt-4.1-mini", windows=windows)
+    assert summarizer.input_limit(asker(route=route)) == 84_000
+    await summarizer.write(REQUEST, asker(route=route))
+    (request,) = upstream.requests
+    assert request.url == "http://openai.test/v1/chat/completions"
+    assert json.loads(request.body)["model"] == "gpt-4.1-mini"
+    assert dict(request.headers)[b"authorization"] == b"Bearer callers-own"
+    assert {asked[0] for asked in windows.asked} == {"gpt-4.1-mini"}
+
+
+@pytest.mark.parametrize("named", ["gemini-2.5-flash", "gemini/gemini-2.5-flash"])
+async def test_it_is_asked_of_the_same_provider_in_translation_too(named: str) -> None:
+    translator, route = FakeTranslator(), Route("pro", "litellm", model="gemini/gemini-2.5-pro")
+    await made(translator=translator, model=named).write(REQUEST, asker(route=route, model="pro"))
+    ((_, body, asked, credential),) = translator.asked
+    assert (body["model"], asked.model, credential) == (
+        "gemini/gemini-2.5-flash",
+        "gemini/gemini-2.5-flash",
+        "callers-own",
+    )
+
+
+async def test_the_name_of_another_provider_does_not_take_a_credential_there() -> None:
+    translator, route = FakeTranslator(), Route("pro", "litellm", model="gemini/gemini-2.5-pro")
+    await made(translator=translator, model="openai/gpt-4o-mini").write(REQUEST, asker(route=route, model="pro"))
+    assert translator.asked[0][2].model == "gemini/openai/gpt-4o-mini"
+
+
+# -- what goes wrong ---------------------------------------------------------------
+
+ERROR = {
+    "error": {"message": "Incorrect API key provided: callers-own. Prompt: the secret plan", "code": "invalid_api_key"}
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Unreachable("No connection to openai.test"), "upstream_unreachable"),
+        (FakeReply(pieces=(b"{",), error=UpstreamDisconnected("cut")), "upstream_disconnected"),
+        (FakeReply(401, pieces=(json.dumps(ERROR).encode(),)), "status 401 \\(invalid_api_key\\)"),
+        (FakeReply(500, pieces=(b"<html>the secret plan</html>",)), "status 500$"),
+        (FakeReply(200, pieces=(json.dumps(ERROR).encode(),)), "status 200 \\(invalid_api_key\\)"),
+        (FakeReply(pieces=(b"data: {}\n\n",)), "not JSON"),
+        (FakeReply(pieces=(b"[]",)), "answered nothing"),
+        (answers(choices=[]), "answered nothing"),
+        (answers(choices=[{"message": {"content": None}}]), "answered nothing"),
+        (answers(choices=[{"message": {"content": "half"}, "finish_reason": "length"}]), "cut short"),
+        (answers(choices=[{"message": {"content": "no"}, "finish_reason": "content_filter"}]), "refused"),
+        (FakeReply(pieces=(b" " * (5 << 20),)), "too large"),
+    ],
+)
+async def test_whatever_goes_wrong_is_a_failed_summary_with_a_plain_reason(
+    answer: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(SummaryFailed, match=said) as error:
+        await made(FakeUpstream([answer])).write(REQUEST, asker())
+    told = str(error.value) + caplog.text
+    assert "secret plan" not in told
+    assert "callers-own" not in told
+    assert not isinstance(answer, FakeReply) or answer.closed
+
+
+_CUT = {"chat": {"choices": [{"message": {"content": "half"}, "finish_reason": "length"}]}}
+_CUT["responses"] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+_CUT["messages"] = {"stop_reason": "max_tokens"}
+_CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "changes", "said"),
+    [
+        *((dialect, changes, "cut short") for dialect, changes in _CUT.items()),
+        ("chat", {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}, "answered nothing"),
+        ("chat", {"choices": [{"message": _CALL, "finish_reason": "tool_calls"}]}, "answered nothing"),
+        ("chat", {"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]}, "refused"),
+        ("responses", {"status": "failed", "error": {"code": "server_error"}}, "status 200"),
+    ],
+)
+async def test_an_answer_that_is_of_no_use_is_told_with_what_it_cost(dialect: str, changes: Any, said: str) -> None:
+    with pytest.raises(SummaryRejected, match=said) as error:
+        await made(FakeUpstream([answers(dialect, **changes)])).write(REQUEST, asker(dialect))
+    assert (error.value.input, error.value.output) == (90, 9)
+
+
+async def test_an_answer_in_parts_is_put_together() -> None:
+    content = [{"type": "text", "text": "the "}, {"type": "text", "text": "record"}]
+    upstream = FakeUpstream([answers(choices=[{"message": {"content": content}, "finish_reason": "stop"}])])
+    assert (await made(upstream).write(REQUEST, asker())).text == "the record"
+
+
+async def test_an_answer_without_usage_costs_what_is_not_known() -> None:
+    reply = await made(FakeUpstream([answers(usage=None, model=None)])).write(REQUEST, asker())
+    assert (reply.model, reply.input, reply.output) == ("gpt-4o", 0, 0)
+
+
+# -- over real sockets -------------------------------------------------------------
+
+
+async def test_a_summary_is_had_of_a_real_provider_even_compressed() -> None:
+    body = gzip.compress(json.dumps(REPLIES["chat"]).encode())
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "application/json"), ("Content-Encoding", "gzip")], length=len(body))
+        await answer.send(body)
+
+    async with Loopback(script) as server:
+        upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=5)))
+        router = routes_from([], server.url + "/v1", "http://anthropic.test")
+        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
+        reply = await summarizer.write(REQUEST, asker(router=router))
+        await upstream.close()
+    assert reply.text == "the record"
+    (request,) = server.requests
+    assert request.target == "/v1/chat/completions"
+    assert request.header("host") == server.host
+    assert request.header("accept-encoding") == "identity"
+    assert request.header("content-length") == str(len(request.body))
+    assert request.header("content-encoding") is None
+    assert request.header("x-accordion-session") is None
+
+
+async def test_a_summary_that_is_given_up_lets_its_connection_go() -> None:
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "application/json")], length=1000)
+        await answer.until_gone()
+
+    async with Loopback(script) as server:
+        upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=60)))
+        router = routes_from([], server.url + "/v1", "http://anthropic.test")
+        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
+        work = asyncio.ensure_future(summarizer.write(REQUEST, asker(router=router)))
+        await server.until(lambda: server.requests)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        await server.all_gone()
+        await upstream.close()
+
+
+async def test_a_real_provider_that_refuses_is_a_failed_summary() -> None:
+    async with Loopback(replies_json(ERROR, 429)) as server:
+        upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=5)))
+        router = routes_from([], server.url + "/v1", "http://anthropic.test")
+        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
+        with pytest.raises(SummaryFailed, match="status 429"):
+            await summarizer.write(REQUEST, asker(router=router))
+        await upstream.close()

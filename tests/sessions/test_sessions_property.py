@@ -1,0 +1,153 @@
+"""Random trees of conversations: whatever the order of the requests, each branch that lives ends alone."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accordion.stores.worker_sync import SharedBoard, UnknownWorkers, shared_slots
+from tests.fakes import FickleStore
+from tests.sessions.test_sessions import ALICE, BOB, Counting, World
+
+ROUNDS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), max_size=3)
+TREES = st.lists(ROUNDS, min_size=1, max_size=5)
+WHO = ((ALICE, ""), (ALICE, "label"), (BOB, ""))
+OWN = 4
+"""How many lists are a branch's own. With the first it may take a session over, or lose it to the next that comes."""
+
+
+def lists(rounds: list[tuple[str, str]], leaf: int) -> list[tuple[str, ...]]:
+    """The lists that a conversation sends: it grows by its rounds, and by some more that are its own."""
+    texts = ["task", *(text for pair in rounds for text in pair), "reply", f"question {leaf}"]
+    texts += ["reply", "go on"] * (OWN - 1)
+    return [tuple(texts[:end]) for end in range(1, len(texts) + 1, 2)]
+
+
+class Workers:
+    """Who serves the requests, over one store. What they write is in it before the next request comes, as far as
+    another run or worker may need it."""
+
+    def __init__(self, draw: Callable[..., bool]) -> None:
+        self.draw, self.store, self.slots, self.names = draw, Counting(), shared_slots(), 0
+        self.running = [self.another() for _ in range(self.several)]
+
+    several = 1
+
+    def another(self) -> World:
+        self.names += 1
+        return World(self.store, f"w{self.names}")
+
+    async def next(self) -> World:
+        """The worker that serves the next request."""
+        return self.running[0]
+
+    async def served(self, world: World) -> None:
+        """It did."""
+
+
+class ManyRuns(Workers):
+    async def next(self) -> World:
+        if self.draw(st.booleans()):
+            await self.running[0].outbox.flush()
+            self.running = [self.another()]
+        return self.running[0]
+
+
+class LittleMemory(Workers):
+    """Less than a look at the store may bring; in real life places leave memory long after they were written."""
+
+    def another(self) -> World:
+        return World(self.store, capacity=6)
+
+    async def served(self, world: World) -> None:
+        await world.outbox.flush()
+
+
+class Two(Workers):
+    several = 2
+
+    def another(self) -> World:
+        self.names += 1
+        return World(self.store, f"w{self.names}", SharedBoard(self.slots, self.names))
+
+    async def next(self) -> World:
+        which = self.draw(st.integers(0, 1))
+        if self.draw(st.integers(0, 4)) == 4:  # it was started again
+            self.running[which] = self.another()
+        return self.running[which]
+
+    async def served(self, world: World) -> None:
+        await world.outbox.flush()
+
+
+@pytest.mark.parametrize("kind", [Workers, ManyRuns, LittleMemory, Two])
+@settings(max_examples=100, deadline=None)
+@given(TREES, st.data())
+def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
+    async def run() -> None:
+        workers = kind(data.draw)
+        waiting = {(who, leaf): lists(rounds, leaf) for leaf, rounds in enumerate(trees) for who in range(len(WHO))}
+        own = {branch: {len(texts) for texts in sent[1 - OWN :]} for branch, sent in waiting.items()}
+        found: dict[tuple[int, int], set[str]] = {branch: set() for branch in waiting}
+        while waiting:
+            branch = data.draw(st.sampled_from(sorted(waiting)))
+            (caller, label), texts = WHO[branch[0]], waiting[branch][0]
+            if data.draw(st.integers(0, 6)) < 6:  # else it will be sent again
+                waiting[branch].pop(0)
+            if not waiting[branch]:
+                del waiting[branch]
+            world = await workers.next()
+            session = (await world.ask(*texts, caller=caller, label=label)).session.id
+            await workers.served(world)
+            if len(texts) in own[branch]:
+                found[branch].add(session)
+        assert [len(sessions) for sessions in found.values()] == [1] * len(found)
+        assert len(set().union(*found.values())) == len(found)
+
+    asyncio.run(run())
+
+
+class Soon(SharedBoard):
+    """Others that have written all they know once they were given a moment."""
+
+    workers: tuple[World, ...] = ()
+
+    async def wait_briefly(self) -> None:
+        for world in self.workers:
+            await world.outbox.flush()
+
+
+class SoonAndMachines(UnknownWorkers):
+    """The same beside other machines."""
+
+    def __init__(self, near: Soon) -> None:
+        super().__init__(near)
+        self.wait_briefly = near.wait_briefly  # type: ignore[method-assign]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sets(st.integers(0, 2))), min_size=2, max_size=40),
+    st.booleans(),
+)
+def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write(steps, machines):
+    async def run() -> None:
+        store, slots = FickleStore(), shared_slots()
+        boards = [Soon(slots, number) for number in (1, 2, 3)]
+        workers = tuple(
+            World(store, f"w{number}", SoonAndMachines(board) if machines else board)
+            for number, board in enumerate(boards)
+        )
+        for board in boards:
+            board.workers = workers
+        talk, size, found = [f"t{number}" for number in range(2 * len(steps))], 1, []
+        for worker, again, writing in steps:
+            found.append((await workers[worker].ask(*talk[:size])).session.id)
+            size += 2 * (again > 0)  # else it will be sent again
+            for each in writing:
+                await workers[each].outbox.flush()
+        assert len(set(found)) == 1
+
+    asyncio.run(run())

@@ -1,0 +1,234 @@
+"""What memories look like in their store where a key is set, was set later, was changed, or is missing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from accordion.archive.sealing import PlainSealer
+from accordion.model.errors import StoreUnavailable
+from accordion.model.memories import Conflict, Embedding, Entity, MemoryChange, MemoryFilter, Relation
+from accordion.stores import memories_redis_scripts as scripts
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memories_redis import RedisMemories
+from accordion.stores.memories_redis_server import MemoriesRedisServer
+from accordion.stores.memories_sqlite import SqliteMemories
+from tests.memories import OTHER, SPACE, Embedder, everything, everything_on, found, looking, memory, put
+from tests.valkey import Valkey, valkey_server  # noqa: F401
+
+ONE, TWO = b"1" * 32, b"2" * 32
+PLAIN, FIRST, BOTH, SECOND = PlainSealer(), AesSealer([ONE]), AesSealer([TWO, ONE]), AesSealer([TWO])
+CANARY = "zanzibarium"
+VECTOR, TOKENS = b"none" + bytes(range(1, 65)), b"telltale tokens"
+
+
+class Telling(Embedder):
+    """Vectors and tokens that would be known again."""
+
+    async def embed(self, texts):
+        return [Embedding(VECTOR, TOKENS) for _ in texts]
+
+
+class Kept:
+    """One place for memories, opened with one key or another, and all that stands there."""
+
+    def __init__(self, kind, folder, server):
+        self.kind, self.folder, self.server, self.opened = kind, folder, server, []
+
+    def open(self, sealer):
+        if self.kind == "sqlite":
+            made = SqliteMemories(self.folder, Telling(), timeout=20.0, sealer=sealer)
+        else:
+            made = RedisMemories(self.server.url, Telling(), timeout=20.0, sealer=sealer)
+        self.opened.append(made)
+        return made
+
+    def everything(self):
+        if self.kind == "sqlite":
+            return everything(self.folder)
+        self.server.command("CONFIG", "SET", "rdbcompression", "no")
+        self.server.command("SAVE")
+        return everything_on(self.server.url) + everything(self.server.folder)
+
+
+@pytest.fixture(params=["sqlite", "valkey"])
+async def kept(request, tmp_path, valkey_server):  # noqa: F811
+    valkey_server.command("FLUSHALL")
+    made = Kept(request.param, tmp_path / "memories", valkey_server)
+    yield made
+    for store in made.opened:
+        await store.close()
+
+
+def telling(at: int = 0):
+    named = {name: f"{CANARY}-{name}" for name in ("author", "context", "conversation", "project", "description")}
+    many = {name: (f"{CANARY}-{name}",) for name in ("topics", "macro_topics", "entities", "tags")}
+    return memory(f"the {CANARY} {at}", **named, **many, first=1, last=2, sources=((f"{CANARY}-id", "r"),))
+
+
+def change(*memories):
+    ends = f"{CANARY}-a", f"{CANARY}-b"
+    return MemoryChange(
+        put=memories,
+        entities=tuple(Entity(end, f"{CANARY}-type") for end in ends),
+        relations=(Relation(*ends, f"{CANARY}-tie", memories[0].id),),
+        markers=((f"{CANARY}-marker", f"{CANARY}-value".encode()),),
+    )
+
+
+def signs(one) -> list[bytes]:
+    """What would give a memory away: its words, their stems, what is made of them."""
+    return [CANARY.encode(), b"zanzibar", one.id.encode(), one.revision.encode(), VECTOR, VECTOR[4:], TOKENS]
+
+
+async def whole(store) -> tuple[object, ...]:
+    """All that can be had of the tenant."""
+    finds = await found(store, CANARY, vector=VECTOR, wanted=MemoryFilter(topics=(f"{CANARY}-topics",)))
+    return (
+        {each.memory.id: (each.memory, each.tokens, round(each.dense, 6)) for each in finds},
+        sorted([line async for line in store.export(SPACE)]),
+        await store.get_marker(SPACE, f"{CANARY}-marker"),
+        await store.list_relations(SPACE, f"{CANARY}-A"),
+    )
+
+
+async def test_no_byte_of_what_is_remembered_stands_in_the_store(kept):
+    store, one = kept.open(FIRST), telling()
+    await store.write(SPACE, change(one))
+    await store.write(SPACE, MemoryChange(put=tuple(telling(at) for at in range(1, 40))))
+    assert [sign for sign in signs(one) if sign in kept.everything()] == []
+    assert (await found(store, CANARY, vector=VECTOR))[0].tokens == TOKENS
+
+
+async def test_without_a_key_the_same_bytes_would_be_seen(kept):
+    store, one = kept.open(PLAIN), telling()
+    await store.write(SPACE, change(one))
+    assert [sign for sign in signs(one) if sign not in kept.everything()] == []
+
+
+async def test_two_tenants_names_cannot_be_told_to_be_the_same(kept):
+    store = kept.open(FIRST)
+    for space in (SPACE, OTHER):
+        await store.write(space, change(telling()))
+    if kept.kind == "valkey":
+        with looking(kept.server.url) as client:
+            words = [set(client.hkeys(scripts.tenant_keys(space)["words"])) for space in (SPACE, OTHER)]
+        assert words[0]
+        assert not words[0] & words[1]
+    assert len(await found(store, CANARY, space=OTHER)) == 1
+
+
+@pytest.mark.parametrize("by", ["a write", "a deletion", "a command"])
+async def test_what_was_written_before_there_was_a_key_is_read_and_then_sealed(kept, by):
+    before, one = kept.open(PLAIN), telling()
+    await before.write(SPACE, change(one, *(telling(at) for at in range(1, 70))))
+    held = await whole(before)
+    store = kept.open(FIRST)
+    assert await whole(store) == held
+    assert CANARY.encode() in kept.everything()
+    if by == "a write":
+        other = memory("another")
+        await put(store, other)
+        await store.write(SPACE, MemoryChange(delete=(other.id,)))
+    elif by == "a deletion":
+        await store.write(SPACE, MemoryChange(delete=("mem-none",)))
+    else:
+        assert await store.seal(SPACE)
+        assert not await store.seal(SPACE)
+    assert await whole(store) == held
+    assert [sign for sign in signs(one) if sign in kept.everything()] == []
+    await store.write(SPACE, MemoryChange(delete=(one.id,), require=((one.id, one.revision),)))
+    assert await store.list_relations(SPACE) == []
+
+
+async def test_a_reader_that_is_open_meanwhile_reads_on(kept):
+    before, reader, writer = kept.open(PLAIN), kept.open(FIRST), kept.open(FIRST)
+    await before.write(SPACE, change(telling()))
+    held = await whole(reader)
+    assert await writer.seal(SPACE)
+    assert await whole(reader) == held
+    assert await reader.erase(SPACE) == 1
+    await writer.write(SPACE, change(telling()))
+    assert await whole(reader) == await whole(writer) == held
+
+
+async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(valkey_server):  # noqa: F811
+    valkey_server.command("FLUSHALL")
+    plain = RedisMemories(valkey_server.url, Telling(), timeout=20.0)
+    await plain.write(SPACE, change(telling()))
+    sealing = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
+
+    class Halting(MemoriesRedisServer):
+        """All is sealed behind the first of its commands."""
+
+        async def run_pipeline(self, *commands):
+            answers = []
+            for command in commands:
+                answers += await super().run_pipeline(command)
+                await sealing.seal(SPACE)
+            return answers
+
+    async with asyncio.timeout(60):
+        reading = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
+        await reading._server.close()
+        reading._server = Halting(valkey_server.url, FIRST, timeout=20.0, cluster=False)
+        assert await reading.get_marker(SPACE, f"{CANARY}-marker") == f"{CANARY}-value".encode()
+    for store in (plain, sealing, reading):
+        await store.close()
+
+
+async def test_another_first_key_seals_all_anew_and_the_old_one_can_go(kept):
+    store = kept.open(FIRST)
+    await store.write(SPACE, change(telling()))
+    held = await whole(store)
+    assert await whole(kept.open(BOTH)) == held
+    assert await kept.open(BOTH).seal(SPACE)
+    assert await whole(kept.open(SECOND)) == held
+    with pytest.raises(StoreUnavailable):
+        await whole(kept.open(FIRST))
+
+
+@pytest.mark.parametrize("sealer", [PLAIN, SECOND])
+async def test_without_its_key_nothing_is_read_and_nothing_written(kept, sealer):
+    store, one = kept.open(FIRST), telling()
+    await store.write(SPACE, change(one))
+    held = await whole(store)
+    without = kept.open(sealer)
+    for call in (
+        without.get(SPACE, [one.id]),
+        found(without, CANARY),
+        put(without, memory("another")),
+        without.get_marker(SPACE, "m"),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await call
+    assert await whole(store) == held
+    assert await without.erase(SPACE) == 1
+    await put(without, memory("anew"))
+    assert await without.count(SPACE, MemoryFilter()) == 1
+
+
+async def test_of_many_that_write_to_what_is_not_sealed_yet_nothing_is_lost(kept):
+    before = kept.open(PLAIN)
+    await before.write(SPACE, change(telling()))
+    stores = [kept.open(FIRST) for _ in range(3)]
+    fresh = [memory(f"by {at}") for at in range(9)]
+    await asyncio.gather(*(put(stores[at % 3], each) for at, each in enumerate(fresh)))
+    there = {each.id for each in (await stores[0].list_memories(SPACE, MemoryFilter())).memories}
+    assert there == {telling().id, *(each.id for each in fresh)}
+    assert CANARY.encode() not in kept.everything()
+
+
+async def test_a_conflict_is_told_by_the_names_that_were_given(kept):
+    store, one = kept.open(FIRST), telling()
+    await store.write(SPACE, change(one))
+    with pytest.raises(Conflict, match=one.id):
+        await store.write(SPACE, MemoryChange(require=((one.id, "older"),)))
+    with pytest.raises(Conflict, match=f"{CANARY}-marker"):
+        await store.write(SPACE, MemoryChange(markers=((f"{CANARY}-marker", b"2"),)))
+
+
+async def test_an_empty_tenant_has_nothing_to_seal(kept):
+    assert not await kept.open(FIRST).seal(SPACE)
+    assert await kept.open(FIRST).count(SPACE, MemoryFilter()) == 0

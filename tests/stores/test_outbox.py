@@ -1,0 +1,489 @@
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Append, Key, Put
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.write_queue import WriteQueue
+from tests.fakes import FickleStore
+
+KEY = Key("c", "k")
+
+
+def nothing() -> None:
+    """Who does not care whether a key held something."""
+
+
+class Watched(InMemoryStore):
+    """A store that notes its batches, and can be away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+        self.asked = 0
+        self.failed = 0
+        self.away = False
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        self.asked += 1
+        return await super().get_many(keys)
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        if self.away:
+            self.failed += 1
+            raise StoreUnavailable("away")
+        self.batches.append(len(batch))
+        return await super().write(batch)
+
+
+async def test_writes_reach_the_store_without_being_waited_for() -> None:
+    store = Watched()
+    outbox = WriteQueue(store)
+    outbox.put(KEY, lambda: b"v")
+    outbox.append(Key("c", "log"), lambda: b"e")
+    assert await store.get(KEY) is None
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+        if store.batches:
+            break
+    assert await store.get(KEY) == b"v"
+    assert [value for _, value in await store.read(Key("c", "log"))] == [b"e"]
+    assert store.batches == [2]
+
+
+async def test_a_value_that_is_replaced_before_it_was_written_is_never_made() -> None:
+    made: list[bytes] = []
+    store = Watched()
+    outbox = WriteQueue(store)
+
+    def value(text: bytes) -> bytes:
+        made.append(text)
+        return text
+
+    for text in (b"1", b"2", b"3"):
+        outbox.put(KEY, lambda text=text: value(text))  # type: ignore[misc]
+    await outbox.flush()
+    assert made == [b"3"]
+    assert await store.get(KEY) == b"3"
+
+
+def onto(text: bytes) -> Callable[[bytes | None], bytes]:
+    """Adds `text` to what there is."""
+    return lambda held: (held or b"-") + text
+
+
+async def test_a_merged_value_is_made_of_what_the_store_has_when_it_is_written() -> None:
+    store = Watched()
+    outbox = WriteQueue(store)
+    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(Key("c", "new"), onto(b"1"), nothing)
+    await store.put(KEY, b"old")
+    await outbox.flush()
+    assert [await store.get(key) for key in (KEY, Key("c", "new"))] == [b"old1", b"-1"]
+    assert store.batches == [2, 1]
+    assert not store.asked
+
+
+async def test_a_value_to_be_merged_with_nothing_goes_with_the_others_and_nothing_is_read() -> None:
+    store = Watched()
+    outbox = WriteQueue(store)
+    told: list[int] = []
+    outbox.merge(KEY, onto(b"1"), lambda: told.append(len(store.batches)))
+    outbox.put(Key("c", "other"), lambda: b"v")
+    outbox.append(Key("c", "log"), lambda: b"e")
+    await outbox.flush()
+    assert await store.get(KEY) == b"-1"
+    assert (store.batches, store.asked, told) == ([3], 0, [1])
+
+
+async def test_who_merges_with_something_is_told_what_and_not_that_there_was_nothing() -> None:
+    store = Watched()
+    outbox = WriteQueue(store)
+    given: list[bytes | None] = []
+    await store.put(KEY, b"old", ttl=60.0)
+
+    def value(held: bytes | None) -> bytes:
+        given.append(held)
+        return (held or b"-") + b"1"
+
+    outbox.merge(KEY, value, lambda: given.append(b"nothing"), 60.0)
+    await outbox.flush()
+    assert given == [None, b"old"]
+    assert await store.get(KEY) == b"old1"
+
+
+async def test_what_comes_to_be_merged_while_the_key_is_found_empty_replaces_what_it_holds_then() -> None:
+    class Meanwhile(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            if not self.batches:
+                outbox.merge(KEY, onto(b"2"), lambda: told.append(2))
+            return await super().write(batch)
+
+    told: list[int] = []
+    store = Meanwhile()
+    outbox = WriteQueue(store)
+    outbox.merge(KEY, onto(b"1"), lambda: told.append(1))
+    await outbox.flush()
+    assert (await store.get(KEY), told) == (b"-1", [1, 2])
+    await outbox.flush()
+    assert (await store.get(KEY), told) == (b"-2", [1, 2])
+
+
+async def test_what_comes_to_be_put_while_a_key_is_asked_is_not_merged_with() -> None:
+    class Meanwhile(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            if not self.batches:
+                outbox.put(KEY, lambda: b"put")
+            return await super().write(batch)
+
+    store = Meanwhile()
+    outbox = WriteQueue(store)
+    await store.put(KEY, b"old")
+    outbox.merge(KEY, onto(b"1"), nothing)
+    await outbox.flush()
+    assert (await store.get(KEY), store.batches) == (b"old", [1])
+    await outbox.flush()
+    assert (await store.get(KEY), store.batches) == (b"put", [1, 1])
+
+
+async def test_where_only_what_is_merged_cannot_be_written_only_that_is_written_again() -> None:
+    class Failing(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            self.away = len(self.batches) == 1
+            return await super().write(batch)
+
+    store = Failing()
+    outbox = WriteQueue(store)
+    told: list[bytes] = []
+    await store.put(KEY, b"old")
+    outbox.merge(KEY, onto(b"1"), lambda: told.append(b"held"))
+    outbox.merge(Key("c", "new"), onto(b"1"), lambda: told.append(b"new"))
+    outbox.append(Key("c", "log"), lambda: b"e")
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    store.__class__ = Watched  # type: ignore[assignment]
+    store.away = False
+    await outbox.flush()
+    assert [await store.get(key) for key in (KEY, Key("c", "new"))] == [b"old1", b"-1"]
+    assert len(await store.read(Key("c", "log"))) == 1
+    assert told == [b"new"]
+    assert store.batches == [3, 1, 1]
+
+
+async def test_what_was_written_although_the_store_did_not_say_so_is_merged_with_once_more() -> None:
+    class Deaf(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            await super().write(batch)
+            raise StoreUnavailable("away")
+
+    store = Deaf()
+    outbox = WriteQueue(store)
+    given: list[bytes | None] = []
+
+    def value(held: bytes | None) -> bytes:
+        given.append(held)
+        return b"mine"
+
+    outbox.merge(KEY, value, nothing)
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    store.__class__ = Watched  # type: ignore[assignment]
+    await outbox.flush()
+    assert (given, await store.get(KEY)) == ([None, None, b"mine"], b"mine")
+
+
+async def test_many_values_that_are_merged_give_way_to_requests() -> None:
+    outbox = WriteQueue(store := Watched())
+    keys = [Key("c", str(number)) for number in range(100)]
+    for key in keys:
+        await store.put(key, b"old")
+        outbox.merge(key, onto(b"1"), nothing)
+    writing, turns = asyncio.ensure_future(outbox.flush()), 0
+    while not writing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert await store.get_many(keys) == [b"old1"] * 100
+    assert turns > 10
+
+
+async def test_of_merged_values_the_last_one_wins_and_a_put_wins_over_them() -> None:
+    store = Watched()
+    outbox = WriteQueue(store)
+    await store.put(KEY, b"old")
+    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(KEY, onto(b"2"), nothing)
+    await outbox.flush()
+    assert await store.get(KEY) == b"old2"
+    outbox.merge(KEY, onto(b"3"), nothing)
+    outbox.put(KEY, lambda: b"put")
+    await outbox.flush()
+    assert await store.get(KEY) == b"put"
+
+
+async def test_a_merged_value_is_made_of_what_still_waits_to_be_written() -> None:
+    store = Watched()
+    outbox = WriteQueue(store)
+    await store.put(KEY, b"old")
+    outbox.put(KEY, lambda: b"put")
+    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(KEY, onto(b"2"), nothing)
+    await outbox.flush()
+    assert await store.get(KEY) == b"put12"
+
+
+async def test_a_merged_value_waits_for_a_store_that_is_away_and_is_told_what_that_has_then() -> None:
+    store = FickleStore()
+    outbox = WriteQueue(store)
+    store.away = True
+    outbox.merge(KEY, onto(b"1"), nothing)
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    store.away = False
+    await store.put(KEY, b"old")
+    await outbox.flush()
+    assert await store.get(KEY) == b"old1"
+
+
+async def test_a_value_whose_write_fails_is_not_lost_to_one_that_is_to_be_merged_with_it() -> None:
+    class Failing(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            outbox.merge(KEY, onto(b"M"), nothing)
+            raise StoreUnavailable("away")
+
+    store = Failing()
+    outbox = WriteQueue(store)
+    outbox.put(KEY, lambda: b"P")
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    store.__class__ = Watched
+    await outbox.flush()
+    assert await store.get(KEY) == b"PM"
+
+
+async def test_a_merged_value_that_cannot_be_made_is_dropped_alone() -> None:
+    def bad(held: bytes | None) -> bytes:
+        raise ValueError("no")
+
+    dropped: list[int] = []
+    store = Watched()
+    outbox = WriteQueue(store, on_drop=dropped.append)
+    outbox.merge(Key("c", "bad"), bad, lambda: dropped.append(0))
+    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(Key("c", "held"), lambda held: b"first" if held is None else bad(held), nothing)
+    await store.put(Key("c", "held"), b"old")
+    outbox.put(Key("c", "waits"), lambda: b"put")
+    outbox.merge(Key("c", "waits"), bad, nothing)
+    await outbox.flush()
+    assert await store.get_many([KEY, Key("c", "bad"), Key("c", "waits")]) == [b"-1", None, b"put"]
+    assert await store.get(Key("c", "held")) == b"old"
+    assert dropped == [1, 1, 1]
+
+
+async def test_a_flush_writes_everything_in_batches() -> None:
+    store = Watched()
+    outbox = WriteQueue(store)
+    for number in range(1_000):
+        outbox.put(Key("c", str(number)), lambda: b"v")
+    await outbox.flush()
+    assert sum(store.batches) == 1_000
+    assert max(store.batches) < 1_000
+
+
+async def test_what_could_not_be_written_is_kept_and_newer_values_win() -> None:
+    store = Watched()
+    outbox = WriteQueue(store)
+    store.away = True
+    outbox.put(KEY, lambda: b"old")
+    outbox.append(Key("c", "log"), lambda: b"e")
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    outbox.put(KEY, lambda: b"new")
+    store.away = False
+    await outbox.flush()
+    assert await store.get(KEY) == b"new"
+    assert len(await store.read(Key("c", "log"))) == 1
+
+
+async def until_bounded(outbox: WriteQueue, store: Watched) -> None:
+    """Waits for a second failed write: behind the first one, what takes too much was dropped."""
+    for _ in range(100):
+        outbox.write_now()
+        await asyncio.sleep(0.02)
+        if store.failed > 1:
+            return
+
+
+async def test_while_the_store_is_away_memory_is_bounded_in_bytes_and_drops_are_counted() -> None:
+    dropped: list[int] = []
+    store = Watched()
+    store.away = True
+    outbox = WriteQueue(store, capacity=64_000, on_drop=dropped.append)
+    for number in range(25):
+        outbox.put(Key("c", str(number)), lambda: bytes(6_000))
+        outbox.append(Key("c", "log"), lambda: bytes(3_000))
+    for number in range(25):
+        outbox.put(Key("small", str(number)), lambda: b"v")
+    await until_bounded(outbox, store)
+    store.away = False
+    await outbox.flush()
+    values = await store.get_many([Key("c", str(number)) for number in range(25)])
+    assert values == [None] * 22 + [bytes(6_000)] * 3
+    assert None not in await store.get_many([Key("small", str(number)) for number in range(25)])
+    assert len(await store.read(Key("c", "log"))) == 9
+    assert sum(dropped) == 22 + 16
+
+
+async def test_a_value_of_the_bounded_queue_is_the_newest_when_the_store_is_back() -> None:
+    store = Watched()
+    store.away = True
+    outbox = WriteQueue(store)
+    outbox.put(Key("c", "bad"), lambda: (2**70).to_bytes(4, "big"))
+    outbox.append(Key("c", "log"), lambda: (2**70).to_bytes(4, "big"))
+    outbox.append(Key("c", "log"), lambda: b"e")
+    outbox.put(KEY, lambda: b"old")
+    outbox.put(Key("c", "same"), lambda: b"same")
+    outbox.merge(Key("c", "merged"), lambda held: (held or b"") + b"+", nothing)
+    await store.put(Key("c", "merged"), b"held")
+    await until_bounded(outbox, store)
+    outbox.put(KEY, lambda: b"new")
+    store.away = False
+    await outbox.flush()
+    keys = [KEY, Key("c", "same"), Key("c", "merged"), Key("c", "bad")]
+    assert await store.get_many(keys) == [b"new", b"same", b"held+", None]
+    assert [value for _, value in await store.read(Key("c", "log"))] == [b"e"]
+
+
+async def test_closing_writes_what_is_left_and_counts_what_cannot_be_written() -> None:
+    dropped: list[int] = []
+    store = Watched()
+    outbox = WriteQueue(store, on_drop=dropped.append)
+    outbox.put(KEY, lambda: b"v")
+    await outbox.close()
+    assert await store.get(KEY) == b"v"
+    store.away = True
+    outbox.put(KEY, lambda: b"w")
+    await outbox.close()
+    assert dropped == [1]
+
+
+async def test_a_value_that_cannot_be_made_is_dropped_alone() -> None:
+    dropped: list[int] = []
+    store = Watched()
+    outbox = WriteQueue(store, on_drop=dropped.append)
+    outbox.put(Key("c", "bad"), lambda: (2**70).to_bytes(4, "big"))
+    outbox.append(Key("c", "log"), lambda: (2**70).to_bytes(4, "big"))
+    outbox.put(KEY, lambda: b"good")
+    await outbox.flush()
+    assert await store.get(KEY) == b"good"
+    assert dropped == [1, 1]
+
+
+async def test_a_flush_does_not_wait_for_what_comes_in_meanwhile() -> None:
+    class Slow(Watched):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            outbox.put(Key("c", f"new {len(self.batches)}"), lambda: b"v")
+            return await super().write(batch)
+
+    store = Slow()
+    outbox = WriteQueue(store)
+    outbox.put(KEY, lambda: b"v")
+    await asyncio.wait_for(outbox.flush(), 5)
+    assert store.batches == [1]
+
+
+async def test_a_backlog_is_written_in_few_turns_of_the_loop() -> None:
+    outbox = WriteQueue(Watched())
+    for number in range(2_560):
+        outbox.put(Key("c", str(number)), lambda: b"v")
+    writing, turns = asyncio.ensure_future(outbox.flush()), 0
+    while not writing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    # The last batch alone is no backlog, and gives way now and then.
+    assert turns < 40
+
+
+async def test_values_go_to_the_store_by_their_names_and_logs_as_they_came() -> None:
+    class Noting(InMemoryStore):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            noted.extend(write.key.name for write in batch)
+            return {}
+
+    noted: list[str] = []
+    outbox = WriteQueue(Noting())
+    outbox.append(Key("c", "y"), lambda: b"e")
+    outbox.append(Key("c", "x"), lambda: b"e")
+    for name in ("b", "c", "a"):
+        outbox.put(Key("c", name), lambda: b"v")
+    await outbox.flush()
+    assert noted == ["a", "b", "c", "y", "x"]
+
+
+async def test_what_nobody_goes_on_by_is_written_later_with_all_of_a_second_in_the_order_of_names() -> None:
+    noted: list[list[str]] = []
+
+    class Noting(InMemoryStore):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            noted.append([write.key.name for write in batch])
+            return await super().write(batch)
+
+    outbox = WriteQueue(Noting())
+    ledger = outbox.slow_queue()
+    assert outbox.slow_queue() is ledger
+    for number in range(600):
+        ledger.put(Key("c", f"{number * 7 % 600:03}"), lambda: b"v")
+    outbox.put(KEY, lambda: b"v")
+    async with asyncio.timeout(20):
+        while sum(map(len, noted)) < 601:
+            await asyncio.sleep(0.01)
+    assert noted[0] == [KEY.name]
+    assert [name for names in noted[1:] for name in names] == [f"{number:03}" for number in range(600)]
+    # Not all at once, so that what somebody waits for has its turn in between.
+    assert max(map(len, noted)) <= 256
+
+
+async def test_who_asks_an_outbox_to_flush_to_hurry_or_to_close_has_what_is_patient_too() -> None:
+    store = InMemoryStore()
+    outbox = WriteQueue(store)
+    ledger = outbox.slow_queue()
+    ledger.put(Key("c", "1"), lambda: b"v")
+    await outbox.flush()
+    assert await store.get(Key("c", "1")) == b"v"
+    ledger.append(Key("c", "2"), lambda: b"v")
+    outbox.write_now()
+    # By far not the second that it would else take.
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert await store.read(Key("c", "2")) == [(0, b"v")]
+    ledger.put(Key("c", "3"), lambda: b"v")
+    await outbox.close()
+    assert await store.get(Key("c", "3")) == b"v"
+
+
+async def test_what_is_patient_and_cannot_be_written_at_the_end_is_counted_as_dropped() -> None:
+    store, dropped = Watched(), list[int]()
+    outbox = WriteQueue(store, on_drop=dropped.append)
+    ledger = outbox.slow_queue()
+    for name in ("1", "2"):
+        ledger.put(Key("c", name), lambda: b"v")
+    store.away = True
+    await outbox.close()
+    assert sum(dropped) == 2
+
+
+async def test_what_was_erased_is_not_written_later() -> None:
+    store = Watched()
+    store.away = True
+    outbox, other = WriteQueue(store), Key("c", "other")
+    ledger = outbox.slow_queue()
+    outbox.put(KEY, lambda: b"v")
+    ledger.append(KEY, lambda: b"e")
+    ledger.put(other, lambda: b"v")
+    with pytest.raises(StoreUnavailable):
+        await outbox.flush()
+    assert await outbox.drop(KEY.__eq__) == [KEY, KEY]
+    store.away = False
+    await outbox.flush()
+    assert (await store.get_many([KEY, other]), await store.read(KEY)) == ([None, b"v"], [])

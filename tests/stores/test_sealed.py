@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.archive.sealing import PLAIN, SEALED, PlainSealer
+from accordion.model.ports import Sealer
+from accordion.stores.encryption import AesSealer, open_sealer, read_keys
+
+KEY, OTHER = bytes(range(32)), bytes(range(32, 64))
+SEALERS: list[Sealer] = [AesSealer([KEY]), PlainSealer()]
+
+
+@pytest.mark.parametrize("sealer", SEALERS, ids=["sealed", "unsealed"])
+@given(space=st.binary(max_size=40), name=st.text(max_size=40), value=st.binary(max_size=2_000))
+def test_what_was_sealed_comes_back_byte_for_byte(sealer, space, name, value):
+    assert sealer.open(space, name, sealer.seal(space, name, value)) == value
+
+
+@pytest.mark.parametrize("value", [PLAIN, SEALED, PLAIN + SEALED, SEALED * 40, b""])
+def test_a_plain_value_that_looks_sealed_comes_back_too(value):
+    for sealer in SEALERS:
+        assert sealer.open(b"t", "n", sealer.seal(b"t", "n", value)) == value
+    assert AesSealer([KEY]).open(b"t", "n", PlainSealer().seal(b"t", "n", value)) == value
+
+
+@given(st.binary(min_size=8, max_size=200))
+def test_nothing_of_a_value_is_seen_and_the_same_value_never_looks_the_same(value):
+    sealer = AesSealer([KEY])
+    first, second = sealer.seal(b"t", "n", value), sealer.seal(b"t", "n", value)
+    assert first[:1] == SEALED
+    assert first != second
+    assert value not in first
+
+
+def test_a_value_opens_for_its_tenant_under_its_name_only():
+    sealer = AesSealer([KEY])
+    sealed = sealer.seal(b"one", "row/1", b"said")
+    assert sealer.open(b"one", "row/1", sealed) == b"said"
+    assert sealer.open(b"another", "row/1", sealed) is None
+    assert sealer.open(b"one", "row/2", sealed) is None
+    assert AesSealer([OTHER]).open(b"one", "row/1", sealed) is None
+    assert PlainSealer().open(b"one", "row/1", sealed) is None
+
+
+@given(st.data())
+def test_a_damaged_value_is_none_and_never_an_error(data):
+    sealer = AesSealer([KEY])
+    sealed = sealer.seal(b"t", "n", b"something that was said")
+    at = data.draw(st.integers(1, len(sealed) - 1))
+    assert sealer.open(b"t", "n", sealed[:at]) is None
+    flipped = sealed[:at] + bytes([sealed[at] ^ data.draw(st.integers(1, 255))]) + sealed[at + 1 :]
+    assert sealer.open(b"t", "n", flipped) is None
+    assert sealer.open(b"t", "n", SEALED + data.draw(st.binary(max_size=60))) is None
+
+
+def test_the_first_key_seals_and_all_open():
+    old, new, rotated = AesSealer([KEY]), AesSealer([OTHER]), AesSealer([OTHER, KEY])
+    assert rotated.open(b"t", "n", old.seal(b"t", "n", b"before")) == b"before"
+    assert new.open(b"t", "n", rotated.seal(b"t", "n", b"after")) == b"after"
+    assert old.open(b"t", "n", rotated.seal(b"t", "n", b"after")) is None
+
+
+def test_what_was_stored_without_a_key_is_read_with_one():
+    assert AesSealer([KEY]).open(b"t", "n", b"\x01 as it was") == b"\x01 as it was"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEY.hex(), KEY.hex().upper(), base64.b64encode(KEY).decode(), base64.urlsafe_b64encode(KEY).decode(),
+        base64.b64encode(KEY).decode().rstrip("="), f" {KEY.hex()} ",
+    ],
+)  # fmt: skip
+def test_a_key_is_read_in_hexadecimal_and_base64(text):
+    assert read_keys(text) == (KEY,)
+
+
+def test_several_keys_stand_with_commas_between():
+    assert read_keys(f"{KEY.hex()}, {base64.b64encode(OTHER).decode()}") == (KEY, OTHER)
+    assert read_keys("") == read_keys("  ") == ()
+
+
+@pytest.mark.parametrize("text", ["short", KEY.hex()[:-2], KEY.hex() + "00", f"{KEY.hex()},", "é" * 43, "," * 3])
+def test_a_text_that_is_no_key_is_refused_without_being_shown(text):
+    with pytest.raises(ValueError, match="32 bytes") as caught:
+        read_keys(text)
+    assert text not in str(caught.value)
+
+
+def test_without_a_key_a_lasting_store_is_warned_of_and_another_is_not(caplog):
+    with caplog.at_level(logging.WARNING, "accordion"):
+        assert isinstance(open_sealer("", lasting=False), PlainSealer)
+        assert isinstance(open_sealer(KEY.hex(), lasting=True), AesSealer)
+        assert not caplog.records
+        assert isinstance(open_sealer("", lasting=True), PlainSealer)
+    assert [record.message for record in caplog.records] == [
+        "archive.key is not set: the archive is compressed but not encrypted"
+    ]
+
+
+@pytest.mark.parametrize("sealer", [AesSealer([OTHER]), PlainSealer()], ids=["wrong key", "no key"])
+def test_values_that_cannot_be_opened_are_warned_of_once(caplog, sealer):
+    sealed = AesSealer([KEY]).seal(b"t", "n", b"said")
+    with caplog.at_level(logging.WARNING, "accordion"):
+        assert [sealer.open(b"t", "n", sealed) for _ in range(3)] == [None] * 3
+    assert len(caplog.records) == 1
+    assert "missing" in caplog.text
+
+
+def test_threads_may_share_a_sealer():
+    sealer, wrong = AesSealer([KEY]), []
+
+    def work(space: bytes) -> None:
+        for at in range(300):
+            value = os.urandom(200)
+            if sealer.open(space, str(at), sealer.seal(space, str(at), value)) != value:
+                wrong.append(at)
+
+    threads = [threading.Thread(target=work, args=(b"%d" % (at % 2),)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_cryptography_is_imported_only_where_a_key_is_set():
+    code = (
+        "import sys; from accordion.stores.encryption import open_sealer; open_sealer('', lasting=False); "
+        "assert 'cryptography' not in sys.modules; open_sealer('00' * 32, lasting=False); "
+        "assert 'cryptography' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
