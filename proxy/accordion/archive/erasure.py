@@ -1,6 +1,6 @@
-"""What is kept of a session or of a tenant, given out whole, and erased.
+"""Exports and erases the stored data of a session or a tenant.
 
-Both go by what is listed (archive_entries.py): nothing is kept that is not listed before it.
+Both follow the listing (archive_entries.py): every value is listed before it is stored.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from accordion.model.ports import Append, Key, Put, Tasks
 from accordion.model.values import dataclass
 
 Described = Callable[[Kind, Key, bytes], object | None]
-"""What a value of a kind says, in JSON-like values; None where it cannot be read."""
+"""Converts a stored value of a kind to JSON-like values; None where it cannot be read."""
 Read = Callable[[str, bytes], Callable[[bytes], Message]]
-"""A reader of messages' JSON, by dialect and tenant's key."""
+"""Returns a parser of messages' JSON for a protocol's name and a tenant's key."""
 
 _PAGE = 64
 _TRIES = 3
@@ -34,8 +34,11 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class ErasureResult:
-    """What was removed: entries, and values of the store. `shared` values stay, for another session's sake. `verified`
-    says that nothing was found any more when it was looked for again."""
+    """The result of an erasure: the number of removed entries and of removed values in the store.
+
+    `shared` values stay because another session of the tenant needs them. `verified` says that a second search found
+    nothing more.
+    """
 
     entries: int
     values: int
@@ -44,9 +47,12 @@ class ErasureResult:
 
 
 class ExportAndErasure:
-    """Gives out and erases. `described` and `read` make texts of what other rooms wrote; `erasures` tells everybody
-    what may not be used any more; `drop_erased` removes what was erased of the writes that wait on this machine for the
-    store, and gives it."""
+    """Exports and erases sessions and tenants.
+
+    `described` and `read` make stored values readable for the export. `erasures` notifies all workers that erased
+    values must not be used any more. `drop_erased` removes erased values from the writes that wait on this machine for
+    the store, and returns those writes.
+    """
 
     def __init__(
         self,
@@ -65,13 +71,13 @@ class ExportAndErasure:
         self._drop_erased = drop_erased
 
     async def list_sessions(self, tenant_key: bytes) -> list[str]:
-        """The sessions of a tenant of which anything is kept, in no order. Raises StoreUnavailable."""
+        """Returns the sessions of a tenant with stored data, in no order. Raises StoreUnavailable."""
         names: dict[str, None] = {}
         async for page in archive_entries.entries(self._archive.store, tenant_name(tenant_key)):
             names.update(dict.fromkeys(entry.session for entry in page))
         return list(names)
 
-    # -- giving out ---------------------------------------------------------------
+    # -- export -------------------------------------------------------------------
 
     async def export(self, tenant_key: bytes, session: str | None = None) -> AsyncIterator[bytes]:
         """Yields all that is stored of a session, or of a tenant, as lines of JSON.
@@ -89,7 +95,7 @@ class ExportAndErasure:
     async def _iterate_sessions(
         self, tenant: str, session: str | None
     ) -> AsyncIterator[tuple[str, list[ArchiveEntry]]]:
-        """Sessions with all their entries."""
+        """Yields sessions with all their entries."""
         name, held = session, list[ArchiveEntry]()
         async for page in archive_entries.entries(self._archive.store, tenant, session):
             for entry in page:
@@ -137,7 +143,7 @@ class ExportAndErasure:
         for key, value in zip(keys, await archive.store.get_many(keys) if keys else [], strict=True):
             opened = archive.open_value(tenant_key, key, value)
             told = self._described(entry.kind, key, opened) if opened is not None else None
-            # A fold is kept at two places for some minutes.
+            # A compaction is stored under two keys for some minutes.
             if told is not None and (line := msgspec.json.encode(told).decode()) not in seen:
                 seen.add(line)
                 yield {"type": entry.kind, "at": entry.at, "used": entry.used, entry.kind: told}
@@ -155,14 +161,16 @@ class ExportAndErasure:
         read = self._reader(artifact.dialect, tenant_key)
         return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
 
-    # -- erasing ------------------------------------------------------------------
+    # -- erasure ------------------------------------------------------------------
 
     async def erase(self, tenant_key: bytes, session: str | None = None) -> ErasureResult:
-        """Removes all that is kept of a session, or of a tenant. What another session of the tenant names too stays.
-        Raises StoreUnavailable; then some is removed, and it can be asked for again."""
+        """Removes the stored data of a session or a tenant, except values that another session of the tenant needs.
+
+        Raises StoreUnavailable; then a part is removed, and the call can be repeated.
+        """
         shared, found, removed = 0, 1, 1
-        # Noted before, so that what waits for the store elsewhere does not come back; and behind it, so that nobody has
-        # what he read again meanwhile.
+        # The notice before the removal keeps pending writes of other workers from restoring the values. The notice
+        # after it clears values that a worker read again in between.
         await self.erasures.note(tenant_key, session)
         waited = await self._drop_erased()
         entries, values = sum(write.key.collection.startswith(HELD) for write in waited), len(waited)
@@ -212,7 +220,7 @@ class ExportAndErasure:
         return len(mine), removed, shared
 
     async def _erase_unlisted(self, tenant_key: bytes, session: str) -> int:
-        """Removes artifacts that only the session's own list has."""
+        """Removes the artifacts in the session's own list that no entry lists."""
         count, store = 0, self._archive.store
         while found := await store.scan(session_collection(tenant_key, session), limit=_PAGE):
             names = [Key(session_collection(tenant_key, session), name) for name, _ in found]
@@ -222,7 +230,7 @@ class ExportAndErasure:
 
 
 def _transcript_record(transcript: Transcript) -> dict[str, Any]:
-    """The order of what was said, by the keys of rows, with the fields beside its list."""
+    """Returns a transcript as a record: the keys of its rows in order, and the request's other fields."""
     return {
         "type": "transcript",
         "dialect": transcript.dialect,
@@ -234,12 +242,12 @@ def _transcript_record(transcript: Transcript) -> dict[str, Any]:
 
 
 def _entry_keys(tenant: str, entries: Iterable[ArchiveEntry]) -> list[Key]:
-    """Where the entries themselves are."""
+    """Returns the keys of the entries and of their contents."""
     return [key for each in entries for key in reversed(archive_entries.keys_of(tenant, each))]
 
 
 def _json(wire: bytes) -> object:
-    """JSON on one line; as a text where that cannot be."""
+    """Returns JSON for one line, or the bytes as text where they are not valid JSON."""
     try:
         return msgspec.Raw(msgspec.json.format(wire, indent=-1))
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,7 +1,8 @@
-"""What was erased, told to whoever may have it still: other workers' memory, and what waits on other machines.
+"""Notifies all workers of erasures: of values in their memory, and of writes that wait on other machines.
 
-A note of each erasure lies in the store, without a word of what was said. One key changes with every note, so that to
-look for new ones costs one read.
+Theory of operation: each erasure has a notice in the store, without any content of a conversation. A second key changes
+with every notice, so that a check for new notices costs one read. `poll` checks every `LOOK` seconds and calls the
+listeners. `find_erased` checks pending writes against the notices before they are stored.
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Clock, ErasedWrites, Key, KeyValueStore, Put
 
 Listener = Callable[[str, str | None], None]
-"""Hears a tenant (see `tenant_of`) and the session that was erased; None: all of them."""
+"""Called with a tenant (see `tenant_name`) and the erased session; None: all of the tenant's sessions."""
 
 LOOK = 1.0
-"""Seconds between two looks for what others erased."""
+"""Seconds between two checks for erasures of other workers."""
 _HEARD = LOOK + 0.5
-"""Seconds after which others have looked, and have written what they were writing then."""
+"""Seconds after which other workers have checked, and have finished the writes of that moment."""
 _LONGEST = 86_400.0
-"""Seconds that no reply lasts."""
+"""Seconds that no response lasts."""
 _NOTES, _LAST = "erased", Key("", "erased/last")
 _PAGE = 1_000
 
 
 class ErasureNotice(msgspec.Struct, frozen=True, array_like=True):
-    """One erasure; `at` is seconds since the epoch, `session` None where all of the tenant's were erased. `over`: that
-    was the last of it, behind a note that everybody had time to hear."""
+    """One erasure, at `at` seconds since the epoch. `session` is None where all of the tenant's were erased.
+
+    `over`: the erasure is complete; an earlier notice gave every worker time to react.
+    """
 
     tenant: str
     session: str | None
@@ -45,8 +48,11 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ErasureN
 
 
 class ErasureNotices:
-    """Notes erasures, and hears of those that others noted. `retention` (seconds) is how long a note is kept: as long
-    as what it is about could be anywhere. `wait` waits for so many seconds; None where nobody else uses the store."""
+    """Publishes erasures and receives those of other workers.
+
+    `retention` is the time for which a notice is stored, in seconds: as long as erased values may exist anywhere.
+    `wait` waits for a number of seconds; None where no other process uses the store.
+    """
 
     def __init__(
         self,
@@ -64,18 +70,18 @@ class ErasureNotices:
         self._began = clock.now()
         self._seen: dict[str, bytes] = {}
         self._told: dict[tuple[str, str | None], float] = {}
-        """Of each erasure, when what it is about began at the latest, by the monotonic clock."""
+        """By erasure, the monotonic time: requests that began before it may use erased values."""
         self._under_way: set[tuple[str, str | None]] = set()
-        """Erasures of whose end nothing was heard yet."""
+        """Erasures whose end was not announced yet."""
 
     def listen(self, listener: Listener) -> None:
-        """Tells this listener of every erasure from now on. It must be quick and must not raise."""
+        """Calls the listener at every erasure from now on. It must be quick and must not raise."""
         self._listeners.append(listener)
 
     async def note(self, tenant_key: bytes, session: str | None, *, over: bool = False) -> None:
-        """Notes an erasure: no worker may use the erased values any more. Raises StoreUnavailable.
+        """Publishes an erasure: no worker may use the erased values any more. Raises StoreUnavailable.
 
-        `over`: they are gone, and what begins from here on is stored.
+        `over`: the values are removed, and requests that begin from now on are stored.
         """
         note = ErasureNotice(tenant_name(tenant_key), session, self._clock.now(), over)
         value = _ENCODER.encode(note)
@@ -87,34 +93,41 @@ class ErasureNotices:
 
     @property
     def is_only_user(self) -> bool:
-        """Whether nobody else uses the store."""
+        """Whether no other process uses the store."""
         return self._wait is None
 
     async def announce(self, tenant_key: bytes, session: str | None) -> None:
-        """Notes it, and waits until others have heard, where there are any. Raises StoreUnavailable."""
+        """Publishes an erasure, and waits until other workers have received it, if there are any.
+
+        Raises StoreUnavailable.
+        """
         await self.note(tenant_key, session)
         if self._wait is not None:
             await self._wait(_HEARD)
 
     def was_erased_since(self, tenant_key: bytes, session: str, began: float) -> bool:
-        """Whether the session, or all of its tenant's, was erased after `began` (seconds, by the monotonic clock), as
-        far as this worker heard: then nothing that began there may be kept any more. Quick: it is asked at each
-        reply."""
+        """Whether the session, or all of its tenant's, was erased after `began`, as far as this worker knows.
+
+        `began` is in seconds, by the monotonic clock. If so, nothing of a request that began then may be stored any
+        more. Quick: it is called at each response.
+        """
         if not self._told:
             return False
         tenant = tenant_name(tenant_key)
         return any(self._told.get((tenant, name), began) > began for name in (session, None))
 
     async def poll(self) -> None:
-        """Learns what others erased. To be called every LOOK seconds; never fails. What was noted before this worker
-        began is taken for known: it is nothing that it has in memory."""
+        """Receives the erasures of other workers. To be called every `LOOK` seconds; never fails.
+
+        Notices from before this worker began are skipped: its memory has nothing from before them.
+        """
         with suppress(StoreUnavailable):
             last = await self._store.get(_LAST) or b""
             if last == self._last:
                 return
             while True:
                 known, seen = self._seen, await self._notes()
-                if self._seen is known:  # Else something was noted here meanwhile, and what was read may be older.
+                if self._seen is known:  # Else a notice was published here meanwhile.
                     break
             first, self._last, self._seen = self._last is None, last, seen
             for note in _read(value for name, value in seen.items() if known.get(name) != value):
@@ -126,7 +139,7 @@ class ErasureNotices:
         return archive_entries.is_listing(key)
 
     async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
-        """See ErasureLog. What others of these writes, or what the store has, need too is not among it."""
+        """See ErasureLog. Values that other pending writes or stored entries need are left out."""
         notes = _read((await self._notes()).values())
         if not notes:
             return ErasedWrites()
@@ -148,7 +161,7 @@ class ErasureNotices:
             )
             keys.update([key, place] if is_gone else [])
             named = [(_contents_of_entry(entry, values.get(place)), is_gone)]
-            # A session that goes on has one entry, and what was said before and after the erasure is in one log.
+            # A continued session has one entry, and one log for the messages before and after the erasure.
             for append in logs.get(archive_entries.transcript_key(tenant, entry.session), ()):
                 said = archive_entries.decode_transcript([(0, append.value)])
                 is_gone = _covers(notes, tenant, entry.session, said[0].at if said else 0.0)
@@ -162,7 +175,7 @@ class ErasureNotices:
         renewed = set[Key]()
         for tenant, each in gone.items():
             each.exclude_all(contents for other, contents in stays if other == tenant)
-            # What was stored since may name the same content, and its rows may be among the writes.
+            # Entries that were stored since may need the same values, whose rows may be among the writes.
             async for page in archive_entries.entries(self._store, tenant):
                 newer = [entry for entry in page if not _covers(notes, tenant, entry.session, entry.at)]
                 each.exclude_all(await archive_entries.contents(self._store, tenant, newer))
@@ -180,11 +193,12 @@ class ErasureNotices:
         return found
 
     def _seconds_since(self, note: ErasureNotice) -> float:
-        """How many seconds ago the last thing began that another's note is about: what begins before this worker hears
-        of an erasure may go on from what is erased.
+        """Returns how many seconds ago the last request may have begun that another worker's erasure affects.
 
-        Of one that it heard of in time, the end says no more than what began before it: what is said as soon as the
-        erasure was answered is kept. Where machines' clocks are apart, it is at most a look ago, and not to come.
+        Without an earlier notice it is 0: any request that began before this worker received the erasure may continue
+        from erased values. If the worker received the first notice in time, the final notice affects only requests that
+        began before it, so that requests after the erasure's answer are stored. As machines' clocks may differ, it is 0
+        to `LOOK` seconds.
         """
         in_time = note.over and (note.tenant, note.session) in self._under_way
         return min(LOOK, max(0.0, self._clock.now() - note.at)) if in_time else 0.0
@@ -209,7 +223,10 @@ def _covers(notes: Iterable[ErasureNotice], tenant: str, session: str, at: float
 
 
 def _contents_of_entry(entry: archive_entries.ArchiveEntry, value: bytes | None) -> archive_entries.EntryContents:
-    """What belongs to an entry, except for a transcript's log; `value` is the record of its contents, if any."""
+    """Returns the contents of an entry, without a transcript's log.
+
+    `value` is the record of its contents, if any.
+    """
     keys = [(*entry.place, entry.size)] if entry.place is not None else []
     return archive_entries.decode_contents(value) or archive_entries.EntryContents(entry.session, keys=keys)
 

@@ -1,4 +1,4 @@
-"""An artifact as it is read: loaded from its rows, said in a few words."""
+"""Loads an artifact from its rows: its text and a short description."""
 
 from __future__ import annotations
 
@@ -11,48 +11,53 @@ from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning
 from accordion.model.values import dataclass, replace
 
 INPUT: Final = "$input"
-"""The path at which the arguments of a result's call stand."""
+"""The path that selects the arguments of a result's call."""
 _ARGUMENTS: Final = 160
 
 
 class ReadableMessage(Protocol):
-    """A message as a dialect reads it."""
+    """A message as a wire protocol parses it."""
 
     @property
     def role(self) -> Role:
-        """Who says it."""
+        """The role of the message."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What it says."""
+        """The parts of the message."""
 
 
 class MessageParser(Protocol):
-    """What is needed of a dialect: a message read from the client's JSON. Raises ValueError."""
+    """Parses messages of a wire protocol from the client's JSON. Raises ValueError."""
 
     def read_message(self, raw: bytes) -> ReadableMessage:
-        """Reads one entry of the list."""
+        """Parses one entry of the client's list."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedArtifact:
-    """An artifact as it is read: its record, what it is in a few words, its text, and the arguments of its call."""
+    """An artifact that was loaded from the archive.
+
+    `artifact` is its record, `what` a short description, `text` its text, `input` the arguments of its call as JSON.
+    """
 
     artifact: Artifact
     what: str
     text: str
     input: str = ""
     mute: bool = False
-    """Whether nothing of it is text."""
+    """Whether it has no text, such as an image."""
     more: bool = False
-    """Whether there is more to it than its text says: an image, or thoughts that only the provider can read."""
+    """Whether it has content that its text lacks: media, or reasoning that only the provider can read."""
 
 
 def load_artifact(
     artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
 ) -> LoadedArtifact | None:
-    """An artifact read from its rows; None where one is gone. Of a result the call may be: what it was is in the
-    record."""
+    """Loads an artifact from its rows; None where a row is missing or cannot be parsed.
+
+    Of a result, the row of the call may be missing: the record has the call's name and arguments.
+    """
     dialect = dialects.get(artifact.dialect)
     needed = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
     if dialect is None or not needed or any(key not in rows for key in needed):
@@ -68,7 +73,7 @@ def load_artifact(
 def find_calls(
     artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
 ) -> list[tuple[bytes, int, ToolCall]]:
-    """The calls whose results stand in an artifact, each with its message's key and its place there."""
+    """Returns the calls whose results the artifact has, each with its message's key and part index."""
     wanted = artifact.call_id if artifact.kind == "result" else ""
     return [
         (key, number, part)
@@ -80,7 +85,7 @@ def find_calls(
 
 
 def _build_artifact(artifact: Artifact, messages: Sequence[Message]) -> LoadedArtifact:
-    """An artifact as it is read, given its messages in order. A result's text is what the tool answered."""
+    """Builds an artifact from its messages in order. A result's text is the tool's output."""
     if artifact.kind == "range":
         number = len(messages)
         what = f"stretch of {number:,} earlier messages" if number != 1 else "earlier message"
@@ -106,7 +111,7 @@ def _build_artifact(artifact: Artifact, messages: Sequence[Message]) -> LoadedAr
 
 
 def _has_more(artifact: Artifact, messages: Sequence[Message]) -> bool:
-    """Whether a text cannot say all of it."""
+    """Whether the artifact has content that is not text."""
     if artifact.kind == "range":
         return any(_is_not_text(part) for message in messages for part in message.parts)
     parts = messages[-1].parts
@@ -120,7 +125,7 @@ def _is_not_text(part: Part) -> bool:
 
 
 def resolve_path(held: LoadedArtifact, path: str) -> tuple[str, str]:
-    """The text that a path is of, and the path into it."""
+    """Returns the text that a path refers to, the output or the arguments, and the path within it."""
     if path.startswith(INPUT):
         rest = path.removeprefix(INPUT)
         return held.input, "$" + rest if rest else ""

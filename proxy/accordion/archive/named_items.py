@@ -1,9 +1,10 @@
-"""What replies said that a client only names afterwards, by the provider's own ids.
+"""Stores response items that clients later reference only by the provider's ids.
 
-OpenAI keeps the items of a reply, and a client may send `{"type": "item_reference", "id": "msg_…"}` for what was said;
-Vercel's AI SDK does so by default. A fold could neither tell of such words nor give them back, so they are kept here as
-they go by: in memory at first, for nobody knows yet whether the client will name them, and in the archive once a
-session was seen to name what was said before. Nothing of it is kept of clients that send their history themselves.
+OpenAI stores the items of a response, and a client may send `{"type": "item_reference", "id": "msg_…"}` instead of an
+item; Vercel's AI SDK does so by default. A compaction could neither summarize nor archive such items, so they are
+recorded when the response passes. They are in memory at first, since it is unknown whether the client will reference
+them, and in the archive once a session has referenced an earlier item. Nothing is stored of clients that send their
+history themselves.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ from accordion.model.ports import Tasks
 _OVERHEAD = 300
 
 Name = tuple[bytes, str]
-"""A tenant's key, and a session of its."""
+"""A tenant's key and a session."""
 
 Reads = Callable[[str, bytes], Callable[[bytes], Message]]
-"""By a dialect's name and a tenant's key, what makes a Message of one entry of the list. Raises ValueError."""
+"""Returns a parser of one list entry for a protocol's name and a tenant's key. Raises ValueError."""
 
 
 class NamedItems:
-    """Keeps the words of replies that are only named. Up to `capacity` bytes wait in memory, those of the session that
-    was longest unheard go first; as much is remembered of what was looked up for folds."""
+    """Stores response items that are only referenced.
+
+    Up to `capacity` bytes wait in memory; those of the session that was idle longest are removed first. As many bytes
+    of resolved references are cached.
+    """
 
     def __init__(self, archive: Archive, tasks: Tasks, erasures: ErasureNotices, reads: Reads, capacity: int) -> None:
         self._archive = archive
@@ -43,7 +47,7 @@ class NamedItems:
         self._capacity = capacity
         self._size = 0
         self.waiting: OrderedDict[Name, dict[str, bytes]] = OrderedDict()
-        """What was said, by its ids, of sessions that may name it."""
+        """By session, the items that it may reference, by their ids."""
         self._known = BoundedCache[bytes, Message](capacity)
         erasures.listen(lambda *_: self._forget())
 
@@ -55,8 +59,11 @@ class NamedItems:
         items: Sequence[tuple[str, bytes]],
         began: float,
     ) -> None:
-        """Takes what a reply said, by its ids, as JSON; `conversation` is what it answered, as the client sent it, and
-        came at `began` by the monotonic clock. Quick: what is to be kept is written in the background."""
+        """Remembers the items of a response, by their ids, as JSON.
+
+        `conversation` is its request as the client sent it, received at `began` by the monotonic clock. Quick: items
+        that must be stored are written in the background.
+        """
         name = tenant_key, session
         if not (items or name in self.waiting) or conversation.previous is not None:
             return
@@ -71,8 +78,10 @@ class NamedItems:
     async def resolve_names(
         self, conversation: Conversation, tenant_key: bytes, session: str
     ) -> Mapping[bytes, Message]:
-        """The messages of a conversation that only name what a reply said, as what was said, by the key of what names
-        it. What is not on record is left out; so is all that the store has where it is away."""
+        """Returns the messages that a conversation only references, by the key of the referencing message.
+
+        References that were not recorded are left out; also those in the store while it is unavailable.
+        """
         named = [message for message in conversation.messages if is_known_to_provider_only(message)]
         made = {message.key: known for message in named if (known := self._known.get(message.key)) is not None}
         wanted = {name: each.key for each in named if each.key not in made and (name := item_name(each.wire))}
@@ -101,7 +110,7 @@ class NamedItems:
                 tenant_key, session, "item", item_key(tenant_key, item), pack(wire)
             )
         ]
-        # Where the store is away it is tried again with the next reply.
+        # Where the store is unavailable, the next response tries again.
         with suppress(StoreUnavailable):
             await self._archive.keep(puts)
             for item in held:
@@ -131,15 +140,17 @@ class NamedItems:
             self._size -= _OVERHEAD + len(wire)
 
     def _forget(self) -> None:
-        """Something was erased: whatever it was, it may be here."""
+        """Removes everything from memory after an erasure, as any of it may be erased."""
         self.waiting.clear()
         self._known.clear()
         self._size = 0
 
 
 def _names_items(messages: Sequence[Message]) -> bool | None:
-    """Whether a client names what was said to it; False where it sends that itself, None where that cannot be told
-    yet. The newest tells."""
+    """Whether a client references the assistant's messages instead of sending them.
+
+    The newest such message decides; None where there is none yet.
+    """
     for message in reversed(messages):
         if message.role == "assistant" and any(type(part) is Text for part in message.parts):
             return is_known_to_provider_only(message)

@@ -1,8 +1,8 @@
-"""Walking a JSON path (RFC 9535) through a document, at a bounded cost. See paths.py.
+"""Evaluates a JSON path (RFC 9535) on a document at a limited cost. See paths.py.
 
-Who wrote the path may mean ill, and the document too. So a path is short, has few segments and at most two that
-descend; its filters look at single values only; and every node that is looked at is paid for from a budget, as is every
-filter's work. A path that runs out of it gives what it had found until then.
+Both the path and the document may be malicious. So a path is short, has few segments, and at most two that descend; its
+filters compare single values only. Each examined node and the work of each filter is charged to a budget. When the
+budget is spent, the values found so far are returned.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from accordion.archive.paths import InvalidPath, PathSelection
 from accordion.archive.patterns import InvalidPattern, compile_pattern
 
 PATH_MOST: Final = 500
-"""Characters of a path."""
+"""The most characters of a path."""
 _SEGMENTS, _SELECTORS, _DESCENTS = 32, 32, 2
 _BUDGET: Final = 250_000
-"""Nodes that are looked at for one path; about 0.3 s at the worst."""
+"""The number of nodes that are examined for one path; about 0.3 s at worst."""
 _PATTERN_MOST: Final = 200
 _COMPILING: Final = 2_000
 _DOTTED: Final = re.compile(r"(?<!\.)\.\[")
@@ -100,14 +100,14 @@ def _parse(path: str, meter: _WalkBudget) -> JSONPathQuery:
 
 
 def _normalize(path: str) -> str:
-    """A path as models write it at times (`items[0].name`, `.items[]`), spelled out."""
+    """Returns the standard form of a path that a model abbreviated (`items[0].name`, `.items[]`)."""
     if not path.startswith("$"):
         path = "$" + path if path[0] in ".[" else "$." + path
     return _DOTTED.sub("[", path.replace("[]", "[*]"))
 
 
 def _value_path(location: tuple[int | str, ...]) -> str:
-    """A value's own path, short where it can be."""
+    """Returns the path of one value, abbreviated where possible."""
     return "$" + "".join(_path_step(each) for each in location)
 
 
@@ -125,11 +125,11 @@ def _describe_error(error: Exception) -> str:
 
 
 class _BudgetExceeded(Exception):
-    """The budget was spent."""
+    """Raised when the budget is spent."""
 
 
 class _WalkBudget:
-    """What is left of the budget."""
+    """The remaining budget of one path."""
 
     __slots__ = ("left",)
 
@@ -143,7 +143,7 @@ class _WalkBudget:
 
 
 class _MeteredNode(JSONPathNode):
-    """A node that pays for its children, and for the width of each that will be walked through."""
+    """A node that charges the budget for its children, and for the width of each."""
 
     __slots__ = ("meter",)
     meter: _WalkBudget
@@ -160,7 +160,7 @@ def _value_width(value: object) -> int:
 
 
 class _PathEnvironment(JSONPathEnvironment):
-    """The functions of the standard, those with patterns by RE2, for one path."""
+    """The standard's functions for one path; those with patterns use RE2."""
 
     def __init__(self, meter: _WalkBudget) -> None:
         self._meter = meter
@@ -173,7 +173,7 @@ class _PathEnvironment(JSONPathEnvironment):
 
 
 class _LinearMatch(FilterFunction):
-    """`match` and `search`, in linear time."""
+    """The functions `match` and `search` in linear time."""
 
     def __init__(self, meter: _WalkBudget, *, whole: bool) -> None:
         self._meter = meter
@@ -206,7 +206,7 @@ class _LinearMatch(FilterFunction):
 
 
 class _MeteredFilter(FilterExpression):
-    """A filter that pays for each value it looks at."""
+    """A filter that charges the budget for each value that it examines."""
 
     __slots__ = ("_meter", "_price")
 
@@ -221,7 +221,7 @@ class _MeteredFilter(FilterExpression):
 
 
 def _bound_filter(expression: E, meter: _WalkBudget) -> E:
-    """A filter's expression in which nothing is walked through, and comparisons are of single values."""
+    """Limits a filter's expression to comparisons of single values. Raises InvalidPath where it has other queries."""
     if isinstance(expression, FilterQuery):
         if not expression.query.singular_query():
             raise InvalidPath("a filter looks at single values only, such as @.name or @[0].id")
@@ -244,7 +244,7 @@ def _bound_filter(expression: E, meter: _WalkBudget) -> E:
 
 
 class _UniqueOperand:
-    """A list or an object in a comparison: nothing else is equal to it."""
+    """A list or an object in a comparison: unequal to any simple value; two raise JSONPathError."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -256,7 +256,10 @@ class _UniqueOperand:
 
 
 class _MeteredOperand(Expression):
-    """One side of a comparison. Two long documents that are nearly equal would take long to tell apart."""
+    """One side of a comparison, which charges the budget for long strings.
+
+    Lists and objects are not compared, since long documents that are nearly equal take long to compare.
+    """
 
     __slots__ = ("_inner", "_meter")
 

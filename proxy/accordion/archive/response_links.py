@@ -1,10 +1,12 @@
-"""The history that the provider keeps, response by response, so that it can be put in place of a response's id.
+"""Records the responses that the provider stores, so that a response id can be replaced by its history.
 
-A client of Responses may send `previous_response_id` and only what is new; OpenAI keeps the rest. Such a request cannot
-be compacted as it is. So each of its responses is put on record as a link: the items of its request, the items of the
-response, and the ids of the responses before it. Nobody knows at the first response of a conversation whether its
-client will go on by the id, so that link is stored for a day only, and for good once it was gone on from. Of clients
-that send their history themselves nothing else is stored.
+A client of the Responses API may send `previous_response_id` and only the new items; OpenAI has the rest. Such a
+request cannot be compacted as it is. So each of these responses is recorded as a link: the items of its request, its
+own items, and the ids of the responses before it.
+
+At a conversation's first response it is unknown whether the client will continue by id. So that link is stored for a
+day only, and permanently once the client has continued from it. Of clients that send their history themselves nothing
+else is stored.
 """
 
 from __future__ import annotations
@@ -28,28 +30,31 @@ from accordion.model.ports import Key, Put, Tasks
 
 _OVERHEAD = 300
 _LONGEST = 4_096
-"""Replies in a row that are put together; more of them are no conversation."""
+"""The most responses of one history; more are no conversation."""
 _AT_ONCE = 32
-"""Replies before it that a link names, so that they are read together."""
+"""The number of earlier responses that a link names, so that they are read together."""
 _WHOLE = 65_536
-"""Bytes: of a client that sends its history itself, a longer list is not even held in memory."""
+"""The most bytes of a list that is remembered for a client that sends its history itself."""
 _BRIEFLY = 86_400.0
-"""Seconds for which the beginning of a conversation is stored before it was gone on from."""
+"""Seconds for which the first link is stored while the client has not continued from it."""
 _EARLY = 4
-"""So many responses after the beginning each store it for good: the first of them may not have found it."""
+"""The number of later responses that each store the first link too: one alone may not find it."""
 _SESSIONS = 10_000
-"""Sessions of clients that send their history themselves, whose newest response is remembered."""
+"""The number of sessions whose newest response is remembered, of clients that send their history."""
 _PACK_AT_ONCE = 32_768
-"""Bytes that are compressed at once; more of them in a thread, so that requests need not wait."""
+"""The most bytes that are compressed without a thread, so that requests do not wait."""
 
 Name = tuple[bytes, str]
-"""A tenant's key, and a reply's id."""
+"""A tenant's key and a response's id."""
 
 
 class ResponseLink(msgspec.Struct, frozen=True, array_like=True):
-    """A reply: `given` are the entries of its request's own list, `said` the items that the client was shown, as JSON;
-    `before` are the ids of the replies that led to it, the last one first, at least that one. None: the request brought
-    the whole list."""
+    """A response and its request.
+
+    `given` are the entries of the request's own list, `said` the response's items that the client received, as JSON.
+    `before` are ids of the responses before it, the newest first, at least one; empty where the request had the whole
+    list.
+    """
 
     given: tuple[bytes, ...]
     said: tuple[bytes, ...]
@@ -57,7 +62,7 @@ class ResponseLink(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in memory, roughly."""
+        """The bytes that the link takes in memory, roughly."""
         return _OVERHEAD + sum(map(len, self.given)) + sum(map(len, self.said)) + 100 * len(self.before)
 
 
@@ -65,15 +70,17 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Response
 
 
 class ResponseLinks:
-    """Records and finds responses by their ids. Up to `capacity` bytes of them are held in memory; no single one takes
-    more than a sixth."""
+    """Records responses and finds them by their ids.
+
+    Up to `capacity` bytes of links are held in memory; a single link takes at most a sixth of that.
+    """
 
     def __init__(self, archive: Archive, tasks: Tasks, erasures: ErasureNotices, capacity: int) -> None:
         self._archive = archive
         self._tasks = tasks
         self._largest = capacity // 6
         self._held = BoundedCache[Name, tuple[str, ResponseLink]](capacity)
-        """Each with its session, which is empty where the link was read from the store."""
+        """Each link with its session, which is empty where the link was read from the store."""
         self._newest: OrderedDict[Name, str] = OrderedDict()
         """By tenant and session, the newest response to a client that sends its history itself."""
         self._erased = 0
@@ -89,10 +96,12 @@ class ResponseLinks:
         *,
         known: bool,
     ) -> ResponseLink | None:
-        """Takes a response that the provider keeps under the id `reply`; `conversation` is its request as the client
-        sent it. `known`: the request brings back, in its list, the response that this proxy gave to it last, as a
-        client does that sends its history itself. Gives the link that is to be stored (see `puts`); None where
-        nothing is."""
+        """Records a response that the provider stores under the id `reply`.
+
+        `conversation` is its request as the client sent it. `known` says that the request's list has this proxy's last
+        response in it, as with a client that sends its history itself. Returns the link that must be stored (see
+        `build_puts`), or None.
+        """
         previous, entries = conversation.previous, (*conversation.lead, *conversation.messages)
         link = ResponseLink(
             tuple([message.wire for message in entries]), said, (previous,) if previous is not None else ()
@@ -113,8 +122,10 @@ class ResponseLinks:
         return None
 
     async def build_puts(self, tenant_key: bytes, session: str, reply: str, link: ResponseLink) -> list[Put]:
-        """The writes that store the link of a response, with all that is known to lead to it. One whose predecessor
-        cannot be found now is stored all the same: it may be on its way from another worker."""
+        """Returns the writes that store a response's link, extended by the ids of earlier responses.
+
+        A link whose predecessor is not found is stored all the same: another worker may be about to store that one.
+        """
         if not link.before:
             return await self._write_links(tenant_key, session, {reply: link}, _BRIEFLY)
         links, former = {reply: link}, link.before[0]
@@ -131,12 +142,14 @@ class ResponseLinks:
 
     @property
     def is_available(self) -> bool:
-        """Whether the store is there, so that what is not found is not on record."""
+        """Whether the store is available, so that a response that is not found was not recorded."""
         return self._archive.store.is_available
 
     async def history_up_to(self, tenant_key: bytes, reply: str) -> list[bytes] | None:
-        """All that the provider keeps up to a response and with it, as entries of a list; None where not all of it is
-        on record. Raises StoreUnavailable."""
+        """Returns the provider's whole history up to a response, including it, as entries of a list.
+
+        Returns None where a part was not recorded. Raises StoreUnavailable.
+        """
         links, read = list[ResponseLink](), dict[str, ResponseLink]()
         names: Sequence[str] = (reply,)
         while names and len(links) < _LONGEST:
@@ -146,20 +159,20 @@ class ResponseLinks:
                 if (link := read.get(names[0])) is None:
                     return None
             if names[0] in link.before:
-                # A provider that gives its replies one id over and over keeps nothing that could be told apart.
+                # A provider that gives all its responses the same id has no history that could be distinguished.
                 return None
             links.append(link)
             names = link.before
         return None if names else [entry for link in reversed(links) for entry in (*link.given, *link.said)]
 
-    # -- finding ------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------
 
     def _from_memory(self, name: Name) -> ResponseLink | None:
         held = self._held.get(name)
         return held[1] if held is not None else None
 
     async def _find(self, tenant_key: bytes, reply: str) -> ResponseLink | None:
-        """One link; None where it is not on record, or the store is away."""
+        """Returns one link; None where it was not recorded, or the store is unavailable."""
         if (link := self._from_memory((tenant_key, reply))) is not None:
             return link
         with suppress(StoreUnavailable):
@@ -167,17 +180,17 @@ class ResponseLinks:
         return None
 
     async def _read(self, tenant_key: bytes, names: Sequence[str]) -> dict[str, ResponseLink]:
-        """Links that the store has."""
+        """Reads links from the store."""
         keys, erased = [link_key(tenant_key, name) for name in names], self._erased
         found = dict[str, ResponseLink]()
         for name, key, value in zip(names, keys, await self._archive.store.get_many(keys), strict=True):
             if (link := decode(unpack(self._archive.open_value(tenant_key, key, value)))) is not None:
                 found[name] = link
-                if self._erased == erased:  # Else it may be what was erased meanwhile.
+                if self._erased == erased:  # Else the link may have been erased meanwhile.
                     self._remember((tenant_key, name), "", link)
         return found
 
-    # -- keeping ------------------------------------------------------------------
+    # -- writing ------------------------------------------------------------------
 
     async def _write_links(
         self, tenant_key: bytes, session: str, links: dict[str, ResponseLink], ttl: float | None
@@ -196,7 +209,7 @@ class ResponseLinks:
         self._held.put(name, (session, link), link.size)
 
     def _forget(self, tenant: str, session: str | None) -> None:
-        """Something was erased (see ErasureNotices)."""
+        """Removes erased links from memory (see ErasureNotices)."""
         self._erased += 1
         for name, (held, _) in self._held.items():
             if tenant_name(name[0]) == tenant and (session is None or held in ("", session)):
@@ -204,12 +217,12 @@ class ResponseLinks:
 
 
 def link_key(tenant_key: bytes, reply: str) -> Key:
-    """Where a tenant's reply is kept."""
+    """Returns the key of a response's link in the store."""
     return provider_key("link", tenant_key, reply)
 
 
 def decode(value: bytes | None) -> ResponseLink | None:
-    """A kept link, unpacked; None where there is none, or none that can be read."""
+    """Decodes a stored link after decompression; None where there is none, or it cannot be read."""
     with suppress(msgspec.MsgspecError, ValueError):
         return _DECODER.decode(value) if value is not None else None
     return None

@@ -1,8 +1,9 @@
-"""The bounds of what is kept of each tenant: by bytes and by age, the longest unused goes first.
+"""Limits each tenant's archive by bytes and by age; the least recently used entries are removed first.
 
-What expires by age goes by itself in the store, where everything has a time to live. What exceeds the bytes is removed
-in rounds, a few times an hour and when a write crosses the bound, by one worker at a time and never while a request
-waits for it. Whole entries go; what an entry that stays names too stays with it, and is counted there from then on.
+Theory of operation: every value in the store has a time to live, so expiry by age needs no work. Entries beyond the
+limit in bytes are removed in sweeps: a few times an hour for all tenants, and for one tenant when a write exceeds the
+limit. One worker sweeps at a time, and no request waits for it. Whole entries are removed; values that a remaining
+entry also needs stay, and count towards that entry from then on.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from accordion.model.ports import Clock, Key, KeyValueStore, Put, Tasks
 from accordion.model.values import dataclass
 
 EVERY = 1_200.0
-"""Seconds between two rounds."""
+"""Seconds between two sweeps of all tenants."""
 
 _LEASE = 900.0
 _HELD = b"held:"
-"""Stands before the sum of a round in its mark, for workers that begin between two rounds."""
+"""Prefix of the last sweep's sum in the store, for workers that start between two sweeps."""
 _LOW = 0.9
-"""How far below the bound a round goes, so that not every write begins another."""
+"""The share of the limit down to which a sweep removes, so that not every write starts another."""
 _KEYS = 100_000
-"""So many keys are looked for at once in what stays."""
+"""The number of values after which a batch of removed entries ends."""
 _PAGE = 16
 _DELETED = 200
 _TENANTS = 10_000
@@ -36,8 +37,12 @@ _TENANTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a round came to: bytes that are held of all tenants that it looked at, at most (what several workers wrote
-    counts for each); entries and bytes that were removed. `tenants` is 0 where only one was looked at."""
+    """The result of a sweep.
+
+    `held` are the bytes that all examined tenants have, at most: bytes that several workers wrote count for each of
+    them. `entries` and `size` are the number and the bytes of removed entries. `tenants` is 0 for the sweep of one
+    tenant.
+    """
 
     held: int
     entries: int
@@ -46,7 +51,10 @@ class SweepResult:
 
 
 class Retention:
-    """Keeps each tenant within `max_bytes` and `retention` seconds. `told` hears of every round that was made here."""
+    """Keeps each tenant's archive within `max_bytes` and `retention` seconds.
+
+    `told` is called with the result of every sweep of this worker.
+    """
 
     def __init__(
         self,
@@ -67,10 +75,10 @@ class Retention:
         self._sums: dict[str, int] = {}
         self._busy: set[str] = set()
         self._total: int | None = None
-        """Bytes of all tenants: those of the last round, and what was written here since. None before the first."""
+        """Bytes of all tenants: of the last sweep, plus the writes here since. None before the first."""
 
     def note_write(self, tenant: str, size: int) -> None:
-        """Something was kept for a tenant. Where that may cross the bound, its round begins."""
+        """Counts a write for a tenant. Starts the tenant's sweep where the write may exceed the limit."""
         known = self._sums.get(tenant)
         self._sums[tenant] = (known or 0) + size
         if self._total is not None:
@@ -82,8 +90,10 @@ class Retention:
             self._tasks.spawn(self._on_bound_reached(tenant, learn=known is None), "bound the archive of a tenant")
 
     async def run_round(self) -> SweepResult | None:
-        """Looks through all tenants; None where another worker does, or did of late, or the store is away. To be called
-        about every `EVERY` seconds, and at the start."""
+        """Sweeps all tenants. To be called about every `EVERY` seconds, and at the start.
+
+        Returns None where another worker does so or did recently, or the store is unavailable.
+        """
         held = entries = size = tenants = 0
         with suppress(StoreUnavailable):
             async with self._store.lock(Key("", "bounds"), lease=_LEASE) as mine:
@@ -110,7 +120,7 @@ class Retention:
         return None
 
     def _report(self, total: int) -> None:
-        """Says how many bytes all tenants hold, as far as that is known without looking through the archive."""
+        """Reports the bytes of all tenants, as far as they are known without a sweep."""
         self._total = total
         self._told(SweepResult(total, 0, 0, tenants=1))
 
@@ -137,7 +147,7 @@ class Retention:
     # -- one tenant ---------------------------------------------------------------
 
     async def sweep(self, tenant: str) -> SweepResult:
-        """Removes what is too old or too much of a tenant. Raises StoreUnavailable."""
+        """Removes a tenant's entries that are too old or exceed the limit. Raises StoreUnavailable."""
         found: list[ArchiveEntry] = []
         async for page in archive_entries.entries(self._store, tenant):
             found += page
@@ -159,8 +169,10 @@ class Retention:
         return SweepResult(total, removed, freed)
 
     def _choose_oldest(self, found: Sequence[ArchiveEntry], total: int, low: int) -> list[ArchiveEntry]:
-        """The oldest entries, those that must go so that no more than `low` bytes stay. The newest stays in any case:
-        it is what is in use right now."""
+        """Returns the oldest entries, whose removal leaves at most `low` bytes.
+
+        The newest entry always stays, as it is in use right now.
+        """
         oldest, gone = self._clock.now() - self._retention, list[ArchiveEntry]()
         for entry in found:
             if not (entry.used < oldest or (total > low and len(gone) < len(found) - 1)):
@@ -170,7 +182,7 @@ class Retention:
         return gone
 
     async def _take_batch(self, tenant: str, gone: Sequence[ArchiveEntry]) -> tuple[list[ArchiveEntry], SharedValues]:
-        """So many of these entries as are removed in one go, with what they name."""
+        """Returns as many of the entries as are removed in one batch, with their values."""
         taken, named = list[ArchiveEntry](), SharedValues()
         for at in range(0, len(gone), _PAGE):
             page = gone[at : at + _PAGE]
@@ -184,9 +196,12 @@ class Retention:
     async def _remove(
         self, tenant: str, gone: Sequence[ArchiveEntry], named: SharedValues, rest: Sequence[ArchiveEntry]
     ) -> int:
-        """Deletes entries with what no other names. Gives the bytes of them that stay for others' sake."""
+        """Deletes entries, with the values that no other entry needs.
+
+        Returns the bytes that stay because other entries need them.
+        """
         more: dict[str, int] = {}
-        # The newest first: what stays is counted there from now on, and so for long.
+        # The newest first: shared values count towards the first entry found, and that one stays longest.
         for at in range(len(rest), 0, -_PAGE):
             page = rest[max(0, at - _PAGE) : at]
             read = await archive_entries.contents(self._store, tenant, page)
@@ -200,7 +215,7 @@ class Retention:
         return sum(more.values())
 
     async def _count_shared(self, tenant: str, more: dict[str, int]) -> None:
-        """Entries that stay count what they share with those that go."""
+        """Adds the bytes of shared values to the entries that stay."""
         collection = archive_entries.entries_collection(tenant)
         places = [Key(collection, name) for name in more]
         values = await self._store.get_many(places) if places else []
@@ -215,8 +230,11 @@ class Retention:
 
 
 def sort_by_use(found: Iterable[ArchiveEntry]) -> list[ArchiveEntry]:
-    """Entries by when they were last used, the oldest first. Who uses a session uses all of it, and who uses a fold
-    those that it goes on from, of whatever session."""
+    """Sorts entries by their last use, the oldest first.
+
+    The use of a session counts for all its entries, and the use of a compaction for the compactions that it is based
+    on, of whatever session.
+    """
     known = list(found)
     sessions: dict[str, float] = {}
     for entry in known:
@@ -234,7 +252,7 @@ def sort_by_use(found: Iterable[ArchiveEntry]) -> list[ArchiveEntry]:
 
 
 async def delete(store: KeyValueStore, keys: Iterable[Key]) -> int:
-    """Removes keys in small batches; gives how many held something. Raises StoreUnavailable."""
+    """Deletes keys in small batches; returns how many had a value. Raises StoreUnavailable."""
     listed, count = list(keys), 0
     for at in range(0, len(listed), _DELETED):
         count += await store.delete(listed[at : at + _DELETED])

@@ -1,4 +1,4 @@
-"""What a text holds where it is JSON: the values at a path, and its structure in words."""
+"""Reads JSON texts: selects the values at a path, and describes the structure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from accordion.archive.paths import InvalidPath, select
 from accordion.archive.references import describe, describe_size
 
 DOCUMENT_MOST: Final = 4_000_000
-"""Characters of a text that is read by JSON path."""
+"""The most characters of a text that can be read by JSON path."""
 _VALUES: Final = 2_000
 _KEYS: Final = 20
 
 
 def select_text(text: str, path: str) -> tuple[str, str]:
-    """What stands at a JSON path of a text: its text (a string as it is, anything else as indented JSON, several values
-    one a line with their paths), and in words how much was found. Raises InvalidPath."""
+    """Returns the values at a JSON path as text, and a phrase that says how many were found.
+
+    A string is returned as it is, any other value as indented JSON, several values one a line with their paths. Raises
+    InvalidPath.
+    """
     found = select(parse_document(text), path, _VALUES)
     values, complete = found.values, found.complete
     if not values:
@@ -34,8 +37,10 @@ def select_text(text: str, path: str) -> tuple[str, str]:
 
 
 def value_at(text: str, path: str) -> str:
-    """What stands at a path, to be put into another text: a string as it is, anything else as JSON on one line, several
-    values as a list. Raises InvalidPath."""
+    """Returns the value at a path for insertion into another text.
+
+    A string is returned as it is, any other value as JSON on one line, several values as a list. Raises InvalidPath.
+    """
     found = select(parse_document(text), path, _VALUES)
     if not found.values or not found.complete:
         raise InvalidPath("nothing stands there" if not found.values else "too much stands there")
@@ -45,7 +50,7 @@ def value_at(text: str, path: str) -> str:
 
 
 def parse_document(text: str) -> Any:
-    """A text's JSON; one value a line makes a list. Raises InvalidPath."""
+    """Parses a text as JSON; one object or array a line becomes a list. Raises InvalidPath."""
     if len(text) > DOCUMENT_MOST:
         raise InvalidPath("It is too large to be read by path; use offset or pattern.")
     try:
@@ -62,14 +67,14 @@ def parse_document(text: str) -> Any:
 
 
 def render_value(value: Any) -> str:
-    """A JSON value to be read: a string as it is, anything else as indented JSON."""
+    """Renders a JSON value for reading: a string as it is, any other value as indented JSON."""
     if isinstance(value, str):
         return value
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
 
 
 def outline(text: str) -> str:
-    """The structure of a text in one or two lines: of JSON what it holds, else characters and lines."""
+    """Describes a text's structure in one or two lines: the fields of JSON, else characters and lines."""
     told = describe(text)
     if not told:
         return f"It has {describe_size(text)}."

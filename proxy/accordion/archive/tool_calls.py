@@ -1,7 +1,9 @@
-"""Answers calls of our own tool: loads what they ask for, and reads the part that is wanted.
+"""Answers calls of our artifact tool.
 
-Who may read what is said by the caller (`Reading`). An id that may not be read is answered the same way whether or not
-there is such an artifact. What is read is data: each answer begins with a line that says what it is.
+Theory of operation: `ArtifactTool` loads the artifact that a call names, and renders the requested part of it within
+the tokens that are available. The caller decides which artifacts may be read (`ReadContext`). An id that may not be
+read gets the same answer whether or not such an artifact exists. An artifact's text is data and not an instruction:
+each answer begins with a line that describes it.
 """
 
 from __future__ import annotations
@@ -27,40 +29,46 @@ from accordion.model.values import dataclass, replace
 _log = logging.getLogger("accordion")
 
 TOKENS_MOST: Final = 8_000
-"""Of one answer."""
+"""The most tokens of one answer."""
 SHARE: Final = 0.3
-"""Of the window: what is larger is not handed over whole."""
+"""The share of the window above which an artifact is not returned whole."""
 ARGUMENT_MOST: Final = 1_000_000
-"""Characters of an artifact that is put into another tool's arguments."""
+"""The most characters of an artifact that is inserted into another tool's arguments."""
 _LEAST: Final = 200
-"""Tokens that an answer needs to be of use."""
+"""The fewest tokens with which an answer is useful."""
 _HEAD: Final = 120
-"""Tokens of an answer's first line."""
+"""Tokens reserved for an answer's first line."""
 _SAFETY: Final = 0.9
 _DOUBT: Final = 3
-"""So many times as dense as on average may a part of a text be."""
+"""A part of a text may have this many times the text's average tokens per character."""
 _QUICK: Final = 200_000
-"""Characters of what is read without a thread."""
+"""The most characters that are processed without a thread."""
 _LOOKS: Final = 32
 _BEGINNING: Final = 1_500
 
 
 class SharedAccess(Protocol):
-    """What who reads may read beside what its own fold took out."""
+    """Grants access to artifacts of other agents in the same delegation tree."""
 
     def contains_id(self, name: str) -> bool:
-        """Whether an id stands in what it is shown."""
+        """Whether the reader's conversation shows the id."""
 
     async def can_read(self, artifact: Artifact, calls: Sequence[tuple[bytes, int, ToolCall]]) -> bool:
-        """Whether it may see what a record names; `calls` are those in it, each with its message's key and its place
-        there."""
+        """Whether the reader may see an artifact.
+
+        `calls` are the calls in the artifact, each with the key of its message and the index of its part there.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """Who reads: the tenant's key, the ids that it may read in any case, and the tokens that there is room for. `count`
-    counts a text's tokens. `window` is the model's, in tokens (0: not known); of several records of one content that of
-    `session` is preferred. `others` tells of all other ids; None where it may read none."""
+    """The reader's permissions and limits.
+
+    `allowed` are the ids that the tenant of `tenant_key` may read in any case; `others` decides about all other ids,
+    None allows none of them. `room` is the number of tokens available, `window` that of the model's window (0:
+    unknown). `count` counts the tokens of a text. Of several records with the same content, that of `session` is
+    preferred.
+    """
 
     tenant_key: bytes = field(repr=False)
     allowed: frozenset[str]
@@ -72,11 +80,11 @@ class ReadContext:
 
 
 class _CallRefused(Exception):
-    """A call that is answered with words of ours alone."""
+    """A call that is answered with an error message instead of an artifact."""
 
 
 class ArtifactTool:
-    """Answers calls. Holds no state; never raises."""
+    """Answers calls of the artifact tool. Has no state; never raises."""
 
     def __init__(self, archive: Archive, dialects: Mapping[str, MessageParser], tasks: Tasks) -> None:
         self._archive = archive
@@ -84,11 +92,14 @@ class ArtifactTool:
         self._tasks = tasks
 
     async def answer_calls(self, reading: ReadContext, calls: Sequence[ArtifactToolCall]) -> list[ArtifactToolResult]:
-        """An answer to each call, in their order. They share the room that there is."""
+        """Answers each call, in their order. The calls share the available tokens equally."""
         return [await self._answer(reading, call, reading.room // len(calls)) for call in calls]
 
     async def load_texts(self, reading: ReadContext, wanted: Sequence[ArtifactPlaceholder]) -> list[str | None]:
-        """The text of each artifact that is named in other tools' arguments; None where it cannot be had."""
+        """Returns the texts of the artifacts that other tools' arguments name.
+
+        A text is None where it is not available, not allowed or too long.
+        """
         return [await self._load_text(reading, each) for each in wanted]
 
     async def _answer(self, reading: ReadContext, call: ArtifactToolCall, room: int) -> ArtifactToolResult:
@@ -136,7 +147,7 @@ class ArtifactTool:
     # -- loading ------------------------------------------------------------------
 
     async def _load_artifact(self, reading: ReadContext, name: str) -> LoadedArtifact:
-        """An artifact that may be read. Raises _Refused."""
+        """Loads an artifact that the reader may read. Raises _CallRefused."""
         others = None if name in reading.allowed else reading.others
         if name not in reading.allowed and (others is None or not others.contains_id(name)):
             raise _unknown_artifact(name)
@@ -165,7 +176,10 @@ class ArtifactTool:
 def _load_from_rows(
     artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser], shared: bool
 ) -> tuple[LoadedArtifact | None, list[tuple[bytes, int, ToolCall]]]:
-    """An artifact read from its rows; where it is another's, with the calls that tell whether it may be seen."""
+    """Loads an artifact from its rows.
+
+    Where it belongs to another agent (`shared`), its calls are returned too: they decide whether the reader may see it.
+    """
     held = load_artifact(artifact, rows, dialects)
     return held, find_calls(artifact, rows, dialects) if shared and held is not None else []
 
@@ -177,13 +191,13 @@ def _unknown_artifact(name: str) -> _CallRefused:
     )
 
 
-# -- answering: pure, may be slow ------------------------------------------------------------------------------------
+# -- rendering answers: pure functions, may be slow ------------------------------------------------------------------
 
 
 def _render_answer(
     held: LoadedArtifact, wish: ReadRequest, other: LoadedArtifact | None, reading: ReadContext, room: int
 ) -> str:
-    """The answer: a line that says what it is, and the part that was asked for, within `room` tokens."""
+    """Returns the answer: a line that describes it, and the requested part, within `room` tokens."""
     head = f"{wish.id}: archived {held.what}"
     tokens = _max_answer_tokens(reading, room)
     most = int(tokens / _tokens_per_character(held.artifact) * _SAFETY)
@@ -204,7 +218,7 @@ def _render_answer(
 
 
 def _describe_structure(held: LoadedArtifact, head: str, most: int) -> str:
-    """What is said of what is never handed over whole."""
+    """Describes an artifact that is too large to return whole, with its beginning."""
     part = read_page(held.text, 0, 0, most)
     found = "".join(f"\n- {finding}" for finding in held.artifact.findings)
     return (
@@ -221,7 +235,11 @@ def _select_path(held: LoadedArtifact, path: str) -> str:
 
 
 def _max_answer_tokens(reading: ReadContext, room: int) -> int:
-    """Tokens of an answer: half of the room that there is, so that something is left to go on with."""
+    """Returns the most tokens of an answer.
+
+    It is half of the available tokens at most, so that the agent can continue. Raises _CallRefused where too few
+    remain.
+    """
     most = min(TOKENS_MOST, room // 2)
     if reading.window:
         most = min(most, int(SHARE * reading.window))
@@ -233,7 +251,7 @@ def _max_answer_tokens(reading: ReadContext, room: int) -> int:
 
 
 def _tokens_per_character(artifact: Artifact) -> float:
-    """Tokens of a character."""
+    """Returns the artifact's tokens per character, between 0.2 and 1."""
     known = artifact.tokens / artifact.characters if artifact.characters and artifact.tokens else 0.3
     return min(1.0, max(0.2, known))
 
@@ -243,12 +261,12 @@ def _is_oversized(held: LoadedArtifact, reading: ReadContext) -> bool:
 
 
 def _may_not_fit(held: LoadedArtifact, characters: int, room: int) -> bool:
-    """Whether an answer may not fit: counting takes longer than all else, so it is done only then."""
+    """Whether an answer may exceed `room` tokens. Only then are its tokens counted, which is slow."""
     return _DOUBT * _tokens_per_character(held.artifact) * characters > room
 
 
 def _encodable(text: str) -> str:
-    """A text that can be encoded."""
+    """Returns the text with characters replaced that UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The tool by which a model reads what left its window, and what it means by its arguments."""
+"""Defines the tool that reads archived artifacts, and parses the arguments of its calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accordion.model.artifact_tool import ToolDefinition
 
 NAME: Final = "read_artifact"
 OTHER_NAME: Final = "accordion_read_artifact"
-"""Where the client has a tool of the first name."""
+"""The name where the client has a tool of the first name."""
 
 _DESCRIPTION: Final = (
     "Reads what was moved out of this conversation's window to save room: a tool result or a stretch of earlier "
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"\s*(-?\d{1,12})(?:\.0*)?\s*(?:lines?)?\s*\Z", re.IGNORECA
 _MOST: Final = 1_000_000
 _NOTHING: Final = ("null", "none", "undefined")
 _LONGEST: Final = 20_000
-"""Characters of arguments that are looked into."""
+"""The most characters of arguments that are parsed."""
 _SAME: Final = {
     "id": ("id", "artifact_id", "artifact", "$artifact", "ref", "reference"),
     "offset": ("offset", "start", "start_line", "line"),
@@ -52,11 +52,11 @@ _SAME: Final = {
     "path": ("path", "json_path", "jsonpath"),
     "diff_with": ("diff_with", "diff", "compare_with"),
 }
-"""What models call the arguments at times."""
+"""The names that models use for the arguments."""
 
 
 def define_tool(taken: Collection[str]) -> ToolDefinition:
-    """The tool under a name that is not `taken`. The same names give the same offer."""
+    """Returns the tool under a name that is not in `taken`. The same names give the same definition."""
     if NAME not in taken:
         return _OFFER
     name, number = OTHER_NAME, 1
@@ -67,12 +67,15 @@ def define_tool(taken: Collection[str]) -> ToolDefinition:
 
 
 def parse_arguments(arguments: str) -> ReadRequest:
-    """What a call asks for; the id is empty where none can be found. Never raises: numbers may be strings, an id may
-    stand in a sentence, fields may be null, unknown or missing, and the whole may be no JSON."""
+    """Parses the arguments of a call; the id is empty where none is found.
+
+    Never raises: numbers may be strings, an id may be within a sentence, fields may be null, unknown or missing, and
+    the arguments may not be JSON.
+    """
     given = _fields(arguments)
     ids = [find_artifact_id(_text(given, "id")), find_artifact_id(_text(given, "diff_with"))]
     if not ids[0]:
-        # Under another name, or in no JSON at all.
+        # The id has an unknown field name, or the arguments are not JSON.
         ids[0] = next((found for found in find_artifact_ids(arguments) if found != ids[1]), "")
     return ReadRequest(
         ids[0],
@@ -85,12 +88,12 @@ def parse_arguments(arguments: str) -> ReadRequest:
 
 
 def find_artifact_id(text: str) -> str:
-    """The first id in a text, in small letters; empty where there is none."""
+    """Returns the first artifact id in a text, in lower case; empty where there is none."""
     return next(iter(find_artifact_ids(text)), "")
 
 
 def find_artifact_ids(text: str) -> list[str]:
-    """The ids in a text, in order."""
+    """Returns the artifact ids in a text, in order and in lower case."""
     return [found.lower() for found in _ID.findall(text[:_LONGEST])]
 
 

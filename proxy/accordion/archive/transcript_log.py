@@ -1,4 +1,9 @@
-"""What the log of a transcript says, and a transcript as it is read."""
+"""Reconstructs a session's transcript from its log.
+
+Theory of operation: each entry of the log gives the position of its messages in the client's list, by index and chain
+key. `replay_log` applies the entries in any order of arrival. `load_transcript` reads the log and the request's other
+fields, and `build_body` makes a request's body from the transcript and its stored messages.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from accordion.archive.artifacts import tenant_name, unpack
 from accordion.model.values import dataclass, replace
 
 HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
-"""Fields of a request that are kept beside its list: the system prompt, and what is offered to the model."""
+"""Request fields that are stored beside the list: system prompt, tools and output formats."""
 
 _SYSTEM = ("system", "instructions")
 _LISTING = {"responses": "input"}
@@ -24,9 +29,12 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What is recorded of a session: message keys in the order of the client's list (`lead` are those of its entries
-    that belong to the system prompt). `rows` are the keys of the rows of all of them, `lead` first; `fields` are the
-    other fields of a request, as JSON."""
+    """The recorded transcript of a session.
+
+    `messages` are message keys in the order of the client's list; `lead` are those of its entries that belong to the
+    system prompt. `rows` are the keys of the rows of all entries, `lead` first. `fields` are the request's other
+    fields, as JSON.
+    """
 
     dialect: str
     model: str
@@ -37,13 +45,15 @@ class Transcript:
 
     @property
     def system(self) -> bytes | None:
-        """The system prompt that stands beside the list, as JSON."""
+        """The system prompt outside the list, as JSON."""
         return next((self.fields[name] for name in _SYSTEM if self.fields.get(name, b"null") != b"null"), None)
 
     @property
     def before(self) -> int:
-        """How many entries stand before the first message of the conversation: by so much is an index of this
-        transcript more than one of an artifact."""
+        """The number of entries before the first message of the conversation.
+
+        An index in this transcript is larger by this than an artifact's index of the same message.
+        """
         return len(self.lead) + (self.system is not None)
 
     def __len__(self) -> int:
@@ -52,8 +62,11 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class OriginalHistory:
-    """The whole history as a request's body; `missing` messages are not kept any more and are left out of it. `first`
-    is where in its list the message stands that artifacts and summaries count as 0: behind the system prompt."""
+    """The whole history as a request's body.
+
+    `missing` messages are no longer stored and are left out. `first` is the index in its list of the message that
+    artifacts and summaries count as 0: the first after the system prompt.
+    """
 
     dialect: str
     body: bytes
@@ -63,8 +76,11 @@ class OriginalHistory:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a log comes to. `since` is when its list was last written from the beginning, `entries` how many followed;
-    `size` is what it counts, in bytes; `rows` and `lead_rows` are the keys of the rows of `keys` and `lead`."""
+    """The state after all entries of a log.
+
+    `since` is when its list was last written from the beginning, `entries` the number of entries since then, `size` the
+    bytes that they count. `rows` and `lead_rows` are the row keys of `keys` and `lead`.
+    """
 
     dialect: str = ""
     model: str = ""
@@ -79,7 +95,7 @@ class LogState:
 
 
 class _PendingList:
-    """Messages as requests held them that bring the whole list, with their rows; `end` is the chain key of the last."""
+    """Messages of requests that have the whole list, with their rows; `end` is the chain key of the last."""
 
     __slots__ = ("end", "keys", "rows")
 
@@ -90,21 +106,24 @@ class _PendingList:
 
 
 class _LogReplay:
-    """What a log comes to, in whichever order its entries came: workers gather what they write, may not have heard of
-    each other's entries, and what waited for the store may come after what was written when that was back."""
+    """Applies the entries of a log, in whichever order they arrived.
+
+    The order may differ from the requests' because workers gather writes, may not know each other's entries, and write
+    later what waited while the store was unavailable.
+    """
 
     def __init__(self) -> None:
         self._last = _PendingList([], [])
         self._at = 0.0
         self._lists: dict[bytes, _PendingList] = {}
-        """By the places where requests ended. A list that was left for another stays, should somebody go on with it."""
+        """Lists by the chain key of a request's end. Earlier lists stay, as a client may continue from them."""
         self._early: dict[bytes, list[TranscriptEntry]] = {}
-        """Entries that came before the one that they follow, by the place where that one ends."""
+        """Entries that arrived before their predecessor, by the predecessor's chain key."""
         self._behind: dict[bytes, TranscriptEntry] = {}
-        """What stands behind replies that the provider keeps, by place: what was sent again counts once."""
+        """Entries after responses that the provider stores, by chain key: a repeated one counts once."""
 
     def take(self, each: TranscriptEntry) -> None:
-        """Takes the next entry."""
+        """Adds the next entry."""
         if each.start == BEHIND:
             self._behind.setdefault(each.place, each)
         elif each.after and each.after not in self._lists and each.start > len(self._last.keys):
@@ -117,20 +136,20 @@ class _LogReplay:
     def _apply(self, each: TranscriptEntry) -> None:
         held, start = self._lists.get(each.after, self._last) if each.after else self._last, each.start
         there = held.keys[start:]
-        # What is a beginning of what is there takes nothing away.
+        # An entry that repeats the beginning of the present messages removes nothing.
         if there[: len(each.keys)] != each.keys:
             if each.keys[: len(there)] != there:
                 held = _PendingList(held.keys[:start], held.rows[:start])
             held.keys[start:] = each.keys
             del held.rows[start + len(each.keys) :]
             held.end, self._at = each.place, each.at
-        # Its rows are the newer ones: they are kept for longer.
+        # The entry's rows are newer, so they expire later.
         held.rows[start : start + len(each.keys)] = each.rows
         self._last = self._lists[each.place] = held
 
     def messages(self) -> tuple[list[bytes], list[bytes]]:
-        """The keys of all messages in order, and those of their rows; to be called last."""
-        # What such an entry follows is lost. It must not take the place of what a newer list holds.
+        """Returns the keys of all messages in order, and those of their rows; to be called last."""
+        # The predecessor of such an entry is lost. The entry must not replace messages of a newer list.
         for each in [each for those in self._early.values() for each in those]:
             if each.start >= len(self._last.keys) or each.at >= self._at:
                 self._apply(each)
@@ -139,7 +158,7 @@ class _LogReplay:
         for each in waiting.values():
             following.setdefault(each.after, []).append(each)
         direct = following.pop(self._last.end, []) if self._last.end else []
-        # What is not known to follow anything was said behind the rest, unless a newer list holds it.
+        # Entries without a known predecessor belong at the end, unless a newer list has their messages.
         first = [each for after, those in following.items() if after not in waiting for each in those]
         first = [each for each in first if each.at >= self._at]
         first.sort(key=lambda each: each.at)
@@ -154,7 +173,7 @@ class _LogReplay:
 
 
 def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
-    """What the entries of a log come to."""
+    """Returns the state after all entries of a log."""
     state, laid = LogState(), _LogReplay()
     for each in log:
         laid.take(each)
@@ -176,7 +195,7 @@ def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
 
 
 async def load_transcript(archive: Archive, tenant_key: bytes, session: str) -> Transcript | None:
-    """The transcript of a session; None where there is none. Raises StoreUnavailable."""
+    """Loads the transcript of a session; None where there is none. Raises StoreUnavailable."""
     log = archive_entries.decode_transcript(
         await archive.store.read(archive_entries.transcript_key(tenant_name(tenant_key), session))
     )
@@ -190,12 +209,12 @@ async def load_transcript(archive: Archive, tenant_key: bytes, session: str) -> 
 
 
 def head_json(envelope: Mapping[str, bytes]) -> bytes:
-    """The fields that are kept beside the list, as one JSON object."""
+    """Returns the stored fields (`HEAD`) of a request as one JSON object."""
     return b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), envelope[name]) for name in HEAD if name in envelope)
 
 
 def decode_head(head: bytes | None) -> dict[str, bytes]:
-    """The same as fields; none where it cannot be read."""
+    """Decodes the fields of `head_json`; empty where they cannot be read."""
     try:
         return {name: bytes(value) for name, value in _FIELDS.decode(head).items()} if head else {}
     except (msgspec.MsgspecError, ValueError):
@@ -203,12 +222,12 @@ def decode_head(head: bytes | None) -> dict[str, bytes]:
 
 
 def system_json(transcript: Transcript) -> bytes:
-    """The system prompt that stands beside the list as an entry of the list."""
+    """Returns the system prompt outside the list as an entry of the list."""
     return b'{"role":"system","content":%s}' % (transcript.system or b'""')
 
 
 def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> OriginalHistory:
-    """A request's body with the list's entries that are there."""
+    """Builds a request's body from the stored entries of the list."""
     listing = _LISTING.get(transcript.dialect, _MESSAGES).encode()
     there = [wire for wire in wires if wire is not None]
     if not all(map(archive_entries.is_exact, transcript.rows)):
@@ -221,8 +240,11 @@ def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> Origina
 
 
 def _with_unique_ids(wires: Sequence[bytes]) -> list[bytes]:
-    """The entries with each `id` once. Earlier transcripts have one row for messages that say the same, with the id of
-    one of them; a request in which an id stands twice is refused, and one without ids is not (Responses)."""
+    """Returns the entries with each `id` once.
+
+    Earlier transcripts have one row for messages with the same content, with the id of one of them. A provider refuses
+    a request with a repeated id, and accepts one without ids (Responses).
+    """
     seen, out = set[bytes](), list[bytes]()
     for wire in wires:
         fields = decode_head(wire) if b'"id"' in wire and wire.startswith(b"{") else {}
