@@ -1,6 +1,6 @@
-"""Tokens of images, documents, sound and film, by the rules that providers publish.
+"""Computes the tokens of images, documents, audio and video by the rules that providers publish.
 
-Where a size is unknown a usual one is assumed, rather too large than too small; reported usage corrects the rest.
+Where a size is unknown, a usual one is assumed, rather too large than too small; reported usage corrects the rest.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from accordion.model.conversation import Media, Opaque
 Family = Literal["openai", "anthropic", "google", "other"]
 
 ASSUMED_IMAGE = (1920, 1080)
-"""Pixels of an image whose size is unknown: a full-screen picture, near the most that any model charges."""
+"""Pixels of an image of unknown size: a full-screen picture, near the most that any model charges."""
 
 BYTES_PER_PAGE = 60_000
 ASSUMED_PAGES = 5
 MOST_PAGES = 100
-"""Pages of a PDF that cannot be counted, at most: so many Claude takes in one request ("PDF support")."""
+"""The most pages of a PDF that cannot be counted: Claude's limit for one request ("PDF support")."""
 BYTES_PER_TEXT_TOKEN = 4
 TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-ndjson", "application/yaml")
 
-# Bytes a second of sound, at the low end of what is usual (so that the length is rather over- than underestimated).
+# Bytes for a second of audio, at the low end of usual rates, so that the length is rather over- than underestimated.
 AUDIO_RATES = {
     "wav": 48_000,
     "pcm": 48_000,
@@ -41,13 +41,17 @@ ASSUMED_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class TileRule:
-    """OpenAI's older rule: shrink to 2,048 by 2,048, then to 768 on the short side; `tile` for each square of 512."""
+    """OpenAI's older rule, which charges for tiles.
+
+    The image is shrunk to 2,048 by 2,048 pixels, then to 768 on the short side. It costs `base`, and `tile` for each
+    square of 512 pixels.
+    """
 
     base: int
     tile: int
 
     def tokens(self, width: int, height: int, detail: str) -> int:
-        """`low` costs the base alone; anything else counts as `high`."""
+        """Returns the tokens of one image. `low` costs the base alone; any other detail counts as `high`."""
         if detail == "low":
             return self.base
         scale = min(1.0, 2048 / max(width, height))
@@ -58,7 +62,7 @@ class TileRule:
 
 @dataclass(frozen=True, slots=True)
 class PatchRule:
-    """A token for each square of `side` pixels, `budget` at most, an image being shrunk to `edge` pixels first.
+    """One token for each square of `side` pixels, at most `budget`; the image is shrunk to `edge` pixels first.
 
     `multiplier` is OpenAI's factor for its smaller models. `original` is the budget and edge of that detail level,
     where a model has it. `low` changes nothing: usage reported for these models shows no difference.
@@ -71,7 +75,7 @@ class PatchRule:
     original: tuple[int, int] | None = None
 
     def tokens(self, width: int, height: int, detail: str) -> int:
-        """Tokens of one image."""
+        """Returns the tokens of one image."""
         budget, edge = self.original if detail == "original" and self.original else (self.budget, self.edge)
         scale = min(1.0, edge / max(width, height))
         across, down = width * scale / self.side, height * scale / self.side
@@ -86,12 +90,15 @@ class PatchRule:
 
 @dataclass(frozen=True, slots=True)
 class SquareRule:
-    """Gemini up to 2.5: 258 for a small image, else 258 for each square of 768, or smaller for smaller images."""
+    """Gemini up to 2.5: 258 tokens for a small image, else for each square of 768 pixels.
+
+    The squares of smaller images are smaller.
+    """
 
     each: int = 258
 
     def tokens(self, width: int, height: int, detail: str) -> int:
-        """Tokens of one image; detail means nothing here."""
+        """Returns the tokens of one image; `detail` has no effect."""
         if width <= 384 and height <= 384:
             return self.each
         unit = min(max(min(width, height) / 1.5, 256), 768)
@@ -100,19 +107,22 @@ class SquareRule:
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:
-    """Gemini 3 and later: a fixed number for each level of detail."""
+    """Gemini 3 and later: a fixed number of tokens for each level of detail."""
 
     low: int = 280
     usual: int = 1120
 
     def tokens(self, width: int, height: int, detail: str) -> int:
-        """Tokens of one image, whatever its size."""
+        """Returns the tokens of one image, whatever its size."""
         return self.low if detail == "low" else self.usual
 
 
 @dataclass(frozen=True, slots=True)
 class MediaRules:
-    """How one kind of model counts. `page` is a page of a PDF (text and picture of it), the rest is by the second."""
+    """The rules of one kind of model.
+
+    `page` are the tokens of a PDF page (its text and its picture), `audio` and `video` those of a second.
+    """
 
     name: str
     family: Family
@@ -122,7 +132,7 @@ class MediaRules:
     video: int
 
     def tokens(self, media: Media) -> int:
-        """Tokens of one part."""
+        """Returns the tokens of one part."""
         if media.kind == "image":
             sized = media.width > 0 and media.height > 0
             width, height = (media.width, media.height) if sized else ASSUMED_IMAGE
@@ -137,7 +147,10 @@ class MediaRules:
         return self.page * _count_pages(media)
 
     def unknown_tokens(self, part: Opaque) -> int:
-        """Tokens of what is not understood: a picture for each base64 text in it, the rest by its bytes."""
+        """Returns the tokens of a part of unknown type.
+
+        Each base64 text in it counts as an image, the rest by its bytes.
+        """
         rest = max(0, part.size - sum(part.runs))
         return ceil(rest / BYTES_PER_TEXT_TOKEN) + len(part.runs) * self.tokens(_SOMETHING)
 
@@ -178,7 +191,7 @@ _OPENAI_RULES = tuple(
     for index, (pattern, image) in enumerate(_OPENAI_IMAGES)
 )
 
-# Anthropic, "Vision": patches of 28 pixels; 1,568 at most, 4,784 from version 4.7 on. A page is text and picture both.
+# Anthropic, "Vision": patches of 28 pixels; 1,568 at most, 4,784 from version 4.7 on. A page is both text and picture.
 _CLAUDE = MediaRules("claude", "anthropic", PatchRule(28, 1568, 1568), page=2_800, audio=25, video=263)
 _CLAUDE_SHARP = MediaRules("claude-sharp", "anthropic", PatchRule(28, 4784, 2576), page=3_200, audio=25, video=263)
 _CLAUDE_VERSION = re.compile(r"claude-[a-z]+-(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
@@ -190,7 +203,10 @@ _OTHER = MediaRules("other", "other", PatchRule(28, 4096, 4096), page=1_800, aud
 
 
 def media_rules(model: str, dialect: str = "") -> MediaRules:
-    """The rules that `model` counts by; where its name says nothing, the dialect `messages` speaks for Claude."""
+    """Returns the rules of a model.
+
+    Where its name matches no known pattern, the protocol `messages` implies Claude.
+    """
     name = model.lower().rsplit("/", 1)[-1]
     if "claude" in name or (dialect == "messages" and not _is_other(name)):
         version = _CLAUDE_VERSION.search(name)

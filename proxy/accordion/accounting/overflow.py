@@ -1,7 +1,7 @@
-"""Tells a provider's "too long" from its other errors, and reads the limit out of it.
+"""Recognizes a provider's "too long" errors, and reads the limit from them.
 
-One list of phrases serves all providers, since gateways hand each other's errors on, as text, in strings within JSON,
-in arrays and in streams. Rate limits, limits of the answer alone and limits of bytes or counts are not overflows.
+One list of phrases serves all providers, since gateways pass on each other's errors: as text, in strings within JSON,
+in arrays and in streams. Rate limits, limits of the output alone, and limits of bytes or counts are not overflows.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 LONGEST_BODY = 65_536
-"""How much text is searched at the most, in characters."""
+"""The most characters of text that are searched."""
 LONGEST_JSON = 1 << 20
-"""How long a body may be that is opened as JSON: some servers echo the whole request in their errors."""
+"""The most characters of a body that is parsed as JSON: some servers echo the whole request in errors."""
 DEEPEST = 8
 MOST_NODES = 500
 
 NEVER = frozenset({401, 402, 403, 404, 405, 407, 408, 409, 410, 415, 429, 451, 503, 504, 529})
-"""Statuses that say something else, whatever the text."""
+"""Statuses that mean another error, whatever the text."""
 
 CODES = frozenset(
     {
@@ -39,14 +39,14 @@ CODES = frozenset(
 _SAYING = frozenset({"message", "error", "errors", "detail", "details", "msg", "raw", "response", "metadata", "cause"})
 _NAMING = frozenset({"code", "type", "stop_reason"})
 
-# A number whole, with the k or m that some write for thousands and millions.
+# A whole number, with the k or m that some providers write for thousands and millions.
 _FIGURE = r"\d[\d,_]{0,14}(?:(?:\.\d{1,6})?[km]\b)?(?![.,]?\d|[km]\b)"
 _UNITS = {"k": 1_000, "m": 1_000_000}
 _LIMIT, _ASKED = rf"(?P<limit>{_FIGURE})", rf"(?P<asked>{_FIGURE})"
 _OUTPUT, _TOTAL = rf"(?P<output>{_FIGURE})", rf"(?P<total>{_FIGURE})"
 _NO_UNIT = r"(?! ?(?:[kmg]i?b|bytes|char|images|pages))"
 
-# The first that is found decides. Sources: reference texts of the providers' errors, one test for each.
+# The first match decides. Sources: reference texts of the providers' errors, with one test for each.
 _PHRASES = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
@@ -110,18 +110,19 @@ _PHRASES = tuple(
 _OTHERWISE = re.compile(
     r"rate.?limit|per.minute|per.day|\bTPM\b|\bRPM\b|quota|billing|too many requests", re.IGNORECASE
 )
-# What servers and gateways in between say with a 413, most of them in HTML.
+# The texts of servers and gateways in between for a 413, most of them in HTML.
 _TOO_LARGE = re.compile(r"\b(?:entity|payload|content|body) (?:is )?too (?:large|long)", re.IGNORECASE)
 _OLLAMA_LOST = "no user query found in messages"  # Ollama drops the oldest messages silently and then fails with a 500
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOverflow:
-    """A request was too long. `limit` is the window or input limit that was named, `requested` what was sent, and
-    `output` the answer that was asked for and takes its share of the limit.
+    """An error that says that a request was too long.
 
-    All are tokens, None where the error does not say; one that names only the sum has it in `requested`. `guessed`
-    where it said nothing of a window at all, and only its status and our own estimate speak for it.
+    `limit` is the window or input limit that it names, `requested` the size of the request, and `output` the requested
+    output, which counts towards the limit. All are tokens, None where the error does not say; an error that names only
+    the sum has it in `requested`. `guessed` says that the error did not mention a window, and only its status and our
+    own estimate suggest an overflow.
     """
 
     limit: int | None = None
@@ -129,23 +130,23 @@ class WindowOverflow:
     output: int | None = None
     guessed: bool = False
     words: str = field(default="", compare=False)
-    """The words that said so, where there were any."""
+    """The words of the error that were recognized; empty where it has none."""
 
     def is_quoted_from(self, sent: bytes) -> bool:
-        """Whether those words stand in what was sent, so that the error may only say it again."""
+        """Whether the request has the words too, so that the error may only quote it."""
         return bool(self.words) and self.words.encode() in sent
 
     def without_quoted_figures(self, sent: bytes) -> WindowOverflow:
-        """The same, without its figures where they may be anybody's."""
+        """Returns the overflow without its figures where they may be a quotation from the request."""
         return WindowOverflow(guessed=self.guessed, words=self.words) if self.is_quoted_from(sent) else self
 
 
 def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverflow | None:
-    """What an error says about the window, or None where it is about something else.
+    """Returns the overflow that an error reports, or None where it is another error.
 
-    `body` is a reply's body, an event of a stream (HTTP 200), or the text of an error. A bare 400 or 413, as Cerebras
-    and Mistral answer, and a 413 that says no more than its name, count only where the request is `near` its window by
-    our own estimate.
+    `body` is a response's body, an event of a stream (HTTP 200), or the text of an error. A bare 400 or 413, as
+    Cerebras and Mistral answer, and a 413 that says no more than its name, count only where the request is `near` its
+    window by our own estimate.
     """
     if status in NEVER:
         return None
@@ -161,8 +162,8 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverfl
     if not found and (CODES & codes or (status >= 500 and any(_OLLAMA_LOST in text for text in texts))):
         found = [WindowOverflow()]
     if found:
-        # What a gateway says may be general, and what it hands on name the limit. llama.cpp names it in fields of their
-        # own, whatever its words (its pull request 15780).
+        # A gateway's own text may be general, while the error that it passes on names the limit. llama.cpp names it in
+        # separate fields, whatever its text (its pull request 15780).
         overflow = next((each for each in found if each.limit), found[0])
         limit, asked = sizes.get("n_ctx"), sizes.get("n_prompt_tokens")
         return overflow if overflow.limit else replace(overflow, limit=limit, requested=overflow.requested or asked)
@@ -189,7 +190,7 @@ def _number(figure: str) -> int:
 
 
 def _read_error(body: str) -> tuple[list[str], set[str], dict[str, int]]:
-    """Every text that says something, every code, and sizes given as numbers."""
+    """Returns all texts, all codes, and the sizes given as numbers."""
     texts, codes, sizes = [], set(), {}
     left = LONGEST_BODY
     for key, value in _walk(body):
@@ -204,7 +205,10 @@ def _read_error(body: str) -> tuple[list[str], set[str], dict[str, int]]:
 
 
 def _walk(body: str) -> Iterator[tuple[str, Any]]:
-    """Leaves of interest with their field names; strings that hold JSON are opened. Fields that echo input are not."""
+    """Yields the relevant leaves with their field names. Strings that contain JSON are parsed too.
+
+    Fields that echo the request are left out.
+    """
     waiting: deque[tuple[str, Any, int]] = deque([("message", body, 0)])
     seen = 0
     while waiting and seen < MOST_NODES:
@@ -226,7 +230,7 @@ def _of_interest(name: str) -> bool:
 
 
 def _open_embedded_json(text: str) -> Any:
-    """The JSON in a string, or that of the last event of a stream, or the string itself."""
+    """Returns the JSON in a string or in the last event of a stream, else the string itself."""
     stripped = text.strip()
     if stripped.startswith(("event:", "data:")):
         stripped = stripped.rsplit("data:", 1)[-1].strip()

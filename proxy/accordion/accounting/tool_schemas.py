@@ -1,7 +1,7 @@
-"""What of tool definitions stands in a model's context, and how OpenAI's models read them: as TypeScript, not JSON,
-which is a third shorter.
+"""Renders tool definitions as they are in a model's context.
 
-Source of the latter: the rendering of tools in OpenAI's published harmony format, which its chat models are known to
+Definitions that are loaded later are left out. OpenAI's models read tools as TypeScript instead of JSON, which is a
+third shorter. Source: the rendering of tools in OpenAI's published harmony format, which its chat models are known to
 share: `namespace functions {`, a `//` line for each description, `type name = (_: { key?: type, }) => any;`.
 """
 
@@ -22,8 +22,10 @@ _NAMES = ("type", "name", "description", "server_label", "server_description")
 
 
 def initial_definition(definition: str, *, named: bool) -> str | None:
-    """What of a tool's definition the model is given from the start: less where loading it is deferred, until a search
-    finds it. `named`: its name and description stand all the same. None where nothing does.
+    """Returns the part of a tool's definition that the model receives from the start, or None.
+
+    It is less where loading is deferred until a search finds the tool; where `named`, a deferred tool's name and
+    description are included.
 
     Source: the anthropic SDK, `types/tool_param.py` ("will not be included in initial system prompt"); OpenAI, "Tool
     search" (the model sees name and description of what is searchable, and nothing of what a namespace defers).
@@ -60,7 +62,10 @@ def _describe_deferred(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def function_as_typescript(definition: str) -> str | None:
-    """One function tool (in Chat's nested or in Responses' flat form), rendered; None where it is something else."""
+    """Renders one function tool as TypeScript; None where it is another kind of tool.
+
+    The tool may have Chat's nested form or the flat form of Responses.
+    """
     try:
         tool = msgspec.json.decode(definition)
     except (msgspec.DecodeError, RecursionError):
@@ -68,7 +73,7 @@ def function_as_typescript(definition: str) -> str | None:
     if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
         tool = tool["function"]
     elif not isinstance(tool, dict) or tool.get("type", "function") != "function" or "schema" in tool:
-        # A name and a schema are the form of the answer.
+        # A name with a schema defines a structured output, not a tool.
         return None
     name, parameters = tool.get("name"), tool.get("parameters")
     if not isinstance(name, str):
@@ -83,7 +88,7 @@ def function_as_typescript(definition: str) -> str | None:
 
 
 def _render_type(schema: Any, depth: int) -> str:
-    """The TypeScript type of a JSON schema. What has no equal there follows as it stands."""
+    """Returns the TypeScript type of a JSON schema. Keywords without an equivalent are appended as JSON."""
     if not isinstance(schema, dict) or depth > DEEPEST:
         return "any"
     beyond = [name for name in _BEYOND if isinstance(schema.get(name), dict | list | str) and schema[name]]
