@@ -1,4 +1,4 @@
-"""Removes results from one range of a list: the results with their calls, and the reasoning that produced only these.
+"""Removes results from one range of a list, with their calls and the reasoning that produced only these.
 
 A range begins and ends where no call waits for its result, so the removal depends on nothing outside of the range. All
 functions are pure.
@@ -16,7 +16,7 @@ from accordion.protocols.base import WireProtocol
 from accordion.protocols.legality import FIRST
 
 _MAX_ATTEMPTS = 8
-"""The most results that are tried as the one that stays, where a provider would refuse the list without them all."""
+"""The most results that are tried as the one that stays, where a provider would refuse the list without all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ResultRemoval:
 
 
 def split_into_ranges(messages: Sequence[Message], start: int) -> Iterator[tuple[int, int, bool]]:
-    """Splits the list from `start` on behind each message of the user or a tool after which no call waits.
+    """Splits the list from `start` on after each message of the user or a tool with no pending call.
 
     Yields the first index, the end, and whether the range ends at such a message.
     """
@@ -66,12 +66,12 @@ def remove_results(
     """Removes the results at `hidden_places` from a range.
 
     `has_provider_history` says that only the provider may know calls from before the range. A result stays where its
-    call cannot leave: where the protocol does not allow the edit, or a reference of Responses may stand for the call or
-    for its reasoning. Where a provider would refuse the rest, one more result stays, or all of them.
+    call cannot be removed: where the protocol does not allow the edit, or a reference of Responses may refer to the
+    call or its reasoning. Where a provider would refuse the remaining list, one more result stays, or all of them.
     """
     hidden_places = sorted(place for place in hidden_places if _is_result(messages, place))
     fixed_outputs, calls_by_result = _find_output_behind_references(messages), match_results_to_calls(messages)
-    # Behind a reference a result may answer a call that only the provider has, which it refuses without the result.
+    # After a reference, a result may belong to a call that only the provider has; it refuses that call without result.
     reference = next((index for index, message in enumerate(messages) if has_item_reference(message)), len(messages))
     reference = -1 if has_provider_history else reference
     pairs: dict[PartPosition, PartPosition | None] = {}
@@ -151,18 +151,19 @@ def _may_leave(protocol: WireProtocol, message: Message, part: int) -> bool:
 def _remove_reasoning(messages: Sequence[Message], removed: dict[int, set[int]]) -> set[int]:
     """Adds to `removed` the reasoning that produced only removed output; returns the messages that leave whole.
 
-    Reasoning produces the model's output behind it, up to the next reasoning: within a message, or, as an item of its
-    own, up to the next message that is not the model's. A message's reasoning also leaves where nothing else stays.
+    Reasoning produces the model's output after it, up to the next reasoning: within a message, or, as an item of its
+    own, up to the next message that is not the model's. A message's reasoning is also removed where nothing else
+    remains.
     """
     for index, parts in removed.items():
         _remove_reasoning_within(messages[index], parts)
     whole = {index for index, parts in removed.items() if len(parts) == len(messages[index].parts)}
-    led, lost = False, False  # whether something follows, and whether all of it leaves
-    fresh = True  # whether what follows is other reasoning's
+    led, lost = False, False  # whether output follows, and whether all of it is removed
+    fresh = True  # whether the output that follows belongs to other reasoning
     for index in range(max(whole, default=-1), -1, -1):
         message = messages[index]
         if has_item_reference(message):
-            # It may be what the reasoning before it led to, and stays.
+            # The reference stays, and may be output of the reasoning before it.
             led, lost, fresh = True, False, False
         elif message.role != "assistant":
             led, lost, fresh = False, False, True
@@ -185,7 +186,7 @@ def _remove_reasoning_within(message: Message, removed: set[int]) -> None:
     end, follows = len(message.parts), True
     for at in reversed(reasons):
         led = range(at + 1, end)
-        # Thoughts in a row lead to the same.
+        # Consecutive reasoning parts produce the same output.
         follows = all(after in removed for after in led) if led else follows and end < len(message.parts)
         if follows:
             removed.add(at)
@@ -193,7 +194,7 @@ def _remove_reasoning_within(message: Message, removed: set[int]) -> None:
 
 
 def _find_output_behind_references(messages: Sequence[Message]) -> set[int]:
-    """Returns the messages of the model behind a reference in the same response.
+    """Returns the messages of the model after a reference in the same response.
 
     The reference may be their reasoning, which the provider refuses without its output.
     """
@@ -211,7 +212,7 @@ def _find_output_behind_references(messages: Sequence[Message]) -> set[int]:
 def _becomes_illegal(protocol: WireProtocol, messages: Sequence[Message], removal: ResultRemoval) -> bool:
     """Whether the removal adds a problem for which a provider refuses the list.
 
-    The rule about the first speaker is left out; it concerns the whole list.
+    The rule about the first role is left out; it concerns the whole list.
     """
     if not removal.removed_calls:
         return False

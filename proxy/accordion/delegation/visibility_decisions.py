@@ -1,8 +1,8 @@
-"""What each viewer of a shared list was shown: decided once for each result, and kept.
+"""Decides which results of a shared list each agent may see, once for each result, and stores the decisions.
 
-A provider caches what it saw. So a result that was shown stays shown, and a hidden one hidden, whatever is learnt of
-the tree later, until the viewer's history is folded anyway. Decisions are kept for each place of the client's own list,
-so that a request's costs are those of its new messages.
+A provider caches the lists that it received. So a result that was shown stays shown, and a hidden one stays hidden,
+whatever is learned about the delegation tree later, until the viewer's history is compacted anyway. Decisions are
+stored by the chain key of the client's list, so that a request's cost depends only on its new messages.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from accordion.model.ports import Key, KeyValueStore, Outbox
 from accordion.model.values import dataclass
 
 HiddenPart = tuple[int, int, str]
-"""A hidden result: the index of its message, that of its part, and the delegation that it belongs to."""
+"""A hidden result: its message's index, its part's index, and its delegation's node."""
 
-# How many of the newest places are asked for in the store.
+# The number of the newest chain keys that are looked up in the store.
 _MAX_LOOKUPS = 64
 _HIDDEN_PART_SIZE = 120
-"""Bytes of memory that a hidden result takes: a tuple of two numbers and a shared name, and its place in another."""
+"""Bytes of memory of a hidden result: a tuple of two numbers and a shared name, and its dict entry."""
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """Hidden results as the store has them, one row for each place: hence few bytes. `spots` has three numbers for
-    each: how many messages behind the last one, the part, and the index in `nodes`. `viewer` is whom they are hidden
-    from."""
+    """Hidden results as stored, with one row for each chain key, hence compact.
+
+    `spots` has three numbers for each result: the distance in messages from the previous one, the part, and the index
+    in `nodes`. `viewer` is the node that must not see them.
+    """
 
     nodes: tuple[str, ...]
     spots: list[int]
@@ -48,11 +50,11 @@ _decode = msgspec.msgpack.Decoder(_Row).decode
 
 @dataclass(frozen=True, slots=True)
 class HiddenResults:
-    """The results that a viewer does not see. `scopes` tells whose each is, by the index of its message and of its part
-    in the client's list.
+    """The results that a viewer does not see.
 
-    `late` says that some are shown, or hidden, only because they were before: a fold should be made of what
-    `hidden(…, anew=True)` leaves.
+    `owners` has the delegation of each, by the index of its message and of its part in the client's list.
+    `has_late_decisions` says that some are shown or hidden only because they were before: a compaction should then use
+    the decisions of `decide(…, recompute=True)`.
     """
 
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class HiddenResults:
 
     @property
     def positions(self) -> frozenset[tuple[int, int]]:
-        """Where the hidden results stand."""
+        """The positions of the hidden results."""
         return frozenset(self.owners)
 
 
@@ -69,7 +71,7 @@ NOTHING_HIDDEN = HiddenResults()
 
 @dataclass(frozen=True, slots=True)
 class ResultViewer:
-    """Who looks: by its node and its path, and where calls are looked for."""
+    """The agent that a list is filtered for: its node and path, and the namespaces of its calls."""
 
     tenant_key: bytes
     tenant: str
@@ -78,12 +80,12 @@ class ResultViewer:
     namespaces: CallNamespaces
 
     def decision_name(self, chain_key: bytes) -> bytes:
-        """What its decisions at a place are kept under; chain keys are the tenant's own already."""
+        """Returns the name of its decisions for a chain key; chain keys differ between tenants already."""
         return chain_key + self.node.encode()
 
 
 class _Decision(msgspec.Struct, frozen=True):
-    """What was decided up to a place. `version` is that of the tree when `late` was told."""
+    """The decisions up to a message. `version` is the tree's version when `late` was determined."""
 
     spots: tuple[HiddenPart, ...] = ()
     late: bool = False
@@ -92,7 +94,7 @@ class _Decision(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=False, slots=True)
 class VisibilityDecisions:
-    """The decisions of one worker, within `capacity` bytes; behind them the store, where anything was hidden."""
+    """The decisions of one worker, within `capacity` bytes; decisions that hide anything are in the store too."""
 
     store: KeyValueStore
     outbox: Outbox
@@ -110,8 +112,11 @@ class VisibilityDecisions:
     async def decide(
         self, viewer: ResultViewer, conversation: Conversation, last_shown_index: int, *, recompute: bool
     ) -> HiddenResults:
-        """What of a list the viewer does not see. Up to the index `shown` it was shown all that no decision hides.
-        `anew` decides all of it by what is known today."""
+        """Returns the results of a list that the viewer does not see.
+
+        Up to the message `last_shown_index`, the viewer has received every result that no decision hides. `recompute`
+        decides about the whole list by the present knowledge of the tree.
+        """
         index, kept = await self._find_deepest(viewer, conversation)
         still = await self._keep_invisible(viewer, kept.spots) if recompute and kept is not None else []
         if recompute:
@@ -119,13 +124,13 @@ class VisibilityDecisions:
         spots, late = (kept.spots, kept.late) if kept is not None else ((), False)
         version = self.delegation_tree.version(viewer.tenant)
         if kept is not None and kept.version != version:
-            # An edge was found since: what was shown may be somebody else's, and what was hidden the viewer's to see.
+            # The tree changed since: a shown result may belong to another agent, and a hidden one may now be visible.
             known = {spot[:2] for spot in spots}
             late = any(spot[:2] not in known for spot in await self._find_hidden(viewer, conversation, 0, index + 1))
             late = late or len(await self._keep_invisible(viewer, spots)) < len(spots)
         found = await self._find_hidden(viewer, conversation, index + 1, len(conversation.messages))
         if still:
-            # Whose it was may be forgotten by now; that it was another's is on record.
+            # The owner of such a call may have expired, but the decision records that it was another agent.
             places = {spot[:2] for spot in found}
             found = sorted([*found, *(spot for spot in still if spot[:2] not in places)])
         if found:
@@ -138,20 +143,20 @@ class VisibilityDecisions:
         return HiddenResults({spot[:2]: spot[2] for spot in spots}, late) if spots or late else NOTHING_HIDDEN
 
     def record_shown(self, viewer: ResultViewer, chain_key: bytes, places: Collection[tuple[int, int]]) -> None:
-        """Results that were to be hidden at a place had to stay: they were shown."""
+        """Records that results were shown after all, because they could not be removed."""
         kept = self._decisions.get(viewer.decision_name(chain_key))
         if kept is not None:
             spots = tuple(spot for spot in kept.spots if spot[:2] not in places)
             self._save(viewer, chain_key, _Decision(spots, True, kept.version))
 
     def forget(self) -> None:
-        """Asks the store anew for everything: something was erased there."""
+        """Clears the decisions in memory after an erasure, so that the store is read again."""
         self._decisions.clear()
 
     async def _find_hidden(
         self, viewer: ResultViewer, conversation: Conversation, start: int, end: int
     ) -> list[HiddenPart]:
-        """The results between two messages that are not for this viewer, by what is known today."""
+        """Returns the results from `start` to `end` that the viewer may not see, by present knowledge."""
         calls: dict[str, tuple[int, list[CallInHistory]]] = {}
         results: list[tuple[int, int, CallInHistory]] = []
         messages = conversation.messages
@@ -165,7 +170,7 @@ class VisibilityDecisions:
                     known[1].append((message.key, number, part))
                 elif type(part) is ToolResult and part.call_id:
                     known = calls.get(part.call_id)
-                    # Calls of one id that were made at once are answered in their order.
+                    # Calls with the same id in one message get their results in their order.
                     made = known[1] if known is not None else _find_last_call(conversation, start, part.call_id)
                     if made:
                         results.append((index, number, made.pop(0) if len(made) > 1 else made[0]))
@@ -180,14 +185,14 @@ class VisibilityDecisions:
         )
 
     async def _keep_invisible(self, viewer: ResultViewer, spots: Sequence[HiddenPart]) -> list[HiddenPart]:
-        """Those of some results whose delegations the viewer does not see, by what is known of the tree today."""
+        """Returns the results whose delegations the viewer does not see, by the tree as known today."""
         nodes = {node for _, _, node in spots}
         await self.delegation_tree.load(viewer.tenant, nodes)
         unseen = {node for node in nodes if not is_visible(self.delegation_tree.path(viewer.tenant, node), viewer.path)}
         return [spot for spot in spots if spot[2] in unseen]
 
     async def _find_deepest(self, viewer: ResultViewer, conversation: Conversation) -> tuple[int, _Decision | None]:
-        """The deepest place of the list that was decided about, and what was."""
+        """Returns the last index of the list with a decision, and that decision; -1 and None without one."""
         chain = conversation.chain
         for index in range(len(chain) - 1, -1, -1):
             if (kept := self._decisions.get(viewer.decision_name(chain[index]))) is not None:
@@ -222,7 +227,7 @@ def _encode_spots(spots: tuple[HiddenPart, ...], viewer: str) -> bytes:
 
 
 def read_viewer(value: bytes) -> str:
-    """Whom a kept decision is of; empty where it cannot be read."""
+    """Returns the viewer of a stored decision; empty where it cannot be read."""
     with suppress(msgspec.MsgspecError):
         return _decode(value).viewer
     return ""
@@ -238,7 +243,7 @@ def _decode_spots(value: bytes) -> tuple[HiddenPart, ...]:
 
 
 def _find_last_call(conversation: Conversation, end: int, call_id: str) -> list[CallInHistory]:
-    """The last call with this id before a message; empty where there is none."""
+    """Returns the last call with this id before a message; empty where there is none."""
     for message in reversed(conversation.messages[:end]):
         for number, part in enumerate(message.parts):
             if isinstance(part, ToolCall) and part.call_id == call_id:

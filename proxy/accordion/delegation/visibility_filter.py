@@ -1,6 +1,8 @@
-"""The list as one viewer may see it: without the results of unrelated delegations, and without their calls.
+"""Removes from a list the results, with their calls, that one agent may not see.
 
-What was made of a shorter list is extended: a list that grows by a round costs that round.
+Theory of operation: `VisibilityFilter.apply` splits the list into ranges that no pending call crosses, and removes the
+hidden results of each (result_removal.py). It caches the outcome by the chain key of the last complete range. A longer
+list continues from there, so that a new round of messages costs only that round.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from accordion.protocols.written_messages import WrittenMessageReader
 
 @dataclass(frozen=True, slots=True)
 class FilteredResult:
-    """A result that is not seen, and the call that left with it; both by their places in the client's list. `name` is
-    empty and `call` None where no call was in the list."""
+    """A removed result and its removed call, by their positions in the client's list.
+
+    `name` is empty and `call` None where the list had no call.
+    """
 
     name: str
     call_id: str
@@ -30,10 +34,11 @@ class FilteredResult:
 
 @dataclass(frozen=True, slots=True)
 class FilteredConversation:
-    """What a viewer sees: the conversation with fewer messages, its chain that of the visible list.
+    """The conversation that a viewer sees: with fewer messages, and the chain of the visible list.
 
-    `origins[i]` is the client's index of message i. `kept` are results that should not be seen and had to stay, since a
-    provider would refuse the list without them. They were shown: the next request's decisions have to know.
+    `origins[i]` is the client's index of message i. `unremovable_results` are results that should be hidden and had to
+    stay, since a provider would refuse the list without them. They were shown, so later decisions must take them into
+    account.
     """
 
     conversation: Conversation
@@ -44,7 +49,7 @@ class FilteredConversation:
 
 @dataclass(frozen=True, slots=True)
 class _EditedMessage:
-    """A message of which something left: as it came, the parts that left, as it is sent."""
+    """An edited message: the original, the removed parts, and the message that is sent."""
 
     original: Message
     removed_parts: frozenset[int]
@@ -53,7 +58,7 @@ class _EditedMessage:
 
 @dataclass(frozen=True, slots=True)
 class _CachedFilter:
-    """What was made of the first `count` messages of a list; holds for every list with the same chain key there."""
+    """The outcome for the first `count` messages; valid for every list with the same chain key there."""
 
     count: int
     hidden_places: frozenset[PartPosition]
@@ -64,7 +69,7 @@ class _CachedFilter:
     unremovable_results: frozenset[PartPosition]
     has_reference: bool
     weight: int = 0
-    """What the edited messages take, in bytes."""
+    """Bytes of the edited messages."""
     key: tuple[bytes, bool] = (b"", False)
     size: int = 0
 
@@ -73,9 +78,9 @@ _NOTHING = _CachedFilter(0, frozenset(), (), (), {}, (), frozenset(), has_refere
 
 
 class VisibilityFilter:
-    """Filters lists; remembers what it made within `capacity` bytes, the least recently used goes first.
+    """Filters lists, and caches outcomes within `capacity` bytes; the least recently used is removed first.
 
-    `written` reads edited messages.
+    `message_reader` parses edited messages.
     """
 
     def __init__(self, message_reader: WrittenMessageReader, capacity: int = 16 * 2**20) -> None:
@@ -88,14 +93,15 @@ class VisibilityFilter:
     def apply(
         self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, hidden_places: Set[PartPosition]
     ) -> FilteredConversation:
-        """The conversation without the results at the places `hidden`, for the tenant whose key is `space`; the very
-        same where there are none. Places of anything but results mean nothing.
+        """Returns the conversation without the results at `hidden_places`, or itself where there are none.
 
-        Each leaves with its call, matched by order; so do messages of which nothing is left, and reasoning that led
-        only there. All that others said, and the other half of a parallel batch, stays; but words of the assistant
-        behind which all is hidden wait until something follows them. The list is legal where the client's was. A longer
-        list with the same decisions begins with what this one gives up to the last message of a user or a tool behind
-        which no call waits, if nothing is `kept`.
+        Positions of parts that are not results have no effect. Each result is removed with its call, matched by order;
+        also messages without remaining parts, and reasoning that led only to removed output. All other text, and the
+        other calls of a parallel batch, stay; but assistant messages at the end, after which everything is hidden, are
+        left out until a visible message follows them. The list is legal where the client's was.
+
+        A longer list with the same decisions begins with this list, up to the last message of a user or a tool with no
+        pending call, unless there are `unremovable_results`.
         """
         wanted, shown = frozenset(hidden_places), frozenset[PartPosition]()
         while wanted:
@@ -121,7 +127,7 @@ class VisibilityFilter:
         try:
             work = _FilterRun(read, protocol, tenant_key, conversation, known)
         except ValueError:
-            # The same content in a shape that is not edited.
+            # The message has the same content in a form that the protocol cannot edit.
             known, new = _NOTHING, hidden_places
             work = _FilterRun(read, protocol, tenant_key, conversation, known)
         behind: dict[int, list[int]] = {}
@@ -132,19 +138,19 @@ class VisibilityFilter:
             work.add_range(first, end, places, cut)
         if work.settled != known.count:
             if known.count:
-                # It has been outgrown, and is the first to go.
+                # A longer outcome replaces it, so it is the first to be removed.
                 self._used.move_to_end(id(known), last=False)
             early = all(index < work.settled for index, _ in new)
             before = hidden_places if early else frozenset(place for place in hidden_places if place[0] < work.settled)
             self._remember(conversation, work.build_prefix(before))
         return work.build_result()
 
-    # -- what is remembered ------------------------------------------------------
+    # -- cached outcomes ---------------------------------------------------------
 
     def _find_prefix(
         self, conversation: Conversation, hidden_places: frozenset[PartPosition]
     ) -> tuple[_CachedFilter, frozenset[PartPosition]]:
-        """What was made of the longest beginning of the list with the same decisions, and the decisions behind it."""
+        """Returns the outcome for the longest cached beginning with the same decisions, and the decisions after it."""
         held = conversation.previous is not None
         for count in range(len(conversation.chain), 0, -1):
             for known in self._at.get((conversation.chain[count - 1], held), ()):
@@ -174,7 +180,7 @@ class VisibilityFilter:
 
 
 class _FilterRun:
-    """One list on its way through the filter, from what is known of its beginning on."""
+    """One run of the filter on a list, starting from the cached outcome for its beginning."""
 
     def __init__(
         self,
@@ -192,7 +198,7 @@ class _FilterRun:
         self._taken = list(prefix.hidden_results)
         self._kept = set(prefix.unremovable_results)
         self._referred = prefix.has_reference
-        # How far nothing waits, and how much there was of everything then.
+        # The index up to which no call is pending, and the sizes of all lists at that point.
         self.settled = prefix.count
         self._weight = prefix.weight
         self._mark = self._sizes()
@@ -201,7 +207,7 @@ class _FilterRun:
                 self._refresh_edit(index, each)
 
     def add_range(self, first: int, end: int, places: Sequence[PartPosition], is_complete: bool) -> None:
-        """Adds a stretch of the client's list, without the results at `places`, which count from its beginning."""
+        """Adds a range of the client's list without the results at `places`, which count from the range's start."""
         conversation = self._conversation
         messages = conversation.messages[first:end]
         gone: Mapping[int, frozenset[int]] = {}
@@ -229,7 +235,10 @@ class _FilterRun:
         return len(self._origins), len(self._taken), self._referred, self._weight
 
     def build_prefix(self, hidden_places: frozenset[PartPosition]) -> _CachedFilter:
-        """What may be remembered: all up to where nothing waits. `wanted` are the decisions up to there."""
+        """Returns the outcome that can be cached: up to the last point without a pending call.
+
+        `hidden_places` are the decisions up to there.
+        """
         count, (length, taken, referred, weight) = self.settled, self._mark
         whole = count == len(self._conversation.messages)
         return _CachedFilter(
@@ -245,7 +254,7 @@ class _FilterRun:
         )
 
     def build_result(self) -> FilteredConversation:
-        """The list as it is seen."""
+        """Returns the filtered list."""
         conversation, kept = self._conversation, frozenset(self._kept)
         if not self._taken:
             return FilteredConversation(conversation, range(len(conversation.messages)), unremovable_results=kept)
@@ -259,7 +268,7 @@ class _FilterRun:
     def _note_removals(
         self, messages: Sequence[Message], removal: ResultRemoval, first: int
     ) -> Mapping[int, frozenset[int]]:
-        """Notes what is done to a stretch that begins at `first`; gives the parts that leave by the client's index."""
+        """Records the removal in a range that begins at `first`; returns the removed parts by the client's index."""
         for index, wire in removal.edited_messages.items():
             each = _EditedMessage(messages[index], removal.removed_parts[index], self._read(wire))
             self._edited[first + index] = each
@@ -275,7 +284,7 @@ class _FilterRun:
         return {first + index: parts for index, parts in removal.removed_parts.items()}
 
     def _refresh_edit(self, index: int, edited: _EditedMessage) -> None:
-        """A client writes the same message in other bytes (it moves its cache breakpoints): then it is edited anew."""
+        """Edits a message again where the client sent it in other bytes (it moves its cache breakpoints)."""
         now = self._conversation.messages[index]
         if now.wire != edited.original.wire:
             wire = self._dialect.edit_message(now, dict.fromkeys(edited.removed_parts))
@@ -290,8 +299,11 @@ def _shift(place: PartPosition | None, by: int) -> PartPosition | None:
 def _without_trailing_assistant(
     messages: Sequence[Message], filtered_conversation: FilteredConversation
 ) -> FilteredConversation:
-    """The list without the assistant's words at its end, if something hidden followed them: providers take the last
-    word of the assistant for a reply to go on with, or refuse it. They are seen as soon as anything stands behind."""
+    """Removes assistant messages from the list's end if a hidden message followed them.
+
+    Providers take a final assistant message for a reply to continue, or refuse it. The messages are visible again as
+    soon as another message follows them.
+    """
     seen, end = filtered_conversation.conversation.messages, len(filtered_conversation.conversation.messages)
     while (
         filtered_conversation.hidden_results
@@ -311,8 +323,10 @@ def _without_trailing_assistant(
 def _find_mandatory_result(
     messages: Sequence[Message], filtered_conversation: FilteredConversation
 ) -> PartPosition | None:
-    """A result that has to stay for the list's ends' sake: nothing would be left, or the assistant would be the first
-    to speak."""
+    """Returns a result that must stay, or None.
+
+    Otherwise the list would be empty, or the assistant's message would be the first.
+    """
     seen, taken = (
         filtered_conversation.conversation.messages,
         [each.result for each in filtered_conversation.hidden_results],
@@ -323,6 +337,6 @@ def _find_mandatory_result(
 
 
 def _user_speaks_first(messages: Sequence[Message]) -> bool:
-    """Whether the user is the first to speak."""
+    """Whether the first message is the user's, apart from system messages."""
     roles = (message.role for message in messages)
     return next((role for role in roles if role not in ("system", "developer", "other")), "user") == "user"
