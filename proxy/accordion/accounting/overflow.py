@@ -133,7 +133,7 @@ class WindowOverflow:
     """The words of the error that were recognized; empty where it has none."""
 
     def is_quoted_from(self, sent: bytes) -> bool:
-        """Whether the request has the words too, so that the error may only quote it."""
+        """Whether the request contains the words too, so that the error may only quote it."""
         return bool(self.words) and self.words.encode() in sent
 
     def without_quoted_figures(self, sent: bytes) -> WindowOverflow:
@@ -144,9 +144,9 @@ class WindowOverflow:
 def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverflow | None:
     """Returns the overflow that an error reports, or None where it is another error.
 
-    `body` is a response's body, an event of a stream (HTTP 200), or the text of an error. A bare 400 or 413, as
-    Cerebras and Mistral answer, and a 413 that says no more than its name, count only where the request is `near` its
-    window by our own estimate.
+    `body` is a response's body, an event of a stream (HTTP 200), or the text of an error. A 400 or 413 with an empty
+    body, as Cerebras and Mistral answer, and a 413 that says no more than its name, count only where the request is
+    `near` its window by our own estimate.
     """
     if status in NEVER:
         return None

@@ -22,10 +22,10 @@ _NAMES = ("type", "name", "description", "server_label", "server_description")
 
 
 def initial_definition(definition: str, *, named: bool) -> str | None:
-    """Returns the part of a tool's definition that the model receives from the start, or None.
+    """Returns the part of a tool's definition that the model receives from the start, or None if there is none.
 
-    It is less where loading is deferred until a search finds the tool; where `named`, a deferred tool's name and
-    description are included.
+    The loading of a tool may be deferred until a search finds it. Of such a tool the model receives name and
+    description where `named`, else nothing. A namespace loses its deferred tools.
 
     Source: the anthropic SDK, `types/tool_param.py` ("will not be included in initial system prompt"); OpenAI, "Tool
     search" (the model sees name and description of what is searchable, and nothing of what a namespace defers).

@@ -119,7 +119,7 @@ class ErasureNotices:
     async def poll(self) -> None:
         """Receives the erasures of other workers. To be called every `LOOK` seconds; never fails.
 
-        Notices from before this worker began are skipped: its memory has nothing from before them.
+        Notices from before this worker began are skipped: its memory never had the values that they erased.
         """
         with suppress(StoreUnavailable):
             last = await self._store.get(_LAST) or b""

@@ -121,7 +121,7 @@ def _describe_error(error: Exception) -> str:
     return (str(error) or "it cannot be read")[:200]
 
 
-# -- what it costs -------------------------------------------------------------------------------------------------
+# -- the budget ----------------------------------------------------------------------------------------------------
 
 
 class _BudgetExceeded(Exception):

@@ -23,8 +23,8 @@ _MAX_ATTEMPTS = 8
 class ResultRemoval:
     """The changes to a range; indexes count from its beginning.
 
-    `removed_parts` has the parts that leave, by message. `edited_messages` has the JSON of the messages of which a part
-    stays; other messages in `removed_parts` leave whole. `removed_calls` has the call of each removed result (or
+    `removed_parts` has the removed parts, by message. `edited_messages` has the JSON of the messages that keep a part;
+    the other messages in `removed_parts` are removed whole. `removed_calls` has the call of each removed result (or
     None), `unremovable_results` the results that must stay.
     """
 
@@ -149,7 +149,7 @@ def _may_leave(protocol: WireProtocol, message: Message, part: int) -> bool:
 
 
 def _remove_reasoning(messages: Sequence[Message], removed: dict[int, set[int]]) -> set[int]:
-    """Adds to `removed` the reasoning that produced only removed output; returns the messages that leave whole.
+    """Adds to `removed` the reasoning that produced only removed output; returns the wholly removed messages.
 
     Reasoning produces the model's output after it, up to the next reasoning: within a message, or, as an item of its
     own, up to the next message that is not the model's. A message's reasoning is also removed where nothing else

@@ -30,7 +30,7 @@ HiddenPart = tuple[int, int, str]
 # The number of the newest chain keys that are looked up in the store.
 _MAX_LOOKUPS = 64
 _HIDDEN_PART_SIZE = 120
-"""Bytes of memory of a hidden result: a tuple of two numbers and a shared name, and its dict entry."""
+"""Bytes of memory of a hidden result: a tuple of two numbers and a shared name, and its slot in another tuple."""
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):

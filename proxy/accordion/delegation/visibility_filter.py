@@ -337,6 +337,6 @@ def _find_mandatory_result(
 
 
 def _user_speaks_first(messages: Sequence[Message]) -> bool:
-    """Whether the first message is the user's, apart from system messages."""
+    """Whether the first message is the user's, apart from system, developer and other messages."""
     roles = (message.role for message in messages)
     return next((role for role in roles if role not in ("system", "developer", "other")), "user") == "user"
