@@ -1,6 +1,9 @@
-"""From a decision to the bytes that leave: the compactor is asked, the outcome measured, the body written anew.
+"""Carries out the decision about a request: compacts it, adds insertions, and renders the new body.
 
-Whatever fails here leaves the request as it came.
+`CompactionStep.compact` asks the model's `Compactor` for a new history, has the `Measurer` count it again, inserts
+session memories, archived excerpts and recalled memories, and renders the body that is forwarded. After an overflow
+error `compact_after_overflow` does the same with the provider's own figures. If a step fails, the request is forwarded
+without any compaction.
 """
 
 from __future__ import annotations
@@ -36,42 +39,45 @@ from accordion.sessions.sessions import SessionMatch
 
 _log = logging.getLogger("accordion")
 
-# An error without a word is taken for an overflow only where the window is as full as this.
+# An error without a text counts as an overflow only if the window is at least this full.
 _LIKELY_OVERFLOW = 0.8
 _SummaryCallerFactory = Callable[[RequestState], SummaryCaller | None]
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionStep:
-    """Carries decisions out."""
+    """Compacts requests and adds insertions, following the decision."""
 
     measurer: Measurer
     compactors: Callable[[str, bool], Compactor]
-    """By model, and whether a sub-agent asks."""
+    """By model, and whether a sub-agent sent the request."""
     renderer: RequestRenderer
     session_overrides: SessionOverrideStore
     named_items: NamedItems
     artifact_recall: ArtifactRecall | None = None
-    """None where nothing is recalled."""
+    """None if no archived excerpts are recalled."""
     session_import: SessionImport | None = None
-    """None where there are no memories to be asked for."""
+    """None if there are no session memories to import."""
     memory_recall: MemoryRecall | None = None
-    """None where memories are not recalled unasked."""
+    """None if memories are not recalled automatically."""
 
     async def compact(
         self, request: RequestState, create_summary_caller: _SummaryCallerFactory, cause: Cause = "automatic"
     ) -> RequestState:
-        """The request as it is to be forwarded; its decision is to refuse it where it is known to fit in no form."""
+        """Returns the request as it is to be forwarded.
+
+        The decision becomes "refuse" if the request is known not to fit the window in any form.
+        """
         place = request.session_match
         if place is None or request.history is None:
             return request
         try:
-            # When it overflowed they are there already, or were erased since.
+            # After an overflow the pins are already stored, or were erased since.
             if request.controls.pinned_call_ids and not request.is_token_count and cause != "overflow":
                 await self.session_overrides.add_pins(
                     request.caller.tenant, place.session.id, request.controls.pinned_call_ids
                 )
-            # Where an earlier fold is in force, or something else stands in the list, it is dressed.
+            # An earlier compaction, a memory or another insertion also needs a rendered body.
             if (
                 request.decision.action != "pass"
                 or request.history_with_insertions is not None
@@ -88,8 +94,8 @@ class CompactionStep:
             or not request.is_compactable
             or not is_known_not_to_fit(request.utilization, window, request.text_tokens)
         ):
-            # Who asks how much it would be is told, however much that is; of what is not to be touched, the provider
-            # says whether it takes it (it may make room by itself, as by `truncation`).
+            # A request that only counts tokens is answered in any case. If the request may not be changed, the
+            # provider decides whether it accepts it (it may drop content itself, as with `truncation`).
             return request
         reason = (
             f"{request.utilization.tokens:,} tokens do not fit the {window.usable_input:,} of the window in any form"
@@ -99,8 +105,11 @@ class CompactionStep:
     async def compact_after_overflow(
         self, request: RequestState, create_summary_caller: _SummaryCallerFactory, overflow: WindowOverflow
     ) -> RequestState | None:
-        """The request folded once more because the provider said that it does not fit; None where it cannot be made
-        smaller, is not to be touched, or asks for an answer that leaves it no room. A limit in the error is learnt."""
+        """Compacts the request once more after the provider reported that it does not fit.
+
+        Returns None if it cannot become smaller, may not be changed, or asks for an answer that leaves the input no
+        space. Records a limit that the error names.
+        """
         self.measurer.learn_limit(request, overflow)
         overflow = overflow.without_quoted_figures(request.decoded_body)
         if request.is_compactable and request.session_match is not None:
@@ -115,7 +124,7 @@ class CompactionStep:
         kind: CompactionKind = "conversation" if request.session_match.conversation.starts_turn else "generation"
         target = limits.conversation_target if kind == "conversation" else limits.generation_target
         before, used = request.utilization.tokens, request.utilization
-        # The plan is made by the provider's own count.
+        # Planning uses the provider's own count.
         if overflow.requested and overflow.requested > before:
             used = used.apply_correction(1.0, overflow.requested, carried=used.carried)
         used = replace(used, reserved_output=overflow.output or used.reserved_output)
@@ -147,7 +156,7 @@ class CompactionStep:
         create_summary_caller: _SummaryCallerFactory,
         cause: Cause,
     ) -> RequestState:
-        """The request with what is folded of it and put into it."""
+        """Compacts the request, adds insertions to it, and renders its body."""
         if request.decision.action == "compact" and cause != "overflow" and not request.is_token_count:
             request = await self._hide_foreign_results(request, session_match)
             session_match = request.session_match or session_match
@@ -168,7 +177,10 @@ class CompactionStep:
     async def _can_fit(
         self, request: RequestState, session_match: SessionMatch, create_summary_caller: _SummaryCallerFactory
     ) -> bool:
-        """Whether a fold would leave the answer its room; planned only, since one that is made stays in force."""
+        """Returns whether a compaction would leave enough space for the answer.
+
+        It is only planned, since a compaction that was made stays in force.
+        """
         decision, used = replace(request.decision, observed=True), request.utilization
         seen = (
             await self._compact(
@@ -177,12 +189,15 @@ class CompactionStep:
         ).compaction_outcome
         if seen is None or seen.after + used.reserved_output > decision.trigger:
             return False
-        # Where the input alone would fit, nothing that is to stay whole is cut for the answer's sake.
+        # If the input alone would fit, protected content is not cut to gain space for the answer.
         return used.tokens >= decision.trigger or all(step != LAST_RESORT for step, _, _ in seen.steps)
 
     async def _hide_foreign_results(self, request: RequestState, session_match: SessionMatch) -> RequestState:
-        """The request with all hidden that is others', since a fold comes. Thinking may be bound to what was shown, and
-        the fold come to nothing: then the provider would refuse the list, and what was shown stays."""
+        """Hides all results of other agents before a compaction.
+
+        Does nothing if thinking blocks are bound to the visible list: if the compaction then failed, the provider would
+        refuse the changed list.
+        """
         bound = thinking_mode(session_match.conversation, request.beta, request.actual_model) == "bound"
         return request if bound else await self.measurer.hide_foreign_results(request)
 
@@ -216,8 +231,7 @@ class CompactionStep:
         )
 
     async def _insert_artifact_recall(self, request: RequestState, session_match: SessionMatch) -> RequestState:
-        """The request with an excerpt of what its newest turn names and only the archive holds, where a fold is in
-        force."""
+        """Inserts an excerpt that the newest turn names and only the archive holds, if a compaction is in force."""
         folded, shown, limits = request.history, request.history_with_insertions, request.limits
         if self.artifact_recall is None or folded is None or shown is None or limits is None:
             return request
@@ -234,15 +248,17 @@ class CompactionStep:
             history_with_insertions=shown,
             last_sent_index=session_match.base_index,
             available_tokens=limits.hard - request.utilization.occupied_tokens,
-            # Some of the providers that are translated to refuse a user's message directly behind results.
+            # Some translated providers refuse a user message directly after tool results.
             allows_user_after_results=request.route.family != "litellm",
             started_at=request.started_at,
         )
         return await self._apply_insertion(request, await self.artifact_recall.recall(turn))
 
     async def _insert_session_memories(self, request: RequestState, session_match: SessionMatch) -> RequestState:
-        """The request with the session memories that the user asks for in it. What a main agent says to a sub-agent is
-        no user's word."""
+        """Inserts the session memories that the user asks for.
+
+        A main agent's message to a sub-agent does not count as the user's.
+        """
         if (
             self.session_import is None
             or not request.may_hold_memories
@@ -263,7 +279,7 @@ class CompactionStep:
         return await self._apply_insertion(request, await self.session_import.import_memories(asking))
 
     async def _insert_memories(self, request: RequestState, session_match: SessionMatch) -> RequestState:
-        """The request with memories that belong to what the user, or who delegates, says last."""
+        """Inserts memories that match the latest message of the user or of the delegating agent."""
         folded, limits = request.history, request.limits
         if self.memory_recall is None or not request.may_hold_memories or folded is None or limits is None:
             return request
@@ -281,15 +297,17 @@ class CompactionStep:
         return await self._apply_insertion(request, await self.memory_recall.recall(moment))
 
     async def _apply_insertion(self, request: RequestState, usage: RecallUsage | None) -> RequestState:
-        """The request with what was just recorded to be put into it; None: nothing was."""
+        """Returns the request with a newly recorded insertion; unchanged if `usage` is None."""
         if usage is None or request.history is None:
             return request
         again = await self.measurer.recompose(request, request.history)
         return structs.replace(again, recall_usage=usage + (request.recall_usage or RecallUsage()))
 
     async def _remove_insertions(self, request: RequestState) -> RequestState:
-        """The request without what was read back, which is the first to go where there is no room for it; and without
-        the thinking that is bound to it."""
+        """Removes insertions, with the thinking that is bound to them.
+
+        Insertions are the first to go if the window has no space for them.
+        """
         place, dresser, former = (
             request.session_match,
             self.measurer.insertion_composer,
@@ -314,7 +332,10 @@ class CompactionStep:
         return structs.replace(request, history_with_insertions=bare, uncorrected_tokens=counted, utilization=used)
 
     def _render_body(self, request: RequestState) -> RequestState:
-        """The same with the body that is forwarded, where that is not the client's. What was read back is not saved."""
+        """Renders the body that is forwarded, if it differs from the client's.
+
+        Tokens of insertions do not count as saved.
+        """
         shown, seen, unfolded = (
             request.history_with_insertions or request.history,
             request.compaction_outcome,
@@ -341,7 +362,7 @@ class CompactionStep:
         handed = frozenset[str]()
         if (seated := request.visible_request) is not None:
             begun = await self.measurer.visibility.find_delegations_by_call(request.caller, seated, session)
-            # What was said when the conversation was handed over is the task.
+            # The message that handed over the conversation is the task.
             handed = frozenset({seated.position.call_id} if seated.position.evidence == "handoff" else ())
         return CompactionRequest(
             tenant=tenant,
@@ -378,7 +399,7 @@ class CompactionStep:
         return report_compaction(compaction, "replayed") if compaction is not None else None
 
     async def _undo_compaction(self, request: RequestState) -> RequestState:
-        """The request without any fold, measured again."""
+        """Returns the request without any compaction, measured again."""
         if request.session_match is None:
             return request
         failed = CompactionOutcome("failed", reason="an internal error; the request went on as it came")

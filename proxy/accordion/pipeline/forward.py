@@ -1,15 +1,21 @@
-"""One request, from the client's bytes to the provider's and back.
+"""Forwards one request: from the client's bytes to the provider's response and back.
 
-A request comes in through a face; its dialect reads the bytes into a Conversation; identity finds who asks among the
-agents, and the filter leaves what that one may see (pipeline/visibility.py); identity finds the Session, replay puts
-earlier folds back, accounting measures and policy decides (pipeline/measure.py); what is too full is folded, else the
-very same bytes go on (pipeline/compact.py); what the provider keeps of it is put in place of its id for that
-(pipeline/history_reconstruction.py); upstream sends (pipeline/send.py); an overflow that the provider reports is
-answered by one more fold (pipeline/overflow_probe.py); what the model reads back is answered within the reply
-(pipeline/tool_loop.py), which is relayed while a tap listens (pipeline/relay.py); the journal records, and what the
-reply taught is kept (pipeline/calibration.py).
+The flow of a request whose body is read:
 
-Forwarding is a promise: whatever fails on the way to knowing more about a request, the request itself goes on.
+1. The caller is identified, and the body is read into a `Conversation` (measure.py).
+2. The agent that sent the request is identified, and results that it may not see are hidden (visibility.py).
+3. The session is found, earlier compactions are applied again, tokens are counted, and the policy decides (measure.py).
+4. If a compaction is due and the provider keeps the history, the history replaces its id (history_reconstruction.py).
+5. The request is compacted, and memories and excerpts are inserted; otherwise its bytes stay unchanged (compact.py).
+6. The request is sent (send.py). If the provider reports an overflow, it is compacted and sent once more
+   (overflow_probe.py).
+7. The model's calls of our own tool are answered within the same response (tool_loop.py).
+8. The response is relayed while an observer reads a copy (relay.py). The state that a later request needs is stored
+   before the response ends (response_history.py).
+9. The exchange is recorded in the ledger; calibration and learned limits are updated (calibration.py).
+
+A request whose body is not read is only sent, relayed and recorded. If reading, measuring or compacting fails, the
+request itself is still forwarded.
 """
 
 from __future__ import annotations
@@ -46,7 +52,10 @@ from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Tenants
 
 _MAX_REPAIRS = 8
-"""So often a request is sent again with what the provider missed in it; each of its errors names one thing."""
+"""Maximum number of times that a request is repaired and sent again.
+
+Each error of the provider names one missing entry.
+"""
 
 T = TypeVar("T")
 _log = logging.getLogger("accordion")
@@ -54,7 +63,7 @@ _log = logging.getLogger("accordion")
 
 @dataclass(frozen=True, slots=True)
 class RequestPipeline:
-    """The one way through the house. Holds the rooms it passes, and no state of its own."""
+    """Runs the steps of a request in order. Keeps no state between requests."""
 
     tenants: Tenants
     measurer: Measurer
@@ -67,16 +76,16 @@ class RequestPipeline:
     history_reconstruction: HistoryReconstruction
     response_history: ResponseHistory
     tool_loop: ToolLoop | None = None
-    """None where nothing is read back."""
+    """None if the artifact tool is not offered."""
     response_retrieval: ResponseRetrieval | None = None
-    """None where nothing is read back."""
+    """None if the artifact tool is not offered."""
     memory_capture: MemoryCapture | None = None
-    """None where folds leave no memories."""
+    """None if compactions create no memories."""
     relays_websockets: bool = True
-    """Whether WebSockets are relayed where the same may be asked over HTTP and is read then."""
+    """Whether WebSockets are relayed for endpoints that are read when they are used over HTTP."""
 
     async def __call__(self, inbound: Inbound) -> Outbound:
-        """Forwards a request; gives the provider's answer, or an error in the client's own shape."""
+        """Forwards a request; returns the provider's response, or an error in the client's own format."""
         course, fields = _RequestProgress(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
@@ -96,14 +105,18 @@ class RequestPipeline:
             else None
         )
         body = relay(reply, dialect, course, self.clock, inbound.request_id, settle, store)
-        await anext(body)  # Only what has begun lets go of the reply when it is closed.
+        await anext(body)  # Closing the generator closes the response only once it has started.
         return Outbound(reply.status, add_proxy_headers(reply.headers, self._build_headers(gauge)), body)
 
     async def _compact_and_send(
         self, inbound: Inbound, progress: _RequestProgress, request: RequestState
     ) -> UpstreamResponse:
-        """Folds where that is decided, and sends; once more where the provider says that it did not fit, or refuses
-        what was put together. `progress` always holds what was sent last."""
+        """Compacts the request if that was decided, and sends it.
+
+        Sends once more if the provider reports an overflow or refuses a reconstructed history. `progress.request` is
+        always the request that was sent last. Raises ThreadNotFound if the client has to send its history again, and
+        ContextOverflow if the request fits the window in no form.
+        """
         if request.decision.action == "resend" and request.session_match is not None:
             raise ThreadNotFound(request.session_match.conversation.previous or "", request.decision.reason)
         asker = partial(self.sender.build_summary_caller, inbound)
@@ -123,7 +136,7 @@ class RequestPipeline:
                 else "",
             )
         if request.is_token_count and request.route.family == "litellm":
-            # Nobody can be asked; what the gauge says is the best that is known.
+            # No provider can count these tokens. Our own count is the best available.
             return CompleteResponse(b'{"input_tokens":%d}' % request.utilization.tokens)
         progress.request = request = await self._restore_tool_rounds(request)
         if self.response_retrieval is not None and request.session_match is None:
@@ -168,8 +181,11 @@ class RequestPipeline:
         *,
         allow_full_history: bool = True,
     ) -> ProbedResponse:
-        """Sends a request, and as often as the provider says that something is missing behind a response's id, once
-        more with that put in; `whole`: the whole history may be. Gives the reply, whose beginning was read."""
+        """Sends a request; adds what the provider reports as missing behind a response id, and sends again.
+
+        `allow_full_history`: whether a repair may send the whole history in place of the id. Returns the response with
+        the beginning that was already read.
+        """
         start = await probe_overflow(
             await self.sender.send(inbound, request), request.protocol, is_near_window=request.is_near_window
         )
@@ -194,26 +210,26 @@ class RequestPipeline:
         return start
 
     async def _restore_tool_rounds(self, request: RequestState) -> RequestState:
-        """The request behind what was read back in the reply that it goes on from."""
+        """Adds the tool rounds of the response that the request continues from."""
         return request if self.tool_loop is None else await self.tool_loop.restore_rounds(request)
 
     async def _run_tool_loop(
         self, inbound: Inbound, request: RequestState, progress: ExchangeProgress, response: UpstreamResponse
     ) -> UpstreamResponse:
-        """The reply in which the model's calls of our own tool are answered."""
+        """Answers the model's calls of our own tool within the response."""
         if self.tool_loop is None:
             return response
         return await self.tool_loop.run(response, request, partial(self.sender.send, inbound), progress)
 
     def needs_body(self, method: str, path: str, content_type: bytes) -> bool:
-        """Whether a request is one that is looked into; its body must then be whole."""
+        """Returns whether the request's body is read, so that it must be complete."""
         if method != "POST":
             return False
         known = path in self.measurer.protocols or path in self.measurer.token_count_protocols
         return known or (bool(self.measurer.router.models) and b"json" in content_type)
 
     def authorizes(self, inbound: Inbound) -> bool:
-        """Whether its caller may enter at all."""
+        """Returns whether the caller may use the proxy at all."""
         try:
             self.tenants.identify(inbound.fields)
         except Unauthorized:
@@ -221,8 +237,10 @@ class RequestPipeline:
         return True
 
     async def upgrade(self, inbound: Inbound, ask: Callable[[UpstreamRequest], Awaitable[T]]) -> T | Outbound:
-        """What `ask` makes of an upgrade to a WebSocket, as it leaves; or an error in the client's own shape. Only the
-        opening is recorded."""
+        """Passes a WebSocket upgrade to `ask`; returns its result, or an error in the client's own format.
+
+        Only the opening request is recorded.
+        """
         course, fields = _RequestProgress(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
@@ -240,7 +258,7 @@ class RequestPipeline:
         return answer
 
     def refuse(self, inbound: Inbound, error: AccordionError) -> Outbound:
-        """The answer to a request that could not even be taken in."""
+        """Builds the error response to a request that could not be received."""
         return self._build_refusal(inbound, inbound.fields, _RequestProgress(self.clock.monotonic()), error)
 
     # -- answering ---------------------------------------------------------------
@@ -248,7 +266,7 @@ class RequestPipeline:
     def _build_refusal(
         self, inbound: Inbound, fields: Mapping[bytes, bytes], progress: _RequestProgress, error: AccordionError
     ) -> Outbound:
-        """An error of ours: in the client's own shape, with a request id, and in the ledger."""
+        """Builds one of our errors in the client's own format, with a request id, and records it in the ledger."""
         progress.status, progress.error = error.status, error.code or error.type
         out = self.measurer.protocol_for(inbound.path, fields).error_response(error, inbound.request_id)
         if progress.request is None:
@@ -259,7 +277,7 @@ class RequestPipeline:
     def _record_disconnect(
         self, inbound: Inbound, fields: Mapping[bytes, bytes], progress: _RequestProgress, exception: BaseException
     ) -> None:
-        """The client went away before the provider answered, or the proxy is being stopped."""
+        """Records that the client disconnected before the provider answered, or that the proxy is stopping."""
         told = stop_error(exception)
         progress.status, progress.error = (told.status, told.code) if told else (499, "client_disconnected")
         self._record_exchange_safely(inbound, fields, progress, ObservedResponse())
@@ -267,10 +285,10 @@ class RequestPipeline:
     def _build_headers(self, request: RequestState) -> Headers:
         return build_headers(request, store_available=self.measurer.sessions.store.is_available)
 
-    # -- remembering -------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------
 
     async def _store_response(self, progress: _RequestProgress, observed_response: ObservedResponse) -> None:
-        """Stores what a later request needs of the response."""
+        """Stores the state that a later request needs of the response."""
         if progress.request is not None:
             await self.response_history.store(
                 progress.request,
@@ -288,8 +306,10 @@ class RequestPipeline:
         progress: _RequestProgress,
         observed_response: ObservedResponse,
     ) -> None:
-        """Records the exchange, and learns from what the provider reported. Nobody waits for it, and its failure is
-        nobody's."""
+        """Records the exchange and learns from the provider's report.
+
+        Runs after the response. Errors are logged and do not reach the client.
+        """
         if progress.request is None:
             return
         try:
@@ -333,7 +353,7 @@ class RequestPipeline:
         if place is None or self.erasures.was_erased_since(
             request.caller.tenant_key, place.session.id, progress.started_at
         ):
-            # Of a session that was erased while the request was under way, nothing is kept.
+            # Nothing is kept of a session that was erased during the request.
             self.ledger.record(tenant, None, "", exchange, traceparent)
             return
         own = _with_first_usage(progress, observed_response)
@@ -350,7 +370,7 @@ class RequestPipeline:
             and (place.conversation.kept or progress.insertion is not None)
         ):
             if self.response_history.must_wait(request):
-                # The client has gone before the end, and may come back.
+                # The client disconnected before the end of the response, and may come back.
                 self.measurer.tasks.spawn(self._store_response(progress, observed_response), "store a response")
             else:
                 self.response_history.store_later(request, observed_response, own, progress.round_ids)
@@ -358,7 +378,7 @@ class RequestPipeline:
         self.measurer.sessions.record_response(place, session, own.input_tokens, request.uncorrected_tokens, fold)
 
     def _store_content(self, request: RequestState, session_match: SessionMatch, session: str) -> None:
-        """Keeps what others may read of the request: the results in it, what was said, and what a fold took out."""
+        """Stores hidden results for the agents that may read them, the transcript, and memories of a compaction."""
         seated, sharing = request.visible_request, self.measurer.visibility.shared_artifacts
         if seated is not None and seated.hidden_results and sharing is not None:
             sharing.archive_hidden_results(
@@ -381,16 +401,18 @@ class RequestPipeline:
 
 
 class _RequestProgress(ExchangeProgress):
-    """With how far the request has come: what was known of it last. None before it was gauged."""
+    """Progress of an exchange, with the latest state of its request. `request` is None before it is measured."""
 
     request: RequestState | None = None
     is_stored: bool = False
-    """Whether what a later request needs of the response was stored."""
+    """Whether the state that a later request needs of the response was stored."""
 
 
 def _with_first_usage(progress: ExchangeProgress, observed_response: ObservedResponse) -> ObservedResponse:
-    """What was understood of a response, with the usage of its first round, which is that of the request as it was
-    measured; the client is told of the last."""
+    """Returns the observed response with the usage of its first round.
+
+    The first round's usage belongs to the request as it was measured. The client is given the usage of the last round.
+    """
     return (
         observed_response
         if progress.tool_loop_usage is None

@@ -1,7 +1,9 @@
-"""What is known of a request before it leaves: its seat, its session, replay, accounting and policy.
+"""Measures a request before it is sent: agent, session, earlier compactions, token counts and the decision.
 
-`Measurer` is where pipeline/forward.py and `accordion explain` learn whose request it is, where it stands, how full the
-window will be once earlier folds are put back, and what is decided.
+`Measurer.measure` reads the body, resolves the agent's position and the visible list, finds the session by the prefix
+chain, applies the deepest earlier compaction, adds insertions, counts tokens, corrects the count by the provider's last
+report, and asks the policy for a decision. pipeline/forward.py and `accordion explain` both use it. If a step after
+reading fails, the request is forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -52,27 +54,27 @@ from accordion.sessions.tenants import Caller
 
 _log = logging.getLogger("accordion")
 
-# Bodies up to this size are read at once where no more than `_NEW_AT_ONCE` of them is new, all others in a thread, so
-# that other requests need not wait: a thread costs a tenth of a millisecond, a megabyte that is new ten, or, of very
-# small messages, 300.
+# Bodies up to this size are read without a thread if at most `_NEW_AT_ONCE` bytes of them are new. All others are read
+# in a thread, so that other requests need not wait. A thread costs 0.1 ms; a new megabyte costs 10 ms, or 300 ms if its
+# messages are very small.
 _MAX_READ_INLINE = 1 << 20
 _NEW_AT_ONCE = 32_768
 _TENANTS_LOGGED = 1_000
-# Bodies above this size are read one after the other, so that what reading takes beside them is taken once.
+# Bodies above this size are read one at a time, so that the extra memory for reading is needed only once.
 _MIN_READ_ALONE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Measurer:
-    """Reads, identifies, measures, decides."""
+    """Reads and measures requests, and decides what is done with them."""
 
     protocols: Mapping[str, WireProtocol]
     """By request path, such as `/v1/messages`."""
     token_count_protocols: Mapping[str, WireProtocol]
-    """The same for paths that ask how many tokens a request would be, such as `/v1/messages/count_tokens`."""
+    """The same for paths that count a request's tokens, such as `/v1/messages/count_tokens`."""
     openai: WireProtocol
     anthropic: WireProtocol
-    """Whose error shape is used on paths that no dialect reads."""
+    """`openai` and `anthropic` give the error format for paths that no protocol reads."""
     request_reader: BodyReader
     sessions: Sessions
     visibility: Visibility
@@ -82,28 +84,31 @@ class Measurer:
     compactions: CompactionRepository
     session_overrides: SessionOverrideStore
     compaction_rules: Callable[[str, str, bool, int], CompactionRules]
-    """By model, by the family of its provider, whether a sub-agent asks, and the window in tokens."""
+    """By model, provider family, whether a sub-agent sent the request, and the window in tokens."""
     base_models: Mapping[str, str]
-    """The id that a configured name stands for, where the encoding is looked up."""
+    """The model id behind a configured name, used to find the token encoding."""
     router: Router
     tasks: Tasks
     max_body: int = 64 * 2**20
     insertion_composer: InsertionComposer | None = None
-    """Who puts weaves and recalls in place and offers our tool; None where nobody does."""
+    """Adds tool rounds and recalled excerpts, and offers our tool; None if nothing is inserted."""
     memory_mentions: MemoryMentions = field(default_factory=MemoryMentions)
     unread_logged: set[str] = field(default_factory=set)
-    """Whose requests were logged as passed on unread, and why."""
+    """Tenants and reasons for which an unread request was already logged."""
 
     def protocol_for(self, path: str, fields: Mapping[bytes, bytes]) -> WireProtocol:
-        """The dialect of a path: the one that reads it, else the one whose provider it goes to."""
+        """Returns the protocol that reads a path, or else the protocol of the provider that it goes to."""
         own = self.protocols.get(path) or self.token_count_protocols.get(path)
         return own or (self.anthropic if is_anthropic(path, fields) else self.openai)
 
     async def measure(
         self, inbound: Inbound, fields: Mapping[bytes, bytes], caller: Caller, started_at: float = 0
     ) -> RequestState:
-        """Reads a request, finds its session, puts earlier folds back, measures, decides. What cannot be read is
-        passed on unread. `started`: see RequestState. Raises BadRequest where a header of ours is malformed."""
+        """Reads a request, finds its session, applies earlier compactions, counts tokens and decides.
+
+        A body that cannot be read is passed on unread. `started_at`: see RequestState. Raises BadRequest if one of our
+        headers is malformed.
+        """
         anthropic = is_anthropic(inbound.path, fields)
         dialect = self.protocols.get(inbound.path) or self.token_count_protocols.get(inbound.path)
         if dialect is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
@@ -121,7 +126,7 @@ class Measurer:
             offload = self.tasks.offload if len(plain) <= _MIN_READ_ALONE else self.tasks.offload_alone
             read = await offload(self._read_conversation, dialect, plain, caller)
         conversation, unread = (None, read) if isinstance(read, str) else (read, "")
-        # A body that cannot be read may still say whose it is: it must not go to a provider that it was not meant for.
+        # A body that cannot be read may still name its model. It must not go to a provider that it was not meant for.
         model = conversation.model if conversation is not None else await self._find_model_name(plain)
         route = self.router.for_dialect(self.router.route(inbound.path, anthropic, model), dialect.name)
         if conversation is None:
@@ -158,15 +163,17 @@ class Measurer:
                 seated = await self.visibility.attach_session(caller, seated, place)
             return await self._measure_conversation(bare, place, seated)
         except Exception:
-            # Knowing more about a request is a favour, forwarding it is a promise.
+            # Measuring is optional, forwarding is not.
             _log.exception(
                 "a request could not be measured; it is forwarded unchanged", extra={"request_id": inbound.request_id}
             )
             return structs.replace(bare, visible_request=seated)
 
     async def hide_foreign_results(self, request: RequestState) -> RequestState:
-        """The same where some is shown only because it was shown before: with all hidden that is others', since what
-        comes is a fold."""
+        """Hides all results of other agents, also those that are visible only because they were shown earlier.
+
+        Used before a compaction, which changes the prefix in any case.
+        """
         if (
             request.visible_request is None
             or request.session_match is None
@@ -186,7 +193,10 @@ class Measurer:
         check_store: bool = False,
         with_insertions: bool = True,
     ) -> RequestState:
-        """The same with another list to be forwarded, measured. `fresh`, `woven`: see InsertionComposer.compose."""
+        """Returns the request with another history to be forwarded, measured again.
+
+        `check_store`, `with_insertions`: see InsertionComposer.compose.
+        """
         place, window = request.session_match, request.window
         if place is None or window is None:
             return request
@@ -228,7 +238,7 @@ class Measurer:
         )
 
     async def count_tool_tokens(self, request: RequestState) -> int:
-        """Tokens that a fold of this request brings along: those of our tool, where it is not offered yet."""
+        """Returns the tokens that a compaction of this request adds: those of our tool, if it is not offered yet."""
         folded, window = request.history, request.window
         if self.insertion_composer is None or folded is None or window is None:
             return 0
@@ -243,11 +253,11 @@ class Measurer:
             return 0
         before = await self._count_tokens(request, folded.conversation, window)
         longer = (await self._count_tokens(request, offered, window)).tokens - before.tokens
-        # Counted as the rest of the request is: with what is known of the provider's own count.
+        # Corrected by the provider's own counts in the same ratio as the rest of the request.
         return round(longer * request.utilization.tokens / max(1, request.uncorrected_tokens))
 
     def learn_limit(self, request: RequestState, overflow: WindowOverflow) -> None:
-        """Takes the limit that an overflow error named, unless the error only quotes what was sent."""
+        """Records the limit that an overflow error names, unless the error only quotes the request."""
         if overflow.limit and request.session_match is not None and not overflow.is_quoted_from(request.decoded_body):
             model = request.session_match.conversation.model
             self.window_table.learn(model, request.route.name, request.beta, request.caller.tenant, overflow.limit)
@@ -255,13 +265,13 @@ class Measurer:
     # -- the steps ----------------------------------------------------------------
 
     async def _decode_body(self, body: bytes, fields: Mapping[bytes, bytes]) -> bytes:
-        """The body without its content encoding; empty where that cannot be undone."""
+        """Removes the content encoding of a body; returns empty bytes if that is not possible."""
         if (encoding := fields.get(b"content-encoding")) is None:
             return body
         return await self.tasks.offload(decode_body, body, encoding.decode("latin-1"), self.max_body) or b""
 
     def _is_quick(self, dialect: WireProtocol, plain: bytes, caller: Caller) -> bool:
-        """Whether a body is read sooner than a thread would be there for it."""
+        """Returns whether reading a body takes less time than starting a thread for it."""
         if len(plain) <= _NEW_AT_ONCE:
             return True
         return (
@@ -270,7 +280,7 @@ class Measurer:
         )
 
     def _read_conversation(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | str:
-        """What a body says; where it cannot be read, why it is not, if that is to be told."""
+        """Reads a body; returns the conversation, or the reason why it was not read (empty if none is reported)."""
         try:
             return self.request_reader.read(protocol, body, caller.tenant_key)
         except TooManyMessages as error:
@@ -283,7 +293,7 @@ class Measurer:
             return ""
 
     def _log_unread(self, caller: Caller, size: int, reason: str) -> None:
-        """A warning once for each tenant and reason, since a client may send such a body again and again."""
+        """Logs a warning once for each tenant and reason, since a client may send such a body again and again."""
         told, key = self.unread_logged, f"{caller.tenant} {reason}"
         level = logging.DEBUG if key in told else logging.WARNING
         if len(told) < _TENANTS_LOGGED:
@@ -291,7 +301,7 @@ class Measurer:
         _log.log(level, "a request of %s bytes is passed on unread: it holds %s", f"{size:,}", reason)
 
     async def _find_model_name(self, body: bytes, kind: bytes = b"") -> str | None:
-        """The model that a body names which is not read otherwise; of use only where models are configured."""
+        """Finds the model in a body that is not read otherwise. Only needed if models are configured."""
         if not self.router.models:
             return None
         if len(body) > _NEW_AT_ONCE:
@@ -332,7 +342,7 @@ class Measurer:
         return structs.replace(gauge, decision=self.decide(gauge, session_match, folded, window, limits))
 
     def _is_possibly_stale(self, caller: Caller, session_match: SessionMatch) -> bool:
-        """Whether others may have folded this history, or this worker itself before it was started anew."""
+        """Returns whether another worker, or this one before a restart, may have compacted this history."""
         conversation, at = session_match.conversation, session_match.base_index
         if session_match.base_node is None:
             return has_response(conversation)
@@ -349,7 +359,7 @@ class Measurer:
         window: Window,
         limits: TokenLimits,
     ) -> Decision:
-        """What is to be done with a request that was measured."""
+        """Decides what is done with a measured request."""
         budgets, used, word = request.rules.budgets, request.utilization, request.controls.mode
         if (
             word == "auto"
@@ -399,22 +409,25 @@ class Measurer:
         window: Window,
         history: CompactedConversation | None,
     ) -> Utilization:
-        """The count corrected by what the provider reported to this model: for the beginning of this very list, else by
-        how far counts were off (accounting/calibration.py). `folded`: None for a new list."""
+        """Corrects our count by the tokens that the provider reported to this model.
+
+        Uses the report for the beginning of this very list if there is one, or else the ratio of earlier reports to
+        counts (accounting/calibration.py). `history`: None for a new list, to which no report applies.
+        """
         base, last, model = find_report_node(session_match), None, session_match.conversation.model
         if base is not None and session_match.base_index >= 0 and base.reported:
-            # Media of this list may stand in the part that was reported.
+            # The reported part may contain media of this list.
             text = max(0, base.counted - utilization.media)
             if not is_credible(base.reported, base.counted, text, window):
                 base = None
         known = session_match.session.correction_of(model)
         if known == UNKNOWN and base is not None and base.model == model:
-            # Another worker had this session so far, or this one before it was started anew.
+            # Another worker handled this session so far, or this one did before a restart.
             known = correction_from_report(base.counted, base.reported)
         factor = self.calibrations.factor(route.name, model, known)
         if base is not None and base.reported and history is not None and base.fold == find_compaction_id(history):
             if session_match.base_index < 0:
-                # What the provider keeps had its own overhead in the report; this request brings it along again.
+                # The report includes the overhead of the request that made it; this request brings that overhead again.
                 last = (utilization.preamble + utilization.tools, base.reported)
             elif base.overhead_key == session_match.conversation.overhead_key and base.model == model:
                 last = (base.counted, base.reported)

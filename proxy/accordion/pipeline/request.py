@@ -1,4 +1,8 @@
-"""What is known of one request: the value that is passed from the gauge to the fold, to sending and to the ledger."""
+"""The state of one request: the value that each step takes and returns.
+
+`RequestState` is immutable. Measuring fills in the session match, the window, the counts and the decision; compaction
+fills in the history to be forwarded and the rewritten body; the tool loop, sending and the ledger read it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from accordion.sessions.prefix_nodes import PrefixNode
 from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Caller
 
-# Estimates are seldom off by more than a fifth, and never by half.
+# Estimates are rarely wrong by more than a fifth, and never by half.
 _NEAR_RATIO = 0.5
 
 _UNMEASURED = Utilization(0)
@@ -32,7 +36,7 @@ _UNREAD = Decision("pass", "not read")
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """What the settings say about one model's folding, for one kind of agent."""
+    """The compaction settings for one model and one kind of agent."""
 
     thresholds: Thresholds = Thresholds()
     mode: Mode = "auto"
@@ -40,12 +44,15 @@ class CompactionRules:
 
 
 class RequestState(msgspec.Struct, frozen=True):
-    """What is known of one request. `place` is None where it was not read; it is forwarded all the same.
+    """The state of one request.
 
-    `folded` is the list as earlier folds left it, `dressed` the same with our tool, weaves and recalls, where a fold is
-    in force, there is something of others to read, or a memory may stand in it; utilization and counts are of what
-    is forwarded. More is learnt step by step, and each step makes a new one: `msgspec.structs.replace` does that twenty
-    times as fast as that of dataclasses.
+    `session_match` is None if the body was not read; such a request is forwarded unread. `history` is the client's list
+    with earlier compactions applied. `history_with_insertions` is the same list with our tool, tool rounds and recalled
+    excerpts added. It differs from `history` if a compaction is in force, artifacts of other agents can be read, or a
+    memory may be in the list. Utilization and counts are of the list that is forwarded.
+
+    Each step returns a new value, made by `msgspec.structs.replace`, which is twenty times as fast as the `replace` of
+    dataclasses.
     """
 
     caller: Caller
@@ -57,9 +64,9 @@ class RequestState(msgspec.Struct, frozen=True):
     uncorrected_tokens: int = 0
     """Our own count before any correction, in tokens."""
     text_tokens: int = 0
-    """The part of it that was counted and not reckoned: all but media and what is not understood."""
+    """The tokens of that count that come from text, not from estimates for media or unknown content."""
     decoded_body: bytes = b""
-    """The body without any content encoding; empty where nobody tried to read it, or the encoding is not known."""
+    """The body without content encoding; empty if it was not decoded or the encoding is unknown."""
     limits: TokenLimits | None = None
     decision: Decision = _UNREAD
     beta: str = ""
@@ -67,40 +74,45 @@ class RequestState(msgspec.Struct, frozen=True):
     history: CompactedConversation | None = None
     controls: RequestControls = RequestControls()
     actual_model: str = ""
-    """The model that is really asked, where tokens are counted."""
+    """The model that the provider runs. It determines how tokens are counted."""
     is_token_count: bool = False
-    """Whether the request only asks how many tokens it would be."""
+    """Whether the request only asks for its number of tokens."""
     rewritten_body: bytes | None = None
-    """The body that is forwarded in place of the client's; None where that goes on as it came."""
+    """The body that is forwarded in place of the client's; None if the client's body is forwarded unchanged."""
     compaction_outcome: CompactionOutcome | None = None
     rules: CompactionRules = CompactionRules()
     is_unreadable: bool = False
     """Whether the body should have been read and could not be."""
     unread: str = ""
-    """What there is too much of in a body that is not read because of its size."""
+    """The content that exceeds a limit, such as too many messages, if the body is not read because of its size."""
     is_stored_locally_only: bool = False
-    """Whether what left the window could only be kept locally for now."""
+    """Whether content that a compaction removed could only be stored on this machine for now."""
     history_with_insertions: CompactedConversation | None = None
-    """None where the list goes out as it came."""
+    """None if the list is forwarded as it came."""
     tool_name: str = ""
-    """The name under which the reply may call our tool; empty where it may not."""
+    """The name under which the model may call our tool; empty if it is not offered."""
     recall_usage: RecallUsage | None = None
-    """What was recalled for this request."""
+    """The excerpts and memories that were recalled for this request."""
     started_at: float = 0.0
-    """When it came, in seconds by the monotonic clock; 0 where nothing is kept of it."""
+    """The time of arrival, in seconds by the monotonic clock; 0 if nothing is stored of the request."""
     can_read_artifacts: bool | None = None
-    """Whether our tool is offered for ids that others' texts name in its list; None where there are none."""
+    """Whether our tool is offered for artifact ids of other agents in the list; None if the list has none."""
     may_hold_memories: bool = False
-    """Whether a memory may stand in the list, or be asked for."""
+    """Whether the list may contain a memory, or ask for one."""
     original_request: RequestState | None = None
-    """The request as it came, where what led to a reply that the provider keeps was put in place of its id."""
+    """The request as it came, if the provider's history was put in place of a response id."""
     visible_request: VisibleRequest | None = None
-    """Where it sits among the agents, and what of its list it sees. `plain` and `place` are of what it sees."""
+    """The agent's position and the part of the list that it may see.
+
+    `decoded_body` and `session_match` are of the visible list.
+    """
 
     @property
     def is_near_window(self) -> bool:
-        """Whether an overflow is possible: the window is half full, by the estimate or by our own count, or not
-        known."""
+        """Whether an overflow is possible.
+
+        True if the window is unknown, or half full by the estimate or by our own count.
+        """
         window = self.window
         if window is None or not window.is_known or self.utilization.ratio >= _NEAR_RATIO:
             return True
@@ -108,14 +120,16 @@ class RequestState(msgspec.Struct, frozen=True):
 
     @property
     def is_compactable(self) -> bool:
-        """Whether the request may be changed at all: folding is not switched off, or only to be reported, and the
-        provider does not keep what came before."""
+        """Whether the request may be changed at all.
+
+        False if compaction is switched off or only reported, or if the provider keeps the earlier messages.
+        """
         kept = self.session_match is not None and self.session_match.conversation.previous is not None
         return self._allows_compaction and not kept
 
     @property
     def releasable_thread(self) -> str:
-        """The id of the thread that it goes on from and that may be let go of for a fold; empty where there is none."""
+        """The id of the thread that the request continues, if it may be dropped to compact; else empty."""
         said = self.session_match.conversation if self.session_match is not None else None
         return (
             said.previous or ""
@@ -125,7 +139,7 @@ class RequestState(msgspec.Struct, frozen=True):
 
     @property
     def is_reconstructable(self) -> bool:
-        """Whether it goes on from a reply by its id, and what led to that may be put in its place to be folded."""
+        """Whether the request continues a response by its id, and its history may replace the id to be compacted."""
         said = self.session_match.conversation if self.session_match is not None else None
         kept = said is not None and said.previous is not None and said.kept == "reply"
         return kept and self._allows_compaction and not self.is_token_count and self.route.family != "litellm"
@@ -136,23 +150,26 @@ class RequestState(msgspec.Struct, frozen=True):
 
     @property
     def is_subagent(self) -> bool:
-        """Whether a sub-agent asks."""
+        """Whether the request comes from a sub-agent."""
         return self.visible_request is not None and self.visible_request.position.delegated
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether another body than the client's leaves."""
+        """Whether a body other than the client's is forwarded."""
         return self.rewritten_body is not None or (self.visible_request is not None and self.visible_request.is_changed)
 
     @property
     def compaction_id(self) -> str:
-        """The id of the compaction in force; empty where there is none."""
+        """The id of the compaction in force; empty if there is none."""
         return find_compaction_id(self.history) if self.history is not None else ""
 
     @property
     def was_folded(self) -> bool:
-        """Whether a compaction is in force, or may be: a request that goes on from a response by its id may be so of a
-        session that was folded, or of one that is not on record."""
+        """Whether a compaction is in force, or may be.
+
+        A request that continues a response by its id may belong to a session that was compacted, or to one that is not
+        on record.
+        """
         place = self.session_match
         if self.compaction_id or place is None or place.conversation.kept != "reply":
             return bool(self.compaction_id)
@@ -160,7 +177,7 @@ class RequestState(msgspec.Struct, frozen=True):
 
 
 def body_size(request: RequestState) -> int:
-    """The size of the body that would go out, in bytes."""
+    """Returns the size of the body that would be forwarded, in bytes."""
     place, shown = request.session_match, request.history_with_insertions or request.history
     if place is None or shown is None or (shown.compaction is None and request.history_with_insertions is None):
         return len(request.decoded_body)
@@ -174,19 +191,21 @@ def body_size(request: RequestState) -> int:
 
 
 def count_conversation_images(conversation: Conversation) -> int:
-    """How many images stand in a list, those in tool results included."""
+    """Counts the images of a list, those in tool results included."""
     return sum(count_images(part) for message in conversation.messages for part in message.parts)
 
 
 def separate_insertion_tokens(utilization: Utilization, insertion_tokens: int) -> Utilization:
-    """The count of a list, with by how many tokens it is longer than the bare one told apart."""
+    """Counts the tokens of insertions separately from the other messages."""
     insertion_tokens = max(0, min(insertion_tokens, utilization.messages))
     return replace(utilization, messages=utilization.messages - insertion_tokens, unfolded=insertion_tokens)
 
 
 def find_report_node(session_match: SessionMatch) -> PrefixNode | None:
-    """The place on record that a request goes on from, where what was reported there says something of it: not where
-    the provider has gone on from a compaction of its own since."""
+    """Returns the recorded prefix that the request continues, if the provider's report for it still applies.
+
+    Returns None if the provider has compacted the conversation itself since then.
+    """
     at = session_match.base_index
     return (
         session_match.base_node
@@ -196,8 +215,11 @@ def find_report_node(session_match: SessionMatch) -> PrefixNode | None:
 
 
 def provider_list_may_differ(request: RequestState, session_match: SessionMatch, store_is_available: bool) -> bool:
-    """Whether the provider may have another list than the client's where a request goes on. A thread that is not on
-    record, after an erasure maybe, is taken for such where folds are made; unless the store is not `telling`."""
+    """Returns whether the provider's list may differ from the client's up to where the request continues.
+
+    A thread that is not on record, for example after an erasure, counts as different if compaction is allowed, unless
+    the store is unavailable (`store_is_available` is False).
+    """
     if request.is_reconstructable:
         return session_match.base_node is not None and session_match.base_node.changed
     if request.route.family == "litellm":
@@ -210,12 +232,15 @@ def provider_list_may_differ(request: RequestState, session_match: SessionMatch,
 
 
 def find_compaction_id(history: CompactedConversation) -> str:
-    """The id of the compaction in a list; empty where nothing was folded."""
+    """Returns the id of the compaction in a list; empty if there is none."""
     return history.compaction.id if history.compaction is not None else ""
 
 
 def last_attempt(history: CompactedConversation, thread_node: PrefixNode | None = None) -> PreviousCompaction | None:
-    """What the last fold of this history came to; of one that is in a thread, what its place tells of it."""
+    """Returns the result of the last compaction of this history.
+
+    For a thread that could not be compacted, its size at that time is taken from `thread_node`.
+    """
     made = history.compaction
     if made is None:
         return (
@@ -227,5 +252,5 @@ def last_attempt(history: CompactedConversation, thread_node: PrefixNode | None 
 
 
 def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:
-    """Whether a request goes to the Anthropic upstream: below `/v1/messages`, or marked by `anthropic-version`."""
+    """Returns whether a request goes to Anthropic: its path is below `/v1/messages`, or it has `anthropic-version`."""
     return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in fields
