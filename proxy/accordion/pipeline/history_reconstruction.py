@@ -1,10 +1,11 @@
-"""What the provider keeps of a conversation, put in place of the id of the reply that a request goes on from.
+"""Puts the history that the provider keeps in place of the id of the response that a request continues.
 
-Responses lets a client say `previous_response_id` and only what is new. Below the trigger such a request passes as it
-came. Where a fold is due it is made whole from what is on record (archive/response_links.py), and from there on it is
-like any other: folded, read back from, recalled for. Once that was done the provider keeps a folded list under the
-reply's id, so it is done at every later request of the conversation. What is not all on record passes as it came, and
-so does what the provider refuses in this form.
+The Responses API lets a client send `previous_response_id` and only the new messages. Below the trigger such a request
+passes unchanged. If a compaction is due, the whole request is reconstructed from the recorded items
+(archive/response_links.py), and is then treated like any other: compacted, and given tool rounds and recalled excerpts.
+From then on the provider keeps a compacted list under the response's id, so every later request of the conversation is
+reconstructed too. A request passes unchanged if some of its history is not on record, or if the provider refuses the
+reconstructed form.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ SummaryCallerFactory = Callable[[RequestState], SummaryCaller | None]
 
 @dataclass(frozen=True, slots=True)
 class HistoryReconstruction:
-    """Makes requests whole that go on from a reply by its id. Who folds them then is said at each call."""
+    """Reconstructs requests that continue a response by its id.
+
+    Each method takes the `CompactionStep` that compacts the result.
+    """
 
     response_links: ResponseLinks
 
@@ -50,8 +54,10 @@ class HistoryReconstruction:
         request: RequestState,
         summary_caller: SummaryCallerFactory,
     ) -> RequestState:
-        """The request as it is to be forwarded; see Folding.fold. One that goes on from a reply by its id is whole and
-        folded, or as it came."""
+        """Returns the request as it is to be forwarded; see CompactionStep.compact.
+
+        A request that continues a response by its id is either reconstructed and compacted, or unchanged.
+        """
         if request.decision.action != "complete":
             return await compaction_step.compact(request, summary_caller)
         whole = await self._reconstruct(compaction_step.measurer, inbound, request)
@@ -61,7 +67,7 @@ class HistoryReconstruction:
             )
         folded = await compaction_step.compact(whole, summary_caller)
         if folded.rewritten_body is None:
-            # Nothing was there to be folded, or it failed; then that is told.
+            # There was nothing to compact, or compaction failed; the outcome says which.
             return await compaction_step.compact(
                 _pass_through(request, folded.decision.reason, folded.compaction_outcome), summary_caller
             )
@@ -77,8 +83,11 @@ class HistoryReconstruction:
         summary_caller: SummaryCallerFactory,
         overflow: WindowOverflow | None,
     ) -> RequestState | None:
-        """What is sent where the provider refused a request: folded because it does not fit (see Folding.overflowed),
-        or, where it is something else about what was put together, as it came."""
+        """Returns the request to send after the provider refused one; None if there is nothing to send.
+
+        After an overflow the request is compacted (see CompactionStep.compact_after_overflow). After any other refusal
+        of a reconstructed history it is the request as it came.
+        """
         if overflow is None:
             asked = request.original_request
             return _pass_through(asked, "the provider refused the reconstructed history") if asked else None
@@ -101,9 +110,12 @@ class HistoryReconstruction:
         *,
         allow_full_history: bool = True,
     ) -> RequestState | None:
-        """What is sent where the provider refuses a request that goes on from a response by its id, since a call or its
-        output is missing: the `whole` history where it is on record and may be sent, else the same with a placeholder
-        for what is missing. None where it misses something else, or something of the client's own. Never fails."""
+        """Returns the request to send after the provider reported a missing call or output behind a response id.
+
+        This is the whole history if it is on record and `allow_full_history` is true, or else the same request with a
+        placeholder for the missing entry. Returns None if something else is missing, or something of the client's own.
+        Never fails.
+        """
         missing = request.protocol.missing_entry(refusal)
         if not missing or not _may_miss_tool_output(request):
             return None
@@ -132,8 +144,10 @@ class HistoryReconstruction:
         )
 
     async def _reconstruct(self, measurer: Measurer, inbound: Inbound, request: RequestState) -> RequestState | str:
-        """The request with what led to the reply in place of its id, gauged; or why it passes as it came. Never
-        fails."""
+        """Returns the measured request with the history in place of the id, or the reason why it passes unchanged.
+
+        Never fails.
+        """
         asked, caller = client_conversation(request), request.caller
         try:
             before = await self.response_links.history_up_to(caller.tenant_key, asked.previous or "")
@@ -158,9 +172,11 @@ class HistoryReconstruction:
 
 
 def _may_miss_tool_output(request: RequestState) -> bool:
-    """Whether the provider may lack what the client knows nothing of: the request goes on from a response by its id,
-    and something was read back in that, or it is not on record. Where the request may not be changed, nothing was read
-    back, and the fault is the client's own."""
+    """Returns whether the provider may lack entries that the client does not know of.
+
+    True if the request continues a response by its id, and that response has tool rounds or is not on record. If the
+    request may not be changed there are no tool rounds, and the fault is the client's own.
+    """
     place = request.session_match
     if request.original_request is not None or place is None or place.conversation.kept != "reply":
         return False
@@ -175,8 +191,7 @@ def _pass_through(request: RequestState, explanation: str, outcome: CompactionOu
 
 
 def _correct_tokens(measurer: Measurer, reconstructed: RequestState, original: RequestState) -> RequestState:
-    """A request that was made whole, with the tokens that the provider reported for what it keeps, where it keeps that
-    very list."""
+    """Applies the provider's reported tokens to a reconstructed request, if the provider keeps that very list."""
     place, folded, window, limits = (
         reconstructed.session_match,
         reconstructed.history,
@@ -194,7 +209,10 @@ def _correct_tokens(measurer: Measurer, reconstructed: RequestState, original: R
 
 
 def _render_body(listing: str, earlier_items: list[bytes], conversation: Conversation) -> bytes:
-    """A request that says itself what led to the reply. The list comes first, since its beginning stays the same."""
+    """Renders a request that contains the history of the response itself.
+
+    The list comes first, since its beginning stays the same.
+    """
     own = (message.wire for message in (*conversation.lead, *conversation.messages))
     entries = [b'{"role":"user","content":%s}' % wire if is_text(wire) else wire for wire in (*earlier_items, *own)]
     rest = {name: value for name, value in conversation.envelope.items() if name != "previous_response_id"}

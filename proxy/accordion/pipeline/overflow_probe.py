@@ -1,6 +1,8 @@
-"""How a reply opens: a provider's overflow error is found before the client has seen anything.
+"""Detects a provider's overflow error at the beginning of a response, before the client receives anything.
 
-Only then can the request be folded and sent once more. What is read for it is a copy; the reply goes on as it came.
+Only then can the request be compacted and sent once more. `probe_overflow` buffers the first pieces and reads a copy of
+them: the whole body of an error or of a small document, or an event stream up to its first event with content. The
+response that it returns still yields every byte.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from accordion.protocols.sse import SseBuffer, SseEvent, parse, split_events
 _log = logging.getLogger("accordion")
 
 MAX_KEEPALIVES = 4
-"""How many comments and pings are held in a row. They are sent so that nobody gives up waiting."""
+"""Maximum number of comments and pings held in a row. They exist to keep clients from timing out."""
 MAX_SMALL_DOCUMENT = 65_536
-"""How long a whole document (no stream, no error) may be that is waited for, in bytes."""
+"""Size in bytes below which a document (no stream, no error) is read whole before it goes on."""
 
-# Events that open a reply and hold no content (Responses, Messages), and those that only keep it alive.
+# Events at the beginning of a response without content (Responses, Messages), and keep-alive events.
 _OPENING_EVENTS = frozenset({"response.created", "response.in_progress", "response.queued", "message_start"})
 _KEEPALIVE_EVENTS = frozenset({"ping", "keepalive"})
 _WINDOW_FULL_REASONS = frozenset({"model_context_window_exceeded"})
@@ -46,24 +48,25 @@ _OUTPUT_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class ProbedResponse:
-    """A reply that still gives everything, what was read of it included, and the overflow that it tells of."""
+    """A response that still yields its whole body, and the overflow that it reports."""
 
     response: UpstreamResponse
     overflow: WindowOverflow | None
     refusal: bytes = b""
-    """The whole body of an error, without content encoding, where it was read and tells of no overflow."""
+    """The whole body of an error without content encoding, if it was read and reports no overflow."""
 
 
 async def probe_overflow(
     response: UpstreamResponse, protocol: WireProtocol, *, is_near_window: bool, max_bytes: int = 1 << 20
 ) -> ProbedResponse:
-    """Reads the beginning of a reply, as far as it takes to know whether it says that the request was too long.
+    """Reads as much of a response as shows whether it reports that the request was too long.
 
-    Of an error (from 400 on) the whole body is read. Where the request is `near` its window, an event stream is held
-    until its first event that does more than open it or keep it alive, and a small document is read whole; where it
-    is not near, neither is touched. At most `max_bytes` are held, and never a part of a reply that has begun to say
-    something. What goes wrong while reading is raised to whoever reads the reply returned, behind what came before it.
-    Cancelled, it closes the reply; else that is the caller's to do, of the reply returned, also before another try.
+    Of an error (status 400 and above) the whole body is read. If `is_near_window`, an event stream is held until its
+    first event other than an opening or keep-alive event, and a small document is read whole. Otherwise neither is
+    read. At most `max_bytes` are held, and never a part of a response whose content has begun.
+
+    Errors while reading are raised to the reader of the returned response, after the bytes that came before them. If
+    cancelled, this closes the response. Otherwise the caller closes the returned response, also before it sends again.
     """
     if response.status >= 400:
         if response.status in NEVER or content_length(response.headers) > max_bytes:
@@ -85,7 +88,7 @@ async def probe_overflow(
 
 
 class _BufferedResponse:
-    """An UpstreamResponse whose first pieces were read already."""
+    """An UpstreamResponse whose first pieces were already read."""
 
     __slots__ = ("_held", "_pieces", "_reply", "delimited", "failure", "headers", "size", "status")
 
@@ -100,7 +103,7 @@ class _BufferedResponse:
         self.failure: Exception | None = None
 
     async def read_more(self) -> bytes | None:
-        """Reads and holds one more piece; None at the end, or where reading failed, which is held likewise."""
+        """Reads and buffers one more piece; returns None at the end or after an error, which is kept in `failure`."""
         try:
             piece = await anext(self._pieces, None)
         except Exception as error:
@@ -112,7 +115,7 @@ class _BufferedResponse:
         return piece
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body in pieces: those held, as they came, then the rest as it arrives."""
+        """Yields the body: the buffered pieces as they came, then the rest as it arrives."""
         while self._held:
             yield self._held.popleft()
         if self.failure is not None:
@@ -121,9 +124,9 @@ class _BufferedResponse:
             yield piece
 
     async def close(self) -> None:
-        """Lets go of the real reply."""
+        """Closes the provider's response."""
         try:
-            # While a piece is waited for it cannot be closed; then closing the reply ends the wait.
+            # The generator cannot be closed while it waits for a piece; closing the response then ends the wait.
             with suppress(RuntimeError):
                 await self._pieces.aclose()
         finally:
@@ -131,7 +134,7 @@ class _BufferedResponse:
 
 
 class _DocumentProbe:
-    """Understands a body once it is whole: an error's, or that of an answer in one document."""
+    """Reads a complete body: that of an error, or of a response in one document."""
 
     def __init__(self, status: int, encoding: str, is_near_window: bool, protocol: WireProtocol) -> None:
         self.is_decided = False
@@ -153,7 +156,7 @@ class _DocumentProbe:
 
 
 class _StreamProbe:
-    """Understands the beginning of an event stream, up to the first event that is more than a beginning."""
+    """Reads the beginning of an event stream, up to the first event with content."""
 
     refusal = b""
 
@@ -207,7 +210,7 @@ class _StreamProbe:
 async def _run_probe(
     response: _BufferedResponse, probe: _DocumentProbe | _StreamProbe, max_bytes: int
 ) -> ProbedResponse:
-    """Reads until `judge` has decided, or the body ends, fails or is too long."""
+    """Reads until `probe` has decided, or the body ends, fails or is too long."""
     try:
         while not probe.is_decided and (piece := await response.read_more()) is not None:
             if response.size > max_bytes:
@@ -218,7 +221,7 @@ async def _run_probe(
         overflow = probe.find_overflow(max_bytes)
         return ProbedResponse(response, overflow, probe.refusal if overflow is None else b"")
     except Exception:
-        # Listening is a favour; the reply goes on unheard.
+        # Reading is optional; the response goes on unread.
         _log.exception("the beginning of a response could not be read; it is passed on unchanged")
         return ProbedResponse(response, None)
     except BaseException:
@@ -227,8 +230,11 @@ async def _run_probe(
 
 
 def _find_overflow(body: bytes, observer: ResponseObserver, observed_bytes: bytes) -> WindowOverflow | None:
-    """What a document or an event's data says of the window: an error does, and an answer that ended for lack of room
-    before it held anything. `heard` is what the tap is given of it."""
+    """Returns the overflow that a document or an event's data reports.
+
+    This is an error, or an answer that ended for lack of space before it had any content. `observed_bytes` is what the
+    observer reads of it.
+    """
     data = _decode_json(body)
     observer.feed(observed_bytes)
     seen = observer.observation()
@@ -245,7 +251,7 @@ def _decode_json(raw: bytes) -> Any:
 
 
 def _has_no_output(data: dict[str, Any]) -> bool:
-    """Whether an answer, or the piece of one, holds nothing that a model said."""
+    """Returns whether an answer, or a piece of one, contains nothing from the model."""
     choices = [as_mapping(choice) for choice in as_list(data.get("choices"))]
     said = [data, as_mapping(data.get("response"))]
     said += [as_mapping(choice.get(name)) for choice in choices for name in ("delta", "message")]

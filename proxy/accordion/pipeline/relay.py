@@ -1,4 +1,8 @@
-"""The way back: a reply's body goes on as it comes, while a tap listens to a copy."""
+"""Relays a response's body to the client as it comes, while an observer reads a copy.
+
+The observer understands usage, calls and errors for the ledger. Its errors never affect the client. If the response
+must be stored first, the end of the body is held back until that is done.
+"""
 
 from __future__ import annotations
 
@@ -20,32 +24,32 @@ _log = logging.getLogger("accordion")
 
 
 class ExchangeProgress(msgspec.Struct):
-    """How one exchange goes, as it goes. Times by the monotonic clock, in seconds."""
+    """The progress of one exchange. Times are in seconds by the monotonic clock."""
 
     started_at: float
     first_byte_at: float = 0.0
     status: int = 0
     error: str = ""
     compaction_seconds: float = 0.0
-    """Seconds that folding held the request up."""
+    """Seconds by which compaction delayed the request."""
     tool_loop_usage: ToolLoopUsage | None = None
-    """What was read back within the reply."""
+    """Usage of the tool rounds within the response."""
     round_ids: tuple[str, ...] = ()
-    """The provider's own ids of the rounds of a reply in which something was read back."""
+    """The provider's own ids of the rounds of a response with tool rounds."""
     last_output: bytes = b""
-    """What of a reply whose calls of our own tool are hidden was shown last."""
+    """The bytes that a response with hidden calls of our own tool yielded last."""
     observable_output: bytes | None = None
-    """What of that, in whole events, says more than a text; None where that is not known."""
+    """The whole events of `last_output` that contain more than text; None if they are not known."""
     insertion: ToolRoundInsertion | None = None
-    """What the client cannot know of, to be stored before the response ends."""
+    """The tool rounds that the client does not know of, to be stored before the response ends."""
 
 
 StoreResponse = Callable[[ObservedResponse], Awaitable[None]]
-"""Stores what a later request needs of a response."""
+"""Stores the state that a later request needs of a response."""
 
 
 class _ObserverFeed:
-    """Gives a tap what it can read: whole events of a stream, without any content encoding."""
+    """Feeds an observer with whole events of a stream, or a document's bytes, without content encoding."""
 
     def __init__(self, observer: ResponseObserver | None, encoding: str, *, is_stream: bool) -> None:
         self._tap = observer
@@ -53,7 +57,10 @@ class _ObserverFeed:
         self._events = SseBuffer() if encoding and is_stream else None
 
     def observe(self, data: bytes, observable: bytes | None = None) -> None:
-        """Takes what went on. `telling` is what of it, in whole events, can say something, where that is known."""
+        """Takes bytes that were passed on.
+
+        `observable` are the whole events among them that the observer needs, if those are known.
+        """
         if self._tap is None:
             return
         data = data if observable is None else observable
@@ -65,7 +72,7 @@ class _ObserverFeed:
             if data:
                 self._tap.feed(data)
         except Exception:
-            # Listening is a favour; the reply goes on unheard.
+            # Reading is optional; the response goes on unread.
             _log.exception("a response could not be read; it is passed on unchanged")
             self._tap = None
 
@@ -88,7 +95,7 @@ class _ResponseEnd:
         self._held = b""
 
     async def hold_back(self, out: bytes) -> bytes:
-        """Takes what came; gives what may go on."""
+        """Takes the bytes that came; returns those that may be passed on."""
         if not out:
             return b""
         course = self._course
@@ -101,7 +108,7 @@ class _ResponseEnd:
         return out
 
     async def close(self) -> bytes:
-        """The body has ended: what was held of it."""
+        """Stores the response at the end of the body; returns the bytes that were held."""
         await self._store_once()
         return self._held
 
@@ -112,7 +119,7 @@ class _ResponseEnd:
 
 
 def _ignore(_data: bytes, _observable: bytes | None = None) -> None:
-    """In place of a listener that has heard it before it went on."""
+    """Does nothing: used if the observer has read the bytes before they were passed on."""
 
 
 async def relay(
@@ -124,17 +131,17 @@ async def relay(
     record: Callable[[ObservedResponse], None],
     store: StoreResponse | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the body as it comes; `settle` is told at the end, however it comes, what was understood.
+    """Yields the body as it comes; calls `record` with the observed response at the end, however it ends.
 
-    A plain event stream goes on event by event: only the incomplete end of a piece waits for its rest (no event is
-    held once it is whole), so that a stream that is cut can end in an error event of the client's own dialect. Any
-    other body goes on piece by piece. Raises UpstreamDisconnected or UpstreamTimeout where the reply did not end as it
-    should.
-    `dialect` is None where nothing is to be read. `store` is awaited before the end of the body goes on: that of a
-    stream is the dialect's last event, that of a document its last piece. It is not called where the body breaks off.
+    A plain event stream is passed on event by event: only an incomplete event waits for its rest. A stream that breaks
+    off can therefore end in an error event of the client's own protocol. Any other body is passed on piece by piece.
+    Raises UpstreamDisconnected or UpstreamTimeout if the response did not end as it should.
 
-    The first piece is empty and comes before anything is read. Whoever has taken it may close the relay at any time,
-    which lets go of the reply; a generator that was closed before it began would do nothing.
+    `protocol` is None if the body is not read. `store` is awaited before the end of the body is passed on: the
+    protocol's last event in a stream, the last piece of a document. It is not called if the body breaks off.
+
+    The first piece is empty and comes before anything is read. After taking it, the caller may close the relay at any
+    time, which closes the response. Closing a generator that has not started would do nothing.
     """
     kind, encoding = content_type_and_encoding(response.headers)
     streamed = kind == "text/event-stream"
@@ -156,7 +163,8 @@ async def relay(
                 try:
                     yield out
                 finally:
-                    # Heard after it went on, so that nobody waits for that; and also where the client then goes.
+                    # Observed after it was passed on, so that the client does not wait for it; and also if the client
+                    # then disconnects.
                     hear(out, progress.observable_output if out is progress.last_output else None)
         if streamed and tap is not None and not tap.ended and not response.delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
@@ -168,7 +176,7 @@ async def relay(
         rest = rest if end is None else await end.close() + rest
         if rest:
             yield rest
-        # Nobody knows here how such a stream ends, but not in the middle of a line.
+        # Without a protocol the end of a stream is unknown, but it is never in the middle of a line.
         if tap is None and not response.delimited and rest and not rest.endswith((b"\n", b"\r")):
             raise UpstreamDisconnected("Connection lost: the provider closed it in the middle of an event.")
     except BaseException as reason:
@@ -191,13 +199,13 @@ def _read_observer(observer: ResponseObserver | None) -> ObservedResponse:
     try:
         return observer.observation() if observer is not None else ObservedResponse()
     except Exception:
-        # A favour, too; and the reply has gone.
+        # Reading is optional, and the response has been passed on.
         _log.exception("a response could not be read; it is passed on unchanged")
         return ObservedResponse()
 
 
 def content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """The announced length of a body, in bytes; -1 where that is not said."""
+    """Returns the announced length of a body in bytes; -1 if there is none."""
     for name, value in headers:
         if name.lower() == b"content-length" and value.isdigit():
             return int(value)
@@ -205,7 +213,7 @@ def content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 def content_type_and_encoding(headers: Headers) -> tuple[str, str]:
-    """The media type (without parameters) and the content encoding of a body, lower-case."""
+    """Returns the media type (without parameters) and the content encoding of a body, in lower case."""
     kind = encoding = ""
     for name, value in headers:
         low = name.lower()

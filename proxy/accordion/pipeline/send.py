@@ -1,4 +1,8 @@
-"""The request as it leaves: its body, its headers, its key, and by which way it goes."""
+"""Sends a request: chooses the deployment, builds body and headers, and sets the provider's key.
+
+A request is sent directly, or through the translator if the model's provider uses another protocol. If a model has
+several deployments, the next is tried after one that cannot be reached or is overloaded.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,10 @@ _OVERLOAD_STATUSES = frozenset({429, 503, 529})
 """Statuses by which a provider refuses a request because of its load (529 is Anthropic's `overloaded_error`)."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
-"""Seconds for which a deployment that could not be reached is tried last; each failure in a row doubles them."""
+"""Seconds for which an unreachable deployment is tried last: initial and maximum.
+
+Each further failure in a row doubles the pause.
+"""
 
 _log = logging.getLogger("accordion")
 
@@ -33,7 +40,7 @@ _ENCODED_BODY_ERROR = (
 
 @dataclass(slots=True)
 class _Pause:
-    """How long a deployment is tried last; `since` and `until` by the monotonic clock."""
+    """A period in which a deployment is tried last; `since` and `until` by the monotonic clock."""
 
     seconds: float
     since: float
@@ -41,33 +48,35 @@ class _Pause:
 
 
 class DeploymentPauses:
-    """Which deployments could not be reached a moment ago. They are tried last, not left out: perhaps the others cannot
-    be reached either."""
+    """Remembers which deployments could not be reached recently.
+
+    They are tried last, not left out, since the others may be unreachable as well.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pauses: dict[str, _Pause] = {}
 
     def ordered(self, routes: Sequence[Route]) -> list[Route]:
-        """The deployments in the order in which a request is to try them."""
+        """Returns the deployments in the order in which a request tries them."""
         if not self._pauses:
             return list(routes)
         return sorted(routes, key=self._is_paused)
 
     def now(self) -> float:
-        """Seconds, by the monotonic clock."""
+        """Returns seconds by the monotonic clock."""
         return self._clock.monotonic()
 
     def reached(self, route: Route) -> None:
-        """A deployment answered."""
+        """Records that a deployment answered."""
         self._pauses.pop(_place(route), None)
 
     def failed(self, route: Route, began: float, error: Unreachable) -> None:
-        """A deployment could not be reached by a request that tried since `began`."""
+        """Records that a request that started at `began` could not reach a deployment."""
         place, now = _place(route), self.now()
         last = self._pauses.get(place)
         if last is not None and began <= last.since:
-            # It tried at the same time as the one that was noted.
+            # This request ran at the same time as the one that was recorded.
             return
         seconds = FIRST_PAUSE if last is None else min(LONGEST_PAUSE, 2 * last.seconds)
         self._pauses[place] = _Pause(seconds, now, now + seconds)
@@ -79,19 +88,19 @@ class DeploymentPauses:
             return False
         if now < pause.until:
             return True
-        # This request tries it. Others need not, until it is known what came of that.
+        # This request tries it. Others wait with that until the result is known.
         pause.until = now + pause.seconds
         return False
 
 
 def _place(route: Route) -> str:
-    """What cannot be reached where a deployment cannot: its server, or its provider."""
+    """Returns the server or provider that several deployments may share, and that fails as one."""
     return route.base_url or (route.model or "").partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends what was gauged to where its route says."""
+    """Sends measured requests along their routes."""
 
     tenants: Tenants
     router: Router
@@ -100,11 +109,15 @@ class Sender:
     pauses: DeploymentPauses
 
     async def send(self, inbound: Inbound, request: RequestState) -> UpstreamResponse:
-        """Sends, and waits for the head of the reply. Raises what is wrong with the request, or with the way.
+        """Sends a request and waits for the head of the response.
 
-        Where a model has several deployments, the next is asked if nothing could be sent to one, or it says that it
-        did not process the request (`_OVERLOAD_STATUSES`). After a time-out, a cut connection or any other error it may
-        have been processed, and perhaps billed: that is not sent again. A body that comes in pieces is sent once.
+        If a model has several deployments, the next is tried if the request could not be sent to one, or if one says
+        that it did not process the request (`_OVERLOAD_STATUSES`). After a time-out, a broken connection or any other
+        error it may have been processed, and perhaps billed, so it is not sent again. A body that comes in pieces is
+        sent only once.
+
+        Raises Unauthorized or BadRequest if the request is at fault, and Unreachable and similar errors of the
+        connection.
         """
         if not request.route.others:
             return await self._send(inbound, request)
@@ -121,7 +134,7 @@ class Sender:
         return await self._tried(inbound, request, last)
 
     async def _tried(self, inbound: Inbound, gauge: RequestState, route: Route) -> UpstreamResponse:
-        """What one of several deployments answers."""
+        """Sends to one of several deployments, and records whether it was reached."""
         began = self.pauses.now()
         try:
             reply = await self._send(inbound, structs.replace(gauge, route=route))
@@ -153,8 +166,11 @@ class Sender:
         return await self.upstream.send(self.build_upstream_request(inbound, request))
 
     def build_upstream_request(self, inbound: Inbound, request: RequestState) -> UpstreamRequest:
-        """The request as it leaves: the very same, but for what was hidden or folded, our own headers, a model's alias
-        and a model's own key."""
+        """Builds the request that is sent to the provider.
+
+        It equals the client's request but for hidden results, compaction, our own headers, a model's alias and a
+        model's own key.
+        """
         route, body, headers, target = (
             request.route,
             inbound.body,
@@ -179,7 +195,7 @@ class Sender:
                     _replace_first(start, body),
                 )
         elif request.is_rewritten or route.model is not None:
-            # A body whose encoding was undone to be read goes on without it.
+            # A body that was decoded to be read is sent without its encoding.
             body = request.decoded_body or body if request.rewritten_body is None else request.rewritten_body
             body = body if route.model is None else replace_model_in_body(body, kind, route.model)
             headers = _remove_headers(
@@ -196,7 +212,7 @@ class Sender:
             if key := self._provider_key(request):
                 headers = _set_provider_key(headers, route.family, key)
         if request.tool_name:
-            # A reply in which our tool may be called has to be read.
+            # A response in which our tool may be called must be readable.
             headers = (*_remove_headers(headers, b"accept-encoding"), (b"accept-encoding", b"identity"))
         if route.extra_headers:
             extra = tuple((name.lower().encode(), value.encode()) for name, value in route.extra_headers)
@@ -204,7 +220,7 @@ class Sender:
         return headers
 
     def build_summary_caller(self, inbound: Inbound, request: RequestState) -> SummaryCaller | None:
-        """In whose name a summary of this request is asked for; None where nobody's will do."""
+        """Returns the caller in whose name a summary of this request is made; None if no credential can be used."""
         if request.session_match is None or (
             request.route.ambient and not (request.caller.has_proxy_key or request.caller.is_local)
         ):
@@ -224,7 +240,10 @@ class Sender:
         )
 
     def _provider_key(self, request: RequestState) -> str:
-        """The model's own key, for who presented a proxy key; empty where the caller's own credential goes on."""
+        """Returns the model's own key for a caller with a proxy key; empty if the caller's credential is forwarded.
+
+        Raises Unauthorized if there is neither.
+        """
         if not request.caller.has_proxy_key:
             return ""
         if not request.route.api_key and not request.caller.credential and not request.route.ambient:
@@ -237,7 +256,10 @@ class Sender:
 
 
 def _route_with_betas(route: Route, headers: Headers) -> Route:
-    """The route with what the client's headers ask of the provider. A model's own header of that name holds."""
+    """Returns the route with the client's `anthropic-beta` headers.
+
+    A model's own header of that name takes precedence.
+    """
     betas = b",".join(value for name, value in headers if name == b"anthropic-beta").decode("latin-1")
     if not betas:
         return route
@@ -249,14 +271,14 @@ def _remove_headers(headers: Headers, *names: bytes) -> Headers:
 
 
 def _grow_content_length(headers: Headers, added_bytes: int) -> Headers:
-    """The headers of a body that has become longer by so many bytes."""
+    """Returns the headers of a body that has grown by `added_bytes`."""
     return tuple(
         (name, b"%d" % (int(value) + added_bytes) if name == b"content-length" else value) for name, value in headers
     )
 
 
 async def _replace_first(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The pieces, with `start` in place of the first."""
+    """Yields the pieces, with `first` in place of the first one."""
     async for _ in pieces:
         yield first
         break
@@ -265,7 +287,7 @@ async def _replace_first(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIte
 
 
 def _set_provider_key(headers: Headers, family: str, key: str) -> Headers:
-    """The headers with the provider's key in place of whatever credential they held."""
+    """Returns the headers with the provider's key in place of any credential."""
     kept = _remove_headers(headers, *CREDENTIAL_HEADERS)
     own = (b"x-api-key", key.encode()) if family == "anthropic" else (b"authorization", b"Bearer " + key.encode())
     return (*kept, own)

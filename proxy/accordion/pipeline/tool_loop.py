@@ -1,9 +1,10 @@
-"""Unfolding: what the model reads back is answered within the same reply.
+"""Answers the model's calls of our own tool within the same response.
 
-The provider's reply is spliced (protocols/tool_loop.py): what is not a call of our tool goes on as it comes. Where a
-reply calls only our tool, the call is answered from the archive, the provider is asked again with the answer behind the
-list, and its next reply goes on where the last one stopped. What the client cannot know of is recorded before the reply
-ends, and put back at every later request (insertions/store.py).
+The provider's response is rewritten round by round (protocols/tool_loop.py). Everything but calls of our tool goes on
+as it comes. If a response calls only our tool, the calls are answered from the archive, the request is sent again with
+the answers at the end of the list, and the next response continues the one before it. Each such pair of calls and
+answers is a tool round. The rounds that the client does not know of are recorded before the response ends, and every
+later request gets them back (insertions/store.py).
 """
 
 from __future__ import annotations
@@ -49,25 +50,27 @@ _TOO_LONG_STATUSES = (400, 413)
 
 @dataclass(frozen=True, slots=True)
 class ToolLoop:
-    """Splices replies. `rounds` is how often the provider is asked again within one reply at most."""
+    """Runs the tool loop. `max_rounds` is the maximum number of further requests within one response."""
 
     tool_protocols: Mapping[str, ArtifactToolProtocol]
     artifact_tool: ArtifactTool
     insertion_store: InsertionStore
     renderer: RequestRenderer
     count_tokens: Callable[[str, str], int]
-    """Tokens of a text for a model."""
+    """Counts the tokens of a text for a model."""
     clock: Clock
     max_rounds: int = 8
     shared_artifacts: SharedArtifacts | None = None
-    """None where nothing of others is read."""
+    """None if artifacts of other agents cannot be read."""
 
     async def run(
         self, response: UpstreamResponse, request: RequestState, send: SendRequest, progress: ExchangeProgress
     ) -> UpstreamResponse:
-        """The reply to the client, made of this one and of those that follow it; the very same where our tool was not
-        offered, or where there is nothing to read. `ask` sends a request that goes on; `progress` is told at the end
-        what became of it."""
+        """Returns the response to the client, made of this response and the rounds after it.
+
+        Returns `response` itself if our tool was not offered or the body cannot be read. `send` sends a request that
+        continues the response. `progress` gets the usage and the insertion at the end.
+        """
         if not request.tool_name or response.status != 200:
             return response
         kind, encoding = content_type_and_encoding(response.headers)
@@ -78,15 +81,18 @@ class ToolLoop:
             talk = _LoopRun(self, request, send, progress, stream=True)
             talk.shown = RewrittenResponse(response, talk.stream_response(response, encoding))
             return talk.shown
-        # A document shows nothing before its end, so that an error on the way can still be the answer.
+        # The client gets nothing of a document before its end, so that an error on the way can still be the response.
         body = await read_body(response, encoding)
         if not _may_use_tool(body, request.tool_name):
             return CompleteResponse(body, strip_body_headers(response.headers))
         return await _LoopRun(self, request, send, progress, stream=False).complete_document(body, response.headers)
 
     async def restore_rounds(self, request: RequestState) -> RequestState:
-        """A request that goes on, by its id, from a reply in which something was read back: with the id that the
-        provider has for it, and with the answers to our calls, of which the client does not know."""
+        """Adds earlier tool rounds to a request that continues a response by its id.
+
+        Replaces the id with the provider's own id of the last round, and adds the answers to our calls, which the
+        client does not know of. Never fails.
+        """
         place = request.session_match
         if place is None or place.base_node is None or not place.base_node.ids or not request.decoded_body:
             return request
@@ -113,7 +119,7 @@ class ToolLoop:
             return request
 
     def build_read_context(self, request: RequestState, added_tokens: int) -> ReadContext:
-        """Who reads, and how much there is room for when `behind` tokens were added to the list already."""
+        """Describes the reader, and the tokens left for answers after `added_tokens` were added to the list."""
         compaction = request.history.compaction if request.history is not None else None
         room = (
             request.window.usable_input - request.utilization.occupied_tokens - added_tokens
@@ -131,7 +137,7 @@ class ToolLoop:
         )
 
     def _visible_artifacts(self, request: RequestState) -> VisibleArtifacts | None:
-        """What else it is shown the ids of: in what it sees of its client's list, and in what a fold wrote."""
+        """Returns the artifacts of other agents whose ids are in the visible list or in the text of a compaction."""
         if self.shared_artifacts is None or request.visible_request is None or request.session_match is None:
             return None
         seated, folded = request.visible_request, request.history
@@ -143,7 +149,7 @@ class ToolLoop:
 
 
 class _LoopRun:
-    """One reply to the client, and the rounds behind it."""
+    """One response to the client, and the rounds that it is made of."""
 
     def __init__(
         self, tool_loop: ToolLoop, request: RequestState, send: SendRequest, progress: ExchangeProgress, *, stream: bool
@@ -159,11 +165,13 @@ class _LoopRun:
         self._resolved = False
         self._container = ""
         self.shown: RewrittenResponse | None = None
-        """The stream as the client has it."""
+        """The stream that the client receives."""
 
     async def stream_response(self, response: UpstreamResponse, encoding: str) -> AsyncGenerator[bytes, None]:
-        """The stream as the client sees it, also where it ends in the provider's own error. Raises UpstreamDisconnected
-        and the like where a round ends too early."""
+        """Yields the stream that the client receives, up to an error of the provider's if there is one.
+
+        Raises UpstreamDisconnected and similar errors if a round ends too early.
+        """
         while True:
             async with aclosing(self._stream_round(response, encoding)) as blocks:
                 async for block in blocks:
@@ -183,15 +191,18 @@ class _LoopRun:
                 yield self._splice.feed(refusal)
                 return
             if self.shown is not None:
-                # Whether all was said is for the events to tell: this round may end in nothing.
+                # The protocol's events tell whether the stream is complete: this round may end in nothing.
                 self.shown.delimited = False
         self._record_usage()
         if rest := self._splice.close():
             yield rest
 
     async def complete_document(self, body: bytes, headers: Headers) -> UpstreamResponse:
-        """The document as the client sees it; the provider's own error where it refuses to go on. `body` is that of the
-        first reply, which may call our tool."""
+        """Returns the document that the client receives, or the provider's error if it refuses to continue.
+
+        `body` is the document of the first round, which may call our tool. Raises UpstreamDisconnected if a later round
+        ends too early.
+        """
         while True:
             told = await self._fill_placeholders(self._splice.feed(repair_utf8(body)))
             following = await self._request_next_round()
@@ -210,7 +221,7 @@ class _LoopRun:
         return CompleteResponse(told + self._splice.close(), strip_body_headers(headers))
 
     async def _stream_round(self, response: UpstreamResponse, encoding: str) -> AsyncGenerator[bytes, None]:
-        """One round: what of it may go on at once."""
+        """Yields the parts of one round that may be passed on at once."""
         splice, events = self._splice, SseBuffer(BOUND)
         decoder = Decoder(encoding) if encoding else None
         try:
@@ -240,7 +251,7 @@ class _LoopRun:
     # -- from one round to the next -----------------------------------------------
 
     async def _request_next_round(self) -> UpstreamResponse | None:
-        """The provider's next reply, where the last one asked for something; None where it is the end."""
+        """Requests the next round, if the last one called our tool; returns None at the end."""
         if not self._splice.is_round_over:
             return None
         seen = self._splice.read_round()
@@ -255,7 +266,7 @@ class _LoopRun:
         answers = await self._answer_calls(seen.own_calls)
         self._add_round(seen, answers)
         if seen.client_call_ids or len(self._rounds) > self._house.max_rounds:
-            # Some models call what they are not offered any more.
+            # Some models call tools that are no longer offered.
             return None
         reply = await self._continue_request()
         if reply.status in _TOO_LONG_STATUSES and any(answer.text != _NO_ROOM_ANSWER for answer in answers):
@@ -280,7 +291,7 @@ class _LoopRun:
         self._behind += told + (observed_round.usage.output if observed_round.usage is not None else 0)
 
     async def _continue_request(self) -> UpstreamResponse:
-        """Asks the provider to go on behind all rounds so far."""
+        """Asks the provider to continue after all rounds so far."""
         gauge = self._gauge
         dressed = gauge.history_with_insertions
         if dressed is None:
@@ -295,7 +306,7 @@ class _LoopRun:
         return await self._ask(structs.replace(gauge, rewritten_body=body))
 
     def _record_usage(self) -> None:
-        """Tells what was done, and what the client cannot know of, which is stored before the response ends."""
+        """Records the usage and the hidden rounds, which are stored before the response ends."""
         rounds, place = self._rounds, self._gauge.session_match
         if self._calls:
             self._course.tool_loop_usage, self._course.round_ids = (
@@ -313,8 +324,10 @@ class _LoopRun:
 
 
 def _may_use_tool(document: bytes, tool: str) -> bool:
-    """Whether a reply may call our tool or name an artifact, as far as can be told without reading it: JSON may write
-    both with escapes."""
+    """Returns whether a document may call our tool or name an artifact, without parsing it.
+
+    JSON may write both with escapes.
+    """
     return tool.encode() in document or b"$artifact" in document or b"\\u" in document
 
 

@@ -1,7 +1,9 @@
-"""Where a request sits among the agents, and the list as it may see it there: what identity and the filter do before
-anything is measured.
+"""Finds the position of the agent that sent a request, and hides the results that it may not see.
 
-From here on a request is treated as if its client had sent no more than what may be seen.
+This comes before anything is measured. From here on a request is treated as if its client had sent only the visible
+messages. `Visibility.resolve` finds the agent's position in the delegation tree, decides which results of other agents
+are hidden, and writes a list and a body without them. Results that were shown once stay visible, so that the prefix
+stays the same; before a compaction `hide_foreign_results` hides these as well.
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ _log = logging.getLogger("accordion")
 
 @dataclass(frozen=True, slots=True)
 class VisibleRequest:
-    """A request at its seat. `client` is the list as the client sent it, `conversation` what of it may be seen, `plain`
-    a body that holds just that; `changed` says whether it differs from the client's own.
+    """A request with its agent's position and the part of it that the agent may see.
 
-    `taken` are the results that were hidden, with their calls; `owners` says whose each is, by its place in the
-    client's list. `late` says that some are shown only because they were shown before.
+    `client_conversation` is the list that the client sent, `conversation` the visible part of it, and `body` a body
+    with just that part. `is_changed` says whether the body differs from the client's.
+
+    `hidden_results` are the results that were hidden, with their calls. `owners` maps positions in the client's list to
+    the delegations that own the results there. `has_late_decisions` says that some results are visible only because
+    they were shown earlier.
     """
 
     position: AgentPosition
@@ -54,13 +59,13 @@ class VisibleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """Seats requests."""
+    """Resolves the positions of agents and the visible parts of their requests."""
 
     delegation_tracker: DelegationTracker
     visibility_filter: VisibilityFilter
     sessions: Sessions
     shared_artifacts: SharedArtifacts | None = None
-    """None where nothing that is hidden is kept, and nothing read of others."""
+    """None if hidden results are not archived and artifacts of other agents cannot be read."""
 
     async def resolve(
         self,
@@ -70,8 +75,11 @@ class Visibility:
         conversation: Conversation,
         body: bytes,
     ) -> VisibleRequest:
-        """A request at its seat. Raises BadRequest where its client declares what cannot be; whatever else fails leaves
-        it at the top, where all is seen."""
+        """Finds the agent's position and the visible part of its request.
+
+        Raises BadRequest if the client declares an impossible position. After any other error the whole request is
+        visible.
+        """
         try:
             seat = self.delegation_tracker.find_top_position(
                 client_metadata, conversation
@@ -93,8 +101,10 @@ class Visibility:
     async def hide_foreign_results(
         self, protocol: WireProtocol, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch
     ) -> tuple[VisibleRequest, SessionMatch]:
-        """The same with all hidden that is known today to be others', as before a fold: then the prefix breaks anyway.
-        The session stays."""
+        """Hides all results that are now known to be other agents'.
+
+        Used before a compaction, which changes the prefix in any case. The session stays the same.
+        """
         seat, client = visible_request.position, visible_request.client_conversation
         hidden = await self.delegation_tracker.find_hidden(caller, seat, client, -1, recompute=True)
         visible_request = self._apply_filter(protocol, caller, seat, client, visible_request.body, hidden)
@@ -108,7 +118,10 @@ class Visibility:
     async def attach_session(
         self, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch
     ) -> VisibleRequest:
-        """The same once its session is known: a new one may have been begun by a call that is open elsewhere."""
+        """Adds the session to the agent's position.
+
+        A new session may have been started by a call that is open in another conversation.
+        """
         try:
             new = session_match.base_node is None and visible_request.client_conversation.previous is None
             seat = await self.delegation_tracker.attach_session(
@@ -126,7 +139,7 @@ class Visibility:
     def record_calls(
         self, caller: Caller, visible_request: VisibleRequest, session: str, calls: Sequence[ObservedCall]
     ) -> None:
-        """Notes the calls of a reply that has ended."""
+        """Records the calls of a completed response."""
         if calls:
             self.delegation_tracker.record_calls(
                 caller, visible_request.position, session, visible_request.client_conversation, calls
@@ -135,8 +148,10 @@ class Visibility:
     async def can_read_artifacts(
         self, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch, body: bytes
     ) -> bool | None:
-        """Whether a sub-agent's list, `plain`, shows an id of something that it may read; None where none stands there.
-        Never fails."""
+        """Returns whether a sub-agent's list contains an artifact id that it may read; None if it contains no id.
+
+        `body` holds the list. Never fails.
+        """
         if not visible_request.position.path or self.shared_artifacts is None:
             return None
         try:
@@ -151,8 +166,11 @@ class Visibility:
     async def find_delegations_by_call(
         self, caller: Caller, visible_request: VisibleRequest, session: str
     ) -> Mapping[str, DelegationNode]:
-        """The delegations that calls of this conversation began and whose answers are the calls' results, by the calls'
-        ids; one that stands for several calls says nothing. Asks the store; never fails."""
+        """Returns the delegations that calls of this conversation started, by call id.
+
+        Only delegations whose answers are the calls' results. An id that is used by several calls is left out. Reads
+        the store; never fails.
+        """
         try:
             found = await self.delegation_tracker.find_delegations_by_call(caller, visible_request.position, session)
             found = {call_id: child for call_id, child in found.items() if child.evidence != "handoff"}
@@ -212,7 +230,10 @@ class Visibility:
 
 
 def metadata_with_scope(client_metadata: ClientMetadata, position: AgentPosition) -> ClientMetadata:
-    """The marks by which places are divided: those of requests that share a label, but not a seat, too."""
+    """Returns the client's metadata with the scope of the agent's position.
+
+    Requests that share a label but not a position thus get different prefix keys.
+    """
     return (
         replace(client_metadata, scope="\n".join(filter(None, (client_metadata.scope, position.scope))))
         if position.scope
