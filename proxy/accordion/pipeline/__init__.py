@@ -1,1 +1,1 @@
-"""One request, step by step: receive, identify, measure, prepare, send, respond."""
+"""The steps of one request: receive, identify, measure, prepare, send, respond."""

@@ -1,4 +1,4 @@
-"""What a reply teaches: the provider's own count, limits that it named, and whose the calls in it are."""
+"""Updates calibration, learned limits and call records from a response."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def learn_from_response(
     status: int,
     observed_response: ObservedResponse,
 ) -> Session:
-    """Takes what a reply reported; returns the session as it is now."""
+    """Takes the tokens, limits and calls that a response reported; returns the updated session."""
     sessions = measurer.sessions
-    # One that is not at hand any more may have been erased meanwhile: its exchange must not be written again.
+    # A session that is no longer in memory may have been erased since: its exchange must not be written again.
     session = sessions.find_in_memory(session_match.session.id) or structs.replace(session_match.session, only=b"")
     if observed_response.error or status >= 400:
         overflow = read_overflow(status, observed_response.error)
@@ -47,12 +47,15 @@ def learn_from_response(
 def response_nodes(
     request: RequestState, session_match: SessionMatch, observed_response: ObservedResponse, ids: tuple[str, ...] = ()
 ) -> dict[str, PrefixNode]:
-    """What the ids of a response, or of the conversation that the provider keeps, stand for from now on: this request
-    and its response. `ids` are the provider's own ids of its rounds, where something was read back in it."""
+    """Returns the prefix nodes of a response's ids, and of a conversation that the provider keeps.
+
+    Each stands for this request and its response from now on. `ids` are the provider's own ids of the response's
+    rounds, if it has tool rounds.
+    """
     if not session_match.conversation.kept or not observed_response.response_id:
         return {}
-    # A response that goes on from this one tells of it by the provider's own id. One that is made in the background
-    # says nothing of its usage yet.
+    # The next response in the chain names this one by the provider's own id. A response that is made in the background
+    # reports no usage yet.
     read = _filter_credible(
         request, observed_response.input_tokens, is_full_history=session_match.conversation.previous is None
     )
@@ -62,7 +65,7 @@ def response_nodes(
     changed = request.rewritten_body is not None or (
         request.visible_request is not None and bool(request.visible_request.hidden_results)
     )
-    # What goes on by the id of what was changed is behind that.
+    # A request that continues a changed one by its id is changed, too.
     changed = changed or (
         session_match.base_index < 0 and session_match.base_node is not None and session_match.base_node.changed
     )
@@ -82,8 +85,11 @@ def response_nodes(
 
 
 def _filter_credible(request: RequestState, reported_tokens: int, *, is_full_history: bool) -> int:
-    """What was reported, or 0 where the provider cannot have read that. Only where the request was the `whole` list is
-    there a count of it; of what the provider keeps it is known that it fits the window."""
+    """Returns the reported tokens, or 0 if the provider cannot have read that many.
+
+    Only a request with the full history (`is_full_history`) has a count of ours to compare. What the provider keeps is
+    known to fit the window.
+    """
     window = request.window
     if window is None:
         return reported_tokens
@@ -97,12 +103,12 @@ def _filter_credible(request: RequestState, reported_tokens: int, *, is_full_his
 
 
 def _conversation_object_id(conversation: Conversation) -> str:
-    """The id of a conversation object that the provider keeps; it stays the same over replies."""
+    """Returns the id of a conversation object that the provider keeps; it stays the same over responses."""
     return (conversation.previous or "") if conversation.kept == "object" else ""
 
 
 def _thread_tokens_at_failure(request: RequestState, session_match: SessionMatch) -> int:
-    """The tokens of a thread when a fold of it was due and came to nothing; 0 where none was."""
+    """Returns the tokens of a thread when a compaction of it was due and failed; 0 if none was."""
     trigger, used = request.decision.trigger, request.utilization
     if trigger and used.occupied_tokens >= trigger and request.rewritten_body is None:
         return used.tokens

@@ -1,5 +1,7 @@
-"""After a fold, what left the window is compacted into memories, where the settings say so: behind the request, by
-whoever `memory.writer` names, each range once."""
+"""Creates memories from the messages that a compaction removed, if the settings ask for it.
+
+This runs after the request, with the writer that `memory.writer` names, and covers each range of messages once.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,21 @@ from accordion.model.values import dataclass
 _log = logging.getLogger("accordion")
 
 _POLL_SECONDS = 1.0
-"""Seconds between two looks whether what was folded is recorded, which is done behind the request as well."""
+"""Seconds between checks whether the compacted messages are recorded, which also happens after the request."""
 _MAX_POLLS = 10
 _MAX_ATTEMPTS = 4
-"""Searches, each of which somebody else may come in behind."""
+"""Maximum number of searches for the next range; another worker may compact a range after each."""
 _MAX_WAITING = 8
-"""Folds of a session that wait, at most; neighbours of one project count as one."""
+"""Maximum number of waiting compactions of a session. Neighbours of one project count as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCapture:
-    """Remembers. `compactions` are opened when they are first wanted, which may raise AccordionError; `project` is the
-    one that the memories belong to where a request names none. `wait` waits for so many seconds."""
+    """Creates memories from compacted messages.
+
+    `open_memory_compactions` runs at the first use and may raise AccordionError. `project` is the project of memories
+    if a request names none. `sleep` waits for a number of seconds.
+    """
 
     open_memory_compactions: Callable[[], ConversationCompactor]
     recordings: RecordedTranscripts
@@ -38,14 +43,17 @@ class MemoryCapture:
     sleep: Callable[[float], Awaitable[object]]
     project: str = ""
     _pending_ranges: dict[tuple[bytes, str], deque[tuple[int, str | None]]] = field(default_factory=dict)
-    """Of sessions that are being remembered, by tenant's key: what is not remembered yet, in order, by project."""
+    """Ranges that wait, in order and with their project, by tenant's key and session."""
 
     def enqueue(self, tenant_key: bytes, session: str, covered_count: int, project: str | None = None) -> None:
-        """A fold was made that covers the first `covered` messages of a session's list, for a request that names this
-        project (None: none). Nobody waits for it; where too many wait, it is left to the next one."""
+        """Queues the first `covered_count` messages of a session's list, which a compaction covers.
+
+        `project` is the one that the request names (None: none). Returns at once. If too many wait, the next compaction
+        covers these messages as well.
+        """
         if not session or covered_count <= 0:
             return
-        # One at a time: two would both find that nothing is compacted yet.
+        # One at a time: two at once would both find that nothing is compacted yet.
         under_way = (tenant_key, session) in self._pending_ranges
         folds = self._pending_ranges.setdefault((tenant_key, session), deque())
         if folds and folds[-1][1] == project:
@@ -64,8 +72,10 @@ class MemoryCapture:
             del self._pending_ranges[tenant_key, session]
 
     async def capture(self, tenant_key: bytes, session: str, covered_count: int, project: str | None = None) -> None:
-        """Compacts what of these messages is not compacted yet. Never fails: what could not be remembered now is a part
-        of what the next fold covers."""
+        """Creates memories from those of the messages that have none yet.
+
+        Never fails: the next compaction covers what could not be done now.
+        """
         try:
             end = await self._wait_for_transcript(tenant_key, session, covered_count)
             if end == 0:
@@ -78,7 +88,7 @@ class MemoryCapture:
             _log.exception("no memories could be made of a compaction")
 
     async def _compact_memories(self, tenant_key: bytes, session: str, end: int, project: str) -> None:
-        """Compacts what lies before message `end`. Raises what is wrong with it."""
+        """Creates memories of the messages before `end`. Raises AccordionError if that fails."""
         compactions = self.open_memory_compactions()
         for _ in range(_MAX_ATTEMPTS):
             first = _find_start(await compactions.find_completed(tenant_key, session))
@@ -88,13 +98,13 @@ class MemoryCapture:
                 await compactions.compact(tenant_key, session, first, end - 1, caller=CompactionCaller(project=project))
                 return
             except BadRequest as error:
-                # Somebody else compacted a range since the search.
+                # Another worker compacted a range since the search.
                 if error.code != SEARCH_REQUIRED:
                     raise
         raise ConcurrentWrite("others compact the same conversation again and again.")
 
     async def _wait_for_transcript(self, tenant_key: bytes, session: str, covered_count: int) -> int:
-        """Behind which message of the transcript the fold ends; 0 where it is not recorded so far."""
+        """Returns the index in the transcript at which the compaction ends; 0 if it is not recorded in time."""
         for _ in range(_MAX_POLLS):
             await self.sleep(_POLL_SECONDS)
             try:
@@ -107,7 +117,7 @@ class MemoryCapture:
 
 
 def _find_start(finished: Sequence[CompletedRange]) -> int:
-    """The first message that no compaction of all topics covers."""
+    """Returns the index of the first message that no memory compaction of all topics covers."""
     first = 0
     for each in sorted(finished, key=lambda each: each.start_index):
         if not each.focus_topics and each.start_index <= first:

@@ -1,9 +1,11 @@
-"""A turn is given memories that belong to it, unasked: of the same tenant and project, searched for with its newest
-words. They stand behind the newest message from then on, recorded and replayed as session memories are
+"""Inserts memories that match a turn, without being asked.
+
+The memories are of the same tenant and project, and are searched by the turn's newest words. They are inserted after
+the newest message, recorded, and replayed at later requests like session memories
 (proxy/accordion/pipeline/session_import.py).
 
-Nothing waits long for it: a search that takes too long, or a store that is away, leaves the turn as it is, and is not
-asked again for a while.
+A request waits only briefly. If a search takes too long or a store is unavailable, the turn stays unchanged, and
+searches pause for a while.
 """
 
 from __future__ import annotations
@@ -29,17 +31,19 @@ from accordion.sessions.sessions import SessionMatch
 _log = logging.getLogger("accordion")
 
 _ROOM_DIVISOR = 8
-"""Memories take this part of the room that is left, at most."""
+"""Memories take at most the tokens left divided by this number."""
 _MAX_CANDIDATES = 10
-"""Finds that are held against the list, the best: it may be long."""
+"""Maximum number of search results that are compared with the list, best first, since the list may be long."""
 _PAUSE_SECONDS = 10.0
-"""Seconds for which nothing is searched for after a search that came to nothing in time."""
+"""Seconds without searches after a search that failed or took too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRecallLimits:
-    """How much is recalled at most: tokens and memories of one turn, how relevant a memory must be (0 to 1), and how
-    many seconds a request waits. `project` is whose memories where a request names none; `everywhere`: of all."""
+    """Limits of recall: tokens and memories for one turn, minimum relevance (0 to 1), and seconds that a request waits.
+
+    `project` is the project that is searched if a request names none; `all_projects`: all are searched.
+    """
 
     tokens: int = 800
     memories: int = 3
@@ -51,9 +55,12 @@ class MemoryRecallLimits:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRecallRequest:
-    """A request that may begin a turn. `space` is the tenant's key; `folded` is the list as a fold left it, `shown` as
-    it would be forwarded; `room` is how many tokens are left below the hard limit; `began` is when the request came, in
-    seconds by the monotonic clock; `project` is the one that it names (None: none)."""
+    """A request that may begin a turn.
+
+    `history` is the compacted list; `history_with_insertions` the list that would be forwarded; `available_tokens` the
+    tokens left below the hard limit; `started_at` the time of arrival, in seconds by the monotonic clock; `project` the
+    project that the request names (None: none).
+    """
 
     protocol: WireProtocol
     tenant_key: bytes
@@ -67,7 +74,7 @@ class MemoryRecallRequest:
 
 
 class SearchPause:
-    """Until when nothing is searched for. Of one worker."""
+    """The time until which one worker does not search."""
 
     def __init__(self) -> None:
         self.until = 0.0
@@ -75,8 +82,11 @@ class SearchPause:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRecall:
-    """Looks for memories, and records what is put in. `search` and `memories` are opened when they are first wanted,
-    which may raise AccordionError; `count` counts a text for a model."""
+    """Searches for memories and records the insertions.
+
+    `open_search` and `open_memories` run at the first use and may raise AccordionError. `count_tokens` counts a text
+    for a model.
+    """
 
     open_search: Callable[[], MemorySearch]
     open_memories: Callable[[], MemoryStore]
@@ -89,8 +99,11 @@ class MemoryRecall:
     search_pause: SearchPause = field(default_factory=SearchPause)
 
     async def recall(self, request: MemoryRecallRequest) -> RecallUsage | None:
-        """What stands behind the newest message from now on; None where nothing belongs there, where something stands
-        there already, or where the very same list was sent before without. Never fails."""
+        """Inserts memories after the newest message; returns their usage.
+
+        Returns None if no memory matches, if an insertion is already there, or if this very list was sent before
+        without one. Never fails.
+        """
         try:
             return await self._recall(request)
         except Exception:
@@ -100,7 +113,7 @@ class MemoryRecall:
     async def _recall(self, request: MemoryRecallRequest) -> RecallUsage | None:
         place, most = request.session_match, min(self.recall_limits.tokens, request.available_tokens // _ROOM_DIVISOR)
         client = place.conversation
-        # What was sent once goes on as it was: a branch may have gone on from there.
+        # A list that was sent before stays as it was: another branch may have continued from it.
         if most <= 0 or not client.chain or place.base_index == len(client.chain) - 1:
             return None
         asked = find_questions(client)
@@ -126,7 +139,10 @@ class MemoryRecall:
     async def _search_with_timeout(
         self, request: MemoryRecallRequest, questions: Sequence[str]
     ) -> list[RecalledMemory]:
-        """The memories that belong to the turn and do not stand in the list; none where that takes too long."""
+        """Returns memories that match the turn and are not in the list.
+
+        None are returned if the search fails or takes too long.
+        """
         try:
             found = await self.waiter.wait_for(self.recall_limits.timeout_seconds, self._search(request, questions))
         except TimeoutError:
@@ -160,13 +176,15 @@ class MemoryRecall:
         return out
 
     def _is_from_window(self, memory: Memory, request: MemoryRecallRequest) -> bool:
-        """Whether a memory was made of messages that stand in the list."""
+        """Returns whether a memory was made from messages that are in the list."""
         made = request.history.compaction
         return memory.conversation == request.session_match.session.id and memory.last >= (made.covered if made else 0)
 
     async def _is_of_own_project(self, tenant_key: bytes, memory: Memory) -> bool:
-        """Whether a memory tells of its own project alone: a summary that belongs to none may be of all of them, and
-        where a source of it is gone, nobody knows."""
+        """Returns whether a memory is about its own project only.
+
+        A summary without a project may be about all of them. If one of its sources is gone, that is unknown.
+        """
         if memory.type != "summary" or memory.project:
             return True
         sources = await self.open_memories().get(tenant_key, [name for name, _ in memory.sources])

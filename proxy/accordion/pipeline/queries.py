@@ -1,6 +1,6 @@
-"""How full is every window, what did it cost, what happened last: one tenant's at a time.
+"""Answers questions about one tenant's records: how full each window is, its cost, and its last exchanges.
 
-The API and the CLI ask here; what they show is what the journal recorded, of every worker. It is also forgotten here.
+The API and the CLI use these queries, over the ledger records of every worker. Erasure of these records is here, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from accordion.sessions.tenants import TENANTS, TENANTS_WITH_MEMORIES, Caller
 
 
 class _SessionHead(msgspec.Struct):
-    """As much of a session's row as tells where it belongs in the list; read in a tenth of the time."""
+    """The fields of a session's row that determine its place in the list; decoded in a tenth of the time."""
 
     id: str
     updated: float = 0.0
@@ -44,21 +44,21 @@ _EXCHANGE = msgspec.msgpack.Decoder(Exchange)
 _MODEL = msgspec.msgpack.Decoder(ModelTotals)
 
 
-# So many rows are read at a time; what is done with them in between holds nobody up for as much as a millisecond.
+# Rows read at a time. Processing one page delays other requests by less than a millisecond.
 _PAGE = 1_000
 
 
 class SessionPosition(NamedTuple):
-    """Where a session stands in the list: the latest first, those of the same time by their ids."""
+    """A session's position in the list: latest first, then by id."""
 
     before_now: float
-    """The time when it was last updated, negated."""
+    """The time of the last update, negated."""
     session: str
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model as one tenant used it, with its limits as separate figures."""
+    """One tenant's use of one model, with the model's limits."""
 
     row: ModelTotals
     limits: TokenLimits
@@ -77,7 +77,7 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """One agent of a tree: its delegation, and its session where that is on record. `depth` counts from 0."""
+    """One agent of a tree: its delegation, and its session if that is on record. `depth` counts from 0."""
 
     node: DelegationNode
     depth: int
@@ -86,24 +86,24 @@ class AgentView:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """Answers from the store, this worker's latest writes included. Every method may raise StoreUnavailable."""
+    """Reads the store, this worker's latest writes included. Every method may raise StoreUnavailable."""
 
     store: KeyValueStore
     outbox: Outbox
     window_table: WindowTable
     thresholds: dict[str, Thresholds]
     mode: Callable[[str], str] = lambda model: "auto"
-    """Whether requests for a model are folded: `auto`, `observe` or `off`."""
+    """Whether requests for a model are compacted: `auto`, `observe` or `off`."""
     delegation_tracker: DelegationTracker | None = None
-    """Who knows the tree of delegations; None where nobody is asked for it."""
+    """Holds the tree of delegations; None if it is not queried."""
     max_exchanges: int = 50
-    """So many exchanges of a session are shown at most."""
+    """Maximum number of exchanges of a session that are returned."""
     store_has_answered: Callable[[], bool] = lambda: True
     """Whether the store answered at least once since the start."""
     configured_models: tuple[str, ...] = ()
     """The names of the configured models."""
     spooled_store: KeyValueStore | None = None
-    """The store with the writes that wait for it on this machine, which are erased with the rest."""
+    """The store with the writes that wait for it on this machine, which are erased as well."""
 
     @property
     def erasable_store(self) -> KeyValueStore:
@@ -112,12 +112,14 @@ class Queries:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests should be sent here: the store answered at least once. Where it is away later, forwarding
-        goes on without it."""
+        """Whether this process should receive requests: the store answered at least once.
+
+        If the store becomes unavailable later, forwarding continues without it.
+        """
         return self.store.is_available or self.store_has_answered()
 
     async def list_models(self, tenant: str) -> list[ModelView]:
-        """Every model that the tenant used, the latest first, then the configured models that it did not use."""
+        """Lists the models that the tenant used, latest first, then the configured models that it did not use."""
         await self._flush()
         rows = [_MODEL.decode(value) async for _, value in self._scan_rows(models_collection(tenant))]
         rows.sort(key=lambda row: (row.upstream, row.model))
@@ -134,8 +136,11 @@ class Queries:
     async def list_sessions(
         self, tenant: str, *, limit: int = 100, label: str = "", after: SessionPosition | None = None
     ) -> list[Session]:
-        """The tenant's sessions, the latest first, from behind `after` on; of one client label only where `label` is
-        given. There may be many thousands: only those that are given are read whole."""
+        """Lists the tenant's sessions that come after `after`, latest first.
+
+        Only those with the client label `label`, if one is given. There may be many thousands: only the returned ones
+        are decoded whole.
+        """
         await self._flush()
         collection, spots, names = sessions_collection(tenant), dict[str, SessionPosition](), dict[str, list[str]]()
         async for name, value in self._scan_rows(collection):
@@ -150,7 +155,7 @@ class Queries:
         return [_add_sessions(group) for _, group in groupby(rows, key=lambda row: row.id)]
 
     async def find_session(self, tenant: str, session_id: str) -> SessionView | None:
-        """One session with its last exchanges; None where the tenant has none of that id."""
+        """Returns one session with its last exchanges; None if the tenant has none with that id."""
         await self._flush()
         rows = await self._load_session_rows(tenant, session_id)
         if not rows:
@@ -163,8 +168,10 @@ class Queries:
         return SessionView(session, self._limits_for(session.model, size), tuple(exchanges[-self.max_exchanges :]))
 
     async def list_agents(self, caller: Caller, session_id: str) -> list[AgentView] | None:
-        """The agents of the tree that a session stands in, parents first; None where the caller has no such session.
-        There are as many of them at most as a tree may have."""
+        """Lists the agents of the tree that a session belongs to, parents first.
+
+        Returns None if the caller has no such session. A tree's maximum size bounds the number of agents.
+        """
         await self._flush()
         if self.delegation_tracker is None or await self._load_session(caller.tenant, session_id) is None:
             return None
@@ -179,10 +186,12 @@ class Queries:
         return list(views.values())
 
     async def forget_sessions(self, tenant: str, session_id: str | None = None) -> list[str]:
-        """Removes what is on record of a session, or of all of the tenant's; gives the ids of those that there were.
-        Sums by model stay: they tell of no conversation."""
+        """Removes the records of one session, or of all of the tenant's; returns the ids of those that existed.
+
+        Sums by model stay, since they reveal no conversation.
+        """
         await self._flush()
-        # What cannot be written, since the disk is full, is written never.
+        # A write that waits because the disk is full must never be written.
         waiting = await self.outbox.drop(
             lambda key: key.collection == sessions_collection(tenant) and session_id in (None, session_of(key.name))
         )
@@ -199,12 +208,14 @@ class Queries:
         return list(found)
 
     async def forget_tenant(self, tenant: str) -> None:
-        """Takes a tenant from the list of those that there are."""
+        """Removes a tenant from the list of tenants."""
         await self.erasable_store.delete([Key(TENANTS, tenant)])
 
     async def forget_nodes(self, session_id: str, *, with_index: bool = True) -> None:
-        """Removes the places by which requests of a session are found, and where it `lists` their list; those that
-        another session took over stay."""
+        """Removes the prefix nodes by which a session's requests are found, and their index if `with_index`.
+
+        Nodes that another session took over stay.
+        """
         await forget_nodes(self.erasable_store, session_id, with_index=with_index)
 
     async def _load_session(self, tenant: str, session_id: str) -> Session | None:
@@ -212,7 +223,7 @@ class Queries:
         return _add_sessions(rows) if rows else None
 
     async def _load_session_rows(self, tenant: str, session_id: str) -> list[Session]:
-        """The rows of a session, one of each worker that had it."""
+        """Returns the rows of a session, one for each worker that handled it."""
         found = await self.store.scan(sessions_collection(tenant), prefix=f"{session_id}.")
         return [row for _, value in found if (row := _SESSION.decode(value)).id == session_id]
 
@@ -233,13 +244,13 @@ class Queries:
         try:
             await self.outbox.flush()
         except StoreUnavailable:
-            # What could be read is still worth showing; reading says so itself where it cannot.
+            # Readable records are still worth returning; reading raises its own errors.
             return
 
     async def _scan_rows(
         self, collection: str, prefix: str = "", store: KeyValueStore | None = None
     ) -> AsyncIterator[tuple[str, bytes]]:
-        """Names and values of a collection, ordered by name."""
+        """Yields names and values of a collection, ordered by name."""
         after = ""
         while page := await (store or self.store).scan(collection, prefix=prefix, after=after, limit=_PAGE):
             for row in page:
@@ -256,14 +267,18 @@ async def erase(
     caller: Caller,
     session_id: str | None = None,
 ) -> tuple[int, ErasureResult]:
-    """Removes all that is kept and known of a session, or of all of the caller's; gives how many sessions were on
-    record, and what was kept. Raises StoreUnavailable; then some is removed, and it can be asked for again."""
+    """Removes everything stored about a session, or about all of the caller's.
+
+    Returns how many sessions were on record, and the result of the erasure. Raises StoreUnavailable; then only a part
+    is removed, and the call can be repeated.
+    """
     space, erasures, sessions = caller.tenant_key, erasure.erasures, set[str]()
-    # From here on replies that were under way leave nothing any more.
+    # From here on, responses that are under way leave no records.
     await erasures.note(space, session_id)
     known = {session_id} if session_id is not None else set(await erasure.list_sessions(space))
     if not erasures.is_only_user:
-        # First so that no new request is a part of it; what others write until they hear of it is removed below.
+        # First, so that no new request joins a session. Records that other workers write until they are notified are
+        # removed below.
         sessions = await _erase_session_rows(queries, session_overrides, caller, session_id, known, with_index=False)
         await erasures.announce(space, session_id)
     sessions |= await _erase_session_rows(queries, session_overrides, caller, session_id, known | sessions)
@@ -279,9 +294,11 @@ async def _erase_session_rows(
     *,
     with_index: bool = True,
 ) -> set[str]:
-    """Removes what is on record of a session, or of all of the caller's, `known` ones among them, without `lists` so
-    that it can be removed again; gives those that had rows."""
-    # First the rows, since that writes what waits to be written.
+    """Removes the records of a session, or of all of the caller's and of `known_sessions`; returns those that had rows.
+
+    Without `with_index` the index stays, so that the removal can be repeated.
+    """
+    # Rows come first, since this also handles the writes that wait.
     sessions = set(await queries.forget_sessions(caller.tenant, session_id))
     for each in sorted(sessions | known_sessions):
         await session_overrides.set_pins(caller.tenant, each, frozenset())
@@ -294,8 +311,10 @@ async def _erase_session_rows(
 
 
 async def forget_memories(memories: MemoryStore, store: KeyValueStore, caller: Caller) -> tuple[int, int]:
-    """Removes all of the caller's memories; gives how many there were, and how many there are then: what is being
-    written meanwhile may be left. Raises StoreUnavailable."""
+    """Removes all of the caller's memories; returns their number before and after.
+
+    Memories that are being written meanwhile may remain. Raises StoreUnavailable.
+    """
     before = await memories.erase(caller.tenant_key)
     after = await memories.count(caller.tenant_key, MemoryFilter(types=EVERY))
     if not after:

@@ -1,5 +1,4 @@
-"""What a response says of its request: how full the window is, what was folded, which agent it is from and what that
-was not shown."""
+"""Builds the response headers that describe the request: window, compaction, agent and hidden results."""
 
 from __future__ import annotations
 
@@ -17,18 +16,18 @@ from accordion.pipeline.request import RequestState
 from accordion.pipeline.response_rewriting import strip_proxy_headers
 from accordion.pipeline.visibility import VisibleRequest
 
-# Clients and proxies take 8 KB for all headers together; the record has a quarter of that.
+# Clients and proxies accept 8 KB for all headers together; the record takes a quarter of that.
 _MAX_HEADER_LENGTH = 2_048
 _MAX_REASON_LENGTH = 240
 _MAX_NAME_LENGTH = 80
 _MIN_STEPS = 2
 _MAX_OWNERS = 16
 _DEFAULT_WINDOW_HEADERS: dict[bool, Headers] = {True: (), False: ((b"x-accordion-window-source", b"default"),)}
-"""The header of a request for a model whose window nobody knows: the default is assumed."""
+"""The header for a model with an unknown window, for which the default is assumed."""
 
 
 def build_headers(request: RequestState, *, store_available: bool) -> Headers:
-    """The headers that are added to every response."""
+    """Builds the headers that are added to every response."""
     store: Headers = () if store_available else ((b"x-accordion-store", b"unavailable"),)
     agent = (
         _delegation_headers(request.visible_request)
@@ -59,7 +58,7 @@ def build_headers(request: RequestState, *, store_available: bool) -> Headers:
 
 
 def add_proxy_headers(headers: Headers, proxy_headers: Headers) -> Headers:
-    """A reply's headers and ours, which stand in place of those of another proxy of this kind behind this one."""
+    """Adds our headers to a response's, in place of those of another Accordion proxy behind this one."""
     return strip_proxy_headers(headers) + proxy_headers
 
 
@@ -73,8 +72,10 @@ def _delegation_headers(visible_request: VisibleRequest) -> Headers:
 
 
 def build_agent_report(visible_request: VisibleRequest | None) -> AgentReport | None:
-    """The agent that a request is from, and what it was not shown; None for the main agent where it says nothing of
-    itself."""
+    """Describes the agent that sent a request and the results hidden from it.
+
+    Returns None for the main agent if it gives no information about itself.
+    """
     if visible_request is None:
         return None
     seat = visible_request.position
@@ -82,7 +83,7 @@ def build_agent_report(visible_request: VisibleRequest | None) -> AgentReport | 
         return None
     owners = Counter(visible_request.owners.values())
     if len(visible_request.hidden_results) < len(visible_request.owners):
-        # Some of them had to stay.
+        # Some results could not be hidden.
         owners = Counter(visible_request.owners.get(each.result, "") for each in visible_request.hidden_results)
     return AgentReport(
         delegated=seat.delegated,
@@ -96,10 +97,13 @@ def build_agent_report(visible_request: VisibleRequest | None) -> AgentReport | 
     )
 
 
-@lru_cache(256)  # a fold is told alike with every request that it is replayed for
+@lru_cache(256)  # a replayed compaction has the same header each time
 def encode_compaction_header(outcome: CompactionOutcome) -> bytes:
-    """What `x-accordion-compaction` says: the record of a fold (docs/figures.md) as one line of JSON, in ASCII, of at
-    most 2,048 bytes. Words that are empty are left out, long ones cut; of very many steps those in the middle go."""
+    """Encodes `x-accordion-compaction`: a compaction's record (docs/figures.md) as one line of ASCII JSON.
+
+    At most 2,048 bytes: empty texts are left out, long ones cut, and of very many steps those in the middle are
+    removed.
+    """
     said = {name: value for name, value in describe_outcome(outcome).items() if value != ""}
     for name, most in (
         ("reason", _MAX_REASON_LENGTH),
@@ -115,7 +119,7 @@ def encode_compaction_header(outcome: CompactionOutcome) -> bytes:
         del steps[len(steps) // 2]
         said["steps_left_out"] = said.get("steps_left_out", 0) + 1
     if len(line) > _MAX_HEADER_LENGTH:
-        # Only names that hardly a letter of ASCII is in take so much room.
+        # Only names with almost no ASCII letters need this much space.
         line = _encode_json_line({**said, "steps": [], "reason": "", "writer": ""})
     return line
 
@@ -124,5 +128,5 @@ def _encode_json_line(fields: dict[str, object]) -> bytes:
     line = msgspec.json.encode(fields)
     if not line.isascii():
         line = json.dumps(fields, separators=(",", ":")).encode()
-    # The one control character that JSON leaves as it is; a header may not hold it (RFC 9110 5.5).
+    # The only control character that JSON leaves unescaped; a header may not contain it (RFC 9110 5.5).
     return line.replace(b"\x7f", b"\\u007f")

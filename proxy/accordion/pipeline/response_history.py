@@ -1,9 +1,9 @@
-"""Stores what a later request needs of a response, before the response ends.
+"""Stores the state that a later request needs of a response, before the response ends.
 
-A client goes on from a response as soon as it has the last byte of it: by the response's id, or with its own copy of it
-in the list. What it does not know of, or will not send again, must be on record by then, for any worker and after a
-crash: the tool round in which something was read back, what the id stands for, what the provider keeps under it, and
-what the request adds to the transcript. All of that is one batch.
+A client continues from a response as soon as it has the last byte: by the response's id, or with its own copy in the
+list. State that the client does not know of or will not send again must be on record by then, for any worker and after
+a crash: the tool rounds, the prefix node of the response id, the items that the provider keeps under it, and the
+request's additions to the transcript. All of them are written in one batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger("accordion")
 
 @dataclass(frozen=True, slots=True)
 class ResponseHistory:
-    """Stores responses. Where the store is away they are queued, and stored when it is back."""
+    """Stores responses. While the store is unavailable they are queued and written later."""
 
     sessions: Sessions
     response_links: ResponseLinks
@@ -45,8 +45,11 @@ class ResponseHistory:
     transcripts: TranscriptStore
 
     def must_wait(self, request: RequestState) -> bool:
-        """Whether the response must wait for it: something may be read back in it, or its client may go on by its id.
-        A client that sent the same conversation itself a moment ago goes on so, and need not wait."""
+        """Returns whether the response must be stored before it ends.
+
+        It must if it may have tool rounds, or if its client may continue by its id. A client that sent the same
+        conversation itself just before will do so again, and need not wait.
+        """
         if request.tool_name:
             return True
         place = request.session_match
@@ -62,8 +65,11 @@ class ResponseHistory:
         ids: tuple[str, ...],
         insertion: ToolRoundInsertion | None,
     ) -> None:
-        """Stores a response. `seen` is the response as the client has it, `reported` the same with the usage of its
-        first round, `ids` the provider's own ids of its rounds. Never fails."""
+        """Stores a response.
+
+        `observed_response` is the response as the client has it, `reported_response` the same with the usage of its
+        first round, `ids` the provider's own ids of its rounds. Never fails.
+        """
         place, caller = request.session_match, request.caller
         if place is None:
             return
@@ -74,14 +80,14 @@ class ResponseHistory:
                     caller.tenant_key, place.label, insertion, place.session.id
                 )
             puts += await self._build_link_writes(request, place, observed_response)
-            # Last, since it is by this that the others are looked for.
+            # Last, since the other records are found by these.
             puts += self.sessions.build_state_writes(
                 caller, {} if observed_response.error else response_nodes(request, place, reported_response, ids)
             )
             if puts and not self.erasures.was_erased_since(caller.tenant_key, place.session.id, request.started_at):
                 await self._write(request, place, puts)
         except Exception:
-            # The response itself is whole, and must not fail for it.
+            # The response itself is complete, and must not fail because of this.
             _log.exception("a response could not be stored", extra={"request_id": request.request_id})
 
     def store_later(
@@ -91,8 +97,10 @@ class ResponseHistory:
         reported_response: ObservedResponse,
         ids: tuple[str, ...],
     ) -> None:
-        """The same of a response that nobody need wait for, from a client that sends the history itself: what its ids
-        stand for is stored soon, and what the provider keeps is held in memory."""
+        """Stores a response without delaying it, for a client that sends the history itself.
+
+        The nodes of its ids are stored soon; the items that the provider keeps are held in memory.
+        """
         if request.session_match is not None:
             if not observed_response.error:
                 self.sessions.record_states(
@@ -103,7 +111,7 @@ class ResponseHistory:
     async def _build_link_writes(
         self, request: RequestState, session_match: SessionMatch, observed_response: ObservedResponse
     ) -> list[Put]:
-        """The writes that keep what the provider keeps."""
+        """Builds the writes that store the items that the provider keeps."""
         link = self._build_link(request, session_match, observed_response)
         if link is None:
             return []
@@ -114,8 +122,10 @@ class ResponseHistory:
     def _build_link(
         self, request: RequestState, session_match: SessionMatch, observed_response: ObservedResponse
     ) -> ResponseLink | None:
-        """What the provider keeps of the exchange, where that is to be stored. Whether this very request was to be
-        compacted does not matter: a later one may be."""
+        """Returns the items that the provider keeps of the exchange, if they are to be stored.
+
+        Whether this request was to be compacted does not matter: a later one may be.
+        """
         if (
             session_match.conversation.kept != "reply"
             or request.is_token_count
@@ -136,7 +146,7 @@ class ResponseHistory:
         )
 
     def record(self, gauge: RequestState, place: SessionMatch) -> None:
-        """Records in the transcript what is not recorded yet of a request, soon."""
+        """Records the new messages of a request in the transcript, soon."""
         self.transcripts.record(
             gauge.caller.tenant_key, place.session.id, place.conversation, folded=gauge.was_folded, after=_before(place)
         )
@@ -156,7 +166,7 @@ class ResponseHistory:
 
 
 def client_conversation(request: RequestState) -> Conversation:
-    """What the client itself sent."""
+    """Returns the conversation that the client itself sent."""
     if request.visible_request is not None:
         return request.visible_request.client_conversation
     if request.session_match is None:
@@ -165,14 +175,16 @@ def client_conversation(request: RequestState) -> Conversation:
 
 
 def _before(place: SessionMatch) -> bytes:
-    """The chain key of what the provider keeps before a request, where that is known."""
+    """Returns the chain key of the history that the provider keeps before a request, if it is known."""
     return place.base_node.chain if place.base_node is not None else b""
 
 
 def _is_sent_once(gauge: RequestState) -> bool:
-    """Whether the messages of a request are not in the next one: its client leaves them to the provider. A client that
-    sends its history itself brings back the one response that was given since the place that the request goes on from.
-    Where there are more, they were given elsewhere, or by their ids."""
+    """Returns whether the next request will not contain this request's messages.
+
+    True if the client leaves its history to the provider. A client that sends its history itself brings back exactly
+    one response since the recorded prefix. If there are more, they were made elsewhere, or continued by their ids.
+    """
     place = (gauge.original_request or gauge).session_match
     if place is None or not place.conversation.kept:
         return False
@@ -181,7 +193,9 @@ def _is_sent_once(gauge: RequestState) -> bool:
 
 
 def _is_continuable(conversation: Conversation) -> bool:
-    """Whether the response can be gone on from, and all that the provider has of it can be on record: what its own
-    template says cannot."""
+    """Returns whether a later request can continue the response, and all its history can be on record.
+
+    A prompt template kept by the provider cannot be on record.
+    """
     envelope: Mapping[str, bytes] = conversation.envelope
     return envelope.get("store") != b"false" and envelope.get("prompt", NULL) == NULL

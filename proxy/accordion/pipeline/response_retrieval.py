@@ -1,8 +1,8 @@
-"""Replies that the provider keeps, asked for by the id that the client was shown.
+"""Retrieves responses that the provider keeps, by the id that the client was given.
 
-A reply in which something was read back is several to the provider. The client knows the first one's id; the last one's
-leads to all that was said (docs/adr/0010-unfolding.md). What a request held, which `input_items` tells, is what
-the first one was given: what the others were given beside that was said in the reply.
+A response with tool rounds is several responses for the provider. The client knows the first one's id; the last one's
+id leads to the whole content (docs/adr/0010-unfolding.md). `input_items` lists the input of the first one: the
+additional input of the others belongs to the response.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SendRequest = Callable[[Inbound, RequestState], Awaitable[UpstreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class ResponseRetrieval:
-    """Sends requests for such replies with the provider's own ids, and shows the answers under the client's."""
+    """Sends such requests with the provider's own ids, and returns the responses under the client's."""
 
     sessions: Sessions
     insertion_store: InsertionStore
 
     async def retrieve(self, inbound: Inbound, request: RequestState, send: SendRequest) -> UpstreamResponse | None:
-        """The answer; None where the request is for no such reply. Raises what `send` raises."""
+        """Returns the response; None if the request is for no such response. Raises the errors of `send`."""
         if not inbound.path.startswith(_RESPONSES_PATH):
             return None
         name, _, below = inbound.path.removeprefix(_RESPONSES_PATH).partition("/")
@@ -66,7 +66,7 @@ class ResponseRetrieval:
     async def _delete_hidden_rounds(
         self, inbound: Inbound, request: RequestState, send: SendRequest, names: list[str]
     ) -> None:
-        """Deletes the rounds before the last, of which the client knows nothing."""
+        """Deletes the rounds before the last, which the client does not know of."""
         for name in names:
             with suppress(AccordionError):
                 await (await send(replace(inbound, path=_RESPONSES_PATH + quote(name, safe="")), request)).close()

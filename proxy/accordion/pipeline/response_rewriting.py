@@ -1,4 +1,4 @@
-"""What is left out of headers, and replies whose bodies are not the provider's any more."""
+"""Removes headers, and wraps responses whose bodies were rewritten."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _name = itemgetter(0)
 
 
 def strip_proxy_headers(headers: Headers) -> Headers:
-    """The headers but for those of a proxy of this kind."""
-    # Most requests and replies have none: to look at all names at once takes less than to go through them.
-    # Not by `in`, which first takes bytes for a number: that takes ten times as long.
+    """Returns the headers without those of an Accordion proxy."""
+    # Most messages have none: searching all names at once is faster than checking each. `find` is used because `in`
+    # first tries to read bytes as a number, which takes ten times as long.
     if b"\n".join(map(_name, headers)).lower().find(_PROXY_PREFIX) < 0:
         return headers
     return tuple([pair for pair in headers if not pair[0].lower().startswith(_PROXY_PREFIX)])
 
 
 def strip_body_headers(headers: Headers) -> Headers:
-    """The headers that still hold of a body that was read and may have changed."""
+    """Returns the headers that are still valid for a body that was read and may have changed."""
     return tuple([pair for pair in headers if pair[0].lower() not in _BODY_HEADERS])
 
 
 async def read_body(response: UpstreamResponse, encoding: str) -> bytes:
-    """The whole body of a reply without its content encoding (empty: it has none). The reply is let go of."""
+    """Reads the whole body of a response without its content encoding (empty: none), and closes the response."""
     decoder, body = Decoder(encoding) if encoding else None, bytearray()
     try:
         async with aclosing(response.chunks()) as pieces:
@@ -41,7 +41,7 @@ async def read_body(response: UpstreamResponse, encoding: str) -> bytes:
 
 
 class RewrittenResponse:
-    """An UpstreamResponse with another stream than the provider's; `reply` is that one."""
+    """An UpstreamResponse that yields `stream` in place of the provider's body."""
 
     def __init__(self, response: UpstreamResponse, stream: AsyncGenerator[bytes, None]) -> None:
         self.status = response.status
@@ -51,10 +51,10 @@ class RewrittenResponse:
         self._stream = stream
 
     def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The reply to the client, event by event."""
+        """Returns the rewritten stream."""
         return self._stream
 
     async def close(self) -> None:
-        """Lets go of the provider's reply."""
+        """Closes the stream and the provider's response."""
         await self._stream.aclose()
         await self._reply.close()

@@ -1,8 +1,8 @@
-"""A user asks for a session memory, in any client, and it stands in the conversation from then on: behind the message
-that asks for it, recorded and replayed as what is recalled is.
+"""Inserts a session memory that the user asks for, in any client.
 
-What came of it is said there too, to the model and through it to the user: an id of which there is nothing, a memory
-that there is no room for, memories that cannot be had just now.
+It is inserted after the message that asks for it, recorded, and replayed at later requests like recalled memories. The
+insertion also tells the model, and through it the user, about problems: an unknown id, a memory that does not fit, or
+memories that are unavailable.
 """
 
 from __future__ import annotations
@@ -36,32 +36,36 @@ _log = logging.getLogger("accordion")
 ALL_PROJECTS = "*"
 """Stands for all projects."""
 _ID_PREFIXES = (b"CMEM-", b"cmem-", b"Cmem-")
-"""How the id of a session memory begins, as it is shown and as people type it."""
+"""The beginnings of a session memory's id, as it is shown and as people type it."""
 _WIRE = attrgetter("wire")
 _ROOM_DIVISOR = 2
-"""What is imported takes this part of the room that is left, at most: there is work to be done with it."""
+"""Imported memories take at most the tokens left divided by this number, so that there is space to work."""
 _CHARACTERS_PER_TOKEN = 3
-"""Characters of a token, of dense text."""
+"""Characters of a token in dense text."""
 
 
 class MemoryMentions:
-    """Tells of lists whether they name a session memory, so that one may stand in them or be asked for. Only what is
-    new of a list is looked through; places are remembered within `capacity` bytes. `recall_everywhere`: memories are
-    put into lists that name none as well, so that one may stand in any; those of `project` where a request names
-    none."""
+    """Determines whether a list may contain or request a session memory.
+
+    Only the new messages of a list are searched; results are cached by prefix within `capacity` bytes.
+    `recall_everywhere`: memories are also inserted into lists that name none, so any list may contain one. `project` is
+    the project if a request names none.
+    """
 
     def __init__(self, capacity: int = 6 * 2**20, *, recall_everywhere: bool = False, project: str = "") -> None:
         self._unasked, self._project = recall_everywhere, project
         self._known = BoundedCache[bytes, bool](capacity)
 
     def with_project(self, client_metadata: ClientMetadata, project: str | None) -> ClientMetadata:
-        """The marks by which a request is placed that names this project (None: none). What is put in unasked is found
-        again by content: conversations of two projects that begin alike must not meet."""
+        """Returns the client's metadata with the project that the request names (None: none).
+
+        Automatic insertions are found again by content, so equal beginnings in two projects must have different keys.
+        """
         scope = self._project if project is None or self._project == ALL_PROJECTS else project
         return replace(client_metadata, scope=scope) if self._unasked and scope else client_metadata
 
     def may_mention_memory(self, session_match: SessionMatch, body: bytes) -> bool:
-        """Whether the request at a place, whose body is `plain`, names one, or one may stand in it anyhow."""
+        """Returns whether a request, with its body, names a session memory or may contain one."""
         if self._unasked:
             return True
         conversation, at = session_match.conversation, session_match.base_index
@@ -76,15 +80,17 @@ class MemoryMentions:
 
 
 def _contains_memory_id(text: bytes) -> bool:
-    # Not by `in`, which first takes bytes for a number: that takes ten times as long.
+    # `find`, because `in` first tries to read bytes as a number, which takes ten times as long.
     return any(text.find(mark) >= 0 for mark in _ID_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """A request whose newest words may ask for memories. `space` is the tenant's key, `scope` what divides
-    conversations within the tenant, `room` how many tokens are left below the hard limit; `began` is when the request
-    came, in seconds by the monotonic clock."""
+    """A request whose newest words may ask for memories.
+
+    `scope` separates conversations within the tenant; `available_tokens` are the tokens left below the hard limit;
+    `started_at` is the time of arrival, in seconds by the monotonic clock.
+    """
 
     protocol: WireProtocol
     tenant_key: bytes
@@ -98,8 +104,10 @@ class ImportRequest:
 
 @dataclass(frozen=True, slots=True)
 class SessionImport:
-    """Looks up what is asked for, and records what came of it. `memories` are opened when they are first wanted, which
-    may raise AccordionError; `count` counts a text for a model."""
+    """Finds requested memories and records the insertions.
+
+    `open_memories` runs at the first use and may raise AccordionError. `count_tokens` counts a text for a model.
+    """
 
     open_memories: Callable[[], MemoryStore]
     insertion_store: InsertionStore
@@ -107,8 +115,10 @@ class SessionImport:
     count_tokens: Callable[[str, str], int]
 
     async def import_memories(self, request: ImportRequest) -> RecallUsage | None:
-        """What stands behind the newest message from now on; None where nothing is asked for, or nothing has changed
-        since it was asked for in a request that is made again. Never fails."""
+        """Inserts the requested memories after the newest message; returns their usage.
+
+        Returns None if none is requested, or if a repeated request would get the same text again. Never fails.
+        """
         try:
             return await self._import_memories(request)
         except Exception:
@@ -124,7 +134,7 @@ class SessionImport:
         standing = await self.insertion_store.find(
             request.tenant_key, request.scope, client.chain, turn + 1, check_store=False
         )
-        # What the user said before in the same turn, and was not answered, was asked for then.
+        # Earlier messages of the turn that got no answer made their own requests.
         said = {
             name
             for each in standing
@@ -150,7 +160,7 @@ class SessionImport:
         return RecallUsage(self.count_tokens(text, request.model), len(found), _describe_outcomes(names, came))
 
     async def _fetch_memories(self, request: ImportRequest, names: tuple[str, ...]) -> RestoredMemories | None:
-        """What there is of these ids; None where the memories cannot be had."""
+        """Returns the memories of these ids; None if memories are unavailable."""
         room = min(LONGEST, max(0, request.available_tokens) // _ROOM_DIVISOR * _CHARACTERS_PER_TOKEN)
         try:
             return await restore_memories(self.open_memories(), request.tenant_key, names, room)
@@ -160,7 +170,7 @@ class SessionImport:
 
 
 def _find_turn_start(conversation: Conversation) -> int:
-    """Where what the user said last begins: behind the last message of the model's."""
+    """Returns the index at which the user's latest messages begin: after the model's last message."""
     at = len(conversation.messages)
     while at > 0 and conversation.messages[at - 1].role != "assistant":
         at -= 1
@@ -168,7 +178,7 @@ def _find_turn_start(conversation: Conversation) -> int:
 
 
 def _describe_outcomes(names: tuple[str, ...], result: RestoredMemories | None) -> tuple[str, ...]:
-    """What became of each, as ledger and header tell it."""
+    """Describes the outcome for each id, for the ledger and the header."""
     if result is None:
         return tuple(f"{name} unavailable" for name in names)
     words = {**dict.fromkeys(result.imported, "imported"), **dict.fromkeys(result.missing, "unknown")}

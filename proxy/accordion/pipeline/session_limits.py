@@ -1,10 +1,10 @@
-"""The bound on what the store holds of each tenant's sessions: rows, exchanges, places and delegations.
+"""Limits the size of each tenant's session records: rows, exchanges, prefix nodes and delegations.
 
-All of it expires by age in the store. What is more than the bound is removed in rounds, the longest unused sessions
-first, by one worker at a time. A round goes through a tenant's sessions twice and holds none of them: it adds up bytes
-by the minute of last use, finds the minute before which sessions must go, and removes those.
+All of these expire by age in the store. Records above the limit are removed in rounds, the longest unused sessions
+first, by one worker at a time. A round reads a tenant's sessions twice and keeps none in memory: it sums up bytes by
+the minute of last use, finds the minute before which sessions must go, and removes those.
 
-What a session takes is reckoned from its rows, since to read all of it would cost more than it takes.
+A session's size is estimated from its rows, since reading all its records would cost more than they take.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ROUND_SECONDS: Final = 300.0
 """Seconds between two rounds."""
 
 _TARGET_SHARE: Final = 0.9
-"""How far below the bound a round goes, as a share of it."""
+"""Share of the limit down to which a round removes."""
 _LEASE: Final = 900.0
 _MINUTE: Final = 60
 _PAGE: Final = 500
 _ROW, _EXCHANGE, _PLACES = 150, 800, 1_000
-"""Bytes that a row takes beside its value; an exchange in the log; the places of one exchange. Measured in SQLite."""
+"""Bytes of a row besides its value, of an exchange in the log, and of one exchange's nodes. Measured in SQLite."""
 
 
 class _RequestCount(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class _RequestCount(msgspec.Struct, frozen=True):
 
 
 class _SessionRow(msgspec.Struct):
-    """As much of a session's row as is needed here."""
+    """The fields of a session's row that are needed here."""
 
     id: str
     updated: float = 0.0
@@ -49,7 +49,7 @@ class _SessionRow(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _SessionSize:
-    """One session: when it was last used, the bytes it takes, and the names of its rows."""
+    """One session: its last use, its size in bytes, and the names of its rows."""
 
     id: str
     updated: float
@@ -61,8 +61,11 @@ _DECODER = msgspec.msgpack.Decoder(_SessionRow)
 
 
 class SessionSizeLimit:
-    """Keeps each tenant's sessions within `max_bytes`. `tenant_key_of` gives the key of a tenant by its name, `keep` is
-    how many exchanges the store holds of each session."""
+    """Keeps each tenant's sessions within `max_bytes`.
+
+    `tenant_key_of` gives a tenant's key by its name. `max_exchanges` is how many exchanges the store keeps of each
+    session.
+    """
 
     def __init__(
         self, store: KeyValueStore, tenant_key_of: Callable[[str], bytes], *, max_bytes: int, max_exchanges: int
@@ -73,8 +76,11 @@ class SessionSizeLimit:
         self._keep = max_exchanges
 
     async def run_round(self) -> int | None:
-        """Looks through all tenants and gives how many sessions it removed; None where another worker did so of late,
-        or the store is away. To be called about every `EVERY` seconds."""
+        """Checks all tenants; returns how many sessions it removed.
+
+        Returns None if another worker did this recently, or the store is unavailable. To be called about every
+        `ROUND_SECONDS` seconds.
+        """
         removed = 0
         with suppress(StoreUnavailable):
             async with self._store.lock(Key("", "session-bounds"), lease=_LEASE) as mine:
@@ -88,15 +94,17 @@ class SessionSizeLimit:
         return None
 
     async def sweep(self, tenant: str) -> int:
-        """Removes the longest unused sessions of a tenant where they take too much; gives how many. Raises
-        StoreUnavailable."""
+        """Removes the longest unused sessions of a tenant that is above the limit; returns how many.
+
+        Raises StoreUnavailable.
+        """
         minutes = Counter[int]()
         async for unit in self._scan_sessions(tenant):
             minutes[int(unit.updated // _MINUTE)] += unit.size
         total, limit = sum(minutes.values()), -1
         if total <= self._max:
             return 0
-        # The newest minute stays in any case: it is in use.
+        # The newest minute always stays: it is in use.
         for minute in sorted(minutes)[:-1]:
             if total <= _TARGET_SHARE * self._max:
                 break
@@ -110,7 +118,7 @@ class SessionSizeLimit:
         return removed + await self._remove_sessions(tenant, page)
 
     async def _remove_sessions(self, tenant: str, sessions: list[_SessionSize]) -> int:
-        """Removes sessions with all that is on record of them."""
+        """Removes sessions with all their records."""
         for unit in sessions:
             rows = [Key(sessions_collection(tenant), name) for name in unit.names]
             await forget_nodes(self._store, unit.id)
@@ -120,7 +128,7 @@ class SessionSizeLimit:
         return len(sessions)
 
     async def _scan_sessions(self, tenant: str) -> AsyncIterator[_SessionSize]:
-        """The sessions of a tenant. Each has a row of each worker; they stand together."""
+        """Yields the sessions of a tenant. Each has a row from each worker, stored next to each other."""
         rows: list[tuple[str, int, _SessionRow]] = []
         async for name, value in self._scan_rows(sessions_collection(tenant)):
             try:

@@ -1,7 +1,7 @@
-"""What agents of one branch may read of each other, and how what one of them does not see is kept for those who may.
+"""Determines which artifacts agents of one branch may read of each other, and archives hidden results for them.
 
-An id is no key: it leads somewhere only where it really stands in what an agent is shown, and where what it names left
-the window of its own delegation, of one that it works for or of one that works for it. To all others it is unknown.
+An id alone gives no access. It must be in the list that the agent sees, and its artifact must have left the window of
+the agent's own delegation, of an ancestor or of a descendant. For all others the id is unknown.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ _log = logging.getLogger("accordion")
 
 _ID = re.compile(rb"art_[0-9a-f]{12}(?![0-9a-f])")
 _MAX_IDS = 16
-"""Ids of a list that are looked up, the first ones: what was offered for one of them stays offered."""
+"""Maximum number of ids of a list that are looked up: the first ones, so that an offered tool stays offered."""
 _MAX_RECORDS = 32
-"""Records of an artifact that are looked at."""
+"""Maximum number of records of an artifact that are checked."""
 _RETRY_SECONDS = 2.0
-"""Seconds until an id that led nowhere is looked up again."""
+"""Seconds until an id that could not be read is looked up again."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleArtifacts:
-    """What one request is shown: `texts` are the bytes of its list, and of what a fold put in its place."""
+    """The artifacts that one request may read. `texts` are the bytes of its list, and of the compaction's text."""
 
     shared_artifacts: SharedArtifacts
     viewer: BranchViewer
     texts: Sequence[bytes] = field(repr=False)
 
     def contains_id(self, name: str) -> bool:
-        """Whether an id stands there."""
+        """Returns whether the texts contain an id."""
         wanted = name.encode()
         return any(wanted in text for text in self.texts)
 
     async def can_read(self, artifact: Artifact, calls: Sequence[CallInHistory]) -> bool:
-        """Whether a record is of the viewer's branch, and nothing in it, by its calls, is of another."""
+        """Returns whether a record belongs to the viewer's branch, and none of its calls to another branch."""
         kinship = self.shared_artifacts.branch_access
         if artifact.kind == "result" and not calls:
-            # Nobody can tell any more whose it is.
+            # The owner is no longer known.
             return artifact.session == self.viewer.session
         related = await kinship.is_same_branch(self.viewer, artifact.session)
         return related and await kinship.can_see_results(self.viewer, calls)
@@ -70,8 +70,11 @@ class VisibleArtifacts:
 
 @dataclass(frozen=False, slots=True)
 class SharedArtifacts:
-    """Tells what may be read, and keeps what is hidden. What it knows takes `capacity` bytes at most; `skipped`
-    are patterns of names of tools whose results make no artifacts."""
+    """Checks access to artifacts, and archives hidden results.
+
+    Its caches take at most `capacity` bytes. `skipped_tools` are patterns of the names of tools whose results become no
+    artifacts.
+    """
 
     archive: Archive
     branch_access: BranchAccess
@@ -87,8 +90,10 @@ class SharedArtifacts:
         self._readable_ids = BoundedCache(self.capacity // 2, lambda key, _: ENTRY + string_size(*key))
 
     async def has_readable_id(self, viewer: BranchViewer, body: bytes) -> bool:
-        """Whether a list shows an id of something that may be read there. Asks the store for what it does not know;
-        False while that is away."""
+        """Returns whether a list contains an id of a readable artifact.
+
+        Reads the store for ids that are not cached; returns False while it is unavailable.
+        """
         now, place = (
             self.clock.monotonic(),
             (tenant_id(viewer.caller.tenant_key), viewer.position.node or viewer.session),
@@ -111,8 +116,10 @@ class SharedArtifacts:
         hidden_results: Sequence[FilteredResult],
         owners: Mapping[PartPosition, str],
     ) -> None:
-        """Keeps results that a viewer of the list `client` does not see, each once, for those who may read them.
-        Nobody waits for it. `owners` says whose each is."""
+        """Archives results that the viewer does not see, once each, for the agents that may read them.
+
+        Returns at once. The results are in `client_conversation`; `owners` maps each of them to its delegation.
+        """
         messages, kept = client_conversation.messages, self._stored_results
         mine: dict[str, dict[tuple[bytes, int, str], FilteredResult]] = {}
         for each in hidden_results:
@@ -126,7 +133,7 @@ class SharedArtifacts:
             self.tasks.spawn(work, "archive hidden results")
 
     def forget(self) -> None:
-        """Something was erased: what is in the store is not known any more."""
+        """Clears the caches after an erasure."""
         self._stored_results.clear()
         self._readable_ids.clear()
 
@@ -155,7 +162,7 @@ class SharedArtifacts:
             except Exception:
                 _log.exception("a result that is hidden from an agent could not be archived")
                 continue
-            # The client still has it, and sends it again with the next request.
+            # The client still has the result, and sends it again with the next request.
             for name in taken:
                 self._stored_results.discard(name)
 
@@ -163,7 +170,7 @@ class SharedArtifacts:
         self, owner: DelegationNode, dialect: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],
         hidden_results: Sequence[FilteredResult],
     ) -> None:  # fmt: skip
-        """Keeps results for the delegation that made them, unless a fold of its own did."""
+        """Archives results for the delegation that produced them, unless a compaction of its own did."""
         own = ClientMetadata(owner.id[2:]) if owner.id[:2] == "m:" else ClientMetadata(position.mark, scope=owner.id)
         scope, at, space = label_prefix(caller, own), self.clock.now(), caller.tenant_key
         artifacts = []
@@ -185,13 +192,16 @@ class SharedArtifacts:
             await self.archive.keep(await self.tasks.offload(puts))
 
     async def _find_owning_sessions(self, tenant_key: bytes, name: str) -> set[str]:
-        """The sessions that an artifact is kept for."""
+        """Returns the sessions for which an artifact is stored."""
         return {each.session for each in await self.archive.load_records(tenant_key, name, limit=_MAX_RECORDS)}
 
     def _build_artifact(
         self, tenant_key: bytes, dialect: str, messages: Sequence[Message], hidden_result: FilteredResult
     ) -> Artifact | None:
-        """A hidden result under the id that any fold would give it; None where there is nothing to be read in it."""
+        """Builds the artifact of a hidden result, with the id that any compaction would give it.
+
+        Returns None if the result has no text, or its tool's results become no artifacts.
+        """
         index, part = hidden_result.result
         message = messages[index]
         result, first = message.parts[part], index if hidden_result.call is None else hidden_result.call[0]
