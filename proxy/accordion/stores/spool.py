@@ -1,11 +1,16 @@
-"""The spool: writes that wait on this machine for a store that is away, and the store that reads and publishes them.
+"""The spool: writes that wait on this machine while the store is unavailable.
 
-`SpooledStore` stands between the guarded store and its users. While the store is there, it hands every call on. While
-the store is away, writes go to the spool, a file that all workers of the machine share, and reads look there first: so
-the workers find each other's compactions. When the store is back, one worker at a time publishes what waits. What was
-written shortly before the store went away is read from local copies (see RecentRecords).
+Theory of operation. `SpooledStore` is between a `GuardedStore` and its users. While the store is available, every call
+goes to the store. While it is unavailable, writes go to the `Spool`, a file that all workers of the machine share, and
+reads look in the spool first; so workers find each other's compactions. When the store is available again, one worker
+at a time publishes the waiting writes: it writes them to the store and removes them from the spool. Records written
+shortly before the store became unavailable are read from local copies (see RecentRecords).
 
-Each write carries the identity of the store that it is for, and is published to that store alone.
+A write waits in one of two areas: the file or, where the file takes no writes, the memory of this process. A write has
+one of three kinds, which are published in this order: values, claims (puts with `if_absent`) and entries of logs.
+
+Each write is stored under a tag, the identity of the store that it is for, and is published to that store only. Before
+the store has answered for the first time, the tag is made of its address and the tenant secret.
 """
 
 from __future__ import annotations
@@ -35,28 +40,28 @@ from accordion.stores.sqlite_file import refuse_foreign
 _log = logging.getLogger("accordion")
 
 SPOOL = "$.store.spool"
-"""The path of the key that names the spool's file."""
+"""The configuration key of the spool's file."""
 _VALUES, _CLAIMS, _APPENDS = _KINDS = ("values", "claims", "appends")
-"""In the order of publishing: nobody may find a compaction whose archive is missing."""
+"""The kinds of writes in the order of publishing: no reader may find a compaction whose archive is missing."""
 _FORMER = {_VALUES: "spool/values", _CLAIMS: "spool/claims"}
-"""The collections of a version that did not note whose the writes are."""
+"""The collections of an earlier version, whose writes have no tag."""
 _TAGS, _STORES = "spool/tags", "spool/stores"
 _PUBLISHING = Key("spool", "publishing")
 _LEASE = 30.0
 _LONGEST = _LEASE / 2
-"""Seconds after which a worker stops to publish and leaves the rest for its next look, within its lease."""
+"""Seconds after which a worker stops publishing, within its lease. The next call publishes the rest."""
 _TICK = 2 * 10**9
-"""Nanoseconds within which two changes of a file may get the same date."""
+"""Nanoseconds within which two changes of a file may have the same modification time."""
 _OVERHEAD = 100
 _PAGE = 64
 _BATCH_BYTES = 2 * 2**20
 _MEMORY = 16 * 2**20
-"""Bytes of writes kept in memory where no file takes them."""
+"""Bytes of writes that wait in memory where the file takes none."""
 
 Settle = Callable[[Put, bytes], bytes | None]
-"""Gets a claim that lost, and the value that another made first; gives the value to write instead, if any."""
+"""Takes a claim that lost and the value that was written first; returns the value to write instead, or None."""
 Owns = Callable[[Sequence[Put]], Awaitable[bool]]
-"""Whether writes without an identity are the store's. Raises StoreUnavailable."""
+"""Whether writes without a tag are for this store. Raises StoreUnavailable."""
 
 
 class _SpooledWrite(msgspec.Struct, array_like=True):
@@ -66,7 +71,7 @@ class _SpooledWrite(msgspec.Struct, array_like=True):
     ttl: float | None
     keep: int | None = None
     number: str = ""
-    """Tells a write from a later one of the same bytes, which must stay when this one is removed."""
+    """Distinguishes a write from a later one of the same bytes, which must stay when this one is removed."""
 
     @property
     def key(self) -> Key:
@@ -84,11 +89,11 @@ _Local = SqliteStore | InMemoryStore
 
 
 class _SpoolFull(StoreUnavailable):
-    """The spool has no room for a write."""
+    """The spool has no space left for a write."""
 
 
 class _SpoolArea:
-    """The writes of one store in one local place, at most `capacity` bytes."""
+    """Waiting writes in one local store, the file or memory; at most `capacity` bytes."""
 
     def __init__(self, local: _Local, capacity: int) -> None:
         self.local = local
@@ -96,17 +101,17 @@ class _SpoolArea:
         self._sizes: dict[Key, int] | None = None
 
     async def size(self, tags: Sequence[str]) -> int:
-        """Bytes that wait, counted anew where another worker may have changed that."""
+        """Returns the bytes of the waiting writes; counts them again after `recount`."""
         if self._sizes is None:
             self._sizes = {key: len(value) + _OVERHEAD async for key, value in self.rows(tags)}
         return sum(self._sizes.values())
 
     def recount(self) -> None:
-        """Counts anew at the next write."""
+        """Forgets the sizes, since another worker may have changed them; they are counted again when needed."""
         self._sizes = None
 
     async def add(self, writes: Sequence[Put], tags: Sequence[str], capacity: int) -> dict[Key, bytes]:
-        """Adds all writes or none; gives the claims that were there, by their local key. Raises StoreUnavailable."""
+        """Adds all writes or none; returns the existing values of claims, by local key. Raises StoreUnavailable."""
         await self.size(tags)
         sizes = {**(self._sizes or {}), **{put.key: len(put.value) + _OVERHEAD for put in writes}}
         if sum(sizes.values()) > capacity:
@@ -116,7 +121,7 @@ class _SpoolArea:
         return held
 
     async def rows(self, tags: Sequence[str], kinds: Sequence[str] = _KINDS) -> AsyncIterator[tuple[Key, bytes]]:
-        """All that waits, by local key."""
+        """Yields the waiting writes as local keys and encoded values."""
         for tag in tags:
             for kind in kinds:
                 after, collection = "", _collection(tag, kind)
@@ -126,7 +131,7 @@ class _SpoolArea:
                         yield Key(collection, name), value
 
     async def remove(self, rows: Mapping[Key, bytes]) -> None:
-        """Removes what was published, unless a newer write took its place."""
+        """Removes published writes, except where a newer write replaced one."""
         await self.local.delete_unchanged(rows)
         for key in rows:
             if self._sizes is not None:
@@ -136,9 +141,9 @@ class _SpoolArea:
 class Spool:
     """The writes of this machine that wait for the store at an address (`place`, see `place_of`).
 
-    They lie in a file at `path`, at most `capacity` bytes; in memory where `path` is None, or, as the last resort,
-    where the file takes none. What is in memory is lost with the process. `recent` has the copies of recent records
-    that are read while the store is away; None where there are none.
+    They are in a file at `path`, at most `capacity` bytes. They are in memory where `path` is None or, as a last
+    resort, where the file takes no writes; writes in memory are lost with the process. `recent` has the copies of
+    recent records that are read while the store is unavailable, or is None.
     """
 
     def __init__(
@@ -162,11 +167,11 @@ class Spool:
             self._file = _SpoolArea(SqliteStore(path, timeout=timeout, whole=True), capacity)
         self.capacity = capacity
         self.elsewhere: dict[str, int] = {}
-        """Writes that are kept for other stores, or for one that cannot be told: how many, by file."""
+        """The number of writes for other stores, or for an unknown store, by file."""
         self.refused: frozenset[Key] = frozenset()
-        """Writes, by local key, that the store refused although it took others."""
+        """Local keys of writes that the store refused although it took others."""
         self.in_memory = 0
-        """Bytes of writes that only the memory of this process has."""
+        """Bytes of writes that are only in the memory of this process."""
         self._tags: list[str] = []
         self._noted = set[str]()
         self._empty_at: tuple[int, int] | str = "unknown"
@@ -176,8 +181,10 @@ class Spool:
     # -- identity -----------------------------------------------------------------
 
     async def recall(self, secret: bytes) -> tuple[bytes, bytes]:
-        """The identity and the tenant secret that the store at this address had last; no identity and the first
-        worker's `secret` where it never answered. Never fails."""
+        """Returns the last known identity and tenant secret of the store at this address. Never fails.
+
+        Where that store has never answered, the identity is empty and the secret is the first worker's `secret`.
+        """
         known = _StoreRecord(b"", secret)
         if self._file is not None:
             with suppress(StoreUnavailable, msgspec.MsgspecError):
@@ -187,8 +194,10 @@ class Spool:
         return known.identity, known.secret
 
     async def identify(self, identity: bytes, secret: bytes, *, lasting: bool) -> None:
-        """The store answered: writes from now on are for the store of this identity. `lasting` says that workers
-        started later may need to know. Never fails."""
+        """Sets the identity of the store that has answered; new writes are for that store. Never fails.
+
+        `lasting` also records it in the file, for workers that start later.
+        """
         self._write_identity(identity, secret)
         if lasting and self._file is not None:
             with suppress(StoreUnavailable):
@@ -197,28 +206,28 @@ class Spool:
                     await self._file.local.put(Key(_STORES, self.place), value)
 
     def _write_identity(self, identity: bytes, secret: bytes) -> None:
-        # Before the store has answered, writes are for whichever store is at this address with this tenant secret.
+        # Before the store has answered, writes are for any store at this address with this tenant secret.
         unknown = "new-" + hashlib.sha256(self.place.encode() + b"\n" + secret).hexdigest()[:24]
         self._tags = [identity.hex(), unknown] if identity else [unknown]
         self._empty_at = "unknown"
 
     @property
     def tags(self) -> list[str]:
-        """The marks of the writes that are this store's; new ones get the first."""
+        """The tags of this store's writes; new writes get the first one."""
         if not self._tags:
             self._write_identity(b"", b"")
         return self._tags
 
-    # -- writing and finding ------------------------------------------------------
+    # -- writing and reading ------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits. Costs a look at the file's dates, which every write of any worker changes."""
+        """Whether no write waits. Costs one `stat` of the write-ahead log, which every write of any worker changes."""
         return not self.in_memory and self._empty_at == self._signature()
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is empty, and was so when the file's dates were old enough to tell any write since."""
+        """Whether the spool is empty for certain: the modification time shows any write since the last check."""
         return self.is_empty and not self._is_doubtful
 
     def _signature(self) -> tuple[int, int] | str:
@@ -229,8 +238,10 @@ class Spool:
         return "none" if found is None else (found.st_mtime_ns, found.st_size)
 
     async def hold(self, batch: Sequence[Put | Append], *, share: float = 1.0) -> dict[Key, bytes]:
-        """Takes all writes or none, up to `share` of the capacity; gives the values that puts gave way to. Raises
-        StoreUnavailable where there is no room."""
+        """Adds all writes or none, up to `share` of the capacity; returns the existing values of claims.
+
+        Raises StoreUnavailable where there is no space.
+        """
         claims = [write.key for write in batch if isinstance(write, Put) and write.if_absent]
         found = await self.find(claims) if claims else {}
         writes = [self._local_of(write) for write in batch if write.key not in found or not _gives_way(write)]
@@ -241,7 +252,7 @@ class Spool:
         return found
 
     def _local_of(self, write: Put | Append) -> Put:
-        # Entries of logs stand behind what was appended before, by any worker.
+        # The number orders entries of logs by time, over all workers.
         number = f"{time.time_ns():020}.{os.getpid()}.{next(self._numbers)}"
         key, keep = write.key, write.keep if isinstance(write, Append) else None
         if isinstance(write, Append):
@@ -264,13 +275,13 @@ class Spool:
         return {write.key: write.value for write in map(_DECODER.decode, held.values())}
 
     def _has_room(self) -> bool:
-        """Whether the file's disk has more free space than a store on the same disk reserves for erasing."""
+        """Whether the disk has more free space than a store on the same disk reserves for erasures."""
         if self.path is None:
             return False
         try:
             return free_bytes(self.path.parent) >= SIZE + MARGIN
         except OSError:
-            # The folder may be missing yet; the write says whether it can be made.
+            # The folder may not exist yet; the write fails if it cannot be created.
             return True
 
     async def _measure(self) -> None:
@@ -282,7 +293,7 @@ class Spool:
             )
 
     async def _note(self) -> None:
-        """Lists the tag, so that what waits can be found by whoever does not know it."""
+        """Lists the tag in the file, so that workers with another tag can count its writes."""
         tag = self.tags[0]
         if tag not in self._noted and self._file is not None:
             with suppress(StoreUnavailable):
@@ -290,7 +301,7 @@ class Spool:
                 self._noted.add(tag)
 
     async def find(self, keys: Sequence[Key]) -> dict[Key, bytes]:
-        """The values that wait under these keys. Empty where the spool cannot be read."""
+        """Returns the waiting values of these keys; nothing where the spool cannot be read."""
         places = [
             (key, Key(_collection(tag, kind), f"{key.collection}\n{key.name}"))
             for tag in reversed(self.tags)
@@ -309,7 +320,7 @@ class Spool:
         return found
 
     async def scan(self, collection: str, prefix: str, after: str, limit: int) -> dict[str, bytes]:
-        """Names and values of a collection that wait. Empty where the spool cannot be read."""
+        """Returns waiting names and values of a collection; nothing where the spool cannot be read."""
         found: dict[str, bytes] = {}
         head = f"{collection}\n"
         for area in self._areas():
@@ -326,21 +337,21 @@ class Spool:
     # -- copies -------------------------------------------------------------------
 
     async def find_recent(self, keys: Sequence[Key]) -> dict[Key, bytes]:
-        """The copies of recent records that there are under these keys. Never fails."""
+        """Returns the existing copies of recent records under these keys. Never fails."""
         return await self.recent.find(self.tags[0], keys) if self.recent is not None and keys else {}
 
     def add_recent(self, puts: Iterable[Put]) -> None:
-        """Copies records, soon. Never fails."""
+        """Copies records in the background. Never fails."""
         if self.recent is not None:
             self.recent.add(self.tags[0], puts)
 
     async def clear_recent(self) -> None:
-        """Removes all copies: something was erased, and they do not tell whose they are. Never fails."""
+        """Removes all copies, as after an erasure, since a copy does not show what it belongs to. Never fails."""
         if self.recent is not None:
             await self.recent.clear(self.tags[0])
 
     async def delete(self, keys: Sequence[Key]) -> int:
-        """Removes what waits under these keys. Raises StoreUnavailable."""
+        """Removes the waiting writes of these keys; returns their number. Raises StoreUnavailable."""
         gone = 0
         names = [f"{key.collection}\n{key.name}" for key in keys]
         for area in self._areas():
@@ -354,17 +365,19 @@ class Spool:
         return gone
 
     def _areas(self) -> list[_SpoolArea]:
-        """Where writes may be; the newest last."""
+        """Returns the areas that may have writes; the one with the newest writes is last."""
         areas = [self._file] if self._file is not None and os.path.exists(self.path or "") else []
         return [*areas, self._memory] if self.in_memory or self._file is None else areas
 
     # -- publishing ---------------------------------------------------------------
 
     async def publish(self, main: KeyValueStore, settle: Settle, erasures: ErasureLog | None) -> None:
-        """Writes all that waits for this store to `main` and removes it here. One worker at a time does it. What was
-        erased is removed first, also where the store takes no write. Raises StoreUnavailable; then what is left still
-        waits, and what was written is written again, which does no harm."""
-        # To take the lock changes the file, which other workers then look at: it is taken only where that is of use.
+        """Writes everything that waits for this store to `main` and removes it from the spool.
+
+        One worker at a time does this. Erased writes are removed first, also where the store takes no writes. Raises
+        StoreUnavailable; the rest then still waits, and some writes may be made a second time, which does no harm.
+        """
+        # Taking the lock changes the file, so that other workers check it again: take it only where writes wait.
         await self._check_file()
         if self.is_empty:
             return
@@ -377,8 +390,9 @@ class Spool:
         await self._check_file()
 
     async def drop_erased(self, main: KeyValueStore, erasures: ErasureLog | None) -> list[Put | Append]:
-        """Removes what was erased, here and from `main`, and gives what waited of it. Raises StoreUnavailable."""
-        # What lists a claim may wait in the other place. Memory first: it can always be changed.
+        """Removes erased writes from the spool and from `main`; returns those that waited. Raises StoreUnavailable."""
+        # All areas together, since the list that names a claim may be in the other one. Memory comes first, since it
+        # can always be changed.
         places = [(area, [row async for row in area.rows(self.tags)]) for area in reversed(self._areas())]
         writes = [_write_of(*row) for _, rows in places for row in rows]
         if erasures is None or not writes:
@@ -392,7 +406,7 @@ class Spool:
         return [write for write in writes if write in erased]
 
     async def _check_file(self) -> None:
-        """Learns whether nothing waits in the file."""
+        """Checks whether writes wait in the file and records the result for `is_empty`."""
         before, areas = self._signature(), self._areas()
         if self._file in areas and self._file is not None:
             self._file.recount()
@@ -405,8 +419,11 @@ class Spool:
     async def _publish(
         self, area: _SpoolArea, main: KeyValueStore, settle: Settle, erasures: ErasureLog | None, until: float
     ) -> None:
-        """What lists others is written first and stays here to the last, so that an erasure finds all that was written
-        of a compaction, whoever erases and wherever this ends."""
+        """Publishes the writes of one area, until the time `until`.
+
+        Writes that list other keys are written first and removed last. So an erasure by any worker finds all parts of a
+        compaction, also where publishing ends early.
+        """
         done, lists = dict[Key, bytes](), erasures.lists if erasures is not None else _lists_nothing
         listings = dict[Key, bytes]()
         for kind in _KINDS:
@@ -421,15 +438,18 @@ class Spool:
                 await area.remove({key: value for key, value in written.items() if key not in listings})
                 done |= written
         if erasures is not None and done:
-            # An erasure may have looked through the store before this was written.
+            # An erasure may have searched the store before these writes reached it.
             await _delete(main, await erasures.find_erased([_write_of(*row) for row in done.items()]))
         await area.remove(listings)
 
     async def _write_page(
         self, main: KeyValueStore, page: Sequence[tuple[Key, bytes]], settle: Settle
     ) -> frozenset[Key]:
-        """Writes a page to the store. A write that the store refuses alone, while it is there for others, stays in the
-        spool and is tried again after a restart; gives the local keys of those. Raises StoreUnavailable."""
+        """Writes a page to the store; returns the local keys of refused writes. Raises StoreUnavailable.
+
+        A refused write is one that the store does not take although it is available. It stays in the spool and is tried
+        again after a restart.
+        """
         writes = [(local, _write_of(local, value)) for local, value in page if local not in self.refused]
         try:
             await _write(main, [write for _, write in writes], settle)
@@ -453,7 +473,7 @@ class Spool:
             )  # fmt: skip
 
     async def save(self) -> None:
-        """Moves to the file what only the memory has, as soon as the file takes it. Never fails."""
+        """Moves writes from memory to the file if the file takes them. Never fails."""
         if self._file is None or not self.in_memory or not self._has_room():
             return
         with suppress(StoreUnavailable):
@@ -463,14 +483,16 @@ class Spool:
             await self._memory.remove(rows)
             self.in_memory = await self._memory.size(self.tags)
 
-    # -- what cannot be published -------------------------------------------------
+    # -- writes without a tag, or for other stores --------------------------------
 
     async def adopt(
         self, main: KeyValueStore, owns: Owns, settle: Settle, erasures: ErasureLog | None, former: Path | None
     ) -> None:
-        """Publishes what a former version left without an identity, in this file or in the `former` common one, where
-        `owns` says that it is this store's; else leaves it and counts it. Counts what waits for other stores, too.
-        Raises StoreUnavailable."""
+        """Publishes writes of an earlier version, which have no tag, where `owns` says that they are for this store.
+
+        They are in this file or in `former`, the file that all stores shared. Writes that are not for this store are
+        left there and counted, as are writes with the tags of other stores. Raises StoreUnavailable.
+        """
         self.elsewhere.clear()
         if self._file is not None and self.path is not None and _is_file(self.path):
             await self._adopt_from(self._file.local, self.path, main, owns, settle, erasures)
@@ -520,7 +542,7 @@ class Spool:
                 self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + waiting
 
     def describe(self) -> dict[str, object]:
-        """What an operator should know: bytes that only memory has, and writes that are kept for other stores."""
+        """Returns problems for the operator: bytes only in memory, writes for other stores, refused writes."""
         said: dict[str, object] = {}
         if self.in_memory and self._file is not None:
             said["in_memory_only_bytes"] = self.in_memory
@@ -531,7 +553,7 @@ class Spool:
         return said
 
     async def close(self) -> None:
-        """Closes the file. What only the memory has is lost, unless the file takes it now."""
+        """Closes the file. Writes in memory are lost, unless the file takes them now."""
         await self.save()
         if self.recent is not None:
             await self.recent.close()
@@ -541,12 +563,12 @@ class Spool:
 
 
 class SpooledStore:
-    """A Store that goes on while `main` is away: it writes to `spool` and reads from there first.
+    """A KeyValueStore that goes on working while `main` is unavailable: it writes to `spool` and reads there first.
 
-    Writes raise StoreUnavailable only where the spool takes none either. Reads raise it where neither knows a single
-    key; where the spool knows some of several keys, the others are given as missing. Logs cannot be read, nothing can
-    be deleted, and no lock be had while `main` is away. `available` says whether `main` is there. `is_copied` says of
-    which keys the spool's `recent` gets copies.
+    Writes raise StoreUnavailable only where the spool takes none either. While `main` is unavailable, reads raise it
+    where the spool has none of the keys; where it has some of several keys, the others are returned as missing. Logs
+    cannot be read, nothing can be deleted, and no lock can be taken. `is_available` says whether `main` is available.
+    `is_copied` says which keys are copied to the spool's `recent`.
     """
 
     def __init__(
@@ -563,36 +585,36 @@ class SpooledStore:
         self._is_copied = is_copied
         self.settle, self.erasures = settle, erasures
         self.confirm: Callable[[], Awaitable[object]] | None = None
-        """Learns which store answers, and identifies the spool with it. Raises StoreUnavailable."""
+        """Finds out which store answers and calls `Spool.identify` with it. Raises StoreUnavailable."""
         self._share = 1.0
         self._drops = False
         self._publishing = asyncio.Lock()
 
     def with_half_capacity(self) -> SpooledStore:
-        """The same store for writes that may only take half of the spool, so that they leave room for compactions."""
+        """Returns the same store for writes that may use only half of the spool, to leave space for compactions."""
         other = copy.copy(self)
         other._share = 0.5
         return other
 
     @property
     def is_available(self) -> bool:
-        """See Store."""
+        """See KeyValueStore."""
         return self._main.is_available
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         await self.write((Put(key, value, ttl),))
 
     async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
-        """See Store. While the store is away the first claim in the spool wins."""
+        """See KeyValueStore. While the store is unavailable, the first claim in the spool wins."""
         return (await self.write((Put(key, value, ttl, if_absent=True),))).get(key, value)
 
     async def get(self, key: Key) -> bytes | None:
-        """See Store."""
+        """See KeyValueStore."""
         return (await self.get_many((key,)))[0]
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """See Store."""
+        """See KeyValueStore."""
         if self.spool.is_empty:
             with suppress(StoreUnavailable):
                 return await self._main.get_many(keys)
@@ -610,7 +632,7 @@ class SpooledStore:
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[tuple[str, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         if self.spool.is_empty:
             with suppress(StoreUnavailable):
                 return await self._main.scan(collection, prefix=prefix, after=after, limit=limit)
@@ -624,10 +646,10 @@ class SpooledStore:
         return sorted({**stored, **waiting}.items())[:limit]
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-        """See Store."""
+        """See KeyValueStore."""
         held = await self._write_main(batch)
         if self.spool.recent is not None and self._share == 1.0:
-            # What waits is copied, too: once it is published, only the store has it.
+            # Waiting writes are copied too: once published, they are only in the store.
             copied = [write for write in batch if isinstance(write, Put) and self._is_copied(write.key)]
             self.spool.add_recent([Put(put.key, held.get(put.key, put.value), put.ttl) for put in copied])
         return held
@@ -637,7 +659,7 @@ class SpooledStore:
             with suppress(StoreUnavailable):
                 return await self._main.write(batch)
             return await self._write_spool(batch)
-        # Until all is published, what waits under a key is newer than what the store has.
+        # Until everything is published, the waiting value of a key is newer than the stored one.
         waiting = await self.spool.find([write.key for write in batch if isinstance(write, Put)])
         held = {write.key: waiting[write.key] for write in batch if _gives_way(write) and write.key in waiting}
         later = [write for write in batch if write.key in waiting and write.key not in held]
@@ -651,12 +673,12 @@ class SpooledStore:
         return held
 
     async def _write_spool(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-        """Writes that wait for the store. Who made a claim before the store went away was first."""
+        """Adds writes to the spool. A claim made before the store became unavailable wins."""
         held = await self.spool.find_recent([write.key for write in batch if _gives_way(write)])
         return held | await self.spool.hold([write for write in batch if write.key not in held], share=self._share)
 
     async def delete(self, keys: Sequence[Key]) -> int:
-        """See Store."""
+        """See KeyValueStore."""
         gone = await self._main.delete(keys)
         if self.spool.recent is not None:
             await self.spool.recent.delete(self.spool.tags[0], keys)
@@ -665,34 +687,36 @@ class SpooledStore:
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._main.append(key, values, keep=keep, ttl=ttl)
 
     async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._main.read(key, start, limit)
 
     def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
-        """See Store."""
+        """See KeyValueStore."""
         return self._main.lock(key, lease=lease)
 
     async def ping(self) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         await self._main.ping()
 
     async def publish(self) -> None:
-        """Publishes what waits, where anything does; of much a part, and the rest when it is called again. Raises
-        StoreUnavailable; then it still waits."""
+        """Publishes the waiting writes; where there are many, the next call publishes the rest.
+
+        Raises StoreUnavailable; then they still wait.
+        """
         if self.spool.is_settled:
             return
         async with self._publishing:
-            # The store that is back may be another one at the same address.
+            # The store that answers now may be another one at the same address.
             if self.confirm is not None:
                 await self.confirm()
             await self.spool.publish(self._main, self.settle, self.erasures)
 
     async def drop_erased(self) -> Sequence[Put | Append]:
-        """Removes what was erased of what waits, and gives it. Works on a full disk. Raises StoreUnavailable."""
+        """Removes erased writes that wait, and returns them. Works on a full disk. Raises StoreUnavailable."""
         self._drops = False
         if self.spool.is_empty:
             return ()
@@ -702,12 +726,14 @@ class SpooledStore:
             return await self.spool.drop_erased(self._main, self.erasures)
 
     def drop_soon(self) -> None:
-        """Something was erased: what waits of it is removed at the next look, also while the disk is full."""
+        """Makes the next `poll` remove erased writes that wait, also while the disk is full."""
         self._drops = True
 
     async def poll(self) -> None:
-        """Publishes what waits once the store is there, and till then saves what is only in memory. To be called about
-        every second; never fails."""
+        """Publishes the waiting writes; while the store is unavailable, moves writes from memory to the file.
+
+        To be called about every second. Never fails.
+        """
         with suppress(StoreUnavailable):
             if self._main.is_available:
                 await self.publish()
@@ -717,7 +743,7 @@ class SpooledStore:
                 await self.drop_erased()
 
     async def close(self) -> None:
-        """Closes the spool; the store is its owner's."""
+        """Closes the spool, but not the store, which its owner closes."""
         await self.spool.close()
 
 
@@ -729,8 +755,11 @@ def open_spool(
     timeout: float = 5.0,
     has_copies: bool = False,
 ) -> Spool:
-    """A spool in a file, or in memory where `path` is None. `has_copies`: recent records are copied to a file beside
-    it, by each worker at most an eighth of `capacity`. Raises ConfigError where a file is another program's."""
+    """Creates a spool in a file, or in memory where `path` is None.
+
+    With `has_copies` recent records are copied to a file next to it; each worker uses at most an eighth of `capacity`
+    for them. Raises ConfigError where a file belongs to another program.
+    """
     recent = None
     if path is not None:
         refuse_foreign(path, SPOOL)
@@ -742,12 +771,12 @@ def open_spool(
 
 
 def new_identity() -> bytes:
-    """An identity for a store that has none."""
+    """Returns a random identity for a store that has none."""
     return secrets.token_bytes(16)
 
 
 async def _write(main: KeyValueStore, batch: Sequence[Put | Append], settle: Settle) -> None:
-    """Writes a page of one kind; a claim that comes second is settled."""
+    """Writes a page of one kind; calls `settle` for each claim that lost."""
     if not batch:
         return
     mine = {write.key: write for write in batch}
@@ -758,7 +787,7 @@ async def _write(main: KeyValueStore, batch: Sequence[Put | Append], settle: Set
 
 
 async def _delete(main: KeyValueStore, erased: ErasedWrites) -> None:
-    """Removes from the store what was erased."""
+    """Deletes the erased keys from the store."""
     keys = list(erased.stored)
     for at in range(0, len(keys), _PAGE):
         await main.delete(keys[at : at + _PAGE])
@@ -790,7 +819,7 @@ def _gives_way(write: Put | Append) -> bool:
 
 
 def _write_of(place: Key, value: bytes) -> Put | Append:
-    """What is to be written of a row of the spool."""
+    """Decodes a row of the spool to the write that it stands for."""
     write, kind = _DECODER.decode(value), place.collection.rpartition("/")[2]
     if kind == _APPENDS:
         return Append(write.key, write.value, write.keep, write.ttl)
@@ -798,7 +827,7 @@ def _write_of(place: Key, value: bytes) -> Put | Append:
 
 
 def _former_write(kind: str, value: bytes) -> Put:
-    """The same of a former version's."""
+    """Decodes a row of an earlier version."""
     write = _DECODER.decode(value)
     return Put(write.key, write.value, write.ttl, if_absent=kind == _CLAIMS)
 
