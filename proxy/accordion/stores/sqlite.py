@@ -1,4 +1,10 @@
-"""The embedded store: one SQLite file, shared by all workers of one machine."""
+"""The embedded store: one SQLite file that all workers of a machine share.
+
+Theory of operation. A `SqliteStore` has three threads (`SqliteWorker`), each with its own connection: one writes, one
+reads, one does housekeeping. `StoreFile` opens the file and notices when it was deleted or replaced. The statements are
+functions of `sqlite_rows`; they run in the threads, in transactions that are opened here. The file is in WAL mode, so
+that readers and the writer do not wait for each other.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +31,28 @@ from accordion.stores.sqlite_worker import SqliteWorker
 T = TypeVar("T")
 
 KEEP_EVERY = 1.0
-"""Seconds between two rounds of housekeeping, as long as there are writes."""
+"""Seconds between two rounds of housekeeping while there are writes."""
 
 PURGE_ROWS = 500
-"""Rows that one round looks at to remove what has expired."""
+"""Rows of each table that one round of housekeeping checks for expiry."""
 
 _STEP = 64
-"""Writes of a large batch in one transaction: its commit cannot step aside, and writes about a page for each."""
+"""Writes of a large batch in one transaction: a commit cannot be interrupted, and writes about one page for each."""
 _LARGE = 128
-"""A batch of more writes than this is large; those of the archive are not, and are there whole or not at all."""
+"""A batch of more writes than this is large. The archive's batches are smaller, so that each is one transaction."""
 
 
 class SqliteStore:
-    """The Store port over one file in WAL mode.
+    """A KeyValueStore in one SQLite file in WAL mode.
 
-    One thread writes, another reads, a third keeps house, each with a connection of its own, so that nobody waits for a
-    large write to read, nor for the disk to write. The file is opened at the first call, and again after it broke.
-    Every write is a transaction; what a caller no longer waits for is done whole or not at all. A large batch is
-    several, in its order, unless batches have to be `whole`. `reserve` is disk space that only erasing may use: where
-    the disk is full, usual writes raise StoreFull, and deletions use that space. `now` gives seconds since the epoch,
-    the same for all workers. Raises ConfigError for a file of a newer version or of another program.
+    One thread writes, another reads and a third does housekeeping, each on its own connection: reads do not wait for
+    large writes, and writes do not wait for checkpoints. The file is opened at the first call, and again after an
+    error. Every write is one transaction; a write whose caller no longer waits is done completely or not at all. A
+    large batch is several transactions, in its order, unless `whole` is set.
+
+    `reserve` is disk space that only erasures may use: on a full disk ordinary writes raise StoreFull, and deletions
+    use that space. `now` returns seconds since the epoch, the same for all workers. Raises ConfigError for a file of a
+    newer version or of another program.
     """
 
     def __init__(
@@ -71,59 +79,59 @@ class SqliteStore:
 
     @property
     def replacements(self) -> int:
-        """How often another file was found at the path, since the first."""
+        """The number of times that another file was found at the path."""
         return self._file.replaced
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         await self._write(rows.put_all, (Put(key, value, ttl),), size=len(value))
 
     async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._write(rows.put_if_absent, Put(key, value, ttl), size=len(value))
 
     async def get(self, key: Key) -> bytes | None:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._reader.run(rows.get, key, self._now())
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._reader.run(rows.get_many, keys, self._now())
 
     async def delete(self, keys: Sequence[Key]) -> int:
-        """See Store. Soon after, nothing of it stands in the files any more."""
+        """See KeyValueStore. Soon afterwards the files have no traces of the deleted content."""
         count: int = await self._run(self._with_reserve, Deletion(keys))
         if count:
             self._wipe_soon()
         return count
 
     async def delete_unchanged(self, rows_: Mapping[Key, bytes]) -> None:
-        """Remove values, each only where it is still the one given."""
+        """Deletes values, each only where it is still equal to the one in `rows_`."""
         await self._write(rows.delete_unchanged, rows_)
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
-        """See Store. Appending nothing changes nothing, and returns -1 where there is no log."""
+        """See KeyValueStore. Without values it changes nothing, and returns -1 where there is no log."""
         if not values:
             return await self._reader.run(rows.last_position, key, self._now())
         return await self._write(rows.append, LogAppend(key, keep, ttl, list(values)), size=sum(map(len, values)))
 
     async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._reader.run(rows.read, key, start, limit, self._now())
 
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[tuple[str, bytes]]:
-        """See Store. Keys without a collection are in none."""
+        """See KeyValueStore. Keys without a collection cannot be listed."""
         if not collection:
             return []
         return await self._reader.run(rows.scan, collection, prefix, after, limit, self._now())
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-        """See Store."""
-        # In the order of the batch: what lists a thing may be in front of it, so that it can be found and erased.
+        """See KeyValueStore."""
+        # In the order of the batch: a list of keys may come before the keys, so that these can be found and erased.
         size = _STEP if len(batch) > self._most else max(1, len(batch))
         steps = [split_batch(batch[at : at + size]) for at in range(0, len(batch), size)]
         if batch and all(isinstance(each, Put) and each.for_erasing for each in batch):
@@ -133,7 +141,7 @@ class SqliteStore:
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
-        """See Store. A release that fails is left to the end of the lease."""
+        """See KeyValueStore. If the release fails, the lock ends with its lease."""
         token = secrets.token_bytes(16)
         held = await self._write(rows.lock, key, token, lease)
         try:
@@ -145,27 +153,27 @@ class SqliteStore:
 
     @property
     def is_available(self) -> bool:
-        """See Store."""
+        """See KeyValueStore."""
         return self._writer.available and self._reader.available
 
     async def ping(self) -> None:
-        """Return when the file can be read and written."""
+        """Returns when the file can be read and written."""
         await self._writer.run(_transaction, _do_nothing)
         await self._reader.run(_do_nothing)
 
     async def close(self) -> None:
-        """Finish what was asked for and close the file."""
+        """Finishes the calls that were made and closes the file."""
         if self._wiping is not None:
             self._wiping.cancel()
         for lane in (self._reader, self._keeper, self._writer):
             await lane.close()
 
     async def _write(self, call: Callable[..., T], *args: Any, size: int = 0) -> T:
-        """`call(connection, *args, now)` in one transaction, and now and then some housekeeping behind it."""
+        """Runs `call(connection, *args, now)` in one transaction; starts housekeeping when it is due."""
         return await self._run(self._write_beside_reserve, size, _transaction, call, *args)
 
     async def _run(self, work: Callable[..., T], *args: Any) -> T:
-        """`work(connection, *args, now)`, which sees to its transactions, and the same housekeeping."""
+        """Runs `work(connection, *args, now)`, which opens its own transactions; starts housekeeping when it is due."""
         now = self._now()
         result: T = await self._writer.run(work, *args, now)
         if not 0.0 <= self._keep_at - now <= KEEP_EVERY:
@@ -177,14 +185,14 @@ class SqliteStore:
         try:
             return self._file.connect()
         except (sqlite3.Error, OSError) as error:
-            # Even to open the file takes a little room.
+            # Opening the file needs a little disk space, too.
             if self._reserve is None or not is_full(error):
                 raise
             self._reserve.release()
             return self._file.connect()
 
     def _write_beside_reserve(self, connection: sqlite3.Connection, size: int, work: Callable[..., T], *args: Any) -> T:
-        """A usual write of so many bytes, which leaves the reserve alone. Raises StoreFull."""
+        """Runs an ordinary write of `size` bytes, which must not use the reserve. Raises StoreFull."""
         if self._reserve is not None:
             self._reserve.check(connection, size)
         return _with_empty_log(connection, lambda: work(connection, *args))
@@ -192,9 +200,9 @@ class SqliteStore:
     def _with_reserve(
         self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, float], T], now: float
     ) -> T:
-        """A write that erases, which may use the reserve. `work` is called again where the disk was full."""
+        """Runs a write of an erasure, which may use the reserve. Calls `work` again where the disk was full."""
         if self._reserve is not None and self._reserve.release():
-            # First of all the log goes to the file, which grows by it.
+            # Move the write-ahead log to the file first: the file grows by it.
             empty_log(connection)
         return _with_empty_log(connection, lambda: work(connection, now))
 
@@ -216,14 +224,14 @@ class SqliteStore:
 
 
 class Deletion:
-    """The removal of values and logs, in steps that need little of the write-ahead log where the disk is full."""
+    """A deletion of values and logs; on a full disk, in steps that need little space in the write-ahead log."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self._left = list(reversed(keys))
         self._count = 0
 
     def __call__(self, connection: sqlite3.Connection, now: float) -> int:
-        """Removes all keys at once, or each in small steps where that does not fit; gives how many held something."""
+        """Deletes all keys at once or, where the disk is full, in small steps; returns the number of existing keys."""
         try:
             self._count += _transaction(connection, rows.delete, self._left, now)
             self._left.clear()
@@ -238,7 +246,7 @@ class Deletion:
 
 
 def _delete_in_steps(connection: sqlite3.Connection, key: Key, now: float) -> int:
-    """Removes a key, a large value and a long log piece by piece; gives 1 if it held something."""
+    """Deletes a key, with a large value or a long log in small steps; returns 1 if it existed, else 0."""
     blanked = 0
     while blank := _with_empty_log(
         connection, partial(_transaction, connection, rows.overwrite_piece, key, blanked, now)
@@ -250,7 +258,7 @@ def _delete_in_steps(connection: sqlite3.Connection, key: Key, now: float) -> in
 
 
 def _with_empty_log(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
-    """`work`; where the disk is full, once more after the write-ahead log was emptied."""
+    """Runs `work`; where the disk is full, empties the write-ahead log and runs it once more."""
     try:
         return work()
     except sqlite3.OperationalError as error:
@@ -267,7 +275,7 @@ def _transaction(connection: sqlite3.Connection, call: Callable[..., T], *args: 
 def _write_in_steps(
     connection: sqlite3.Connection, steps: Sequence[tuple[list[Put], list[LogAppend]]], now: float
 ) -> dict[Key, bytes]:
-    """Each step in one transaction, the next after others had a chance to run on this core."""
+    """Writes each step in one transaction; yields the core to other threads before each."""
     held: dict[Key, bytes] = {}
     for puts, runs in steps:
         rows.yield_core()

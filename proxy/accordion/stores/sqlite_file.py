@@ -1,4 +1,4 @@
-"""The SQLite file: what its tables are, how a connection to it is set up, and which files are refused."""
+"""The SQLite file of a store: its tables, the setup of connections, checkpoints, and the check for foreign files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from accordion.model.errors import ConfigError
 T = TypeVar("T")
 
 VERSION = 1
-"""The version of the tables, kept in `PRAGMA user_version`."""
+"""The version of the tables, stored in `PRAGMA user_version`."""
 
 APPLICATION = 0x41434344
-"""`ACCD`, kept in `PRAGMA application_id`: this file is Accordion's."""
+"""`ACCD`, stored in `PRAGMA application_id`: the file belongs to Accordion."""
 
 # A log's entries have the id `log * 2**32 + position`: one b-tree, in order, without a second index.
-# `value` comes last, so that what is read of a row to judge it never lies on its overflow pages.
+# `value` is the last column, so that the columns that conditions read are never on overflow pages.
 _TABLES = """
 CREATE TABLE entry (
     id INTEGER PRIMARY KEY, collection BLOB NOT NULL, name BLOB NOT NULL, expires REAL, value BLOB NOT NULL,
@@ -36,10 +36,10 @@ CREATE TABLE lock (
 
 
 def refuse_foreign(path: Path, key: str = "$.store.url") -> None:
-    """Raises ConfigError if `path` is a database that this version must not touch; a missing file is fine. `key` is the
-    setting that names it.
+    """Raises ConfigError if `path` is a file that this version must not use; a missing file is allowed.
 
-    What cannot be read right now is not judged: the store says so when it is used.
+    `key` is the path of the setting that names the file. A file that cannot be read at the moment is allowed, too: the
+    store's first call fails then.
     """
     if not path.is_file() or path.stat().st_size == 0:
         return
@@ -55,7 +55,7 @@ def refuse_foreign(path: Path, key: str = "$.store.url") -> None:
 
 
 def transact(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
-    """`work` in one write transaction: all of it or nothing."""
+    """Runs `work` in one write transaction, which is rolled back if it raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = work()
@@ -68,20 +68,22 @@ def transact(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
 
 
 def checkpoint(connection: sqlite3.Connection) -> None:
-    """Carries what is in the write-ahead log over into the file, as far as that stops nobody."""
+    """Copies the write-ahead log into the file, as far as possible without making other connections wait."""
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
 def wipe(connection: sqlite3.Connection) -> bool:
-    """The same, and empties the log, in which what was deleted is still to be read. Writers wait for the last bit.
-    Whether nobody who still reads stood in the way."""
+    """Copies the write-ahead log into the file and empties the log, which still has the deleted content.
+
+    Writers wait for the last part. Returns False where a reader prevented it.
+    """
     checkpoint(connection)
     (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 
 
 def empty_log(connection: sqlite3.Connection) -> None:
-    """Empties the log, and waits up to a second for a checkpoint or a reader that stands in the way."""
+    """Empties the write-ahead log; waits up to a second for other connections' checkpoints and reads."""
     for _ in range(100):
         if wipe(connection):
             return
@@ -89,17 +91,17 @@ def empty_log(connection: sqlite3.Connection) -> None:
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Sets up a new connection; the tables are made if they are missing. Raises sqlite3.Error."""
+    """Sets up a new connection and creates missing tables. Raises sqlite3.Error."""
     connection.execute("PRAGMA journal_mode = WAL")
-    # In WAL mode this loses nothing when the process dies, and at most the last writes when the machine does.
+    # In WAL mode this loses nothing when the process crashes, and at most the last writes when the machine does.
     connection.execute("PRAGMA synchronous = NORMAL")
-    # A statement of many rows notes what it changes, to undo it if it fails; in a file that costs as much as the rows.
+    # A statement of many rows keeps a journal to undo it if it fails; in a file that costs as much as the rows.
     connection.execute("PRAGMA temp_store = MEMORY")
-    # What was deleted is written over; SQLite is built so or otherwise.
+    # Overwrite deleted content; the default depends on how SQLite was built.
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
-    # The log is carried over into the file by `checkpoint`, which nobody waits for. A commit does it (which means
-    # waiting for the disk) only if that falls behind.
+    # `checkpoint` copies the log into the file in the background. A commit does so, and waits for the disk, only if the
+    # log grows beyond this number of pages.
     connection.execute("PRAGMA wal_autocheckpoint = 8192")
     if _pragma(connection, "user_version") != VERSION:
         transact(connection, lambda: _upgrade(connection, path))
@@ -117,7 +119,7 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _find_fault(connection: sqlite3.Connection, path: Path) -> str:
-    """Why this file is not to be used, or nothing."""
+    """Returns the reason not to use this file, or an empty text."""
     version = _pragma(connection, "user_version")
     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
         return ""
@@ -136,7 +138,7 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def retry_while_locked(work: Callable[[], None], timeout: float) -> None:
-    """Tries again while the file is locked: the change to WAL mode does not wait as other statements do."""
+    """Runs `work` again while the file is locked: the change to WAL mode does not wait as other statements do."""
     end = time.monotonic() + timeout
     while True:
         try:

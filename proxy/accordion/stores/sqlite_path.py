@@ -1,4 +1,4 @@
-"""Which file lies at a store's path, and opening that: it may be deleted, replaced or away while the proxy runs."""
+"""Opens the file at a store's path, which may be deleted, replaced or unmounted while the proxy runs."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ if sys.platform != "win32":
     import fcntl
 
 LOOK_EVERY = 1.0
-"""Seconds for which an open file is taken for the one at its path."""
+"""Seconds between two checks that an open file is still the one at its path."""
 
 _OTHERS = 0.5
-"""Seconds for which other processes are waited for that make the file ready; that takes some milliseconds."""
+"""Seconds to wait for other processes that prepare the file, which takes them some milliseconds."""
 
 Identity = tuple[int, int]
-"""Device and inode."""
+"""Device and inode of a file."""
 
 
 class FileConnection(sqlite3.Connection):
-    """A connection that knows which file it has open."""
+    """A connection with the identity of its open file."""
 
     file: Identity | None = None
 
 
 class StoreFile:
-    """The file at `path`, for all lanes of a store together: where it was deleted or another took its place, what lies
-    there is opened anew. A statement waits for other connections at most `timeout` seconds.
+    """The file at `path`, for all workers of a store; a file that was deleted or replaced is opened again.
 
-    The files of an SQLite database belong together: a log (`-wal`) that is read into another file spoils it, and so
+    A statement waits for other connections at most `timeout` seconds.
+
+    The files of an SQLite database belong together: a log (`-wal`) that is read into another file corrupts it, and so
     does an index of the log (`-shm`) that two files share (https://www.sqlite.org/howtocorrupt.html, 1.4 and 2.4). So
-    what a former file left beside its place is taken away before another is opened there.
+    the log and index of an earlier file are removed before another file is opened at the path.
     """
 
     def __init__(self, path: Path, *, timeout: float) -> None:
@@ -51,23 +52,24 @@ class StoreFile:
         self._beside: list[Identity | None] = []
         self._look_at = 0.0
         self.replaced = 0
-        """How often another file was found there than the one before."""
-        # Now: a file that is opened only later, such as a spool's, must not make the folder of one that is away.
+        """The number of times that a different file was found at the path."""
+        # Create the folder now: a file that is opened only later, such as a spool's, must not create a folder on a disk
+        # that has been unmounted by then.
         with suppress(OSError):
             self._make_folder(_resolve_links(path).parent)
 
     def is_current(self, connection: sqlite3.Connection) -> bool:
-        """Whether a connection has the file open that lies there, which is looked at once a second."""
+        """Whether a connection's open file is the one at the path; the path is checked once a second."""
         if time.monotonic() >= self._look_at:
             with self._lock:
                 self._note_file(file_identity(self._path))
         return isinstance(connection, FileConnection) and connection.file == self._now
 
     def connect(self) -> FileConnection:
-        """A connection in autocommit mode; file and tables are made if they are missing.
+        """Opens a connection in autocommit mode; creates the file and its tables if they are missing.
 
-        The folder is made too, but only once: one that is missing later, or on another disk, was moved or is not
-        mounted, and comes back with all that is in it. Raises sqlite3.Error or OSError.
+        The folder is created too, but only once: one that is missing later, or is on another disk, was moved or is not
+        mounted, and may return with its content. Raises sqlite3.Error or OSError.
         """
         real = _resolve_links(self._path)
         with self._opening:
@@ -83,7 +85,7 @@ class StoreFile:
         return connection
 
     def _open(self, real: Path, file: Identity) -> FileConnection:
-        # SQLite makes no file of its own here, and reads nothing before the first statement.
+        # In this mode SQLite creates no file, and it reads nothing before the first statement.
         connection = sqlite3.connect(
             f"{real.as_uri()}?mode=rw", uri=True, timeout=self._timeout, isolation_level=None, factory=FileConnection
         )
@@ -106,27 +108,30 @@ class StoreFile:
             self._volume = folder.stat().st_dev
 
     def _make_ready(self, real: Path) -> Identity:
-        """What is to be opened. It is looked at before that, so that a file that comes between is noticed."""
+        """Prepares the path for opening, and returns the identity of its file.
+
+        `_open` compares it, so that a file that replaces this one in between is noticed.
+        """
         found = file_identity(real)
         if found is None:
             if real.parent.stat().st_dev != self._volume:
                 raise OSError(f"the folder of {real} is on another disk than it was: is that one mounted?")
             for left in _side_files(real):
                 left.unlink(missing_ok=True)
-            # It may get the number that the former had.
+            # Counted here, since the new file may get the inode number of the former one.
             self.replaced += self._last is not None
             return _create_file(real)
         if found != self._last:
             self.replaced += self._last is not None
             for left, ours in zip(_side_files(real), self._beside, strict=False):
-                # Others may have opened the new file before: what is theirs stays.
+                # Other processes may have opened the new file already: their files stay.
                 if ours is not None and file_identity(left) == ours:
                     left.unlink(missing_ok=True)
         return found
 
 
 def file_identity(path: Path) -> Identity | None:
-    """What lies at a path; None where there is nothing. Raises OSError where that is not to be learnt."""
+    """Returns the identity of the file at a path, or None where there is no file. Raises OSError."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -135,18 +140,18 @@ def file_identity(path: Path) -> Identity | None:
 
 
 def _resolve_links(path: Path) -> Path:
-    """Where links lead to: SQLite has its other files there."""
+    """Resolves symbolic links: SQLite puts its log next to the real file."""
     return Path(os.path.realpath(path))
 
 
 def _side_files(real: Path) -> list[Path]:
-    """SQLite's log and its index."""
+    """The paths of SQLite's write-ahead log and of the log's index."""
     return [real.with_name(real.name + end) for end in ("-wal", "-shm")]
 
 
 def _create_file(real: Path) -> Identity:
-    """A new file. What conversations leave behind is nobody else's business; the files beside it get the same mode."""
-    # Never open one that is there: closing it would end the locks of this process's connections.
+    """Creates a file that only its owner may read: it has conversations. SQLite gives its log the same mode."""
+    # Never open an existing file: closing it would release the locks of this process's connections.
     handle = os.open(real, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         found = os.fstat(handle)
@@ -169,10 +174,12 @@ def _lock(handle: int) -> None:
 
 @contextmanager
 def _hold_folder_lock(folder: Path) -> Iterator[None]:
-    """No other of our processes makes a file ready in this folder meanwhile, as far as that can be had: its file system
-    may have no locks, and somebody else may hold one for as long as he likes."""
+    """Keeps other Accordion processes from preparing a file in this folder, where possible.
+
+    The file system may not support locks, and another program may have one for any length of time.
+    """
     handle = -1
-    # On Windows an open file is neither deleted nor replaced.
+    # On Windows an open file cannot be deleted or replaced.
     if sys.platform != "win32":
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)

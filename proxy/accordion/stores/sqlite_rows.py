@@ -1,4 +1,7 @@
-"""What the SQLite store says to its file: functions of an open connection. `now` is seconds since the epoch."""
+"""The SQLite store's statements, as functions of an open connection. `now` is in seconds since the epoch.
+
+Functions that write expect an open transaction. A value or log that has expired counts as missing.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ from accordion.stores.batches import LogAppend, name_bounds, name_bytes, name_te
 
 _STRIDE = 2**32
 _SIZES = (32, 8, 1)
-"""How many rows one statement takes: each statement gives the interpreter's lock away and has to wait for it, and while
-it runs the core is seldom given to whoever wakes up."""
+"""Numbers of rows in one statement.
+
+Each statement releases the interpreter's lock and has to wait to get it back, and while a statement runs, a thread that
+wakes up seldom gets the core.
+"""
 
 
 def _statements_by_size(start: str, row: str, end: str = "") -> dict[int, str]:
-    """One statement for each size; `row` is repeated between `start` and `end`."""
+    """Returns one statement for each size; `row` is repeated between `start` and `end`."""
     return {size: f"{start} {', '.join([row] * size)} {end}" for size in _SIZES}
 
 
@@ -27,7 +33,7 @@ _PUT = _statements_by_size(
     "(?, ?, ?, ?)",
     "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, value = excluded.value",
 )
-# A value that has expired is nothing; one that is alive is left as it was, and its row not given back.
+# Replaces an expired value. A value that has not expired stays, and its row is not returned.
 _PUT_ABSENT = _statements_by_size(
     "INSERT INTO entry (collection, name, expires, value) VALUES",
     "(?, ?, ?, ?)",
@@ -40,7 +46,7 @@ _GET_MANY = _statements_by_size(
     ") AS given CROSS JOIN entry ON collection = given.column2 AND name = given.column3 "
     "WHERE expires IS NULL OR expires > given.column4",
 )
-# A log that has expired is left as it was, and its row not given back: what it held has to go first.
+# A log that has expired stays, and its row is not returned: its entries must be deleted first.
 _GROW = _statements_by_size(
     "INSERT INTO log (collection, name, expires, next) VALUES",
     "(?, ?, ?, ?)",
@@ -48,16 +54,16 @@ _GROW = _statements_by_size(
     "WHERE expires IS NULL OR expires > ? RETURNING collection, name, id, next",
 )
 _ADD = _statements_by_size("INSERT INTO log_entry (id, value) VALUES", "(?, ?)")
-# CROSS JOIN keeps the order: for each given range its entries.
+# CROSS JOIN fixes the order of the join: for each given range, its entries.
 _TRIM = _statements_by_size(
     "DELETE FROM log_entry WHERE id IN (SELECT log_entry.id FROM (VALUES",
     "(?, ?)",
     ") AS given CROSS JOIN log_entry ON log_entry.id >= given.column1 AND log_entry.id < given.column2)",
 )
 _PIECE = 256 * 1024
-"""Bytes of a large value that one transaction overwrites where the disk is full."""
+"""Bytes of a large value that one transaction overwrites on a full disk."""
 _SOME = 16
-"""Entries of a log that one transaction removes there."""
+"""Entries of a log that one transaction deletes on a full disk."""
 _LIVE = "collection = ? AND name = ? AND (expires IS NULL OR expires > ?)"
 _GET = f"SELECT value FROM entry WHERE {_LIVE}"  # noqa: S608
 _DELETE = f"DELETE FROM entry WHERE {_LIVE}"  # noqa: S608
@@ -84,31 +90,34 @@ _PURGE_LOG = "DELETE FROM log_entry WHERE id IN (SELECT id FROM log_entry WHERE 
 
 
 def key_columns(key: Key) -> tuple[bytearray, bytearray]:
-    """A key as its two columns. Bytes that can be changed are bound at once; for others Python looks for an adapter
-    each time, which takes longer than to copy a small row."""
+    """Returns a key as its two columns.
+
+    They are bytearrays because Python binds these directly; for bytes it searches for an adapter each time, which takes
+    longer than to copy a small row.
+    """
     return bytearray(name_bytes(key.collection)), bytearray(name_bytes(key.name))
 
 
 def get(connection: sqlite3.Connection, key: Key, now: float) -> bytes | None:
-    """The value, or None."""
+    """Returns the value of a key, or None."""
     row = connection.execute(_GET, (*key_columns(key), now)).fetchone()
     return None if row is None else row[0]
 
 
 def get_many(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> list[bytes | None]:
-    """The values in the order of the keys."""
+    """Returns the values in the order of the keys."""
     rows = [(at, *key_columns(key), now) for at, key in enumerate(keys)]
     found: dict[int, bytes] = dict(_run_wide(connection, _GET_MANY, rows))
     return [found.get(at) for at in range(len(rows))]
 
 
 def put_all(connection: sqlite3.Connection, puts: Iterable[Put], now: float) -> None:
-    """Values in place of what was there."""
+    """Sets the values of keys."""
     _run_wide(connection, _PUT, [_row(put, now) for put in puts])
 
 
 def put_absent(connection: sqlite3.Connection, puts: Sequence[Put], now: float) -> dict[Key, bytes]:
-    """Values of different keys, where those hold nothing; returns what the others hold."""
+    """Sets the values of different keys that have none; returns the values of the other keys."""
     kept = _run_wide(connection, _PUT_ABSENT, [_row(put, now) for put in puts], now)
     if len(kept) == len(puts):
         return {}
@@ -118,12 +127,12 @@ def put_absent(connection: sqlite3.Connection, puts: Sequence[Put], now: float) 
 
 
 def put_if_absent(connection: sqlite3.Connection, put: Put, now: float) -> bytes:
-    """What the key holds afterwards."""
+    """Sets the value of a key that has none; returns the key's value afterwards."""
     return put_absent(connection, (put,), now).get(put.key, put.value)
 
 
 def delete(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> int:
-    """Values and logs; returns how many keys held something."""
+    """Deletes values and logs; returns the number of keys that had any."""
     count = 0
     for key in keys:
         held = connection.execute(_DELETE, (*key_columns(key), now)).rowcount
@@ -135,8 +144,11 @@ def delete(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> i
 
 
 def overwrite_piece(connection: sqlite3.Connection, key: Key, at: int, now: float) -> int:
-    """Overwrites `_PIECE` bytes of a large value from `at` on, and gives how many; 0 once all of it is overwritten, and
-    the value empty, or where it is not large. Its pages are not overwritten again then."""
+    """Overwrites up to `_PIECE` bytes of a large value from `at` on; returns their number.
+
+    Returns 0 where the value is not large. Once all of it is overwritten, makes the value empty, without overwriting
+    its pages again, and returns 0.
+    """
     row = connection.execute(f"SELECT id, length(value) FROM entry WHERE {_LIVE}", (*key_columns(key), now)).fetchone()  # noqa: S608
     if row is None or row[1] <= _PIECE:
         return 0
@@ -155,7 +167,7 @@ def overwrite_piece(connection: sqlite3.Connection, key: Key, at: int, now: floa
 
 
 def shorten(connection: sqlite3.Connection, key: Key, now: float) -> int:
-    """Removes some entries of a log; gives how many, 0 where it has none."""
+    """Deletes up to `_SOME` entries of a log; returns their number, 0 where there are none."""
     log = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
     if log is None:
         return 0
@@ -163,12 +175,12 @@ def shorten(connection: sqlite3.Connection, key: Key, now: float) -> int:
 
 
 def delete_unchanged(connection: sqlite3.Connection, held: Mapping[Key, bytes], now: float) -> None:
-    """Values, each only where it is still the one given."""
+    """Deletes values, each only where it is still equal to the one in `held`."""
     connection.executemany(f"{_DELETE} AND value = ?", [(*key_columns(key), now, value) for key, value in held.items()])
 
 
 def append_all(connection: sqlite3.Connection, runs: Iterable[LogAppend], now: float) -> None:
-    """Entries to the ends of logs."""
+    """Adds entries to the ends of logs; runs of the same log are added one after the other."""
     round_: dict[Key, LogAppend] = {}
     for run in runs:
         if run.key in round_:
@@ -179,13 +191,13 @@ def append_all(connection: sqlite3.Connection, runs: Iterable[LogAppend], now: f
 
 
 def append(connection: sqlite3.Connection, run: LogAppend, now: float) -> int:
-    """Entries to the end of one log; returns the position of the last one."""
+    """Adds entries to the end of one log; returns the position of the last one."""
     _append_round(connection, (run,), now)
     return last_position(connection, run.key, now)
 
 
 def last_position(connection: sqlite3.Connection, key: Key, now: float) -> int:
-    """The position of a log's last entry, kept or not; -1 where there is no log."""
+    """Returns the position of the last entry that a log ever got; -1 where there is no log."""
     row = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
     return -1 if row is None else int(row[1]) - 1
 
@@ -193,14 +205,14 @@ def last_position(connection: sqlite3.Connection, key: Key, now: float) -> int:
 def read(
     connection: sqlite3.Connection, key: Key, start: int, limit: int | None, now: float
 ) -> list[tuple[int, bytes]]:
-    """Entries with positions."""
+    """Returns entries of a log with their positions."""
     return connection.execute(_READ, (start, *key_columns(key), now, -1 if limit is None else max(0, limit))).fetchall()
 
 
 def scan(
     connection: sqlite3.Connection, collection: str, prefix: str, after: str, limit: int, now: float
 ) -> list[tuple[str, bytes]]:
-    """Names and values of a collection in order."""
+    """Returns names and values of a collection, ordered by name."""
     low, behind, high = name_bounds(prefix, after)
     statement = _SCAN_BEHIND if behind else _SCAN_FROM
     rows = connection.execute(statement, (name_bytes(collection), low, high, now, max(0, limit)))
@@ -208,20 +220,20 @@ def scan(
 
 
 def lock(connection: sqlite3.Connection, key: Key, token: bytes, lease: float, now: float) -> bool:
-    """Whether the lock could be had."""
+    """Takes a lock that is free or has expired; returns whether it did."""
     return connection.execute(_LOCK, (*key_columns(key), token, now + lease, now)).rowcount == 1
 
 
 def unlock(connection: sqlite3.Connection, key: Key, token: bytes) -> None:
-    """Lets go of a lock that is still held by `token`."""
+    """Releases a lock if it still has this token."""
     connection.execute("DELETE FROM lock WHERE collection = ? AND name = ? AND token = ?", (*key_columns(key), token))
 
 
 def purge(connection: sqlite3.Connection, after: tuple[int, int], rows: int, now: float) -> tuple[int, int]:
-    """One step of the removal of what has expired; looks at no more than about `rows` rows of each table.
+    """Deletes expired rows, in one step that checks about `rows` rows of each table at most.
 
-    `after` holds the ids of the value and of the log to go on behind. Returns those for the next step; 0 means
-    that the end was reached. An index on the time would cost more at each write than these steps do.
+    `after` has the ids of the last value and log of the step before. Returns the ids for the next step; 0 means that
+    the end was reached. An index on the time would cost more at each write than these steps do.
     """
     connection.execute("DELETE FROM lock WHERE until <= ?", (now,))
     end = connection.execute(_PURGE_END.format("entry"), (after[0], rows)).fetchone()[0] or 0
@@ -236,7 +248,7 @@ def _row(put: Put, now: float) -> tuple[bytearray, bytearray, float | None, byte
 def _run_wide(
     connection: sqlite3.Connection, statements: dict[int, str], rows: Sequence[tuple[Any, ...]], *end: Any
 ) -> list[Any]:
-    """A statement for all rows, many at a time; `end` is what stands behind each time. Returns what it selected."""
+    """Runs a statement for all rows, many at a time; returns its result rows. `end` has parameters after the rows'."""
     at, found = 0, []
     for size in _SIZES:
         while len(rows) - at >= size:
@@ -248,13 +260,13 @@ def _run_wide(
 
 
 def yield_core() -> None:
-    """Lets whoever waits for this core go first: it may be the event loop, whose requests wait for it."""
+    """Yields the core to a waiting thread, which may be the event loop with its requests."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
 
 
 def _append_round(connection: sqlite3.Connection, runs: Iterable[LogAppend], now: float) -> None:
-    """Entries to the ends of logs of which each occurs once. An expired log is removed, and made anew."""
+    """Adds entries to the ends of different logs. Deletes an expired log and creates it again."""
     given = {(name_bytes(run.key.collection), name_bytes(run.key.name)): run for run in runs}
     logs = [
         (bytearray(collection), bytearray(name), None if run.ttl is None else now + run.ttl, len(run.values))

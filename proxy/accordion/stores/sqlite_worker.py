@@ -1,7 +1,7 @@
-"""One thread that owns one SQLite connection, and does one call after the other.
+"""A thread that owns one SQLite connection and runs one call after the other.
 
-SQLite blocks, so it is kept off the event loop. A thread of its own costs less than a pool's, keeps calls in
-order, and lets nobody else touch the connection.
+SQLite blocks, so it must not run on the event loop. A thread of its own costs less than a thread pool, keeps the calls
+in order and is the only user of the connection.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from accordion.stores.disk_reserve import is_full
 T = TypeVar("T")
 
 _PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT})
-"""Errors that say nothing against the connection itself."""
+"""Errors after which the connection can still be used."""
 _READ_ONLY = "the store is read-only, so that nothing can be stored or erased"
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Something to call, or the end of the thread where there is nothing; `future` where somebody waits for it."""
+    """A call to run in the thread; None ends the thread. `future` gets the result where a caller waits for it."""
 
     call: Callable[..., Any] | None
     args: tuple[Any, ...]
@@ -36,11 +36,11 @@ class _Job:
 
 
 class SqliteWorker:
-    """Runs calls on a connection that `connect` opens at first need and again after it broke.
+    """Runs calls on a connection that `connect` opens at the first call and again after an error.
 
-    A call that is not begun when its caller leaves or its time is over is never begun. `current` says whether a
-    connection is still the one to use, and is asked before and after each call: if not, another is opened, and what was
-    answered meanwhile counts for nothing.
+    A call that has not started when its caller is cancelled or its time-out ends never starts. `current` says whether a
+    connection may still be used, and is called before and after each call: if not before, another connection is opened;
+    if not after, the call's result is dropped and it raises StoreUnavailable.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class SqliteWorker:
         self._thread: threading.Thread | None = None
         self._closed = False
         self.available = True
-        """Whether the last call that was asked for was answered."""
+        """Whether the last call succeeded in time."""
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
-        """`call(connection, *args)` in the thread. Raises StoreUnavailable after the time-out or an SQLite error."""
+        """Runs `call(connection, *args)` in the thread. Raises StoreUnavailable on a time-out or an SQLite error."""
         if self._closed:
             raise StoreUnavailable("the store is closed")
         try:
@@ -74,17 +74,17 @@ class SqliteWorker:
         return result
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """`call(connection, *args)` in the thread some time after what was asked for before; its errors are lost."""
+        """Queues `call(connection, *args)` behind earlier calls; its result and errors are dropped."""
         if not self._closed:
             self._enqueue(_Job(call, args))
 
     async def close(self) -> None:
-        """Finish what was asked for, close the connection, end the thread."""
+        """Finishes the earlier calls, closes the connection and ends the thread."""
         if self._closed:
             return
         self._closed, self.available = True, False
         if self._thread is not None:
-            # A thread that still waits for the file ends by itself, later.
+            # A thread that still waits for the file ends later, by itself.
             with suppress(StoreUnavailable):
                 await self._submit(None, ())
 
@@ -144,7 +144,7 @@ def _store_unavailable(cause: Exception) -> StoreUnavailable:
 
 
 def _usable_connection(connection: sqlite3.Connection | None, error: Exception) -> sqlite3.Connection | None:
-    """The connection if it can go on being used; else it is closed, so that the next call opens a new one."""
+    """Returns the connection if it can still be used; else closes it, so that the next call opens a new one."""
     if connection is None or getattr(error, "sqlite_errorcode", -1) & 0xFF in _PASSING:
         return connection
     with suppress(sqlite3.Error):
@@ -155,7 +155,7 @@ def _usable_connection(connection: sqlite3.Connection | None, error: Exception) 
 def _set_result(job: _Job, result: Any, error: Exception | None) -> None:
     if job.future is None:
         return
-    # The loop is closed where a program ended without closing the store; nobody waits then.
+    # The loop is closed where a program ended without closing the store; no caller waits then.
     with suppress(RuntimeError):
         job.future.get_loop().call_soon_threadsafe(_set_future, job.future, result, error)
 
