@@ -1,4 +1,9 @@
-"""The shared store: Redis (7.0 or later) or Valkey, one server or a cluster. Importing this imports redis-py."""
+"""The shared store: Redis (7.0 or later) or Valkey, one server or a cluster. Importing this module imports redis-py.
+
+Theory of operation. A value is a string, a log is a stream, and the names of a collection's values are in a sorted set,
+its index (see redis_keys.py). A Lua script changes a value and its index together (see redis_scripts.py). Keys of one
+collection have the same hash tag, so that all keys of a script are on one shard. A batch is sent as one pipeline.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +28,17 @@ from accordion.stores.redis_keys import index_key, lock_key, log_key, shard_tag,
 T = TypeVar("T")
 
 CONNECTIONS = 32
-"""How many calls a worker makes at once, each on a connection of its own; others wait, within their time-out."""
+"""Calls that a worker makes at the same time, each on its own connection; more calls wait, within their time-out."""
 
 PUTS_AT_ONCE = 100
-"""How many values one script writes, so that the server is not held up for long."""
+"""Values that one script writes at most, so that it does not block the server for long."""
 
 
 class RedisStore:
-    """The Store port over redis-py's asyncio client.
+    """A KeyValueStore in Redis or Valkey, by redis-py's asyncio client.
 
-    Every call, connecting included, takes at most `timeout` seconds, and is not tried again. `url` is one of
-    redis-py's (`redis://`, `rediss://`). Raises ValueError or TypeError for a malformed one, and for an option that
+    Every call, including the connection, takes at most `timeout` seconds and is not repeated. `url` is a URL of
+    redis-py (`redis://`, `rediss://`). Raises ValueError or TypeError for a malformed URL and for an option that
     redis-py does not have.
     """
 
@@ -42,14 +47,14 @@ class RedisStore:
         self._closed = False
         self._available = True
         options: dict[str, Any] = {
-            # `_bounded` sees to the time. redis-py's own writes by `asyncio.wait_for`, which on Python 3.11 may swallow
-            # a caller's time-out; its default is five seconds.
+            # `_with_timeout` limits the time. With a time-out of its own (by default five seconds) redis-py writes by
+            # `asyncio.wait_for`, which on Python 3.11 may swallow a caller's time-out.
             "socket_timeout": None,
             "socket_connect_timeout": timeout,
             "protocol": 2,
-            # A cluster's client asks for the layout on a connection of its own.
+            # A cluster's client reads the cluster's layout on a connection of its own.
             "max_connections": CONNECTIONS + 4,
-            # An append that was sent may have been done: to send it again could do it twice.
+            # The server may have done an append although the answer was lost: repeating it could add the entry twice.
             "retry": Retry(NoBackoff(), 0),
         }
         self._cluster = cluster
@@ -59,16 +64,16 @@ class RedisStore:
             self._client = RedisCluster.from_url(url, **options)
         else:
             pool = ConnectionPool.from_url(url, **options)
-            # Only a connection looks at all options. Made, it is not connected yet.
+            # Only a connection checks all options. Creating it does not connect it.
             pool.connection_class(**pool.connection_kwargs)
             self._client = Redis.from_pool(pool)
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         await self.write((Put(key, value, ttl),))
 
     async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
-        """See Store."""
+        """See KeyValueStore."""
         put = Put(key, value, ttl, if_absent=True)
         if key.collection:
             held = await self._with_timeout(self._run, *_put_if_absent(put))
@@ -77,12 +82,12 @@ class RedisStore:
         return value if held is None else bytes(held)
 
     async def get(self, key: Key) -> bytes | None:
-        """See Store."""
+        """See KeyValueStore."""
         held: bytes | None = await self._with_timeout(self._client.get, value_key(key))
         return held
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """See Store."""
+        """See KeyValueStore."""
         if not keys:
             return []
         names = [value_key(key) for key in keys]
@@ -91,7 +96,7 @@ class RedisStore:
         return found
 
     async def delete(self, keys: Sequence[Key]) -> int:
-        """See Store."""
+        """See KeyValueStore."""
         groups: dict[bytes, list[Key]] = {}
         for key in keys:
             groups.setdefault(index_key(key), []).append(key)
@@ -100,13 +105,13 @@ class RedisStore:
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
-        """See Store. Appending nothing changes nothing, and returns -1 where there is no log."""
+        """See KeyValueStore. Without values it changes nothing, and returns -1 where there is no log."""
         if not values:
             return await self._with_timeout(self._last_position, key)
         return _position(await self._with_timeout(self._run, *_append(LogAppend(key, keep, ttl, list(values)))))
 
     async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         if limit is not None and limit <= 0:
             return []
         if start < 0:
@@ -119,11 +124,11 @@ class RedisStore:
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[tuple[str, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._with_timeout(self._scan, collection, prefix, after, limit)
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-        """See Store. One round trip; on one server or shard in the order of the collections, then what is in none."""
+        """See KeyValueStore. One round trip; each server writes in the order of collections, keys without one last."""
         puts, runs = split_batch(batch)
         groups: dict[bytes, list[Put]] = {}
         alone: list[Put] = []
@@ -154,7 +159,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
-        """See Store. A release that fails is left to the end of the lease."""
+        """See KeyValueStore. If the release fails, the lock ends with its lease."""
         token, name = secrets.token_bytes(16), lock_key(key)
         held = bool(await self._with_timeout(self._client.set, name, token, nx=True, px=_pexpire(lease)))
         try:
@@ -166,15 +171,15 @@ class RedisStore:
 
     @property
     def is_available(self) -> bool:
-        """See Store."""
+        """See KeyValueStore."""
         return self._available
 
     async def ping(self) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         await self._with_timeout(self._client.ping)
 
     async def close(self) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         if not self._closed:
             with suppress(StoreUnavailable):
                 await self._with_timeout(self._client.aclose)
@@ -202,9 +207,9 @@ class RedisStore:
             return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
 
     async def _run_pipelines(self, alone: Sequence[Put], calls: Sequence[_Call]) -> list[Any]:
-        """What the calls gave, then what the others did."""
+        """Sends calls of scripts and puts without a collection; returns the results in this order."""
         pipeline = self._client.pipeline(transaction=False)
-        # What lists a thing goes before it, so that nothing is kept that cannot be found.
+        # Puts without a collection come last: lists of their keys are written before, so that each can be found.
         for script, keys, args in calls:
             pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
         for put in alone:
@@ -252,7 +257,7 @@ _Call = tuple[scripts.Script, Sequence[bytes], Sequence[bytes | str]]
 
 
 def _pexpire(ttl: float | None) -> int | None:
-    """Seconds as whole milliseconds, at least one: less would be an error."""
+    """Converts seconds to whole milliseconds, at least one, since Redis rejects less."""
     return None if ttl is None else max(1, math.ceil(ttl * 1000))
 
 
@@ -261,7 +266,7 @@ def _milliseconds(ttl: float | None) -> str:
 
 
 def _set_options(put: Put) -> dict[str, Any]:
-    """The options of a SET. With them a put that gives way is answered with what it gave way to."""
+    """Returns the options of a SET command; a put with `if_absent` is answered with the existing value."""
     return {"px": _pexpire(put.ttl), "nx": put.if_absent, "get": put.if_absent}
 
 
@@ -283,6 +288,6 @@ def _append(run: LogAppend) -> _Call:
 
 
 def _position(entry: bytes | str) -> int:
-    """The position that an entry's id `0-N` stands for: N counts from 1."""
+    """Returns the position of an entry with the id `0-N`, where N counts from 1."""
     text = entry.decode() if isinstance(entry, bytes) else entry
     return int(text.partition("-")[2]) - 1

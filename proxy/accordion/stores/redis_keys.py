@@ -1,12 +1,12 @@
-"""How keys are called in Redis or Valkey, so that a cluster keeps together what belongs together.
+"""The names of keys in Redis or Valkey, by which a cluster puts the keys of a collection on one shard.
 
     accordion:{collection}:name       a value
     accordion:{collection}#log:name   a log (a stream)
     accordion:{collection}#lock:name  a lock
     accordion:{collection}#index      the names of the collection's values (a sorted set, all scores 0)
 
-What stands between the braces decides the shard. A key without a collection has a hash tag of its own name, led by
-`=`: `accordion:{=name}:`.
+The text between the braces, the hash tag, decides the shard. The hash tag of a key without a collection is its name
+after a `=`: `accordion:{=name}:`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ _ESCAPED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "=": "%3D"})
 
 
 def shard_tag(key: Key) -> bytes:
-    """The part that all keys of one shard share."""
+    """Returns the common start of all keys of a collection, with the hash tag."""
     alone = not key.collection
     quoted = (key.name if alone else key.collection).translate(_ESCAPED)
     return b"accordion:{%s%s}" % (b"=" if alone else b"", name_bytes(quoted))
 
 
 def value_key(key: Key) -> bytes:
-    """Where the value is."""
+    """Returns the name of the key's value."""
     return shard_tag(key) + b":" + _tail(key)
 
 
 def log_key(key: Key) -> bytes:
-    """Where the log is."""
+    """Returns the name of the key's log."""
     return shard_tag(key) + b"#log:" + _tail(key)
 
 
 def lock_key(key: Key) -> bytes:
-    """Where the lock is."""
+    """Returns the name of the key's lock."""
     return shard_tag(key) + b"#lock:" + _tail(key)
 
 
 def index_key(key: Key) -> bytes:
-    """Where the names of the key's collection are."""
+    """Returns the name of the index of the key's collection."""
     return shard_tag(key) + b"#index"
 
 

@@ -1,6 +1,7 @@
-"""The Lua scripts: where a value and its place in the index, or an entry and its log, change together.
+"""The Lua scripts of the Redis store, for changes of several keys in one step.
 
-A script runs whole and alone. All keys of one run lie in one slot. Needs Redis 7.0 or any Valkey.
+They change a value together with its index, and the entries of a log together with its length and expiry. The server
+runs no other command while a script runs. All keys of one run are in one slot. Needs Redis 7.0 or any Valkey.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script by its text, and by the name that the server gives it."""
+    """A Lua script: its text, and the SHA-1 by which the server calls it again."""
 
     text: str
     sha: str = field(init=False)
@@ -20,8 +21,8 @@ class Script:
         object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-# An index lives as long as its longest-living value. With each new name two others are looked at and dropped if
-# their values have expired, so that an index nobody scans does not grow for ever.
+# An index expires with the last of its values. Each new name removes up to two names whose values have expired, so that
+# an index that is never scanned does not grow for ever.
 _STORE = """
 local function store(key, index, prefix, name, value, ttl)
   local fresh = redis.call('EXISTS', index) == 0
@@ -81,7 +82,7 @@ end
 """
 )
 
-# The second part of a stream's entry ids counts up by itself from 1, and goes on after entries were trimmed away.
+# Redis counts the second part of a stream's entry ids from 1, and goes on counting after entries were trimmed.
 APPEND = Script(
     """
 -- KEYS: log. ARGV: keep or '', ttl in ms or '', value... Returns the id of the last entry.
