@@ -1,4 +1,4 @@
-"""What the stores share: a batch taken apart, and the bounds of names in a collection."""
+"""Helpers that all stores share: splitting a batch, encoding names, and bounds for listing a collection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accordion.model.ports import Append, Key, Put
 
 
 class LogAppend(msgspec.Struct):
-    """Entries that go to the end of one log, one after the other, under the same terms."""
+    """Entries to add to the end of one log in order, with the same `keep` and `ttl`."""
 
     key: Key
     keep: int | None
@@ -19,10 +19,10 @@ class LogAppend(msgspec.Struct):
 
 
 def split_batch(batch: Sequence[Put | Append]) -> tuple[list[Put], list[LogAppend]]:
-    """The writes that remain of a batch: the last put of each key, or the first where the others give way to it, and
-    the entries of each log in runs.
+    """Splits a batch into its effective puts and the runs of entries of each log.
 
-    A value and a log under the same key do not know each other, so their order does not matter.
+    Of several puts of a key the last one stays, but a put with `if_absent` never replaces an earlier one. A value and a
+    log under the same key are independent, so their order does not matter.
     """
     puts: dict[Key, Put] = {}
     runs: list[LogAppend] = []
@@ -41,16 +41,19 @@ def split_batch(batch: Sequence[Put | Append]) -> tuple[list[Put], list[LogAppen
 
 
 def name_bytes(name: str) -> bytes:
-    """A name as it is stored. UTF-8 sorts like code points; lone surrogates are written like any other."""
+    """Encodes a name for a store. UTF-8 sorts as code points do; lone surrogates are encoded like any code point."""
     return name.encode("utf-8", "surrogatepass")
 
 
 def name_text(name: bytes) -> str:
-    """The other way round."""
+    """Decodes a stored name."""
     return name.decode("utf-8", "surrogatepass")
 
 
 def name_bounds(prefix: str, after: str) -> tuple[bytes, bool, bytes]:
-    """Lowest name, whether it is itself left out, and the name that all are below. 0xff never occurs in UTF-8."""
+    """Returns the lower bound of names, whether it is itself excluded, and the exclusive upper bound.
+
+    The upper bound is the prefix and 0xff, a byte that never occurs in UTF-8.
+    """
     low, behind = name_bytes(prefix), name_bytes(after)
     return (behind, True, low + b"\xff") if behind >= low else (low, False, low + b"\xff")

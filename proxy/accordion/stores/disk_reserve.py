@@ -1,4 +1,4 @@
-"""Disk space beside an SQLite file that only erasing may use, so that space can be freed on a full disk."""
+"""Reserved disk space next to an SQLite file that only erasures may use, so that they work on a full disk."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from accordion.model.errors import StoreFull
 from accordion.stores.sqlite_file import empty_log
 
 SIZE = 2 * 2**20
-"""Bytes of the reserve: what a deletion overwrites is written to the write-ahead log first, in small steps."""
+"""Bytes of the reserve. A deletion needs it because it writes to the write-ahead log first, in small steps."""
 MARGIN = 2**20
-"""Bytes that must be free besides, for the write-ahead log of usual writes."""
+"""Bytes that must be free in addition, for the write-ahead log of ordinary writes."""
 FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR | (19 << 8)})
-"""SQLite's codes for a full disk: the second one (SQLITE_IOERR_SHMSIZE) is of the index of the write-ahead log."""
+"""SQLite's codes for a full disk; the second, SQLITE_IOERR_SHMSIZE, concerns the index of the write-ahead log."""
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error of SQLite or of the operating system says that the disk is full."""
+    """Whether an error of SQLite or of the operating system means that the disk is full."""
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", -1)
         return code in FULL or code & 0xFF == sqlite3.SQLITE_FULL
@@ -30,15 +30,16 @@ def is_full(error: BaseException) -> bool:
 
 
 def free_bytes(folder: Path) -> int:
-    """The free space of a folder's disk. Raises OSError."""
+    """Returns the free bytes of a folder's disk. Raises OSError."""
     return shutil.disk_usage(folder).free
 
 
 class DiskReserve:
-    """A file of `SIZE` bytes beside a database. Erasing removes it where the disk is full.
+    """A file of `SIZE` bytes next to a database, which an erasure removes when the disk is full.
 
-    Without it, usual writes are refused until it can be made again, so that no worker uses the space that erasing
-    needs; except where the database itself has free pages of `MARGIN` bytes, since then it does not grow.
+    While the file is missing and cannot be created again, ordinary writes are refused, so that no worker uses the space
+    that erasures need. They are allowed where the database has free pages of `MARGIN` bytes, since it does not grow
+    then.
     """
 
     def __init__(self, database: Path) -> None:
@@ -47,14 +48,16 @@ class DiskReserve:
         self._possible = True
 
     def check(self, connection: sqlite3.Connection, size: int) -> None:
-        """Called before a usual write of `size` bytes. Raises StoreFull where the disk has no room for it beside the
-        reserve."""
+        """Checks the disk before an ordinary write of `size` bytes; creates the file if it is missing.
+
+        Raises StoreFull where the disk has no space for the write in addition to the reserve.
+        """
         fits = self._log_fits(connection, size) and (self._exists() or self._create())
         if not fits and _free_page_bytes(connection) < max(size, MARGIN):
             raise StoreFull("the disk of the store is full: delete something, or make room on the disk")
 
     def release(self) -> bool:
-        """Removes the file if the disk has less free space than the file takes; gives whether it has."""
+        """Removes the file if the disk has less free space than the file takes; returns whether that is so."""
         with suppress(OSError):
             if free_bytes(self.path.parent) < SIZE:
                 self.path.unlink(missing_ok=True)
@@ -62,8 +65,11 @@ class DiskReserve:
         return False
 
     def _log_fits(self, connection: sqlite3.Connection, size: int) -> bool:
-        """Whether the file can grow by all of the write-ahead log, with a write of `size` bytes in it. If not, the log
-        could be emptied no more, and to delete would need more room than there is. Raises sqlite3.Error."""
+        """Whether the disk has space for the content of the write-ahead log after a write of `size` bytes.
+
+        Without that space the log could not be emptied, and a deletion would need more space than there is. Where the
+        space is short, empties the log and checks again. Raises sqlite3.Error.
+        """
         log = _size(self._wal)
         if log + size <= SIZE // 2 or free_bytes(self._wal.parent) >= log + 2 * size:
             return True
@@ -74,7 +80,10 @@ class DiskReserve:
         return not self._possible or _size(self.path) == SIZE
 
     def _create(self) -> bool:
-        """Whether the file could be made, or can never be for another reason than a full disk."""
+        """Creates the file; returns False only where the disk is full.
+
+        After any other error the reserve is not tried again, and ordinary writes go on without it.
+        """
         try:
             if free_bytes(self.path.parent) < SIZE + MARGIN:
                 return False
@@ -89,7 +98,7 @@ class DiskReserve:
 
 
 def _free_page_bytes(connection: sqlite3.Connection) -> int:
-    """Bytes of the free pages in the file."""
+    """Returns the bytes of the database's free pages."""
     count, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size"))
     return int(count * size)
 

@@ -1,9 +1,9 @@
-"""Encryption at rest: AES-256-GCM, a key for each tenant, derived from the configured ones.
+"""Encryption at rest: AES-256-GCM with a key for each tenant, derived from the configured keys.
 
-A sealed value is: a byte that says so, 4 bytes that tell which configured key it was, a random nonce of 12 bytes, the
-ciphertext with its tag. What it is bound to besides is the name of the place where it is stored, so that values
-cannot change places. Random nonces of 96 bits are safe for some 2^32 values of one key (NIST SP 800-38D, 8.3); each
-tenant has its own.
+An encrypted value has a byte that marks it, 4 bytes that identify the configured key, a random nonce of 12 bytes, and
+the ciphertext with its tag. The name under which it is stored is its associated data, so that a value cannot be moved
+to another name. Random nonces of 96 bits are safe for about 2^32 values of one key (NIST SP 800-38D, 8.3); each tenant
+has its own key.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class AesSealer:
-    """A Sealer with keys of 32 bytes: the first seals, all open. Imports `cryptography` (about 60 ms)."""
+    """A Sealer with keys of 32 bytes: the first one encrypts, all decrypt. Imports `cryptography` (about 60 ms)."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys or any(len(key) != _BYTES for key in keys):
             raise ValueError("expected keys of 32 bytes")
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  # slow to import, and not wanted by all
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  # slow to import, and only needed with a key
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
@@ -53,13 +53,13 @@ class AesSealer:
         self._told = False
 
     def seal(self, space: bytes, name: str, value: bytes) -> bytes:
-        """See the port."""
+        """See Sealer."""
         nonce = os.urandom(_NONCE)
         sealed = self._cipher(self._first, space).encrypt(nonce, value, _associated_data(name))
         return b"".join((SEALED, self._first, nonce, sealed))
 
     def open(self, space: bytes, name: str, value: bytes) -> bytes | None:
-        """See the port."""
+        """See Sealer."""
         if value[:1] != SEALED:
             return unescape(value)
         which, nonce, sealed = value[1 : 1 + _ID], value[1 + _ID : _HEAD], value[_HEAD:]
@@ -90,8 +90,10 @@ class AesSealer:
 
 
 def read_keys(text: str) -> tuple[bytes, ...]:
-    """Keys of 32 bytes in hexadecimal or base64 (with either alphabet, padded or not), with commas between; none in an
-    empty text. Raises ValueError, which never shows them."""
+    """Reads keys of 32 bytes in hexadecimal or base64, separated by commas; an empty text has none.
+
+    Base64 may use either alphabet, with or without padding. Raises ValueError, whose text never contains a key.
+    """
     keys = tuple(_decode_key(part.strip()) for part in text.split(",")) if text.strip() else ()
     if any(len(key) != _BYTES for key in keys):
         raise ValueError("Expected 32 bytes in base64 or hexadecimal; of several keys, with a comma between")
@@ -99,8 +101,10 @@ def read_keys(text: str) -> tuple[bytes, ...]:
 
 
 def open_sealer(text: str, *, lasting: bool) -> Sealer:
-    """The Sealer for the keys that `text` holds (see `read_keys`). Without any nothing is sealed, which is warned of
-    once where the store is `lasting`. Raises ValueError."""
+    """Returns the Sealer for the keys in `text` (see `read_keys`). Raises ValueError.
+
+    Without a key nothing is encrypted; with `lasting`, for a store that outlives the process, a warning is logged.
+    """
     if keys := read_keys(text):
         return AesSealer(keys)
     if lasting:
@@ -119,7 +123,7 @@ def _decode_key(text: str) -> bytes:
 
 
 def _key_id(key: bytes) -> bytes:
-    """Tells one key from another, and nothing about it."""
+    """Returns a short identifier of a key, which reveals nothing about the key."""
     return hashlib.sha256(b"accordion key id " + key).digest()[:_ID]
 
 

@@ -1,4 +1,10 @@
-"""A store that may be away without anybody waiting for it: every call is bounded, and failures are remembered."""
+"""A time-out and a circuit breaker around a store, so that an unavailable store does not delay requests.
+
+Theory of operation. A `GuardedStore` is in one of three states. *Available*: calls go to the store. *Unavailable*,
+after a failure: calls fail at once; every `retry_after` seconds one call is let through as a probe, and its success
+makes the store available again. *Full*, after a StoreFull: as unavailable, but reads and erasures still go to the
+store.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +22,19 @@ T = TypeVar("T")
 _log = logging.getLogger("accordion")
 
 _PROBE = Key("probe", "probe")
-"""What is written to learn whether a store is back: a full disk is read all the same. It goes by itself. It is in a
-collection, as most of what is written: that takes more of a server, such as leave to run scripts."""
+"""The key that a probe writes, since a store with a full disk still answers reads. Its value expires by itself.
+
+It is in a collection, as most values are: such a write needs more of a server, such as the permission to run scripts.
+"""
 
 
 class GuardedStore:
-    """Any store behind a time-out and a circuit breaker. Every method raises StoreUnavailable and nothing else.
+    """A KeyValueStore behind a time-out and a circuit breaker. Its methods raise StoreUnavailable and nothing else.
 
-    A read takes at most `timeout` seconds, anything else `write_timeout`. After a failure calls fail at once for
-    `retry_after` seconds; then one call is let through as a probe, behind a small write, while the others still fail at
-    once. A store whose disk is full is still read, and content is still deleted. `monotonic` gives seconds that never
-    go back. `on_change` is called with True or False when the store becomes available or unavailable; it must not
-    raise.
+    A read takes at most `timeout` seconds, any other call `write_timeout`. After a failure calls fail at once for
+    `retry_after` seconds; then one call is let through as a probe, after a small write, while the others still fail at
+    once. A store with a full disk still gets reads and erasures. `monotonic` returns seconds that never go back.
+    `on_change` is called with True or False when the store becomes available or unavailable; it must not raise.
     """
 
     def __init__(
@@ -49,61 +56,61 @@ class GuardedStore:
         self._available = True
         self._full = False
         self.has_answered = False
-        """Whether any call was answered since the start."""
+        """Whether any call has succeeded since the start."""
         self.problem = ""
-        """What was wrong when a call last failed."""
+        """The reason of the last failure, as a text."""
         self._probe_at = 0.0
         self._probing = False
         self._logged: set[type[Exception]] = set()
 
     @property
     def is_available(self) -> bool:
-        """Whether the last call that counted was answered."""
+        """Whether calls go to the store: no failure since the last successful probe, except errors of single calls."""
         return self._available
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         await self._call(self._store.put, key, value, ttl=ttl)
 
     async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._call(self._store.put_if_absent, key, value, ttl=ttl)
 
     async def get(self, key: Key) -> bytes | None:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._read(self._store.get, key)
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._read(self._store.get_many, keys)
 
     async def delete(self, keys: Sequence[Key]) -> int:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._admit(self._write_timeout, self._store.delete, keys, needs_room=False)
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._call(self._store.append, key, values, keep=keep, ttl=ttl)
 
     async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._read(self._store.read, key, start, limit)
 
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[tuple[str, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         return await self._read(self._store.scan, collection, prefix=prefix, after=after, limit=limit)
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-        """See Store."""
+        """See KeyValueStore."""
         erases = bool(batch) and all(isinstance(each, Put) and each.for_erasing for each in batch)
         return await self._admit(self._write_timeout, self._store.write, batch, needs_room=not erases)
 
     def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
-        """See Store. A release that fails is left to the end of the lease."""
+        """See KeyValueStore. If the release fails, the lock ends with its lease."""
         return self._guard_lock(self._store.lock(key, lease=lease))
 
     @asynccontextmanager
@@ -116,11 +123,11 @@ class GuardedStore:
                 await self._call(lock.__aexit__, None, None, None)
 
     async def ping(self) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         await self._call(self._store.ping)
 
     async def close(self) -> None:
-        """Let go of the store, whether it is there or not."""
+        """Closes the store, also while it is unavailable."""
         with suppress(StoreUnavailable):
             await self._with_timeout(self._write_timeout, self._store.close)
 
@@ -175,8 +182,11 @@ class GuardedStore:
             raise await self._classify(error) from error
 
     async def _classify(self, error: Exception) -> StoreUnavailable:
-        """Something about this one call, for which others need not suffer, or about all of them, if even a ping fails.
-        Each kind is logged once: it is a mistake, of ours or of the settings."""
+        """Returns the StoreUnavailable for an unexpected error; if a ping fails too, marks the store unavailable.
+
+        If the ping succeeds, only this call is at fault, and others still go to the store. Each type of error is logged
+        once, since it points to a mistake in the code or in the settings.
+        """
         why = f"the store refused: {error!r}"
         if type(error) not in self._logged:
             self._logged.add(type(error))

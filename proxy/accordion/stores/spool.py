@@ -139,7 +139,7 @@ class _SpoolArea:
 
 
 class Spool:
-    """The writes of this machine that wait for the store at an address (`place`, see `place_of`).
+    """The writes of this machine that wait for the store at an address; `place` is a hash of the address.
 
     They are in a file at `path`, at most `capacity` bytes. They are in memory where `path` is None or, as a last
     resort, where the file takes no writes; writes in memory are lost with the process. `recent` has the copies of
