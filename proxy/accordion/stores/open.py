@@ -1,4 +1,4 @@
-"""From a URL to a store, and to the memories that go with it."""
+"""Opens the store that a URL names, and the memory store that belongs to it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
 
 _REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
-"""Schemes, and what redis-py calls them."""
+"""Schemes of URLs, with redis-py's names for them."""
 
 _OPTIONS = frozenset({"client_name", "db", "health_check_interval", "password", "socket_keepalive", "username"})
-"""What may stand behind a URL's `?`, with all that begins with `ssl_`. Others of redis-py's would come in the way:
-answers be text, writes be sent twice, time-outs not hold."""
+"""Options that are allowed in a URL's query, in addition to those that start with `ssl_`.
+
+redis-py's other options would break the store: answers as text, writes sent twice, time-outs without effect.
+"""
 
 
 def open_store(url: str, *, timeout: float) -> KeyValueStore:
-    """The store that `url` names; connects at its first call. Every call takes at most `timeout` seconds.
+    """Returns the store that `url` names; it connects at its first call. Each call takes at most `timeout` seconds.
 
     `sqlite:///relative/path`, `sqlite:////absolute/path`, `memory://`, `redis://host:port/db`, `rediss://` (TLS),
     `valkey://`, `valkeys://`, and for a cluster `redis+cluster://host:port` and the like. Raises ConfigError;
@@ -46,13 +48,14 @@ def open_store(url: str, *, timeout: float) -> KeyValueStore:
 def open_memories(
     url: str, folder: Path, embedder: Embedder, *, timeout: float, sealer: Sealer, wrote: Callable[[bytes], object]
 ) -> MemoryStore:
-    """The memories that go with the store that `url` names: in the same Redis or Valkey, else files in `folder`.
+    """Returns the memory store for the store that `url` names: in the same Redis or Valkey, else files in `folder`.
 
-    `wrote` hears the space for which something was written."""
+    `wrote` is called with the space of each write.
+    """
     server = _redis_server(url)
     if server is None:
         return SqliteMemories(folder, embedder, timeout=timeout, sealer=sealer, on_write=wrote)
-    # See below.
+    # Imported late for the reason in `_open_redis`.
     from accordion.stores.memories_redis import RedisMemories  # noqa: PLC0415
 
     address, cluster = server
@@ -60,7 +63,7 @@ def open_memories(
 
 
 def _redis_server(url: str) -> tuple[str, bool] | None:
-    """What redis-py calls a server, and whether it is a cluster; None for another kind of store."""
+    """Returns redis-py's URL of a server and whether it is a cluster; None for another kind of store."""
     scheme, _, rest = url.partition("://")
     name, _, kind = scheme.partition("+")
     return (f"{_REDIS[name]}://{rest}", bool(kind)) if name in _REDIS and kind in ("", "cluster") else None
@@ -76,7 +79,7 @@ def _open_sqlite(rest: str, timeout: float) -> KeyValueStore:
 
 
 def _open_redis(url: str, cluster: bool, timeout: float) -> KeyValueStore:
-    # redis-py takes some tenths of a second to import, which only those pay who use it.
+    # Importing redis-py takes some tenths of a second; only users of Redis should wait for it.
     from redis.exceptions import RedisClusterException, RedisError  # noqa: PLC0415
 
     from accordion.stores.redis import RedisStore  # noqa: PLC0415
@@ -94,7 +97,7 @@ def _open_redis(url: str, cluster: bool, timeout: float) -> KeyValueStore:
 
 
 def _refuse_harmful(url: str) -> None:
-    """Raises ValueError for a database that redis-py would take for the first one, and for options that break us."""
+    """Raises ValueError for a malformed database number, which redis-py reads as 0, and for harmful options."""
     parts = urlsplit(url)
     if not re.fullmatch("/?[0-9]*/?", parts.path):
         raise ValueError(parts.path)

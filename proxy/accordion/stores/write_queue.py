@@ -1,4 +1,12 @@
-"""Writes that nobody waits for: gathered, then written together, a few times a second."""
+"""The write-behind queue: writes that no caller waits for, sent to the store in batches.
+
+Theory of operation. A put, merge or append is queued as a function that makes its value; the first one starts a timer.
+When the timer fires, the queue makes the values of up to a batch of writes and sends them to the store, until all
+writes that waited at the start are written. A merge is sent as a put with `if_absent` first; if the key has a value,
+its function is called again with that value, and the result is written. If the store is unavailable, the writes go back
+to the queue, except those that a newer write replaced, and are tried again later. Beyond the capacity the oldest are
+dropped.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +23,45 @@ from accordion.model.ports import Append, Key, KeyValueStore, Put
 
 _log = logging.getLogger("accordion")
 
-# How long a write waits for others, in seconds.
+# Seconds that a write waits for others.
 _GATHER = 0.05
-# How many go in one batch: what a store manages well within its time-out, and what is encoded in about half a
-# millisecond.
+# Writes in one batch: a store writes them well within its time-out, and they are encoded in about half a millisecond.
 _BATCH = 256
 
-# What nobody goes on by waits longer, and so many are put in the order of their names: the more there are, the more of
-# them share a page of a store's index, and pages are what writing costs.
+# The delay and the batch size of the slow queue. Batches are sorted by name: the larger they are, the more writes share
+# a page of the store's index, and the number of pages decides the cost of writing.
 _GATHER_LONG, _SORTED = 1.0, 2_048
 
-# How long a store that is away is left alone, in seconds.
+# Seconds until the next attempt while the store is unavailable.
 _AGAIN = 1.0
 
-# How many are encoded before a request may go first. While more wait than go in one batch, a whole batch is encoded in
-# one go: a turn of a busy loop takes long, and writes must not come in faster than they go out.
+# Values that are encoded before requests may run. While more writes wait than fit in one batch, a whole batch is
+# encoded at once: a turn of a busy event loop takes long, and writes must not come in faster than they go out.
 _TURN = 16
 
-# How many bytes of writes wait in memory while the store is away. 20,000 usual ones take 20 MiB (measured: values of
-# 170 to 600 bytes); what the provider keeps under the id of a response takes 2 KB and may take megabytes.
+# Bytes of writes that wait in memory while the store is unavailable. 20,000 ordinary writes take 20 MiB (measured:
+# values of 170 to 600 bytes); the record of a response history at a provider takes 2 KB, and may take megabytes.
 _CAPACITY = 32 * 2**20
 
 _Value = Callable[[], bytes]
 _name = attrgetter("name")
 
 
-# What makes a value, its life in seconds, where it is made of what the key holds: what to call if that is nothing; and
-# the bytes that all of it takes, 0 until that is measured.
+# A waiting put or merge: the function that makes the value; the seconds until it expires; for a merge, the function to
+# call if the key has no value; and the size in bytes, 0 until it is measured.
 _Letter = tuple[Callable[..., bytes], float | None, Callable[[], object] | None, int]
 _NONE: _Letter = bytes, None, None, 0
-# The key of a log, what makes the entry, how many are to stay, the log's life in seconds, and the bytes as above.
+# A waiting append: the key of the log, the function that makes the entry, the number of entries that stay, the seconds
+# until the log expires, and the size as above.
 _Entry = tuple[Key, _Value, int | None, float | None, int]
 
 
 class WriteQueue:
-    """An Outbox over a store. While the store is away it holds at most `capacity` bytes, half of them entries of logs;
-    of what is more, the oldest are dropped.
+    """An Outbox that writes to a store in the background.
 
-    `on_drop` is told how many were. A value that is replaced before it was written costs nothing.
+    While the store is unavailable, at most `capacity` bytes wait, half of them for puts and merges and half for entries
+    of logs; beyond that the oldest are dropped. `on_drop` is called with the number of dropped writes. A value that is
+    replaced before it is written is never made.
     """
 
     def __init__(
@@ -70,15 +79,18 @@ class WriteQueue:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def slow_queue(self, store: KeyValueStore | None = None) -> WriteQueue:
-        """The outbox for what nobody goes on by, such as sums: written once a second, to `store` where one is given.
-        What is asked of this one, to flush, to hurry or to close, that one does too."""
+        """Returns the queue for writes that no request needs soon, such as totals; it writes once a second.
+
+        It writes to `store`, or to this queue's store without one. `flush`, `drop`, `write_now` and `close` of this
+        queue apply to it, too.
+        """
         if self._patient is None:
             self._patient = WriteQueue(store or self._store, capacity=self._capacity, on_drop=self._on_drop)
             self._patient._gather, self._patient._most = _GATHER_LONG, _SORTED
         return self._patient
 
     def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
-        """Keep a value under a key; see the port."""
+        """See Outbox."""
         self._puts[key] = value, ttl, None, 0
         if self._timer is None:
             self._schedule()
@@ -86,25 +98,25 @@ class WriteQueue:
     def merge(
         self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
     ) -> None:
-        """Keep a value made of what the key holds by then; see the port."""
+        """See Outbox."""
         self._enqueue(key, (value, ttl, kept, 0))
         if self._timer is None:
             self._schedule()
 
     def append(self, key: Key, value: _Value, keep: int | None = None, ttl: float | None = None) -> None:
-        """Add to the end of a log; see the port."""
+        """See Outbox."""
         self._appends.append((key, value, keep, ttl, 0))
         if self._timer is None:
             self._schedule()
 
     async def flush(self) -> None:
-        """Return when everything taken so far was written, or raise StoreUnavailable."""
+        """See Outbox."""
         await self._write_all()
         if self._patient is not None:
             await self._patient.flush()
 
     async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
-        """Forget what waits under these keys; see the port."""
+        """See Outbox."""
         async with self._writing:
             dropped = [key for key in (*self._puts, *(entry[0] for entry in self._appends)) if is_erased(key)]
             self._puts = {key: letter for key, letter in self._puts.items() if not is_erased(key)}
@@ -112,7 +124,7 @@ class WriteQueue:
         return dropped + (await self._patient.drop(is_erased) if self._patient is not None else [])
 
     def write_now(self) -> None:
-        """Begin to write what waits."""
+        """Starts to write the waiting writes at once."""
         if self._timer is not None:
             self._timer.cancel()
             self._start_writing()
@@ -120,7 +132,7 @@ class WriteQueue:
             self._patient.write_now()
 
     async def close(self) -> None:
-        """Write what is left, if the store takes it."""
+        """Writes the waiting writes; those that the store does not take are dropped and counted."""
         if self._timer is not None:
             self._timer.cancel()
         try:
@@ -131,7 +143,7 @@ class WriteQueue:
             await self._patient.close()
 
     def _enqueue(self, key: Key, letter: _Letter) -> None:
-        """What waits for a key from now on: the newest. What is to be merged with a value that waits is made of it."""
+        """Queues the newest write of a key. A merge with a waiting put is made from that put's value at once."""
         value, ttl, kept, _ = letter
         waiting = self._puts.get(key) if kept else None
         if waiting is None or waiting[2]:
@@ -160,7 +172,7 @@ class WriteQueue:
 
     async def _write_all(self) -> None:
         async with self._writing:
-            # What comes in meanwhile is for the next time: waiting for that too could go on for ever.
+            # Writes that come in meanwhile are left for the next time: waiting for them too might never end.
             for _ in range(-(-max(len(self._puts), len(self._appends)) // self._most)):
                 await self._write_some()
 
@@ -174,17 +186,17 @@ class WriteQueue:
         try:
             batch = await self._encode_batch(puts, appends, behind)
             held: dict[Key, bytes] = {}
-            # Not all at once: what somebody waits for has its turn in between.
+            # Not all at once: writes that callers wait for run in between.
             for at in range(0, len(batch), _BATCH):
                 held |= await self._store.write(batch[at : at + _BATCH])
-            # What was written is not put back any more, whatever becomes of the rest.
+            # From here on an error must not put back writes that are in the store.
             written, puts, appends = puts, {key: puts[key] for key in held}, []
             self._note_missing(batch, written, held)
             if puts:
                 await self._write_merged(puts, held)
         except BaseException:
-            # What came meanwhile is newer than what failed. An append that had been written after all, when only the
-            # answer was lost, comes twice: a log may repeat an entry, it never lacks one.
+            # Writes that came meanwhile are newer than those that failed. An append that the store did although its
+            # answer was lost is written twice: a log may repeat an entry, but it never lacks one.
             newer, self._puts = self._puts, puts
             for key, letter in newer.items():
                 self._enqueue(key, letter)
@@ -195,12 +207,12 @@ class WriteQueue:
         self, puts: Mapping[Key, _Letter], appends: Sequence[_Entry], behind: bool
     ) -> list[Put | Append]:
         batch: list[Put | Append] = []
-        # Names that follow each other share pages of a store's index: so each is written about once, also in steps.
+        # Adjacent names share pages of a store's index: in this order each page is written about once, also in steps.
         for number, key in enumerate(sorted(puts, key=_name)):
             value, ttl, kept, _ = puts[key]
             if number % _TURN == 0 and not behind:
                 await asyncio.sleep(0)
-            # Nearly all keys that are merged with hold nothing: to ask first costs more than to be told otherwise.
+            # Nearly all keys of merges have no value: reading first costs more than a put that fails now and then.
             if (made := self._merge(key, partial(value, None) if kept else value)) is not None:
                 batch.append(Put(key, made, ttl, if_absent=kept is not None))
         for number, (key, value, keep, ttl, _) in enumerate(appends):
@@ -213,8 +225,10 @@ class WriteQueue:
     def _note_missing(
         self, batch: Sequence[Put | Append], letters: Mapping[Key, _Letter], held: Mapping[Key, bytes]
     ) -> None:
-        """Says of what was to be merged that its keys held nothing. What came meanwhile to be merged with them is newer
-        than what they hold now, which is our own."""
+        """Calls `kept` for merges whose keys had no value.
+
+        A merge of such a key that came meanwhile becomes a put: the stored value is this queue's own, and is older.
+        """
         for write in batch:
             kept = letters[write.key][2] if isinstance(write, Put) and write.key not in held else None
             if kept is None:
@@ -231,7 +245,7 @@ class WriteQueue:
             if number and number % _TURN == 0:
                 await asyncio.sleep(0)
             waiting = self._puts.get(key)
-            # What came meanwhile to be put, and not merged, was made by someone who has learnt otherwise what is held.
+            # A put that came meanwhile replaces this merge: its caller knew the stored value.
             if waiting is not None and waiting[2] is None:
                 continue
             if (made := self._merge(key, partial(value, held[key]))) is not None:
@@ -240,7 +254,7 @@ class WriteQueue:
             await self._store.write(batch)
 
     def _merge(self, key: Key, value: _Value) -> bytes | None:
-        """The value, made; None where it cannot be: others must not suffer for it."""
+        """Makes a value; returns None where its function fails, so that other writes go on."""
         try:
             return value()
         except Exception:
@@ -249,7 +263,7 @@ class WriteQueue:
             return None
 
     async def _drop_oldest(self) -> None:
-        """Drops the oldest writes where all of them take too much. The store is away, so nobody else writes."""
+        """Drops the oldest writes beyond the capacity, while the store is unavailable."""
         async with self._writing:
             await self._measure()
             dropped, over = 0, sum(size for *_, size in self._puts.values()) - self._capacity // 2
@@ -264,14 +278,14 @@ class WriteQueue:
             self._on_drop(dropped + entries)
 
     async def _measure(self) -> None:
-        """Makes the values that wait: their size is not known before. Only what is merged is made again later."""
+        """Makes the waiting values to measure their sizes. Only merges are made again later."""
         for number, (key, letter) in enumerate(list(self._puts.items())):
             value, ttl, kept, size = letter
             if size:
                 continue
             if number % _TURN == 0:
                 await asyncio.sleep(0)
-            # What replaced it meanwhile is measured the next time.
+            # A write that replaced it meanwhile is measured the next time.
             if self._puts.get(key) is not letter:
                 continue
             if (made := self._merge(key, partial(value, None) if kept else value)) is None:
