@@ -1,1 +1,1 @@
-"""Where bytes are kept under keys: SQLite, Redis or Valkey, or memory."""
+"""Stores of bytes under keys (in SQLite, in Redis or Valkey, or in memory), and stores of long-term memories."""

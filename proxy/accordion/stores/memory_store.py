@@ -1,4 +1,4 @@
-"""The store in memory: gone with the process, seen by one worker only, bounded by bytes."""
+"""A store in memory, bounded by bytes: its content is lost with the process and not shared with other workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accordion.model.ports import Append, Key, Put
 from accordion.stores.batches import split_batch
 
 OVERHEAD = 200
-"""Bytes that a key or an entry takes beside its content, roughly."""
+"""Bytes that a key or an entry takes in addition to its content, roughly."""
 
 
 @dataclass(slots=True)
@@ -35,10 +35,10 @@ class _Log:
 
 
 class InMemoryStore:
-    """The Store port over dicts.
+    """A KeyValueStore in dicts of about `max_bytes` at most.
 
-    Holds about `max_bytes` at most. Beyond that, what was written to longest ago expires; a log that is all there
-    is loses its oldest entries. A value larger than the bound is not kept. `now` gives seconds that never go back.
+    Beyond that, the values and logs with the oldest last write are removed; where only one log is left, its oldest
+    entries are. A value larger than the bound is not stored. `now` returns seconds that never go back.
     """
 
     def __init__(self, *, max_bytes: int = 64 * 1024 * 1024, now: Callable[[], float] = time.monotonic) -> None:
@@ -54,16 +54,16 @@ class InMemoryStore:
 
     @property
     def size(self) -> int:
-        """What is held, in bytes, overhead included."""
+        """The size of the content in bytes, including the overhead."""
         return self._bytes
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
         self._put(key, value, ttl)
 
     async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
         held = self._value(key)
         if held is not None:
@@ -72,17 +72,17 @@ class InMemoryStore:
         return value
 
     async def get(self, key: Key) -> bytes | None:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
         held = self._value(key)
         return None if held is None else held.value
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """See Store."""
+        """See KeyValueStore."""
         return [await self.get(key) for key in keys]
 
     async def delete(self, keys: Sequence[Key]) -> int:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
         held = 0
         for key in keys:
@@ -92,13 +92,13 @@ class InMemoryStore:
         return held
 
     async def delete_unchanged(self, rows: Mapping[Key, bytes]) -> None:
-        """Remove values, each only where it is still the one given."""
+        """Deletes values, each only where it is still equal to the one in `rows`."""
         await self.delete([key for key, value in rows.items() if await self.get(key) == value])
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
-        """See Store. Appending nothing changes nothing, and returns -1 where there is no log."""
+        """See KeyValueStore. Without values it changes nothing, and returns -1 where there is no log."""
         self._check()
         log = self._log(key)
         if not values:
@@ -106,7 +106,7 @@ class InMemoryStore:
         return self._append(key, values, keep, ttl)
 
     async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
         log = self._log(key)
         if log is None:
@@ -119,7 +119,7 @@ class InMemoryStore:
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[tuple[str, bytes]]:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
         names = self._names.get(collection, [])
         at = bisect_left(names, prefix) if after < prefix else bisect_right(names, after)
@@ -127,13 +127,13 @@ class InMemoryStore:
         while len(found) < limit and at < len(names) and names[at].startswith(prefix):
             name = names[at]
             held = self._value(Key(collection, name))
-            if held is not None:  # an expired one has just left the list
+            if held is not None:  # an expired value was removed from `names` by `_value`
                 found.append((name, held.value))
                 at += 1
         return found
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
         puts, runs = split_batch(batch)
         found: dict[Key, bytes] = {}
@@ -149,7 +149,7 @@ class InMemoryStore:
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
         token = secrets.token_bytes(16)
         holder = self._locks.get(key)
@@ -164,15 +164,15 @@ class InMemoryStore:
 
     @property
     def is_available(self) -> bool:
-        """See Store."""
+        """See KeyValueStore."""
         return not self._closed
 
     async def ping(self) -> None:
-        """See Store."""
+        """See KeyValueStore."""
         self._check()
 
     async def close(self) -> None:
-        """See Store. What was held is gone."""
+        """See KeyValueStore. Drops all content."""
         self._closed = True
         for held in (self._values, self._logs, self._ages, self._names, self._locks):
             held.clear()

@@ -1,8 +1,8 @@
-"""Local copies of recent records, which the workers of a machine read while the store is away.
+"""Local copies of recent records, which the workers of a machine read while the store is unavailable.
 
-The spool has what was written while the store was away. What one worker wrote just before, another one may need then,
-too. So each worker copies such records to a file that all workers of the machine share. Nobody waits for that, and
-nobody reads the file while the store is there.
+The spool only has writes from the time when the store is unavailable. A worker may also need records that another one
+wrote shortly before. So each worker copies such records to a file that all workers of the machine share. The copies are
+made in the background, and the file is not read while the store is available.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from accordion.model.ports import Key, Put
 from accordion.stores.sqlite import SqliteStore
 
 _EXPIRY = 3_600.0
-"""Seconds for which a copy is readable."""
+"""Seconds until a copy expires."""
 _OVERHEAD = 100
 _PAGE = 64
 
 
 class RecentRecords:
-    """Copies of the records of the store with the identity `tag`, in the file at `path`. They expire after an hour.
-    Each worker removes the oldest once there are more than `capacity` bytes that it knows of: its own, and those that
-    it found at its first write. A copy holds the bytes that the store has; what is sealed there is sealed here. No
-    method fails: without copies an outage is as it was before."""
+    """Copies of recent records in the file at `path`, under the `tag` of their store. They expire after an hour.
+
+    Each worker removes the oldest copies beyond `capacity` bytes, counting its own copies and those that existed at its
+    first write. A copy has the same bytes as the store: an encrypted value stays encrypted. No method fails; without
+    copies these records are just missing while the store is unavailable.
+    """
 
     def __init__(self, path: Path, *, capacity: int, timeout: float = 5.0) -> None:
         self._path = path
@@ -41,7 +43,7 @@ class RecentRecords:
         self._writing: asyncio.Task[None] | None = None
 
     def add(self, tag: str, puts: Iterable[Put]) -> None:
-        """Copies records, soon. What finds no room in the queue is not copied."""
+        """Queues records to be copied in the background; those beyond the capacity of the queue are not copied."""
         for put in puts:
             size = len(put.value) + _OVERHEAD
             if self._waiting_size + size <= self._capacity:
@@ -53,7 +55,7 @@ class RecentRecords:
             self._writing = asyncio.create_task(self._write_all())
 
     async def find(self, tag: str, keys: Sequence[Key]) -> dict[Key, bytes]:
-        """The copies of these records that there are."""
+        """Returns the existing copies of these records."""
         if not self._path.exists():
             return {}
         with suppress(StoreUnavailable):
@@ -81,7 +83,7 @@ class RecentRecords:
             self._sizes = None
 
     async def close(self) -> None:
-        """Writes what waits, and closes the file."""
+        """Writes the queued copies and closes the file."""
         if self._writing is not None:
             await self._writing
         await self._local.close()
@@ -97,7 +99,7 @@ class RecentRecords:
             self._writing = None
 
     async def _write(self, puts: Sequence[Put]) -> None:
-        """Writes copies, and removes the oldest ones where there are too many."""
+        """Writes copies and removes the oldest ones beyond the capacity."""
         if puts and self._sizes is None:
             self._sizes = await self._list_copies(puts[0].key.collection)
             self._size = sum(self._sizes.values())
@@ -116,7 +118,7 @@ class RecentRecords:
             await self._local.delete(oldest)
 
     async def _list_copies(self, collection: str) -> OrderedDict[Key, int]:
-        """The sizes of the copies that are there."""
+        """Returns the sizes of the existing copies."""
         sizes, after = OrderedDict[Key, int](), ""
         while page := await self._local.scan(collection, after=after, limit=_PAGE):
             after = page[-1][0]
